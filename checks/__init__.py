@@ -1,0 +1,1 @@
+"""One module a check. Installed as mlxdoctor.checks; see CONTRIBUTING.md."""

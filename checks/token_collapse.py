@@ -1,0 +1,236 @@
+"""The tuned model answers with one token, or in a loop.
+
+What it finds. Outputs that consist of a single token, of token 0 only, of special tokens
+only, or of a passage that repeats to the end, on prompts where the base model does better.
+
+Why it matters. A collapsed model is useless however plausible its loss looks: a model that
+printed only commas had reported a perplexity of 7.66.
+
+How it is measured. The unit is the prompt. An answer counts as one token when its most
+frequent token makes up nearly all of it, as a loop when its end repeats with a fixed period
+or most 4-grams repeat (seq-rep-4, Welleck et al. 2020). The share of prompts is given with
+its Wilson interval and compared with the base model on the same prompts: exact McNemar, or,
+with few prompts, a sequential test (5% against 50%, false alarms 0.1%).
+
+When it is wrong. Data whose right answers are repetitive (tables, padding, sequences of
+digits) makes a sound model look collapsed; answers under 8 tokens are not judged. Without
+the base model's answers, a base that is broken itself is not told apart.
+
+What to do. Look up which token it is: a frequent one points to training that destroyed the
+model, token 0 to logits that are not finite, the pad token to padding in the loss. Then see
+which of the loss, the learning rate and the labels the other checks complain about.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from mlxdoctor.check import Inconclusive, check, limit
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.generations import Generations
+from mlxdoctor.evidence.supervision import SupervisedRows
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.outputs import Output, OutputPair, is_special, pairs
+from mlxdoctor.prompt_rates import Rate, RateLimits, is_raised, rate
+from mlxdoctor.text_statistics import seq_rep_n, tail_loop, top_share, zlib_ratio
+
+
+@dataclass(frozen=True)
+class Limits(RateLimits):
+    """When an output is one token, and when it is a loop."""
+
+    shortest: int = limit(
+        8, unit="tokens", source="shorter answers can be one repeated token by chance"
+    )
+    top_share: float = limit(
+        0.9, unit="share of an answer's tokens", source="a few tokens may precede the collapse"
+    )
+    seq_rep_4: float = limit(
+        0.5, unit="share of 4-grams", source="Welleck et al. 2020: 0.44 in greedy text of GPT-2"
+    )
+    loop_share: float = limit(
+        0.5, unit="share of an answer's tokens in a loop at its end", source="half of the answer"
+    )
+    loop_periods: float = limit(
+        3.0, unit="repetitions", source="twice is emphasis, three times a loop"
+    )
+
+
+@check(
+    codes={
+        "single-token": "one token makes up nearly all of the output",
+        "token-zero": "the output is token 0 only, as with logits that are not numbers",
+        "special-tokens": "the output is special tokens only",
+        "repetition": "the output ends in a loop",
+    },
+    limits=Limits(),
+)
+def token_collapse(
+    generations: Generations,
+    tokenizer: Tokenizer | None,
+    base: BaseModel | None,
+    rows: SupervisedRows | None,
+    limits: Limits,
+) -> Iterator[Finding]:
+    """Report collapsed outputs, as shares of prompts."""
+    found = pairs(generations, tokenizer, base)
+    if not found:
+        raise Inconclusive(generations.load_failure or "there is no answer to look at")
+
+    def is_zero(output: Output) -> bool:
+        return output.from_tokens and len(output.units) >= 4 and set(output.units) == {0}
+
+    def is_special_only(output: Output) -> bool:
+        texts = [_text(unit, tokenizer) for unit in output.content]
+        return len(texts) >= 2 and all(is_special(text) for text in texts)
+
+    def is_single(output: Output) -> bool:
+        content = output.content
+        return len(content) >= limits.shortest and top_share(content)[1] >= limits.top_share
+
+    def is_loop(output: Output) -> bool:
+        return not is_single(output) and _is_loop(output, limits)
+
+    zero = _rate(found, is_zero, limits)
+    single = _rate(found, is_single, limits)
+    special = _rate(found, is_special_only, limits)
+    loop = _rate(found, is_loop, limits)
+    if is_raised(zero, limits):
+        yield _token_zero(zero)
+    elif is_raised(single, limits):
+        yield _single_token(single, found, is_single, tokenizer, rows)
+    elif is_raised(special, limits):
+        yield _special_tokens(special)
+    if is_raised(loop, limits):
+        yield _repetition(loop, found, is_loop)
+
+
+def _rate(found: Sequence[OutputPair], hit: Callable[[Output], bool], limits: Limits) -> Rate:
+    known = [pair.base for pair in found if pair.base is not None]
+    base = [hit(output) for output in known] if len(known) == len(found) else None
+    return rate([hit(pair.tuned) for pair in found], base, limits)
+
+
+def _is_loop(output: Output, limits: Limits) -> bool:
+    content = output.content
+    if len(content) < limits.shortest:
+        return False
+    period, covered = tail_loop(content)
+    if period and covered >= limits.loop_periods * period and covered >= limits.shortest:
+        return covered >= limits.loop_share * len(content)
+    return len(content) >= 2 * limits.shortest and seq_rep_n(content) >= limits.seq_rep_4
+
+
+def _severity(found: Rate) -> Severity:
+    return Severity.ERROR if found.is_broken else Severity.WARNING
+
+
+def _token_zero(found: Rate) -> Finding:
+    return Finding(
+        code="token-collapse.token-zero",
+        severity=_severity(found),
+        message=(
+            f"The tuned model prints only token 0 on {found.tuned} of {found.prompts} prompts, "
+            f"which is what a model does whose logits are not numbers; {found.against_base}."
+        ),
+        measured=found.measured,
+        expected="finite logits, and another token than 0",
+        fix="Look for NaN in the adapter's tensors, and for where the loss became non-finite.",
+    )
+
+
+def _single_token(
+    found: Rate,
+    outputs: Sequence[OutputPair],
+    hit: Callable[[Output], bool],
+    tokenizer: Tokenizer | None,
+    rows: SupervisedRows | None,
+) -> Finding:
+    tokens = Counter(top_share(p.tuned.content)[0] for p in outputs if hit(p.tuned))
+    token, count = tokens.most_common(1)[0]
+    text = _text(token, tokenizer)
+    measured: dict[str, Measurement] = {**found.measured, "token_text": text, "with_it": count}
+    if isinstance(token, int):
+        measured["token"] = token
+        measured |= _training_rank(token, rows)
+    frequency = ""
+    if "training_rank" in measured:
+        frequency = f", number {measured['training_rank']} among the tokens it was trained on"
+    return Finding(
+        code="token-collapse.single-token",
+        severity=_severity(found),
+        message=(
+            f"The tuned model answers {found.tuned} of {found.prompts} prompts with one token "
+            f"over and over (mostly {text!r}{frequency}); {found.against_base}."
+        ),
+        measured=measured,
+        expected="text, as from the base model on the same prompts",
+        where=f"prompt {_first(outputs, hit)!r}",
+        fix="Do not use this adapter; find the last good checkpoint with `mlxdoctor bisect`.",
+    )
+
+
+def _special_tokens(found: Rate) -> Finding:
+    return Finding(
+        code="token-collapse.special-tokens",
+        severity=_severity(found),
+        message=(
+            f"The tuned model answers {found.tuned} of {found.prompts} prompts with special "
+            f"tokens only; {found.against_base}."
+        ),
+        measured=found.measured,
+        expected="text between the prompt and the end token",
+        fix="See with `mlxdoctor labels` which special tokens are trained on, and where.",
+    )
+
+
+def _repetition(
+    found: Rate, outputs: Sequence[OutputPair], hit: Callable[[Output], bool]
+) -> Finding:
+    looping = [pair.tuned for pair in outputs if hit(pair.tuned)]
+    measured = {
+        **found.measured,
+        "median_seq_rep_4": round(median(seq_rep_n(one.content) for one in looping), 3),
+        "median_zlib_ratio": round(median(zlib_ratio(one.text) for one in looping), 3),
+        "median_period": median(tail_loop(one.content)[0] for one in looping),
+    }
+    return Finding(
+        code="token-collapse.repetition",
+        # Loops are common in small models: without the base model's answers, only a hint.
+        severity=Severity.WARNING if found.base is None else _severity(found),
+        message=(
+            f"The tuned model repeats itself to the end on {found.tuned} of {found.prompts} "
+            f"prompts; {found.against_base}."
+        ),
+        measured=measured,
+        expected="answers that end instead of looping",
+        where=f"prompt {_first(outputs, hit)!r}",
+        fix="Check that every training row ends with the end token, and lower the learning rate.",
+    )
+
+
+def _text(unit: Hashable, tokenizer: Tokenizer | None) -> str:
+    if isinstance(unit, str):
+        return unit
+    if tokenizer is not None and isinstance(unit, int):
+        return tokenizer.token(unit)
+    return f"token {unit}"
+
+
+def _first(outputs: Sequence[OutputPair], hit: Callable[[Output], bool]) -> str:
+    return next(pair.item.prompt for pair in outputs if hit(pair.tuned))[:80]
+
+
+def _training_rank(token: int, rows: SupervisedRows | None) -> dict[str, Measurement]:
+    if rows is None:
+        return {}
+    counts = rows.frequencies()
+    total = sum(counts.values())
+    if not total or not counts.get(token):
+        return {}
+    rank = 1 + sum(count > counts[token] for count in counts.values())
+    return {"training_rank": rank, "training_share": round(counts[token] / total, 4)}

@@ -1,0 +1,1 @@
+"""mlxdoctor tells a person why an MLX LoRA fine-tune failed, and proves it."""

@@ -1,0 +1,294 @@
+"""What a check is, how checks are found, and how they are run.
+
+A check is a module with one function decorated by `@check`. The function's
+parameters say, by their type annotations, which evidence it needs:
+
+    @check(codes={"zero-b": "every B is exactly zero"})
+    def adapter_presence(adapter: Adapter, config: TrainingConfig | None) -> Iterator[Finding]:
+        ...
+
+A parameter annotated `X` is required: without that evidence the check is
+skipped, and the reason is reported. `X | None` is optional. A parameter whose
+annotation is the dataclass given as `limits=` receives the thresholds.
+The check's name is its module's name with dashes; its module docstring is the
+text that `mlxdoctor explain` prints.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import sys
+import time
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import StrEnum
+from importlib.metadata import entry_points
+from typing import Any, Protocol, TypeVar
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.finding import Finding, Outcome, Status
+
+ENTRY_POINT_GROUP = "mlxdoctor.checks"
+BUILTIN_PACKAGE = "mlxdoctor.checks"
+
+T = TypeVar("T")
+
+
+class Cost(StrEnum):
+    """What a check has to read: text only, every weight, or a running model."""
+
+    INSTANT = "instant"
+    WEIGHTS = "weights"
+    FORWARD = "forward"
+
+
+class Inconclusive(Exception):  # noqa: N818 - an outcome, not an error
+    """Raised by a check that looked but found too little to decide."""
+
+
+class NotApplicable(Exception):  # noqa: N818 - an outcome, not an error
+    """Raised by a check whose question does not arise for this run."""
+
+
+class EvidenceSource(Protocol):
+    """What a check runner needs of a `Run`."""
+
+    def get(self, kind: type[T]) -> T | None:
+        """The evidence of that kind, or None."""
+
+    def why_missing(self, kind: type[Any]) -> str:
+        """Why `get` returned None, as a clause: "no training log was found"."""
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One parameter of a check: the evidence it takes."""
+
+    parameter: str
+    kind: type[Any]
+    optional: bool
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check, ready to run.
+
+    Attributes:
+        name: the module's name with dashes.
+        codes: every code it can report, with what the code means.
+        cost: what it has to read.
+        documentation: its module's docstring.
+        limits: its thresholds, or None.
+        requirements: the evidence it takes.
+        decisive: whether it looks at what training did, so that its silence
+            says something about the run; False for checks of what a run was told to do.
+    """
+
+    name: str
+    codes: Mapping[str, str]
+    cost: Cost
+    documentation: str
+    limits: Any
+    requirements: tuple[Requirement, ...]
+    function: Callable[..., Iterable[Finding]] = field(repr=False)
+    limits_parameter: str | None = None
+    decisive: bool = False
+
+    @property
+    def title(self) -> str:
+        """The first line of the documentation."""
+        return self.documentation.strip().splitlines()[0].rstrip(".")
+
+    def run(self, source: EvidenceSource) -> Outcome:
+        """Run the check on `source`. Never raises: a crash is an outcome."""
+        start = time.perf_counter()
+        findings: list[Finding] = []
+
+        def outcome(status: Status, reason: str = "") -> Outcome:
+            found = tuple(sorted(findings, key=lambda f: -f.severity.rank))
+            seconds = time.perf_counter() - start
+            # A fact found before the check gave up is still a fact.
+            if found and status is Status.INCONCLUSIVE:
+                status = Status.FOUND
+            return Outcome(self.name, status, reason, seconds, found, self.decisive)
+
+        try:
+            arguments: dict[str, Any] = {}
+            for requirement in self.requirements:
+                value = source.get(requirement.kind)
+                if value is None and not requirement.optional:
+                    return outcome(Status.SKIPPED, source.why_missing(requirement.kind))
+                arguments[requirement.parameter] = value
+            if self.limits_parameter is not None:
+                arguments[self.limits_parameter] = self.limits
+            for finding in self.function(**arguments):
+                if finding.code not in self.codes:
+                    raise ValueError(f"the check reported the undeclared code {finding.code}")
+                findings.append(finding)
+        except Inconclusive as reason:
+            return outcome(Status.INCONCLUSIVE, str(reason))
+        except NotApplicable as reason:
+            return outcome(Status.SKIPPED, str(reason))
+        except InputError as error:
+            return outcome(Status.SKIPPED, str(error))
+        except Exception as error:  # one check's bug must not hide the others' findings
+            return outcome(Status.CRASHED, f"{type(error).__name__}: {error}{_origin(error)}")
+        return outcome(Status.FOUND if findings else Status.PASSED)
+
+
+def limit(default: T, *, unit: str, source: str, false_alarms: str = "not measured") -> T:
+    """A threshold as a dataclass field.
+
+    Args:
+        default: the value that ships.
+        unit: what it counts ("nats", "reports", "fraction of prompts").
+        source: where it comes from: a reference, or the runs it was measured on.
+        false_alarms: how often a healthy run crosses it, as measured.
+    """
+    metadata = {"unit": unit, "source": source, "false_alarms": false_alarms}
+    return typing.cast(T, field(default=default, metadata=metadata))
+
+
+def check(
+    *,
+    codes: Mapping[str, str],
+    cost: Cost = Cost.INSTANT,
+    limits: Any = None,
+    decisive: bool = False,
+) -> Callable[[Callable[..., Iterable[Finding]]], Check]:
+    """Turn a function into a `Check` named after its module.
+
+    Args:
+        codes: symptom -> what it means; the check's name is put before each.
+        cost: what the check has to read.
+        limits: an instance of a frozen dataclass of thresholds.
+        decisive: whether it looks at what training did (see `Check.decisive`).
+
+    Raises:
+        TypeError: the function's annotations do not say which evidence it needs.
+    """
+
+    def decorate(function: Callable[..., Iterable[Finding]]) -> Check:
+        module = sys.modules[function.__module__]
+        name = function.__module__.rsplit(".", 1)[-1].replace("_", "-")
+        documentation = inspect.cleandoc(module.__doc__ or "")
+        if not documentation:
+            raise TypeError(f"the check {name} has no module docstring to explain it")
+        requirements, limits_parameter = _requirements(function, limits)
+        return Check(
+            name=name,
+            codes={f"{name}.{symptom}": meaning for symptom, meaning in codes.items()},
+            cost=cost,
+            documentation=documentation,
+            limits=limits,
+            requirements=requirements,
+            function=function,
+            limits_parameter=limits_parameter,
+            decisive=decisive,
+        )
+
+    return decorate
+
+
+def _requirements(
+    function: Callable[..., Any], limits: Any
+) -> tuple[tuple[Requirement, ...], str | None]:
+    hints = typing.get_type_hints(function)
+    requirements: list[Requirement] = []
+    limits_parameter = None
+    for parameter in inspect.signature(function).parameters:
+        annotation = hints.get(parameter)
+        if annotation is None:
+            raise TypeError(f"{function.__module__}: parameter {parameter} has no annotation")
+        if limits is not None and annotation is type(limits):
+            limits_parameter = parameter
+            continue
+        options = typing.get_args(annotation)
+        is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+        kinds = [option for option in options if option is not type(None)] if is_union else []
+        kind = kinds[0] if len(kinds) == 1 else annotation
+        if not isinstance(kind, type):
+            raise TypeError(f"{function.__module__}: {parameter} must be one evidence class")
+        requirements.append(Requirement(parameter, kind, optional=is_union))
+    return tuple(requirements), limits_parameter
+
+
+def _origin(error: BaseException) -> str:
+    frames = list(_frames(error))
+    return f" ({frames[-1]})" if frames else ""
+
+
+def _frames(error: BaseException) -> Iterator[str]:
+    traceback = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        yield f"{code.co_filename.rsplit('/', 1)[-1]}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+
+
+def discover() -> tuple[Check, ...]:
+    """All checks: the built-in ones and those of installed packages, by name.
+
+    Raises:
+        ValueError: two checks share a name, or two of them a code.
+    """
+    package = importlib.import_module(BUILTIN_PACKAGE)
+    modules = [
+        importlib.import_module(f"{BUILTIN_PACKAGE}.{info.name}")
+        for info in pkgutil.iter_modules(package.__path__)
+    ]
+    found = [check for module in modules for check in _checks_in(module)]
+    for entry_point in entry_points(group=ENTRY_POINT_GROUP):
+        loaded = entry_point.load()
+        found.extend([loaded] if isinstance(loaded, Check) else _checks_in(loaded))
+    by_code: dict[str, str] = {}
+    for one in found:
+        for code in one.codes:
+            if code in by_code:
+                raise ValueError(f"the code {code} is reported by two checks: remove one of them")
+            by_code[code] = one.name
+    return tuple(sorted(found, key=lambda one: one.name))
+
+
+def _checks_in(module: types.ModuleType) -> list[Check]:
+    return [
+        value
+        for value in vars(module).values()
+        if isinstance(value, Check) and value.function.__module__ == module.__name__
+    ]
+
+
+def selected(checks: Iterable[Check], select: Iterable[str], ignore: Iterable[str]) -> list[Check]:
+    """The checks that `--select` and `--ignore` leave.
+
+    A pattern is a check's name or one of its codes.
+
+    Raises:
+        InputError: a pattern names nothing.
+    """
+    checks = list(checks)
+    select, ignore = set(select), set(ignore)
+    known = {name for one in checks for name in (one.name, *one.codes)}
+    for pattern in sorted((select | ignore) - known):
+        raise InputError(
+            None, f"no check and no code is called {pattern!r}", "`mlxdoctor checks` lists them"
+        )
+    return [
+        one
+        for one in checks
+        if (not select or select & {one.name, *one.codes}) and one.name not in ignore
+    ]
+
+
+def describe_limits(limits: Any) -> list[dict[str, Any]]:
+    """The thresholds of a check with unit, source and false-alarm rate."""
+    if not is_dataclass(limits):
+        return []
+    return [
+        {"name": one.name, "value": getattr(limits, one.name), **one.metadata}
+        for one in fields(limits)
+    ]

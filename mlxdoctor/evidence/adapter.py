@@ -1,0 +1,280 @@
+"""The tensors of an adapter: LoRA factors by module, and whatever else is in the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.npz_file import read_npz
+from mlxdoctor.evidence.safetensors_file import read_safetensors
+from mlxdoctor.evidence.source import Source, hash_file, require_file
+from mlxdoctor.evidence.tensor import TensorRef
+from mlxdoctor.spectrum import ModuleStatistics, factor_statistics
+
+Naming = Literal["mlx-lm", "peft"]
+Role = Literal["a", "b", "magnitude"]
+
+#: The weights of an adapter folder, the first that exists.
+FILE_NAMES = (
+    "adapters.safetensors",
+    "adapter_model.safetensors",
+    "adapters.npz",
+    "adapter.safetensors",
+)
+
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.(.+)$")
+_MLX = re.compile(r"^(?P<module>.+)\.(?P<role>lora_a|lora_b|m)$")
+_PEFT = re.compile(
+    r"^(?:base_model\.model\.)?(?P<module>.+)\."
+    r"(?P<role>lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector)"
+    r"(?:\.(?!weight$)[^.]+)?(?:\.weight)?$"
+)
+_ROLES: Mapping[str, Role] = {
+    "lora_a": "a",
+    "lora_A": "a",
+    "lora_embedding_A": "a",
+    "lora_b": "b",
+    "lora_B": "b",
+    "lora_embedding_B": "b",
+    "m": "magnitude",
+    "lora_magnitude_vector": "magnitude",
+}
+
+
+def layer_of(name: str) -> tuple[int | None, str]:
+    """The layer number in a module's name, and what comes after it (or the whole name)."""
+    match = _LAYER.search(name)
+    return (int(match[1]), match[2]) if match else (None, name)
+
+
+@dataclass(frozen=True)
+class LoraModule:
+    """One module that the adapter changes, by scale · A·B.
+
+    Attributes:
+        name: the module in the base model, without any wrapper's prefix.
+        a: the factor with `in_features`: (in, r); PEFT (r, in); experts (E, r, in).
+        b: the factor with `out_features`: (r, out); PEFT (out, r); experts (E, out, r).
+        magnitude: DoRA's vector of (out,), or None.
+        naming: whose names and orientation the file uses.
+        rank: r.
+        in_features: the module's inputs; for an embedding, its rows.
+        out_features: the module's outputs; for an embedding, its width.
+        layer: the number of the layer, None for a module outside the layers.
+        projection: the module's name within its layer ("self_attn.q_proj").
+        experts: E where every expert has factors of its own, else None.
+    """
+
+    name: str
+    a: TensorRef
+    b: TensorRef
+    magnitude: TensorRef | None
+    naming: Naming
+    rank: int
+    in_features: int
+    out_features: int
+    layer: int | None
+    projection: str
+    experts: int | None
+
+    @property
+    def parameter_count(self) -> int:
+        """Trainable numbers: both factors and the magnitude."""
+        return self.a.size + self.b.size + (self.magnitude.size if self.magnitude else 0)
+
+    def factors(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """A as (in, r) and B as (r, out), float64; (E, in, r) and (E, r, out) with experts.
+
+        Raises:
+            InputError: the file changed or cannot be read.
+        """
+        a = self.a.load().astype(np.float64)
+        b = self.b.load().astype(np.float64)
+        if self.naming == "peft" or self.experts is not None:
+            return np.swapaxes(a, -1, -2), np.swapaxes(b, -1, -2)
+        return a, b
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """What an adapter file holds.
+
+    Attributes:
+        path: the file of weights.
+        folder: the folder that was named, or the file's.
+        naming: whose names it uses; "mlx-lm" where it holds no factor at all.
+        modules: complete pairs of factors, by layer and name.
+        others: tensors that belong to no complete pair and are not half of one.
+        unpaired: names of factors whose partner is missing.
+        mismatched: names of modules whose two factors cannot be multiplied.
+        tensor_count: all tensors.
+        parameter_count: all numbers in them.
+        file_bytes: the size of the file.
+    """
+
+    kind: ClassVar[str] = "adapter"
+
+    path: Path
+    folder: Path
+    naming: Naming
+    modules: tuple[LoraModule, ...]
+    others: tuple[TensorRef, ...]
+    unpaired: tuple[str, ...]
+    mismatched: tuple[str, ...]
+    tensor_count: int
+    parameter_count: int
+    file_bytes: int
+    tensors: Mapping[str, TensorRef]
+
+    @classmethod
+    def read(cls, path: Path) -> Adapter:
+        """Read the names and shapes in an adapter's file, or in the folder that holds it.
+
+        Raises:
+            InputError: there is no such file, or it is not a sound .safetensors or .npz.
+        """
+        file = adapter_file(path)
+        size = require_file(file)
+        if file.suffix == ".npz":
+            tensors = read_npz(file)
+        elif file.suffix == ".safetensors":
+            tensors = read_safetensors(file).tensors
+        else:
+            raise InputError(
+                file, "is not a .safetensors or .npz file", "pickled weights are never opened"
+            )
+        naming, modules, others, unpaired, mismatched = _pair(tensors)
+        return cls(
+            path=file,
+            folder=path if path.is_dir() else file.parent,
+            naming=naming,
+            modules=modules,
+            others=others,
+            unpaired=unpaired,
+            mismatched=mismatched,
+            tensor_count=len(tensors),
+            parameter_count=sum(tensor.size for tensor in tensors.values()),
+            file_bytes=size,
+            tensors=tensors,
+        )
+
+    @cached_property
+    def sources(self) -> tuple[Source, ...]:
+        """The file of weights, hashed when first asked for."""
+        return (hash_file(self.path),)
+
+    @cached_property
+    def dtypes(self) -> tuple[str, ...]:
+        """The types of the stored numbers, without repetition."""
+        return tuple(sorted({tensor.dtype for tensor in self.tensors.values()}))
+
+    @cached_property
+    def lora_parameter_count(self) -> int:
+        """Numbers in complete pairs, magnitudes included."""
+        return sum(module.parameter_count for module in self.modules)
+
+    @cached_property
+    def statistics(self) -> tuple[ModuleStatistics, ...]:
+        """The norms and spectrum of every module at scale 1, in the order of `modules`.
+
+        Reads every factor; a second request costs nothing.
+
+        Raises:
+            InputError: the file changed or cannot be read.
+        """
+        return tuple(factor_statistics(*module.factors()) for module in self.modules)
+
+
+def adapter_file(path: Path) -> Path:
+    """The file of weights that `path` is, or that the folder `path` holds.
+
+    Raises:
+        InputError: the folder holds none.
+    """
+    if not path.is_dir():
+        return path
+    for name in FILE_NAMES:
+        if (path / name).is_file():
+            return path / name
+    if any((path / name).is_file() for name in ("adapter_model.bin", "adapter_model.pt")):
+        raise InputError(
+            path, "holds pickled weights, which are never opened", "save it as safetensors"
+        )
+    saved = sorted(path.glob("*adapters.safetensors"))
+    if saved:
+        return saved[-1]
+    raise InputError(
+        path, "holds no adapter weights", f"expected {FILE_NAMES[0]} or {FILE_NAMES[1]}"
+    )
+
+
+def _pair(
+    tensors: Mapping[str, TensorRef],
+) -> tuple[
+    Naming, tuple[LoraModule, ...], tuple[TensorRef, ...], tuple[str, ...], tuple[str, ...]
+]:
+    naming: Naming = "mlx-lm"
+    pattern = _MLX
+    if not any(name.endswith((".lora_a", ".lora_b")) for name in tensors) and any(
+        _PEFT.match(name) for name in tensors
+    ):
+        naming, pattern = "peft", _PEFT
+    parts: dict[str, dict[Role, TensorRef]] = {}
+    for name, tensor in tensors.items():
+        if match := pattern.match(name):
+            parts.setdefault(match["module"], {})[_ROLES[match["role"]]] = tensor
+    modules, unpaired, mismatched = [], [], []
+    factors: set[str] = set()
+    for name, part in parts.items():
+        if "a" not in part and "b" not in part:
+            continue
+        factors.update(tensor.name for tensor in part.values())
+        if "a" not in part or "b" not in part:
+            unpaired += [part[role].name for role in ("a", "b") if role in part]
+        elif (module := _module(name, part, naming)) is None:
+            mismatched.append(name)
+        else:
+            modules.append(module)
+    modules.sort(key=_order)
+    others = tuple(tensor for name, tensor in tensors.items() if name not in factors)
+    return naming, tuple(modules), others, tuple(sorted(unpaired)), tuple(sorted(mismatched))
+
+
+def _order(module: LoraModule) -> tuple[bool, int, str]:
+    return module.layer is None, module.layer or 0, module.name
+
+
+def _module(name: str, part: Mapping[Role, TensorRef], naming: Naming) -> LoraModule | None:
+    a, b = part["a"], part["b"]
+    experts = None
+    shape_a, shape_b = a.shape, b.shape
+    if len(shape_a) == 3 and len(shape_b) == 3 and shape_a[0] == shape_b[0] and naming == "mlx-lm":
+        experts, shape_a, shape_b = shape_a[0], shape_a[1:], shape_b[1:]
+    if len(shape_a) != 2 or len(shape_b) != 2:
+        return None
+    if naming == "peft" or experts is not None:
+        shape_a, shape_b = shape_a[::-1], shape_b[::-1]
+    if shape_a[1] != shape_b[0] or not (a.is_float and b.is_float):
+        return None
+    layer, projection = layer_of(name)
+    return LoraModule(
+        name=name,
+        a=a,
+        b=b,
+        magnitude=part.get("magnitude"),
+        naming=naming,
+        rank=shape_a[1],
+        in_features=shape_a[0],
+        out_features=shape_b[1],
+        layer=layer,
+        projection=projection,
+        experts=experts,
+    )

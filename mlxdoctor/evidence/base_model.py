@@ -1,0 +1,212 @@
+"""The base model: its configuration and the headers of its weights, values on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.quantized import QuantizedTensor, quantized_tensor
+from mlxdoctor.evidence.safetensors_file import model_files, read_model_tensors
+from mlxdoctor.evidence.source import Source, read_json_object
+from mlxdoctor.evidence.tensor import TensorRef
+
+_HEADER_ONLY = "header only"
+_EMBEDDINGS = ("embed", "wte", "wpe")
+
+
+@dataclass(frozen=True)
+class BaseModel:
+    """A model folder, read without its values.
+
+    Attributes:
+        path: the folder.
+        sources: configuration and weight files; the weights are not hashed.
+        config: `config.json`, as stated.
+        tensors: every stored tensor by name.
+        quantized: the quantised matrices by module name.
+    """
+
+    kind: ClassVar[str] = "base model"
+
+    path: Path
+    sources: tuple[Source, ...]
+    config: Mapping[str, Any]
+    tensors: Mapping[str, TensorRef]
+    quantized: Mapping[str, QuantizedTensor]
+
+    @classmethod
+    def read(cls, path: Path) -> BaseModel:
+        """Read `config.json` and the headers of the weight files.
+
+        Raises:
+            InputError: the folder has no configuration or no sound .safetensors weights.
+        """
+        config, source = read_json_object(path / "config.json")
+        files = model_files(path)
+        tensors = read_model_tensors(files)
+        weights = tuple(Source(file, None, _HEADER_ONLY) for file in files)
+        return cls(path, (source, *weights), config, tensors, _quantized(tensors, config))
+
+    def stated(self, key: str) -> Any:
+        """A value of the configuration, looked for under `text_config` too; None if absent."""
+        if key in self.config:
+            return self.config[key]
+        text = self.config.get("text_config")
+        return text.get(key) if isinstance(text, dict) else None
+
+    def _integer(self, *keys: str) -> int | None:
+        for key in keys:
+            value = self.stated(key)
+            if type(value) is int:
+                return value
+        return None
+
+    @property
+    def model_type(self) -> str:
+        """The architecture, as `config.json` calls it; empty if it does not say."""
+        return str(self.config.get("model_type") or self.stated("model_type") or "")
+
+    @cached_property
+    def num_layers(self) -> int | None:
+        """How many layers there are, as stated, or else as the tensors show."""
+        from mlxdoctor.evidence.adapter import layer_of
+
+        stated = self._integer("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+        if stated is not None:
+            return stated
+        layers = [layer for name in self.tensors if (layer := layer_of(name)[0]) is not None]
+        return max(layers) + 1 if layers else None
+
+    @property
+    def hidden_size(self) -> int | None:
+        """The width of the residual stream, as stated."""
+        return self._integer("hidden_size", "n_embd", "d_model", "dim")
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Rows of the embedding, as stated."""
+        return self._integer("vocab_size", "n_vocab")
+
+    @property
+    def quantization(self) -> Mapping[str, Any] | None:
+        """The quantisation's settings, as stated; None for an unquantised model."""
+        return _quantization(self.config)
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """The end tokens that `config.json` names."""
+        value = self.stated("eos_token_id")
+        values = value if isinstance(value, list) else [value]
+        return tuple(one for one in values if type(one) is int)
+
+    @cached_property
+    def linear_shapes(self) -> Mapping[str, tuple[int, int]]:
+        """Every matrix of weights by module name, as (inputs, outputs), dequantised.
+
+        An embedding is (rows, width). Stacked experts give the shape of one.
+        """
+        shapes: dict[str, tuple[int, int]] = {}
+        for name in self.tensors:
+            module = name.removesuffix(".weight")
+            if module == name:
+                continue
+            shape = self.shape(module)
+            if len(shape) < 2:
+                continue
+            inputs, outputs = shape[-1], shape[-2]
+            is_embedding = any(word in module.rsplit(".", 1)[-1] for word in _EMBEDDINGS)
+            shapes[module] = (outputs, inputs) if is_embedding else (inputs, outputs)
+        return shapes
+
+    @cached_property
+    def parameter_count(self) -> int:
+        """All numbers of the model; a quantised matrix counts what it stands for."""
+        count = sum(int(np.prod(one.shape, dtype=object)) for one in self.quantized.values())
+        parts = {
+            part.name
+            for one in self.quantized.values()
+            for part in (one.weight, one.scales, one.biases)
+            if part is not None
+        }
+        return count + sum(t.size for name, t in self.tensors.items() if name not in parts)
+
+    def shape(self, module: str) -> tuple[int, ...]:
+        """The shape of a module's weight, dequantised; empty where it has none."""
+        if module in self.quantized:
+            return self.quantized[module].shape
+        tensor = self.tensors.get(f"{module}.weight")
+        return tensor.shape if tensor is not None else ()
+
+    def weight_norm(self, module: str) -> float:
+        """The Frobenius norm of a module's weight, dequantised; every value is read.
+
+        Raises:
+            InputError: the module has no weight, or it cannot be read.
+        """
+        if module in self.quantized:
+            return float(np.linalg.norm(self.quantized[module].load().astype(np.float64)))
+        tensor = self.tensors.get(f"{module}.weight")
+        if tensor is None or not tensor.is_float:
+            raise InputError(self.path, f"has no readable weight for {module}")
+        square = 0.0
+        for block in tensor.blocks():
+            values = block.astype(np.float64)
+            square += float(values @ values)
+        return float(np.sqrt(square))
+
+    def module_for(self, name: str) -> str | None:
+        """The module of this model that an adapter's module name stands for, or None.
+
+        The name itself, never a guess: a loader that compares names finds no other.
+        """
+        return name if f"{name}.weight" in self.tensors else None
+
+    def closest_module(self, name: str) -> str | None:
+        """The module with the longest common ending with `name`, of at least two parts."""
+        parts = name.split(".")
+        best, longest = None, 1
+        for module in self.linear_shapes:
+            common = 0
+            for ours, theirs in zip(reversed(parts), reversed(module.split(".")), strict=False):
+                if ours != theirs:
+                    break
+                common += 1
+            if common > longest:
+                best, longest = module, common
+        return best
+
+
+def _quantization(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    for key in ("quantization", "quantization_config"):
+        value = config.get(key)
+        if isinstance(value, dict):
+            return value
+    return None
+
+
+def _quantized(
+    tensors: Mapping[str, TensorRef], config: Mapping[str, Any]
+) -> dict[str, QuantizedTensor]:
+    stated = _quantization(config) or {}
+    found: dict[str, QuantizedTensor] = {}
+    for name, scales in tensors.items():
+        module = name.removesuffix(".scales")
+        weight = tensors.get(f"{module}.weight")
+        if module == name or weight is None:
+            continue
+        own = stated.get(module)
+        settings = {**stated, **(own if isinstance(own, dict) else {})}
+        mode = str(settings.get("mode", "affine"))
+        group_size = settings.get("group_size", 64)
+        if type(group_size) is not int:
+            continue
+        one = quantized_tensor(weight, scales, tensors.get(f"{module}.biases"), group_size, mode)
+        if one is not None:
+            found[module] = one
+    return found

@@ -1,0 +1,103 @@
+"""The numbered checkpoints of a run, oldest first."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.adapter import Adapter, adapter_file
+from mlxdoctor.evidence.source import Source, require_file
+
+_MLX_FILE = re.compile(r"^(\d+)_adapters\.(?:safetensors|npz)$")
+_PEFT_FOLDER = re.compile(r"^checkpoint-(\d+)$")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One saved state of the adapter.
+
+    Attributes:
+        iteration: the iteration in its name; None for the final file, which has none.
+        path: the file of weights.
+    """
+
+    iteration: int | None
+    path: Path
+
+    @property
+    def label(self) -> str:
+        """How a person calls it: "iteration 300" or "the final file"."""
+        return "the final file" if self.iteration is None else f"iteration {self.iteration}"
+
+    @cached_property
+    def adapter(self) -> Adapter:
+        """Its tensors' names and shapes.
+
+        Raises:
+            InputError: the file is unusable.
+        """
+        return Adapter.read(self.path)
+
+    @cached_property
+    def sha256(self) -> str:
+        """The hash of the whole file, computed when first asked for.
+
+        Raises:
+            InputError: the file cannot be read.
+        """
+        require_file(self.path)
+        with self.path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@dataclass(frozen=True)
+class CheckpointHistory:
+    """The checkpoints that a run saved.
+
+    Attributes:
+        path: the run's folder.
+        checkpoints: the numbered ones by iteration, then the final file if there is one.
+    """
+
+    kind: ClassVar[str] = "checkpoint history"
+
+    path: Path
+    checkpoints: tuple[Checkpoint, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> CheckpointHistory:
+        """Find the checkpoints in a run's folder, mlx-lm's or PEFT's.
+
+        Raises:
+            InputError: it is not a folder, or it holds no numbered checkpoint.
+        """
+        if not path.is_dir():
+            raise InputError(path, "is not a folder", "name the folder that holds the checkpoints")
+        numbered: list[Checkpoint] = []
+        for entry in path.iterdir():
+            if match := _MLX_FILE.match(entry.name):
+                numbered.append(Checkpoint(int(match[1]), entry))
+            elif (match := _PEFT_FOLDER.match(entry.name)) and entry.is_dir():
+                file = entry / "adapter_model.safetensors"
+                if file.is_file():
+                    numbered.append(Checkpoint(int(match[1]), file))
+        if not numbered:
+            raise InputError(path, "holds no numbered checkpoint", "save them with `save_every`")
+        numbered.sort(key=lambda one: (one.iteration or 0, one.path.name))
+        try:
+            final = adapter_file(path)
+        except InputError:
+            return cls(path, tuple(numbered))
+        if any(final == one.path for one in numbered):
+            return cls(path, tuple(numbered))
+        return cls(path, (*numbered, Checkpoint(None, final)))
+
+    @cached_property
+    def sources(self) -> tuple[Source, ...]:
+        """Every checkpoint's file, hashed when first asked for."""
+        return tuple(Source(one.path, one.sha256) for one in self.checkpoints)

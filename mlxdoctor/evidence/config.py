@@ -1,0 +1,377 @@
+"""What a run was told to do: an mlx-lm or PEFT configuration."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.source import Source, read_json_object, read_text
+
+#: YAML configurations larger than this are refused (bytes); real ones have a few kilobytes.
+MAX_YAML_BYTES = 1 << 20
+#: YAML documents with more values than this, aliases expanded, are refused.
+MAX_YAML_VALUES = 20_000
+
+#: What `mlx_lm.lora` uses for a key that is not stated (mlx-lm 0.32.2, `CONFIG_DEFAULTS`).
+MLX_LM_DEFAULTS: Mapping[str, object] = MappingProxyType(
+    {
+        "fine_tune_type": "lora",
+        "optimizer": "adam",
+        "seed": 0,
+        "num_layers": 16,
+        "batch_size": 4,
+        "iters": 1000,
+        "val_batches": 25,
+        "learning_rate": 1e-5,
+        "steps_per_report": 10,
+        "steps_per_eval": 200,
+        "save_every": 100,
+        "max_seq_length": 2048,
+        "grad_accumulation_steps": 1,
+        "mask_prompt": False,
+    }
+)
+MLX_LM_LORA_DEFAULTS: Mapping[str, object] = MappingProxyType(
+    {"rank": 8, "dropout": 0.0, "scale": 20.0}
+)
+
+# A file with any of these describes training; an adapter_config.json without them
+# (from a converter, say) only describes the adapter, and says nothing about the run.
+_TRAINING_KEYS = frozenset({"batch_size", "iters", "learning_rate", "lr_schedule", "optimizer"})
+_MLX_LM_KEYS = _TRAINING_KEYS | {
+    "fine_tune_type",
+    "grad_accumulation_steps",
+    "lora_layers",
+    "lora_parameters",
+    "mask_prompt",
+    "num_layers",
+    "steps_per_report",
+}
+_LEGACY_NAMES = MappingProxyType({"num_layers": "lora_layers"})
+
+# YAML 1.1 reads 1e-5 as a text; mlx-lm adds this rule so that it is a number.
+_FLOAT = re.compile(
+    r"""^(?:[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?
+    |[-+]?(?:[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)
+    |\.[0-9_]+(?:[eE][-+][0-9]+)?
+    |[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+\.[0-9_]*
+    |[-+]?\.(?:inf|Inf|INF)
+    |\.(?:nan|NaN|NAN))$""",
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """A run's configuration, as stated and as mlx-lm completes it.
+
+    Attributes:
+        sources: the file it was read from.
+        path: that file.
+        values: the file's keys and values, as stated.
+        origin: whose format it is; decides what a missing key means.
+    """
+
+    kind: ClassVar[str] = "training configuration"
+
+    sources: tuple[Source, ...]
+    path: Path
+    values: Mapping[str, Any]
+    origin: Literal["mlx-lm", "peft"]
+
+    @classmethod
+    def read(cls, path: Path) -> TrainingConfig:
+        """Read `adapter_config.json` (mlx-lm or PEFT) or an mlx-lm YAML or JSON configuration.
+
+        Args:
+            path: the file, or a folder with an `adapter_config.json`.
+
+        Raises:
+            InputError: the file can't be read, or is not a training configuration.
+        """
+        if path.is_dir():
+            path = path / "adapter_config.json"
+        if path.suffix.lower() in {".yaml", ".yml"}:
+            values, source = _read_yaml(path)
+        else:
+            values, source = read_json_object(path)
+        origin: Literal["mlx-lm", "peft"]
+        if "peft_type" in values:
+            origin = "peft"
+        elif _MLX_LM_KEYS & values.keys():
+            origin = "mlx-lm"
+        else:
+            raise InputError(
+                path,
+                "is not a training configuration that mlx-lm or PEFT would write",
+                "name the adapter_config.json or the file given to `mlx_lm.lora --config`",
+            )
+        return cls((source,), path, MappingProxyType(values), origin)
+
+    @property
+    def describes_training(self) -> bool:
+        """Whether the file states how the run was trained, not only the adapter's shape."""
+        return self.origin == "mlx-lm" and bool(_TRAINING_KEYS & self.values.keys())
+
+    def is_default(self, key: str) -> bool:
+        """Whether the value of `key` is not stated, so that mlx-lm's default applies."""
+        if key in MLX_LM_LORA_DEFAULTS:
+            # A partial lora_parameters is used as it is: mlx-lm fills in the whole or nothing.
+            return self.origin == "mlx-lm" and self.values.get("lora_parameters") is None
+        return self._stated(key) is None and self._value(key) is not None
+
+    def _stated(self, key: str) -> Any:
+        value = self.values.get(key)
+        if value is None and key in _LEGACY_NAMES:
+            value = self.values.get(_LEGACY_NAMES[key])
+        return value
+
+    def _value(self, key: str) -> Any:
+        value = self._stated(key)
+        if value is None and self.describes_training:
+            value = MLX_LM_DEFAULTS.get(key)
+        return value
+
+    def _lora(self, key: str) -> Any:
+        if self.fine_tune_type == "full":
+            return None
+        stated = self.values.get("lora_parameters")
+        if isinstance(stated, Mapping):
+            return stated.get(key)
+        return MLX_LM_LORA_DEFAULTS.get(key) if stated is None else None
+
+    @property
+    def fine_tune_type(self) -> str | None:
+        """`lora`, `dora` or `full`; for PEFT, its type in lower case."""
+        if self.origin == "peft":
+            peft_type = str(self.values["peft_type"]).lower()
+            return "dora" if peft_type == "lora" and self.values.get("use_dora") else peft_type
+        return _text(self._value("fine_tune_type")) or "lora"
+
+    @property
+    def model(self) -> str | None:
+        """The base model: a folder or a repository name."""
+        return _text(
+            self.values.get("base_model_name_or_path" if self.origin == "peft" else "model")
+        )
+
+    @property
+    def data(self) -> str | None:
+        """The training data: a folder or a repository name."""
+        return _text(self.values.get("data"))
+
+    @property
+    def lr_schedule(self) -> Mapping[str, Any] | None:
+        """mlx-lm's `lr_schedule`: name, arguments, warmup, warmup_init."""
+        schedule = self.values.get("lr_schedule")
+        return schedule if isinstance(schedule, Mapping) else None
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The highest rate of the run; a schedule takes precedence, as in mlx-lm."""
+        if self.lr_schedule is None:
+            return _number(self._value("learning_rate"))
+        arguments = self.lr_schedule.get("arguments")
+        rates = [_number(one) for one in arguments] if isinstance(arguments, list) else []
+        if not rates or rates[0] is None:
+            return None
+        if self.lr_schedule.get("name") == "linear_schedule" and len(rates) > 1:
+            return max(rates[0], rates[1] if rates[1] is not None else rates[0])
+        return rates[0]
+
+    @property
+    def warmup(self) -> int:
+        """Updates over which the rate rises; 0 without a schedule."""
+        return _whole((self.lr_schedule or {}).get("warmup")) or 0
+
+    @property
+    def optimizer(self) -> str | None:
+        """`adam`, `adamw`, `muon`, `sgd` or `adafactor`."""
+        return _text(self._value("optimizer"))
+
+    @property
+    def optimizer_config(self) -> Mapping[str, Any]:
+        """The settings of the optimizer in use; empty where none are stated."""
+        every = self.values.get("optimizer_config")
+        own = every.get(self.optimizer) if isinstance(every, Mapping) else None
+        return own if isinstance(own, Mapping) else {}
+
+    @property
+    def batch_size(self) -> int | None:
+        """Rows a batch."""
+        return _whole(self._value("batch_size"))
+
+    @property
+    def iters(self) -> int | None:
+        """Batches the run was to see."""
+        return _whole(self._value("iters"))
+
+    @property
+    def grad_accumulation_steps(self) -> int | None:
+        """Batches an update."""
+        return _whole(self._value("grad_accumulation_steps"))
+
+    @property
+    def max_seq_length(self) -> int | None:
+        """Tokens after which a row is cut."""
+        return _whole(self._value("max_seq_length"))
+
+    @property
+    def mask_prompt(self) -> bool | None:
+        """Whether the prompt is left out of the loss."""
+        value = self._value("mask_prompt")
+        return None if value is None else bool(value)
+
+    @property
+    def num_layers(self) -> int | None:
+        """How many of the last layers are trained; -1 for all. Also read as `lora_layers`."""
+        return _whole(self._value("num_layers"))
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of weights and batch order."""
+        return _whole(self._value("seed"))
+
+    @property
+    def val_batches(self) -> int | None:
+        """Batches a validation; -1 for all."""
+        return _whole(self._value("val_batches"))
+
+    @property
+    def steps_per_report(self) -> int | None:
+        """Iterations between two reports of the training loss."""
+        return _whole(self._value("steps_per_report"))
+
+    @property
+    def steps_per_eval(self) -> int | None:
+        """Iterations between two validations."""
+        return _whole(self._value("steps_per_eval"))
+
+    @property
+    def save_every(self) -> int | None:
+        """Iterations between two checkpoints."""
+        return _whole(self._value("save_every"))
+
+    @property
+    def resume_adapter_file(self) -> str | None:
+        """The adapter that training started from."""
+        return _text(self.values.get("resume_adapter_file"))
+
+    @property
+    def rank(self) -> int | None:
+        """The LoRA rank."""
+        return _whole(self.values.get("r") if self.origin == "peft" else self._lora("rank"))
+
+    @property
+    def alpha(self) -> float | None:
+        """LoRA's alpha, where the format has one; mlx-lm has a scale instead."""
+        if self.origin == "peft":
+            return _number(self.values.get("lora_alpha"))
+        return _number(self._lora("alpha"))
+
+    @property
+    def scale(self) -> float | None:
+        """What A·B is multiplied by: mlx-lm's scale; PEFT's alpha/r, or alpha/sqrt(r) for rsLoRA."""
+        if self.origin == "mlx-lm":
+            return _number(self._lora("scale"))
+        if self.alpha is None or not self.rank or self.rank < 0:
+            return None
+        return self.alpha / (math.sqrt(self.rank) if self.values.get("use_rslora") else self.rank)
+
+    @property
+    def dropout(self) -> float | None:
+        """The probability with which an input of the adapter is dropped."""
+        if self.origin == "peft":
+            return _number(self.values.get("lora_dropout"))
+        return _number(self._lora("dropout"))
+
+    @property
+    def keys(self) -> tuple[str, ...] | None:
+        """The modules an adapter is put on; None where the trainer chooses."""
+        if self.origin == "peft":
+            stated = self.values.get("target_modules")
+        else:
+            stated = self._lora("keys")
+        if isinstance(stated, str):
+            return (stated,)
+        return tuple(str(one) for one in stated) if isinstance(stated, list) else None
+
+    def feature(self, name: Literal["prompt", "completion", "chat", "text"]) -> str:
+        """The key under which a row holds its prompt, completion, messages or text."""
+        stated = _text(self.values.get(f"{name}_feature"))
+        return stated or ("messages" if name == "chat" else name)
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _whole(value: object) -> int | None:
+    number = _number(value)
+    return int(number) if number is not None and number.is_integer() else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _read_yaml(path: Path) -> tuple[dict[str, Any], Source]:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """YAML's safe values, with mlx-lm's floats; the class is local, PyYAML's stays as it is."""
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+    text, source = read_text(path, MAX_YAML_BYTES)
+    try:
+        loader = Loader(text)
+        document = loader.get_single_node()
+        if document is not None:
+            _expanded_values(document, path)
+        value = None if document is None else loader.construct_document(document)
+    except (yaml.YAMLError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(path, f"is not valid YAML ({reason})", "check its syntax") from None
+    except RecursionError:
+        raise InputError(path, "is nested too deeply for a configuration") from None
+    if not isinstance(value, dict):
+        raise InputError(path, "holds no `key: value` lines", "name a training configuration")
+    return {str(key): one for key, one in value.items()}, source
+
+
+def _expanded_values(document: Any, path: Path) -> None:
+    """Refuse a document whose aliases, written out, would be huge or endless."""
+    import yaml
+
+    sizes: dict[int, int] = {}
+    open_nodes: set[int] = set()
+
+    def size(node: Any) -> int:
+        if id(node) in open_nodes:
+            raise InputError(path, "has a YAML alias that contains itself")
+        if id(node) not in sizes:
+            open_nodes.add(id(node))
+            children: list[Any] = []
+            if isinstance(node, yaml.MappingNode):
+                children = [one for pair in node.value for one in pair]
+            elif isinstance(node, yaml.SequenceNode):
+                children = node.value
+            sizes[id(node)] = 1 + sum(size(child) for child in children)
+            open_nodes.discard(id(node))
+        return sizes[id(node)]
+
+    if size(document) > MAX_YAML_VALUES:
+        raise InputError(
+            path, f"has more than {MAX_YAML_VALUES:,} values once aliases are expanded"
+        )

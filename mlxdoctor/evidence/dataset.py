@@ -1,0 +1,185 @@
+"""The rows a run was trained on: `train.jsonl`, `valid.jsonl`, `test.jsonl`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.source import Source, read_bytes, require_file
+
+#: Data files larger than this are refused rather than parsed in memory (bytes).
+MAX_DATA_BYTES = 512 << 20
+
+SPLITS = ("train", "valid", "test")
+
+Row = Mapping[str, Any]
+RowFormat = Literal["chat", "completions", "text", "tokens", "unknown"]
+
+
+@dataclass(frozen=True)
+class Features:
+    """The keys under which a row holds its parts (mlx-lm's `*_feature` settings)."""
+
+    prompt: str = "prompt"
+    completion: str = "completion"
+    chat: str = "messages"
+    text: str = "text"
+
+    @classmethod
+    def of(cls, config: TrainingConfig | None) -> Features:
+        """The keys that `config` names, mlx-lm's own otherwise."""
+        if config is None:
+            return cls()
+        return cls(
+            config.feature("prompt"),
+            config.feature("completion"),
+            config.feature("chat"),
+            config.feature("text"),
+        )
+
+    def format_of(self, row: Row) -> RowFormat:
+        """The format mlx-lm would take the row for, asking in mlx-lm's order.
+
+        `tokens`, rows tokenized beforehand, are not mlx-lm's: other trainers write them.
+        """
+        if self.prompt in row and self.completion in row:
+            return "completions"
+        if self.chat in row:
+            return "chat"
+        if self.text in row:
+            return "text"
+        return "tokens" if "tokens" in row else "unknown"
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """A line that is not a row: mlx-lm stops at it.
+
+    Attributes:
+        number: the line's number in the file, from 1.
+        reason: what is wrong with it, as a clause.
+    """
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Split:
+    """One file of a dataset.
+
+    Attributes:
+        name: `train`, `valid` or `test`.
+        path: the file.
+        rows: its rows, in the file's order, lines that are no rows left out.
+        line_numbers: the line in the file, from 1, of each row.
+        format: what the first row is: mlx-lm treats every row like the first.
+        bad_lines: lines that are no rows.
+    """
+
+    name: str
+    path: Path
+    rows: tuple[Row, ...]
+    line_numbers: tuple[int, ...]
+    format: RowFormat
+    bad_lines: tuple[BadLine, ...]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The data of a run.
+
+    Attributes:
+        sources: the files it was read from.
+        path: the folder, or the file where only one was named.
+        splits: by name; a single file counts as `train` unless its name says otherwise.
+        features: the keys under which rows hold their parts.
+    """
+
+    kind: ClassVar[str] = "dataset"
+
+    sources: tuple[Source, ...]
+    path: Path
+    splits: Mapping[str, Split]
+    features: Features
+
+    @classmethod
+    def read(cls, path: Path, config: TrainingConfig | None = None) -> Dataset:
+        """Read a data folder as mlx-lm does, or a single JSON-lines file.
+
+        Args:
+            path: a folder with at least one of the three files, or a file.
+            config: names the rows' keys where they are not the usual ones.
+
+        Raises:
+            InputError: there is no such file in the folder, or the file named holds no rows.
+        """
+        features = Features.of(config)
+        if path.is_dir():
+            files = {name: path / f"{name}.jsonl" for name in SPLITS}
+            files = {name: file for name, file in files.items() if file.exists()}
+            if not files:
+                raise InputError(
+                    path,
+                    "has no train.jsonl, valid.jsonl or test.jsonl",
+                    "name the folder that was given to `mlx_lm.lora --data`",
+                )
+        else:
+            files = {path.stem if path.stem in SPLITS else "train": path}
+        read = {name: _read_split(name, file, features) for name, file in files.items()}
+        splits = {name: split for name, (split, _) in read.items()}
+        if not path.is_dir() and not next(iter(splits.values())).rows:
+            raise InputError(
+                path, "holds no JSON object on any line", "a dataset is one JSON object a line"
+            )
+        sources = tuple(source for _, source in read.values())
+        return cls(sources, path, MappingProxyType(splits), features)
+
+
+def _read_split(name: str, path: Path, features: Features) -> tuple[Split, Source]:
+    if require_file(path) == 0:
+        # An empty split is a fact about the run, not an unusable input.
+        nothing = Source(path, hashlib.sha256(b"").hexdigest())
+        return Split(name, path, (), (), "unknown", ()), nothing
+    content, source = read_bytes(path, MAX_DATA_BYTES)
+    if b"\0" in content[:65536]:
+        raise InputError(path, "is a binary file where JSON lines are needed")
+    lines = content.replace(b"\r\n", b"\n").split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    rows: list[Row] = []
+    numbers: list[int] = []
+    bad: list[BadLine] = []
+    for number, line in enumerate(lines, start=1):
+        row = _parse(line)
+        if isinstance(row, str):
+            bad.append(BadLine(number, row))
+        else:
+            rows.append(row)
+            numbers.append(number)
+    row_format = features.format_of(rows[0]) if rows else "unknown"
+    return Split(name, path, tuple(rows), tuple(numbers), row_format, tuple(bad)), source
+
+
+def _parse(line: bytes) -> dict[str, Any] | str:
+    if not line.strip():
+        return "is blank"
+    if line.startswith(b"\xef\xbb\xbf"):
+        return "starts with a byte-order mark"
+    try:
+        value = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError:
+        return "is not UTF-8"
+    except (ValueError, RecursionError) as error:
+        reason = getattr(error, "msg", "") or "nested too deeply"
+        return f"is not JSON ({reason})"
+    if not isinstance(value, dict):
+        return f"holds a JSON {type(value).__name__} where an object is needed"
+    return value

@@ -1,0 +1,42 @@
+"""The versions in play: of the run, where it recorded them, and of this machine."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import ClassVar
+
+from mlxdoctor.evidence.source import Source
+
+_PACKAGES = ("mlxdoctor", "mlx", "mlx-lm", "numpy", "transformers")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Versions by package name.
+
+    Attributes:
+        sources: empty: nothing of the run is read for it.
+        here: versions installed where the diagnosis runs. They say nothing
+            about the machine that trained.
+        machine: operating system and architecture of this machine.
+    """
+
+    kind: ClassVar[str] = "environment"
+
+    sources: tuple[Source, ...]
+    here: Mapping[str, str]
+    machine: str
+
+    @classmethod
+    def read(cls) -> Environment:
+        """The versions installed here, without importing any of the packages."""
+        here = {}
+        for package in _PACKAGES:
+            try:
+                here[package] = version(package)
+            except PackageNotFoundError:
+                continue
+        return cls((), here, f"{platform.system()} {platform.machine()}")

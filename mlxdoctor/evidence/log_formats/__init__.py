@@ -1,0 +1,1 @@
+"""Reading the logs of MLX trainers: one file a family of formats."""

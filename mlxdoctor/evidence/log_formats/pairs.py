@@ -1,0 +1,182 @@
+"""Report lines made of named numbers.
+
+`Iter 10: Train loss 2.3, It/sec 1.0` of mlx-lm and its kin, `step 10/100  loss 0.1`,
+`it=67 micro=7/10 loss=3.2`, and the dictionaries that trainers print.
+
+The words between the numbers decide what a line means. Each new sequence of words is
+understood once, and a pattern made from it reads all the lines that look alike.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mlxdoctor.evidence.log_formats.names import STEPS, canonical, is_report, unique
+from mlxdoctor.evidence.log_formats.rows import Rows, Shape, axis_of
+from mlxdoctor.evidence.log_formats.series import Notes
+from mlxdoctor.evidence.log_formats.text import NUMBER, to_number
+
+#: A number that is not part of a word; `Peak58.9` is a number after a word nonetheless.
+_NUMBERS = re.compile(rf"(?:(?<![\w.])|(?<=[Pp]eak)|(?<=[Pp]eak mem))({NUMBER})")
+#: What a line must hold to be worth splitting.
+_HINT = re.compile(r"\b(?:iter|iters|iteration|step|it|loss|epoch|grad\w*)\b|GRAD", re.IGNORECASE)
+#: Where the report begins in a line that a progress bar or a logger's prefix opens.
+_HEAD = re.compile(
+    r"(?:Epoch\s+\d+\s*[:,]\s*)?\b(?:Iter|Iteration|iter|iteration)\s+\d|\{\s*['\"]"
+)
+_STEP = re.compile(r"(?:^|[^\w])(iter|iteration|step|it|global_step)s?\s*[#:=]?\s*$", re.IGNORECASE)
+_EPOCH = re.compile(r"(?:^|[^\w])epoch\s*[#:=]?\s*$", re.IGNORECASE)
+_ASSIGNED = re.compile(r"([^\W\d][\w./-]*)\s*=\s*$")
+_KEY = re.compile(r"['\"]([^'\"]{1,80})['\"]\s*:\s*['\"]?$")
+_DELIMITER = re.compile(r"[,|;(\[{•]|:\s|\s{2,}|\s-\s")
+#: Text that shows the line is a progress bar, which has a reader of its own.
+_BAR = re.compile(r"\d+%\||it/s\b|s/it\b|\[\d+:\d\d")
+_SUMMARY = ("train_runtime", "total_flos", "train_samples_per_second")
+
+#: Sequences of words remembered; a text that is no log has as many as lines.
+MAX_PLANS = 4096
+#: Numbers in a line that are looked at.
+MAX_NUMBERS = 64
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How to read the lines with one sequence of words."""
+
+    pattern: re.Pattern[str] | None
+    shape: Shape
+    keep: tuple[int, ...]
+    total: int | None
+
+
+class PairReader:
+    """Reads one line at a time into `rows`."""
+
+    def __init__(self, rows: Rows, notes: Notes) -> None:
+        self._rows = rows
+        self._notes = notes
+        self._plans: dict[tuple[str, ...], _Plan | None] = {}
+        self._recent: list[_Plan] = []
+
+    def read(self, number: int, line: str) -> bool:
+        """Whether the line was a report, and is now a row."""
+        for plan in self._recent:
+            if plan.pattern is not None and (match := plan.pattern.fullmatch(line)):
+                try:
+                    plan.shape.values.append(tuple(map(float, match.groups())))
+                except ValueError:
+                    break
+                plan.shape.lines.append(number)
+                return True
+        return self._read_slowly(number, line)
+
+    def _read_slowly(self, number: int, line: str) -> bool:
+        if not _HINT.search(line):
+            return False
+        heads = [match.start() for match in _HEAD.finditer(line)]
+        body = line[heads[-1] :] if heads else line
+        if not heads and _BAR.search(line):
+            return False
+        pieces = _NUMBERS.split(body, maxsplit=MAX_NUMBERS)
+        words, numbers = tuple(pieces[0::2]), pieces[1::2]
+        if not numbers:
+            return False
+        if words in self._plans:
+            plan = self._plans[words]
+        else:
+            plan = self._understand(words)
+            if len(self._plans) < MAX_PLANS:
+                self._plans[words] = plan
+        if plan is None:
+            return False
+        values = [to_number(text) for text in numbers]
+        if any(values[index] is None for index in plan.keep):
+            return False
+        plan.shape.values.append(tuple(float(values[index] or 0.0) for index in plan.keep))
+        plan.shape.lines.append(number)
+        if plan.total is not None and (total := values[plan.total]) is not None:
+            self._notes.announced.append((number, int(total)))
+        if plan.pattern is not None and body == line:
+            self._recent = [plan, *(one for one in self._recent if one is not plan)][:6]
+        return True
+
+    def _understand(self, words: tuple[str, ...]) -> _Plan | None:
+        names = [_name(before) for before in words[:-1]]
+        step = next((i for i, before in enumerate(words[:-1]) if _STEP.search(before)), None)
+        total = None
+        for index, before in enumerate(words[:-1]):
+            if index and before.strip() in ("/", "of"):
+                names[index] = None
+                total = index if index - 1 == step else total
+        # The trainer's closing summary repeats names with another meaning.
+        if any(name in _SUMMARY for name in names):
+            return None
+        if step is not None:
+            names[step] = None
+        prefix = ""
+        if words[0].lstrip().startswith("[GRAD-DBG]"):
+            names = ["micro_loss" if name == "loss" else name for name in names]
+        elif any("SKIPPED" in before for before in words):
+            prefix = "skipped_batch_"
+        elif any(name is not None and " " in name and name.count(" ") > 4 for name in names):
+            return None
+        columns = unique(
+            [
+                None if name is None else prefix + name if prefix else canonical(name)
+                for name in names
+            ],
+            [name or "" for name in names],
+        )
+        if not self._is_row(words, columns, step):
+            return None
+        keep = tuple(i for i, column in enumerate(columns) if column is not None or i == step)
+        kept = tuple(columns[i] for i in keep)
+        stepped = None if step is None else keep.index(step)
+        axis = axis_of(None if step is None else _step_word(words[step]))
+        return _Plan(
+            _pattern(words, keep) if total is None else None,
+            self._rows.shape(kept, stepped, axis),
+            keep,
+            total,
+        )
+
+    @staticmethod
+    def _is_row(words: tuple[str, ...], columns: tuple[str | None, ...], step: int | None) -> bool:
+        named = [i for i, column in enumerate(columns) if column is not None]
+        names = [column for column in columns if column is not None]
+        if words[0].lstrip().startswith("[GRAD-DBG]"):
+            return bool(named)
+        if not is_report(names):
+            return False
+        metrics = [i for i in named if columns[i] != "epoch"]
+        if step is not None:
+            return step < metrics[0] or "=" in words[step] or "{" in words[0]
+        # Without an iteration only a printed dictionary is surely a report.
+        return words[0].lstrip().startswith("{") and bool(re.search(r"['\"]", words[0]))
+
+
+def _pattern(words: tuple[str, ...], keep: tuple[int, ...]) -> re.Pattern[str] | None:
+    parts = []
+    for index, before in enumerate(words[:-1]):
+        one = r"[-+0-9.eEnaNifINFty]+"
+        parts.append(re.escape(before) + (f"({one})" if index in keep else one))
+    return re.compile("".join(parts) + re.escape(words[-1]))
+
+
+def _step_word(before: str) -> str:
+    match = _STEP.search(before)
+    return match.group(1).lower() if match else "step"
+
+
+def _name(before: str) -> str | None:
+    """The name of the number that follows `before`, or None."""
+    if _EPOCH.search(before):
+        return "epoch"
+    if match := _KEY.search(before):
+        return None if match.group(1).lower() in STEPS and _STEP.search(before) else match.group(1)
+    if match := _ASSIGNED.search(before):
+        return match.group(1)
+    text = before.rstrip(" :=\t'\"")
+    text = _DELIMITER.split(text)[-1].strip(" '\"")
+    return text if text and text[0].isalpha() and len(text) <= 60 else None

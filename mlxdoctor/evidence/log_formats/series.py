@@ -1,0 +1,126 @@
+"""What a training log says, as values: series, segments and the events around them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Axis = Literal["iteration", "step", "row", "epoch"]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric as it was reported.
+
+    Attributes:
+        iterations: int64 (n,), where each value was reported, in the order of the log.
+        values: float64 (n,); NaN and infinities are what the log says, never a gap.
+    """
+
+    iterations: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One run, or one column of runs, of a log.
+
+    Attributes:
+        series: metric name -> its values. Canonical names are train_loss, val_loss,
+            learning_rate, grad_norm, tokens_per_second, iterations_per_second,
+            trained_tokens, peak_memory_gb, val_seconds, skipped and epoch; a metric
+            that is none of these keeps its own name in snake case.
+        first_line: the first line with a value, from 1.
+        last_line: the last one.
+        announced_iterations: how long the run was to be, where the log says so.
+        axis: what `iterations` counts. "row" where the log names no iteration: the
+            first report is 1, the next 2.
+        name: the run's name where the log holds several side by side.
+    """
+
+    series: Mapping[str, Series]
+    first_line: int
+    last_line: int
+    announced_iterations: int | None = None
+    axis: Axis = "iteration"
+    name: str = ""
+
+    def get(self, name: str) -> Series | None:
+        """The series of that name, or None where the log has none."""
+        return self.series.get(name)
+
+    @property
+    def is_preference(self) -> bool:
+        """Whether a reward or preference is trained: its loss is not a cross-entropy."""
+        marks = ("reward", "margin", "chosen", "kl_", "kl", "accuracies", "win")
+        return any(name == mark or mark in name.split("_") for name in self.series for mark in marks)
+
+    @property
+    def base_val_loss(self) -> float | None:
+        """Validation loss before the first update, in nats a token.
+
+        The trainer reports it at iteration 1 on its screen and at 0 through its
+        callback. None where the log starts later.
+        """
+        losses = self.get("val_loss")
+        if losses is None or self.axis not in ("iteration", "step") or losses.iterations[0] > 1:
+            return None
+        return float(losses.values[0])
+
+
+@dataclass(frozen=True)
+class Save:
+    """A save the log mentions: when (None for the final one), and to which files."""
+
+    iteration: int | None
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Trainable:
+    """The line on trainable parameters: percent, and both counts in millions."""
+
+    percent: float
+    trainable_millions: float
+    total_millions: float
+
+
+@dataclass(frozen=True)
+class LogFailure:
+    """A line that says the run broke off.
+
+    Attributes:
+        line_number: from 1.
+        kind: out-of-memory, traceback, killed, aborted, gpu-error or interrupted.
+        text: the line, at most 300 characters; for a traceback its last line.
+    """
+
+    line_number: int
+    kind: str
+    text: str
+
+
+@dataclass
+class Notes:
+    """What a reader collects beside the rows. Internal to reading; nothing keeps it."""
+
+    header: dict[str, str] = field(default_factory=dict)
+    trainable: Trainable | None = None
+    trainable_line: float | None = None
+    total_line: float | None = None
+    announced: list[tuple[int, int]] = field(default_factory=list)
+    run_marks: list[int] = field(default_factory=list)
+    saves: list[Save] = field(default_factory=list)
+    truncations: list[tuple[int, int]] = field(default_factory=list)
+    failures: list[LogFailure] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    test_loss: float | None = None
+    test_perplexity: float | None = None
+    formats: dict[str, int] = field(default_factory=dict)

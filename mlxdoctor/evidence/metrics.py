@@ -1,0 +1,168 @@
+"""Figures that the run's owner reports for the tuned model, read from evaluation files."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.source import Source, read_text
+
+#: Names that files with reported figures have.
+FILE_PATTERNS = (
+    "evaluation*.json",
+    "eval_results*.json",
+    "eval*.json",
+    "all_results.json",
+    "metrics.json",
+    "results.json",
+)
+#: What perplexity is called, in the last part of a key.
+PERPLEXITY_NAMES = frozenset({"perplexity", "ppl"})
+#: What a loss is called, in the last part of a key.
+LOSS_NAMES = frozenset({"loss", "nll", "cross_entropy"})
+#: Words in a key or beside it that name the split.
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "valid": "valid",
+    "validation": "valid",
+    "val": "valid",
+    "dev": "valid",
+    "eval": "valid",
+    "test": "test",
+}
+#: Words in a key that say the figure is the base model's, by intention.
+BASE_WORDS = frozenset({"base", "baseline", "before", "untuned", "pretrained"})
+
+
+@dataclass(frozen=True)
+class ReportedMetric:
+    """One figure.
+
+    Attributes:
+        name: its key, with the keys above it: `valid.perplexity`.
+        value: the figure; losses in nats.
+        split: "train", "valid", "test", or None where the file does not say.
+        source: the file.
+    """
+
+    name: str
+    value: float
+    split: str | None
+    source: Source
+
+    @property
+    def loss(self) -> float | None:
+        """The mean loss in nats that the figure stands for; None for anything else."""
+        words = _words(self.name.rsplit(".", 1)[-1])
+        if words & PERPLEXITY_NAMES:
+            return math.log(self.value) if self.value > 0 else None
+        if words & LOSS_NAMES or "cross_entropy" in self.name:
+            return self.value
+        return None
+
+    @property
+    def is_perplexity(self) -> bool:
+        """Whether the figure is a perplexity."""
+        return bool(_words(self.name.rsplit(".", 1)[-1]) & PERPLEXITY_NAMES)
+
+    @property
+    def claims_base(self) -> bool:
+        """Whether its name says that the base model was meant."""
+        return bool(_words(self.name) & BASE_WORDS)
+
+
+@dataclass(frozen=True)
+class ReportedMetrics:
+    """All figures found in the evaluation files of a run.
+
+    Attributes:
+        sources: the files.
+        values: the figures, in the order of the files.
+    """
+
+    kind: ClassVar[str] = "metrics"
+
+    sources: tuple[Source, ...]
+    values: tuple[ReportedMetric, ...]
+
+    @classmethod
+    def read(cls, paths: Sequence[Path]) -> ReportedMetrics:
+        """The figures in evaluation files: JSON objects, nested or not, or JSON Lines.
+
+        Raises:
+            InputError: a file cannot be read, or none of them holds a figure.
+        """
+        sources = []
+        values: list[ReportedMetric] = []
+        for path in paths:
+            text, source = read_text(path)
+            sources.append(source)
+            for content in _objects(path, text):
+                beside = _split_beside(content, path)
+                values.extend(
+                    ReportedMetric(name, value, _split_of(name) or beside, source)
+                    for name, value in _numbers(content)
+                )
+        if not values:
+            path = paths[0] if paths else None
+            raise InputError(path, "holds no figure", "name a JSON file with loss or perplexity")
+        return cls(tuple(sources), tuple(values))
+
+    @property
+    def losses(self) -> tuple[ReportedMetric, ...]:
+        """The figures that stand for a finite mean loss of the tuned model."""
+        return tuple(
+            metric
+            for metric in self.values
+            if metric.loss is not None and math.isfinite(metric.loss) and not metric.claims_base
+        )
+
+
+def _objects(path: Path, text: str) -> list[Mapping[str, Any]]:
+    try:
+        value = json.loads(text)
+        found = value if isinstance(value, list) else [value]
+    except (ValueError, RecursionError):
+        try:
+            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+        except (ValueError, RecursionError) as error:
+            raise InputError(path, f"is not valid JSON ({error})", "it may be cut off") from None
+    return [one for one in found if isinstance(one, dict)]
+
+
+def _numbers(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    for key, value in content.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, bool):
+            continue
+        if isinstance(value, int | float):
+            yield name, float(value)
+        elif isinstance(value, dict) and prefix.count(".") < 4:
+            yield from _numbers(value, f"{name}.")
+
+
+def _words(name: str) -> set[str]:
+    text = name.lower()
+    for separator in "./-: ":
+        text = text.replace(separator, "_")
+    return set(text.split("_"))
+
+
+def _split_of(name: str) -> str | None:
+    return next((SPLITS[word] for word in sorted(_words(name)) if word in SPLITS), None)
+
+
+def _split_beside(content: Mapping[str, Any], path: Path) -> str | None:
+    for key in ("split", "dataset", "data"):
+        if isinstance(content.get(key), str):
+            found = _split_of(Path(content[key]).stem)
+            if found is not None:
+                return found
+    words = _words(path.stem) - {"eval"}
+    return next((SPLITS[word] for word in sorted(words) if word in SPLITS), None)

@@ -1,0 +1,121 @@
+"""Quantised weights as MLX stores them: their true shapes, and their values in float32.
+
+A quantised matrix is three tensors: `weight`, uint32 words that hold the codes as one
+stream of bits per row; `scales`, one per group of inputs; and `biases` in the affine
+mode. The block formats (MXFP4, MXFP8, NVFP4) have scales of eight bits and no biases
+(OCP Microscaling Formats 1.0; E4M3 as in OCP 8-bit Floating Point 1.0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.tensor import TensorRef
+
+
+@dataclass(frozen=True)
+class QuantizedTensor:
+    """The tensors that make up one quantised matrix.
+
+    Attributes:
+        weight: the packed codes, uint32 (..., out, in · bits / 32).
+        scales: (..., out, in / group_size).
+        biases: like `scales` in the affine mode, else None.
+        bits: bits of one code.
+        group_size: inputs that share a scale.
+        mode: "affine", "mxfp4", "mxfp8" or "nvfp4".
+    """
+
+    weight: TensorRef
+    scales: TensorRef
+    biases: TensorRef | None
+    bits: int
+    group_size: int
+    mode: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the matrix that it stands for: (..., out, in)."""
+        return (*self.weight.shape[:-1], self.scales.shape[-1] * self.group_size)
+
+    def load(self) -> NDArray[np.float32]:
+        """The dequantised matrix, float32 of `shape`.
+
+        Raises:
+            InputError: a file cannot be read, or the mode is unknown.
+        """
+        codes = _unpack(self.weight.load(), self.bits)
+        scales = self.scales.load()
+        groups = codes.reshape(*scales.shape, self.group_size)
+        if self.mode == "affine" and self.biases is not None:
+            values = groups * scales[..., None] + self.biases.load()[..., None]
+        elif self.mode in ("mxfp4", "mxfp8", "nvfp4"):
+            table = _E2M1 if self.bits == 4 else _e4m3()
+            scale = _e4m3()[scales] if self.mode == "nvfp4" else _e8m0(scales)
+            values = table[groups] * scale[..., None]
+        else:
+            raise InputError(
+                self.weight.path, f"{self.weight.name} is quantised in the unknown mode {self.mode}"
+            )
+        matrix: NDArray[np.float32] = values.reshape(self.shape).astype(np.float32, copy=False)
+        return matrix
+
+
+def quantized_tensor(
+    weight: TensorRef,
+    scales: TensorRef,
+    biases: TensorRef | None,
+    group_size: int,
+    mode: str,
+) -> QuantizedTensor | None:
+    """The quantised matrix that three tensors make up, or None where they do not.
+
+    The bits follow from the shapes, so that a per-layer override in a configuration
+    that does not match the file changes nothing.
+    """
+    if weight.dtype != "U32" or len(weight.shape) < 2 or weight.shape[:-1] != scales.shape[:-1]:
+        return None
+    inputs = scales.shape[-1] * group_size
+    if not inputs or weight.shape[-1] * 32 % inputs:
+        return None
+    bits = weight.shape[-1] * 32 // inputs
+    return QuantizedTensor(weight, scales, biases, bits, group_size, mode)
+
+
+def _unpack(words: NDArray[Any], bits: int) -> NDArray[np.uint8]:
+    """Codes of `bits` bits each from the little-endian bit stream of every row."""
+    octets = np.ascontiguousarray(words).view(np.uint8)
+    if bits == 8:
+        return octets
+    if bits in (2, 4):
+        shifts = np.arange(0, 8, bits, dtype=np.uint8)
+        codes = (octets[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+        return codes.reshape(*octets.shape[:-1], -1)
+    stream = np.unpackbits(octets, axis=-1, bitorder="little")
+    return np.packbits(
+        stream.reshape(*octets.shape[:-1], -1, bits), axis=-1, bitorder="little"
+    ).reshape(*octets.shape[:-1], -1)
+
+
+_E2M1 = np.array(
+    [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=np.float32
+)
+
+
+def _e8m0(codes: NDArray[Any]) -> NDArray[np.float32]:
+    return np.ldexp(np.float32(1), codes.astype(np.int32) - 127).astype(np.float32)
+
+
+def _e4m3() -> NDArray[np.float32]:
+    codes = np.arange(256)
+    exponent, mantissa = codes >> 3 & 15, codes & 7
+    size = np.where(
+        exponent == 0, np.ldexp(mantissa / 8, -6), np.ldexp(1 + mantissa / 8, exponent - 7)
+    )
+    size[(exponent == 15) & (mantissa == 7)] = np.nan
+    return np.where(codes & 128, -size, size).astype(np.float32)

@@ -1,0 +1,184 @@
+"""The header of a .safetensors file, checked strictly, and the files of a model folder.
+
+The safetensors library is not used: with NumPy it refuses bfloat16, and here no
+byte of a tensor is to be read before someone asks for its values. The rules are
+those of the format (github.com/huggingface/safetensors, "Format"): a length, a
+JSON object, then bytes that the tensors cover without overlap or hole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.source import read_json_object, require_file
+from mlxdoctor.evidence.tensor import DTYPE_BITS, TensorRef
+
+#: The format's own limit on the length of a header (bytes).
+MAX_HEADER_BYTES = 100_000_000
+
+_DAMAGED = "it is damaged or was not written to the end"
+
+
+@dataclass(frozen=True)
+class SafetensorsFile:
+    """What the header of a .safetensors file says.
+
+    Attributes:
+        path: the file.
+        tensors: every tensor by name, in the order of their bytes.
+        metadata: the free text pairs that the writer left.
+        file_bytes: the size of the file.
+    """
+
+    path: Path
+    tensors: Mapping[str, TensorRef]
+    metadata: Mapping[str, str]
+    file_bytes: int
+
+
+def read_safetensors(path: Path) -> SafetensorsFile:
+    """Read and check the header; no tensor is read.
+
+    Raises:
+        InputError: the file is missing, empty, truncated, or its header lies.
+    """
+    size = require_file(path)
+    if size == 0:
+        raise InputError(path, "is empty", "it was probably not written to the end")
+    header, start = _header(path, size)
+    # MLX writes null where it has no metadata, which the format does not foresee.
+    metadata = header.pop("__metadata__", None) or {}
+    if not _is_text_mapping(metadata):
+        raise InputError(path, "has metadata that is not pairs of text", _DAMAGED)
+    tensors = [_tensor(path, name, entry, start) for name, entry in header.items()]
+    tensors.sort(key=lambda tensor: (tensor.offset, tensor.nbytes))
+    end = start
+    for tensor in tensors:
+        if tensor.offset < end:
+            raise InputError(path, f"{tensor.name} overlaps the tensor before it", _DAMAGED)
+        if tensor.offset > end:
+            raise InputError(path, f"has bytes before {tensor.name} that are nobody's", _DAMAGED)
+        end = tensor.offset + tensor.nbytes
+    if end > size:
+        raise InputError(
+            path,
+            f"is truncated: its header promises {end:,} bytes and it has {size:,}",
+            "copy or save it again",
+        )
+    if end < size:
+        raise InputError(path, f"has {size - end:,} bytes after its last tensor", _DAMAGED)
+    return SafetensorsFile(path, {tensor.name: tensor for tensor in tensors}, metadata, size)
+
+
+def _header(path: Path, size: int) -> tuple[dict[str, Any], int]:
+    try:
+        with path.open("rb") as stream:
+            prefix = stream.read(8)
+            length = int.from_bytes(prefix, "little")
+            if len(prefix) < 8 or length > min(size - 8, MAX_HEADER_BYTES):
+                raise InputError(
+                    path,
+                    f"is not a safetensors file or is truncated ({size:,} bytes)",
+                    "its first eight bytes give a header longer than the file or the format allow",
+                )
+            text = stream.read(length)
+    except OSError as error:
+        raise InputError(path, f"cannot be read ({error.strerror})", "check its access") from None
+    try:
+        header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise InputError(path, f"has a header that is not valid ({error})", _DAMAGED) from None
+    if not isinstance(header, dict):
+        raise InputError(path, "has a header that is not a JSON object", _DAMAGED)
+    return header, 8 + length
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in found if names.count(name) > 1)
+        raise ValueError(f"{twice!r} is there twice")
+    return found
+
+
+def _is_text_mapping(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _tensor(path: Path, name: str, entry: object, start: int) -> TensorRef:
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise InputError(path, f"{name} has no dtype, shape and data_offsets", _DAMAGED)
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
+        raise InputError(path, f"{name} has the unknown type {dtype!r}", _DAMAGED)
+    if not isinstance(shape, list) or not all(_is_size(one) for one in shape):
+        raise InputError(path, f"{name} has a shape that is not a list of sizes", _DAMAGED)
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
+        raise InputError(path, f"{name} has offsets that are not two positions", _DAMAGED)
+    begin, end = offsets
+    bits = prod(shape) * DTYPE_BITS[dtype]
+    if bits % 8 or end - begin != bits // 8:
+        raise InputError(
+            path,
+            f"{name} is {dtype} of shape {tuple(shape)}, {bits // 8:,} bytes, "
+            f"but its offsets span {end - begin:,}",
+            _DAMAGED,
+        )
+    return TensorRef(name, tuple(shape), dtype, path, start + begin, end - begin)
+
+
+def model_files(folder: Path) -> tuple[Path, ...]:
+    """The weight files of a model folder: those its index names, or `*.safetensors`.
+
+    Raises:
+        InputError: there are none, or the index names a file outside the folder.
+    """
+    if not folder.is_dir():
+        raise InputError(folder, "is not a folder", "name the folder of the model")
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        value, _ = read_json_object(index)
+        weight_map = value.get("weight_map")
+        if not _is_text_mapping(weight_map) or not weight_map:
+            raise InputError(index, "has no weight_map from tensors to files", _DAMAGED)
+        names = sorted(set(weight_map.values()))
+        for name in names:
+            # Links inside the folder are fine (the Hugging Face cache is made of them);
+            # a name that leaves it is not.
+            if name != Path(name).name or name in ("", ".", ".."):
+                raise InputError(index, f"names the file {name!r}, outside its folder")
+        return tuple(folder / name for name in names)
+    found = sorted(folder.glob("model*.safetensors")) or sorted(
+        path
+        for path in folder.glob("*.safetensors")
+        if "adapter" not in path.name and "optimizer" not in path.name
+    )
+    if not found:
+        raise InputError(folder, "holds no .safetensors weights", "name the folder of the model")
+    return tuple(found)
+
+
+def read_model_tensors(files: tuple[Path, ...]) -> dict[str, TensorRef]:
+    """The tensors of several files as one model, by name.
+
+    Raises:
+        InputError: as `read_safetensors`, or two files hold the same tensor.
+    """
+    tensors: dict[str, TensorRef] = {}
+    for path in files:
+        for name, tensor in read_safetensors(path).tensors.items():
+            if name in tensors:
+                raise InputError(path, f"{name} is also in {tensors[name].path.name}")
+            tensors[name] = tensor
+    return tensors

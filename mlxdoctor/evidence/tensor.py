@@ -1,0 +1,166 @@
+"""A tensor in a file: its name, shape and type now, its values on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlxdoctor.errors import InputError
+
+#: Bits of one element, by the type's name in a safetensors header.
+DTYPE_BITS = {
+    "BOOL": 8,
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "U8": 8,
+    "I8": 8,
+    "F8_E5M2": 8,
+    "F8_E4M3": 8,
+    "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8,
+    "I16": 16,
+    "U16": 16,
+    "F16": 16,
+    "BF16": 16,
+    "I32": 32,
+    "U32": 32,
+    "F32": 32,
+    "C64": 64,
+    "F64": 64,
+    "I64": 64,
+    "U64": 64,
+}
+
+_NUMPY = {
+    "BOOL": "|b1",
+    "U8": "|u1",
+    "I8": "|i1",
+    "I16": "<i2",
+    "U16": "<u2",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "I32": "<i4",
+    "U32": "<u4",
+    "F32": "<f4",
+    "F64": "<f8",
+    "I64": "<i8",
+    "U64": "<u8",
+}
+
+#: How much of a tensor is held at once where it is read in blocks (bytes).
+BLOCK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class TensorRef:
+    """A tensor that was found in a file but not read.
+
+    Attributes:
+        name: its name in the file.
+        shape: its sizes, as stored.
+        dtype: the type's name in the safetensors format ("F32", "BF16", "U32", …).
+        path: the file.
+        offset: where its bytes begin in the file.
+        nbytes: how many bytes of values it has.
+        member: the member of the .npz archive that holds it; None in safetensors.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    path: Path
+    offset: int
+    nbytes: int
+    member: str | None = None
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+        return prod(self.shape)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether its elements are floating-point numbers that `load` can give."""
+        return self.dtype in ("F64", "F32", "F16", "BF16")
+
+    def load(self) -> NDArray[Any]:
+        """The values: float64 as stored, any other float as float32, integers as stored.
+
+        Raises:
+            InputError: the file changed, cannot be read, or the type has no values here.
+        """
+        return self._decode(self.read(0, self.nbytes)).reshape(self.shape)
+
+    def blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[NDArray[Any]]:
+        """The values as `load` gives them, flat, a block at a time.
+
+        Raises:
+            InputError: as `load`.
+        """
+        for raw in self.raw_blocks(block_bytes):
+            yield self._decode(raw)
+
+    def raw_blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[NDArray[np.uint8]]:
+        """The stored bytes, uint8, a block of whole elements at a time.
+
+        Raises:
+            InputError: the file changed or cannot be read.
+        """
+        if self.member is not None:
+            yield self.read(0, self.nbytes)
+            return
+        for start in range(0, self.nbytes, block_bytes):
+            yield self.read(start, min(block_bytes, self.nbytes - start))
+
+    def read(self, start: int, count: int) -> NDArray[np.uint8]:
+        """`count` stored bytes from `start` on.
+
+        Raises:
+            InputError: the file changed or cannot be read.
+        """
+        if self.member is not None:
+            from mlxdoctor.evidence.npz_file import read_member
+
+            return read_member(self)[start : start + count]
+        # pread into an array of our own: a mapped file that shrinks would kill the process.
+        raw = np.empty(count, np.uint8)
+        try:
+            with self.path.open("rb", buffering=0) as stream:
+                stream.seek(self.offset + start)
+                view = raw.data
+                while view and (got := stream.readinto(view)):
+                    view = view[got:]
+        except OSError as error:
+            raise InputError(self.path, f"cannot be read ({error.strerror})") from None
+        if view:
+            raise InputError(
+                self.path, f"ended inside {self.name}", "it changed while it was being read"
+            )
+        return raw
+
+    def _decode(self, raw: NDArray[np.uint8]) -> NDArray[Any]:
+        if self.dtype not in _NUMPY:
+            raise InputError(self.path, f"{self.name} is {self.dtype}, whose values are not read")
+        values: NDArray[Any] = raw.view(_NUMPY[self.dtype])
+        if self.dtype == "BF16":
+            return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return values.astype(np.float32) if self.dtype == "F16" else values
+
+
+def count_nonfinite(tensor: TensorRef) -> int:
+    """How many elements are NaN or infinite; 0 for a type that has no such values.
+
+    Raises:
+        InputError: the file changed or cannot be read.
+    """
+    if not tensor.is_float:
+        return 0
+    return sum(int(np.count_nonzero(~np.isfinite(block))) for block in tensor.blocks())

@@ -1,0 +1,90 @@
+"""How well the base and the tuned model predict each token of the run's own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlxdoctor.evidence.source import Source
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class RowPass:
+    """One model's losses on one row, in nats: minus the log-probability of each target.
+
+    Attributes:
+        identity: float32 (n,), position i against token i, the token it was just given.
+        next: float32 (n - 1,), position i against token i + 1: what a language model does.
+        skip: float32 (n - 2,), position i against token i + 2.
+        end_at_start: of the end token where the answer should begin; NaN without an answer.
+        end_after_answer: of the end token where the answer is over; NaN without an answer.
+        padding: pad id -> float32 (p,), of that id at the p places after the row, each
+            place having the same id before it. The first is what mlx-lm trains in every row.
+    """
+
+    identity: Floats
+    next: Floats
+    skip: Floats
+    end_at_start: float
+    end_after_answer: float
+    padding: Mapping[int, Floats]
+
+    def shifted(self, shift: int) -> Floats:
+        """The losses at shift 0 (identity), 1 (next) or 2 (skip)."""
+        return (self.identity, self.next, self.skip)[shift]
+
+
+@dataclass(frozen=True)
+class RowLosses:
+    """Both models' losses on one row.
+
+    Attributes:
+        split: the split of the data it comes from.
+        index: its index in the split.
+        tokens: int32 (n,), as the trainer sees them.
+        roles: int8 (n,), the region of each token, as in `SupervisedRow`.
+        base: the base model's losses.
+        tuned: the tuned model's; None where it could not be made.
+    """
+
+    split: str
+    index: int
+    tokens: NDArray[np.int32]
+    roles: NDArray[np.int8]
+    base: RowPass
+    tuned: RowPass | None
+
+
+@dataclass(frozen=True)
+class TokenLosses:
+    """Losses per token of base and tuned model, on rows of the run's own data.
+
+    Attributes:
+        sources: the base model and the adapter they were measured with.
+        rows: one entry a row.
+        vocab_size: the size of the model's vocabulary: ln of it is a uniform guess.
+        end_token_ids: the ids that end an answer.
+        pad_ids: the ids that were tried as padding.
+        mask_prompt: whether the run was configured to leave the prompt out of its loss.
+        load_failure: why the adapter could not be put on the base model.
+    """
+
+    kind: ClassVar[str] = "token-losses"
+
+    sources: tuple[Source, ...]
+    rows: tuple[RowLosses, ...]
+    vocab_size: int
+    end_token_ids: tuple[int, ...] = ()
+    pad_ids: tuple[int, ...] = ()
+    mask_prompt: bool = False
+    load_failure: str | None = None
+
+    def split(self, name: str) -> tuple[RowLosses, ...]:
+        """The rows of one split."""
+        return tuple(row for row in self.rows if row.split == name)

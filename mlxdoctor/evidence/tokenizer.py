@@ -1,0 +1,291 @@
+"""The base model's tokenizer, giving the tokens that mlx-lm trains on.
+
+Read from `tokenizer.json` with the `tokenizers` library and from the chat
+template with Jinja2, which takes a tenth of the time of importing transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
+from mlxdoctor.evidence.source import Source, read_bytes, read_json_object, read_text
+
+#: `tokenizer.json` files larger than this are refused (bytes); the largest known have 35 MB.
+MAX_TOKENIZER_BYTES = 256 << 20
+#: Chat templates larger than this are refused (bytes).
+MAX_TEMPLATE_BYTES = 1 << 20
+
+_NAMED = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+_TEMPLATES_FOLDER = "additional_chat_templates"
+# mlx-lm passes `enable_thinking=True` to the template of any model with such tokens.
+_THINKING = (
+    frozenset({"<think>", "</think>"}),
+    frozenset({"<longcat_think>", "</longcat_think>"}),
+    frozenset({"<|think:start|>", "<|think:end|>"}),
+    frozenset({"<|channel>", "<channel|>"}),
+    frozenset({"<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"}),
+)
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A tokenizer and its chat template.
+
+    Attributes:
+        sources: the files it was read from.
+        path: the model folder.
+        vocab_size: tokens it knows, added ones included (not the model's padded vocabulary).
+        eos_token_id: the token mlx-lm puts after a text row; None where none is named.
+        eos_token_ids: every token that ends generation in mlx-lm, the tokenizer's own included.
+        bos_token_id, pad_token_id: None where none is named.
+        stated_eos: where each end token is named: file -> token ids.
+        chat_template: the default template's source, or None.
+        renders_itself: the template is Python code, which is not run here.
+    """
+
+    kind: ClassVar[str] = "tokenizer"
+
+    sources: tuple[Source, ...]
+    path: Path
+    vocab_size: int
+    eos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    bos_token_id: int | None
+    pad_token_id: int | None
+    stated_eos: Mapping[str, tuple[int, ...]]
+    chat_template: str | None
+    renders_itself: bool
+    _backend: Any = field(repr=False, compare=False)
+    _templates: Mapping[str, ChatTemplate] = field(repr=False, compare=False)
+    _template_problem: str = field(default="", repr=False, compare=False)
+
+    @classmethod
+    def read(cls, path: Path) -> Tokenizer:
+        """Read the tokenizer of a model folder.
+
+        Args:
+            path: the folder, or its `tokenizer.json`.
+
+        Raises:
+            InputError: there is no `tokenizer.json`, or it is damaged.
+        """
+        folder = path if path.is_dir() else path.parent
+        file = folder / "tokenizer.json"
+        if not file.is_file():
+            raise InputError(
+                folder,
+                "has no tokenizer.json",
+                "save it once with transformers: AutoTokenizer.from_pretrained(...)"
+                ".save_pretrained(...)",
+            )
+        content, source = read_bytes(file, MAX_TOKENIZER_BYTES)
+        sources = [source]
+        settings = _optional_object(folder / "tokenizer_config.json", sources)
+        names = _special_tokens(folder, settings, sources)
+        backend = _backend(file, content, settings, names)
+        ids = {name: backend.token_to_id(token) for name, token in names.items()}
+        stated = _stated_eos(folder, ids.get("eos_token"), sources)
+        generation = stated.get("generation_config.json") or stated.get("config.json") or ()
+        ends = dict.fromkeys([*generation, *stated.get("tokenizer_config.json", ())])
+        sources_of_templates = _template_texts(folder, settings, sources)
+        variables: dict[str, Any] = {name: token for name, token in names.items() if token}
+        variables["enable_thinking"] = any(
+            all(backend.token_to_id(token) is not None for token in tokens) for tokens in _THINKING
+        )
+        templates, problem = _compiled(sources_of_templates, variables)
+        return cls(
+            sources=tuple(sources),
+            path=folder,
+            vocab_size=backend.get_vocab_size(with_added_tokens=True),
+            eos_token_id=ids.get("eos_token"),
+            eos_token_ids=tuple(ends),
+            bos_token_id=ids.get("bos_token"),
+            pad_token_id=ids.get("pad_token"),
+            stated_eos=MappingProxyType(stated),
+            chat_template=sources_of_templates.get("default"),
+            renders_itself=bool(settings.get("chat_template_type")),
+            _backend=backend,
+            _templates=MappingProxyType(templates),
+            _template_problem=problem,
+        )
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The tokens of a text, with BOS and the like where the tokenizer adds them."""
+        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens, special tokens shown."""
+        return str(self._backend.decode([int(one) for one in ids], skip_special_tokens=False))
+
+    def token(self, token_id: int) -> str:
+        """How the vocabulary writes a token; a number in brackets where it has none."""
+        written = self._backend.id_to_token(int(token_id))
+        return f"<{token_id}>" if written is None else str(written)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = False,
+    ) -> str:
+        """The text that the chat template makes of a conversation.
+
+        Raises:
+            TemplateFailure: there is no template, or it refuses the conversation.
+        """
+        if self.renders_itself:
+            raise TemplateFailure("the model's chat template is Python code, which is not run")
+        if self._template_problem:
+            raise TemplateFailure(self._template_problem)
+        name = "tool_use" if tools is not None and "tool_use" in self._templates else "default"
+        if name not in self._templates:
+            raise TemplateFailure("the tokenizer has no chat template")
+        return self._templates[name].render(messages, tools, add_generation_prompt)
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = False,
+    ) -> list[int]:
+        """The tokens of a conversation, as mlx-lm's tokenizer gives them.
+
+        Raises:
+            TemplateFailure: as `render`.
+        """
+        rendered = self.render(messages, tools, add_generation_prompt)
+        return self.encode(rendered, add_special_tokens=False)
+
+
+def _optional_object(path: Path, sources: list[Source]) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    value, source = read_json_object(path)
+    sources.append(source)
+    return value
+
+
+def _content(token: object) -> str | None:
+    if isinstance(token, Mapping):
+        token = token.get("content")
+    return token if isinstance(token, str) and token else None
+
+
+def _special_tokens(
+    folder: Path, settings: Mapping[str, Any], sources: list[Source]
+) -> dict[str, str]:
+    stated = dict(settings)
+    if "added_tokens_decoder" not in settings:
+        # The older layout, which newer tokenizer_config.json files replace.
+        stated.update(_optional_object(folder / "special_tokens_map.json", sources))
+    named = {name: _content(stated.get(name)) for name in _NAMED}
+    return {name: token for name, token in named.items() if token is not None}
+
+
+def _backend(
+    path: Path, content: bytes, settings: Mapping[str, Any], names: Mapping[str, str]
+) -> Any:
+    from tokenizers import AddedToken
+    from tokenizers import Tokenizer as Backend
+
+    try:
+        backend = Backend.from_buffer(content)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library's own panics are no Exception
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            path, f"is not a tokenizer ({reason})", "download the model's tokenizer.json again"
+        ) from None
+    # Length limits saved in the file do not apply to training rows.
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = bool(settings.get("split_special_tokens", False))
+    known = {repr(token) for token in backend.get_added_tokens_decoder().values()}
+    stated = settings.get("added_tokens_decoder")
+    declared = stated if isinstance(stated, Mapping) else {}
+    fields = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    for _, token in sorted(declared.items(), key=lambda item: str(item[0]).zfill(12)):
+        text = _content(token)
+        if text is not None and isinstance(token, Mapping):
+            added = AddedToken(text, **{one: bool(token[one]) for one in fields if one in token})
+            if repr(added) not in known:
+                backend.add_tokens([added])
+    extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or ()
+    more = [_content(one) for one in extra] if isinstance(extra, list) else []
+    for text in [*names.values(), *filter(None, more)]:
+        if backend.token_to_id(text) is None:
+            backend.add_tokens([AddedToken(text, special=True)])
+    return backend
+
+
+def _stated_eos(
+    folder: Path, tokenizer_eos: int | None, sources: list[Source]
+) -> dict[str, tuple[int, ...]]:
+    stated: dict[str, tuple[int, ...]] = {}
+    if tokenizer_eos is not None:
+        stated["tokenizer_config.json"] = (tokenizer_eos,)
+    for name in ("generation_config.json", "config.json"):
+        try:
+            value = _optional_object(folder / name, sources).get("eos_token_id")
+        except InputError:
+            # A damaged configuration is another check's finding; the tokenizer is still of use.
+            continue
+        ids = value if isinstance(value, list) else [value]
+        found = tuple(one for one in ids if isinstance(one, int) and not isinstance(one, bool))
+        if found:
+            stated[name] = found
+    return stated
+
+
+def _template_texts(
+    folder: Path, settings: Mapping[str, Any], sources: list[Source]
+) -> dict[str, str]:
+    files: dict[str, Path] = {}
+    if (folder / "chat_template.jinja").is_file():
+        files["default"] = folder / "chat_template.jinja"
+    for file in sorted((folder / _TEMPLATES_FOLDER).glob("*.jinja")):
+        files[file.stem] = file
+    texts: dict[str, str] = {}
+    for name, file in files.items():
+        texts[name], source = read_text(file, MAX_TEMPLATE_BYTES)
+        sources.append(source)
+    if texts:
+        return texts
+    stated = settings.get("chat_template")
+    if isinstance(stated, str):
+        return {"default": stated}
+    if isinstance(stated, list):
+        return {
+            str(one.get("name")): str(one.get("template"))
+            for one in stated
+            if isinstance(one, Mapping)
+        }
+    return {}
+
+
+def _compiled(
+    texts: Mapping[str, str], variables: Mapping[str, Any]
+) -> tuple[dict[str, ChatTemplate], str]:
+    compiled: dict[str, ChatTemplate] = {}
+    problem = ""
+    for name, text in texts.items():
+        try:
+            compiled[name] = ChatTemplate.compile(text, variables)
+        except TemplateFailure as failure:
+            problem = str(failure)
+    return compiled, problem

@@ -1,0 +1,74 @@
+"""Full weights after training: a fused model, or an "adapter" that is a whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.safetensors_file import model_files, read_model_tensors
+from mlxdoctor.evidence.source import Source
+from mlxdoctor.evidence.tensor import TensorRef
+
+#: Where a LoRA layer keeps the layer it wraps: those weights carry the base model's
+#: name with this part inserted.
+_WRAPPED = (".linear.", ".embedding.", ".base_layer.")
+
+
+@dataclass(frozen=True)
+class TunedModel:
+    """Weights that a run left behind under the base model's names.
+
+    Attributes:
+        path: the folder or file.
+        tensors: by the base model's names; LoRA factors are left out.
+        from_adapter: they were in the adapter's file, where no base weight belongs.
+    """
+
+    kind: ClassVar[str] = "tuned model"
+
+    path: Path
+    tensors: Mapping[str, TensorRef]
+    from_adapter: bool
+
+    @classmethod
+    def read(cls, path: Path) -> TunedModel:
+        """Read the headers of a model folder or of one .safetensors file.
+
+        Raises:
+            InputError: it is no sound .safetensors, or it holds LoRA factors only.
+        """
+        if path.is_dir():
+            return cls(path, read_model_tensors(model_files(path)), from_adapter=False)
+        if path.suffix != ".safetensors":
+            raise InputError(path, "is not a .safetensors file or a folder of them")
+        found = cls.of(Adapter.read(path))
+        if found is None:
+            raise InputError(path, "holds nothing but LoRA factors", "there is no tuned weight")
+        return found
+
+    @classmethod
+    def of(cls, adapter: Adapter) -> TunedModel | None:
+        """The full weights in an adapter's file, or None where it holds only factors."""
+        tensors = {base_name(tensor.name): tensor for tensor in adapter.others}
+        return cls(adapter.path, tensors, from_adapter=True) if tensors else None
+
+    @cached_property
+    def sources(self) -> tuple[Source, ...]:
+        """The weight files; their values are compared, so they are not hashed as well."""
+        files = dict.fromkeys(tensor.path for tensor in self.tensors.values())
+        return tuple(Source(file, None, "not hashed: weights") for file in files)
+
+
+def base_name(name: str) -> str:
+    """The base model's name for a tensor that was saved from inside a LoRA layer."""
+    name = name.removeprefix("base_model.model.")
+    for part in _WRAPPED:
+        head, found, tail = name.rpartition(part)
+        if found and "." not in tail:
+            return f"{head}.{tail}"
+    return name

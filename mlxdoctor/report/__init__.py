@@ -1,0 +1,1 @@
+"""Report formats: each a pure function of one dictionary."""

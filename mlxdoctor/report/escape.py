@@ -1,0 +1,110 @@
+"""Text from artifacts, made harmless for Markdown and for terminals.
+
+Model output, log lines and file names are whatever somebody wrote. Here they
+lose the power to become markup, links, escape sequences or invisible text,
+and stay as readable as they were otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+#: Longer texts from artifacts are cut (characters): a log line can be a megabyte.
+MAX_CHARACTERS = 1_000
+
+# Joiners shape letters in Persian, Hindi and emoji; they hide and reorder nothing.
+_HARMLESS_FORMAT = frozenset("\u200c\u200d")
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+# With "(" and ")" left alone, a link can't form: it needs "[" and "]".
+_MARKUP = re.compile(r"[\\`*\[\]|~$]")
+# Between letters an underscore never starts emphasis: learning_rate stays readable.
+_EMPHASIS = re.compile(r"(?<![^\W_])_|_(?![^\W_])")
+_ENTITY = re.compile(r"&(?=#?\w+;)")
+_LINE_START = re.compile(r"^(\s*)([#>+\-=:]|\d+(?=[.)]))")
+_ORDERED = re.compile(r"^(\s*\d+)([.)])")
+_SCHEME = re.compile(r"(?<=\w):(?=//)")
+_WWW = re.compile(r"\b(www)\.", re.IGNORECASE)
+_SAFE_CODE = re.compile(r"[^`|]*[^`|\s][^`|]*")
+
+#: Stops renderers from making an address or a mention of what follows an "@".
+_WORD_JOINER = "\u2060"
+
+
+def visible(text: str, *, keep_newlines: bool = False) -> str:
+    """`text` with control, bidirectional and other invisible characters spelled out.
+
+    ESC becomes `\\x1b`, a right-to-left override `\\u202e`; a lone surrogate
+    its number. Line breaks become `\\n` unless `keep_newlines`.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        one if one == "\n" and keep_newlines else _visible_character(one) for one in text
+    )
+
+
+def _visible_character(one: str) -> str:
+    if one in _SHORT:
+        return _SHORT[one]
+    if one in _HARMLESS_FORMAT or unicodedata.category(one) not in _INVISIBLE_CATEGORIES:
+        return one
+    number = ord(one)
+    if number < 0x100:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def cut(text: str, limit: int = MAX_CHARACTERS) -> str:
+    """`text`, or its first `limit` characters and how many are left out."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}… ({len(text) - limit:,} more characters)"
+
+
+def markdown(text: str) -> str:
+    """`text` as one line of Markdown that shows it literally.
+
+    Nothing in it becomes a link, image, HTML, heading, list, table cell, code,
+    emphasis, formula, mention or entity, on GitHub or in CommonMark.
+    """
+    text = visible(cut(text))
+    text = _MARKUP.sub(lambda match: "\\" + match[0], text)
+    text = _EMPHASIS.sub(r"\\_", text)
+    text = _ENTITY.sub("&amp;", text)
+    text = text.replace("<", "&lt;")
+    text = _SCHEME.sub("&#58;", text)
+    text = _WWW.sub(r"\1&#46;", text)
+    text = re.sub(r"(?<=\S)@|@(?=\w)", "@" + _WORD_JOINER, text)
+    text = _ORDERED.sub(r"\1\\\2", text)
+    return _LINE_START.sub(_escaped_line_start, text)
+
+
+def _escaped_line_start(match: re.Match[str]) -> str:
+    if match[2].isdigit():
+        return match[0]
+    # Four leading blanks would make a code block.
+    return " " * bool(match[1]) + "\\" + match[2]
+
+
+def code(text: str) -> str:
+    """`text` as inline code where it can be, else escaped."""
+    shown = visible(cut(text))
+    if _SAFE_CODE.fullmatch(shown) and shown == shown.strip():
+        return f"`{shown}`"
+    return markdown(text)
+
+
+def fenced(text: str, language: str = "") -> str:
+    """`text` as a fenced code block that nothing in it can close."""
+    shown = visible(text, keep_newlines=True).strip("\n")
+    longest = max((len(run) for run in re.findall(r"`+", shown)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{shown}\n{fence}"
+
+
+def terminal(text: str) -> str:
+    """`text` as one line that can't move the cursor, colour or retitle a terminal."""
+    return visible(cut(text))

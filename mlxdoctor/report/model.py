@@ -1,0 +1,333 @@
+"""What a report consists of: one dictionary that every format is a pure function of.
+
+The keys up to `suppressed` are the contract of `--stdout json`; `SCHEMA_VERSION`
+rises when one of them changes its meaning or goes away. Numbers may be NaN or
+infinite here; `json_format` says how they are written.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, TypedDict
+
+SCHEMA_VERSION = 1
+
+Verdict = Literal["healthy", "unhealthy", "inconclusive"]
+
+
+class Tool(TypedDict):
+    """The program that made the report."""
+
+    name: str
+    version: str
+
+
+class EvidenceItem(TypedDict):
+    """A file that was read. `sha256` is None where `note` says why."""
+
+    kind: str
+    source: str
+    sha256: str | None
+    note: str
+
+
+class MissingItem(TypedDict):
+    """Evidence that was not there; `why` is a clause that says what would provide it."""
+
+    kind: str
+    why: str
+
+
+class RunSection(TypedDict):
+    """What was examined and what could not be."""
+
+    evidence: list[EvidenceItem]
+    missing: list[MissingItem]
+
+
+class ArithmeticItem(TypedDict):
+    """One term of a score, in log-odds. `code` is "prior" for the prior.
+
+    `weight` is what was added; a finding whose `group` had counted already has 0.
+    """
+
+    code: str
+    group: str
+    weight: float
+    note: str
+
+
+class DiagnosisItem(TypedDict):
+    """One cause, with what speaks for it, against it, and what is not known."""
+
+    cause: str
+    score: float
+    supporting: list[str]
+    contradicting: list[str]
+    unknown: list[str]
+    confirmation: Literal["confirmed", "refuted", "undecided"] | None
+    arithmetic: list[ArithmeticItem]
+
+
+class FindingItem(TypedDict):
+    """One symptom, as `Finding.to_dict` gives it."""
+
+    code: str
+    severity: Literal["info", "warning", "error"]
+    message: str
+    measured: Mapping[str, Any]
+    expected: str
+    where: str | None
+    onset: int | None
+    fix: str
+    fingerprint: str
+
+
+class OutcomeItem(TypedDict):
+    """What became of one check, as `Outcome.to_dict` gives it."""
+
+    check: str
+    status: Literal["passed", "found", "skipped", "inconclusive", "crashed"]
+    reason: str
+    seconds: float
+    findings: list[FindingItem]
+
+
+class CauseText(TypedDict):
+    """The knowledge base's words on a cause. Written by us: Markdown is allowed in it."""
+
+    title: str
+    summary: str
+    explanation: str
+    remedy: str
+
+
+class Fix(TypedDict):
+    """What to change: the affected configuration keys before and after, and a unified diff.
+
+    A key with dots is nested: `lora_parameters.scale`.
+    """
+
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    diff: str
+
+
+class TimelineItem(TypedDict):
+    """Something that happened; `iteration` is None before training began."""
+
+    iteration: int | None
+    event: str
+
+
+class Next(TypedDict):
+    """The missing evidence that could change the order of causes most."""
+
+    kind: str
+    why: str
+    how: str
+
+
+class Curve(TypedDict):
+    """A series: `iterations` rising, `values` of the same length, NaN where reported so."""
+
+    iterations: Sequence[int]
+    values: Sequence[float]
+
+
+class Floor(TypedDict):
+    """A loss that means something by itself, in nats: "uniform guess, ln(32,000)"."""
+
+    label: str
+    value: float
+
+
+class LossFigure(TypedDict):
+    """The loss over the run, in nats a token. `axis` is what the iterations count."""
+
+    train: Curve | None
+    val: Curve | None
+    onset: int | None
+    floors: list[Floor]
+    axis: str
+
+
+class DriftFigure(TypedDict):
+    """The size of the update by layer (rows) and module (columns), NaN where there is none."""
+
+    rows: Sequence[str]
+    columns: Sequence[str]
+    values: Sequence[Sequence[float]]
+    quantity: str
+
+
+class TokensFigure(TypedDict):
+    """Shares (0 to 1) of the most frequent tokens in outputs; `base` is None where not known."""
+
+    tokens: Sequence[str]
+    base: Sequence[float] | None
+    tuned: Sequence[float]
+    prompts: int
+
+
+class LabelToken(TypedDict):
+    """One token of a row: its text, its region, and whether the loss counts it."""
+
+    text: str
+    region: Literal["prompt", "answer", "end", "pad", "other"]
+    target: bool
+
+
+class LabelsFigure(TypedDict):
+    """One training row as the loss sees it. `row` is its index in the split."""
+
+    split: str
+    row: int
+    tokens: list[LabelToken]
+
+
+class Figures(TypedDict):
+    """The data of each figure; None where the evidence for it was not there."""
+
+    loss: LossFigure | None
+    drift: DriftFigure | None
+    tokens: TokensFigure | None
+    labels: LabelsFigure | None
+
+
+class ReportData(TypedDict):
+    """The whole report."""
+
+    schema_version: int
+    tool: Tool
+    verdict: Verdict
+    run: RunSection
+    diagnosis: list[DiagnosisItem]
+    outcomes: list[OutcomeItem]
+    experiments: list[Mapping[str, Any]]
+    suppressed: list[Mapping[str, Any]]
+    name: str
+    causes: Mapping[str, CauseText]
+    contributing: list[str]
+    fix: Fix | None
+    figures: Figures
+    timeline: list[TimelineItem]
+    next: Next | None
+    commands: list[str]
+    versions: Mapping[str, str]
+    unreadable: list[str]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A validated report.
+
+    Attributes:
+        data: the sections, as `ReportData` describes them.
+
+    Raises:
+        ValueError: a key is missing, unknown, or of the wrong type. A bug, never bad input.
+    """
+
+    data: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        _validate(self.data, ReportData, "report")
+        unexplained = {one["cause"] for one in self.data["diagnosis"]} - set(self.data["causes"])
+        if unexplained:
+            raise ValueError(f"report.causes lacks {', '.join(sorted(unexplained))}")
+        object.__setattr__(self, "data", MappingProxyType(dict(self.data)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain dictionaries and lists."""
+        return dict(self.data)
+
+
+def findings(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """All findings of the report, worst first, otherwise in the order of the checks."""
+    order = {"error": 0, "warning": 1, "info": 2}
+    found = [finding for outcome in data["outcomes"] for finding in outcome["findings"]]
+    return sorted(found, key=lambda finding: order[finding["severity"]])
+
+
+def without_folders(value: Any, folders: Sequence[str]) -> Any:
+    """`value` with the given absolute folders cut off every path in its texts.
+
+    A report is passed on: it must not show where on a machine it was made. The
+    longest folder goes first; a folder itself becomes ".".
+    """
+    prefixes = sorted({one.rstrip("/") for one in folders} - {""}, key=len, reverse=True)
+
+    def cleaned(one: Any) -> Any:
+        if isinstance(one, str):
+            for prefix in prefixes:
+                if prefix in one:
+                    one = _without_prefix(one, prefix)
+            return one
+        if isinstance(one, Mapping):
+            return {key: cleaned(item) for key, item in one.items()}
+        if isinstance(one, list | tuple):
+            return [cleaned(item) for item in one]
+        return one
+
+    return cleaned(value)
+
+
+def _without_prefix(text: str, prefix: str) -> str:
+    import re
+
+    # "/work" must not be cut out of "/homework" or "/worker".
+    pattern = re.compile(rf"(?<![\w.\-/]){re.escape(prefix)}(/(?=[^\s/])|/?(?![\w.\-/]))")
+    return pattern.sub(lambda match: "" if match[1] == "/" and _goes_on(text, match) else ".", text)
+
+
+def _goes_on(text: str, match: Any) -> bool:
+    rest = text[match.end() : match.end() + 1]
+    return bool(rest) and not rest.isspace()
+
+
+def _validate(value: Any, hint: Any, where: str) -> None:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return
+    if typing.is_typeddict(hint):
+        _validate_keys(value, hint, where)
+    elif origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return
+        _validate(value, next(one for one in arguments if one is not type(None)), where)
+    elif origin is Literal:
+        if value not in arguments:
+            raise ValueError(f"{where} is {value!r}, not one of {arguments}")
+    elif origin in (list, Sequence):
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise ValueError(f"{where} is a {type(value).__name__}, not a list")
+        for index, item in enumerate(value):
+            _validate(item, arguments[0], f"{where}[{index}]")
+    elif origin is Mapping:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{where} is a {type(value).__name__}, not a mapping")
+        for key, item in value.items():
+            _validate(item, arguments[1], f"{where}[{key!r}]")
+    elif hint is float:
+        if isinstance(value, bool) or not isinstance(value, float | int):
+            raise ValueError(f"{where} is a {type(value).__name__}, not a number")
+    elif not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise ValueError(f"{where} is a {type(value).__name__}, not {hint.__name__}")
+
+
+def _validate_keys(value: Any, hint: Any, where: str) -> None:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where} is a {type(value).__name__}, not a mapping")
+    hints = typing.get_type_hints(hint)
+    wrong = sorted(hints.keys() ^ value.keys())
+    if wrong:
+        state = ["is missing" if key in hints else "is unknown" for key in wrong]
+        listed = ", ".join(f"{where}.{key} {how}" for key, how in zip(wrong, state, strict=True))
+        raise ValueError(listed)
+    for key, item in value.items():
+        _validate(item, hints[key], f"{where}.{key}")

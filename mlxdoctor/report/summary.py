@@ -1,0 +1,195 @@
+"""What a report says in one breath: the headline, the reasons, the change, the way to confirm it."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlxdoctor.report.model import findings
+
+#: Between the first two causes, below which the first is called "probable" (log-odds).
+#: ln(9): the evidence then favours the first cause less than nine to one.
+CLEAR_MARGIN = math.log(9)
+#: Iterations of a confirming run that are always enough to see a loss fall or rise.
+CONFIRM_ITERATIONS = 50
+#: A confirming run goes this many times past the iteration at which the failure began.
+CONFIRM_PAST_ONSET = 2
+
+# Options of `mlx_lm.lora` (0.32.2) that override a key of its configuration file.
+_FLAGS = frozenset(
+    {
+        "batch_size",
+        "data",
+        "fine_tune_type",
+        "grad_accumulation_steps",
+        "learning_rate",
+        "max_seq_length",
+        "model",
+        "num_layers",
+        "optimizer",
+        "resume_adapter_file",
+        "seed",
+        "val_batches",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One configuration key before and after the fix; None where it is absent."""
+
+    key: str
+    before: Any
+    after: Any
+
+
+def root_cause(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The diagnosis that explains the failure best; None for a run that is not unhealthy."""
+    if data["verdict"] != "unhealthy" or not data["diagnosis"]:
+        return None
+    first: Mapping[str, Any] = data["diagnosis"][0]
+    return first
+
+
+def is_clear(data: Mapping[str, Any]) -> bool:
+    """Whether the first cause is confirmed, or far enough ahead of the second."""
+    first = data["diagnosis"][0]
+    if first["confirmation"] is not None:
+        return bool(first["confirmation"] == "confirmed")
+    if len(data["diagnosis"]) == 1:
+        return True
+    return bool(first["score"] - data["diagnosis"][1]["score"] >= CLEAR_MARGIN)
+
+
+def headline(data: Mapping[str, Any]) -> str:
+    """The title: the root cause, or what else there is to say first."""
+    cause = root_cause(data)
+    if cause is not None:
+        title = data["causes"][cause["cause"]]["title"]
+        return f"{'Root cause' if is_clear(data) else 'Probable cause'}: {lowered(title)}"
+    if data["verdict"] == "healthy":
+        return "Healthy: nothing in this run points to a failure"
+    if data["verdict"] == "inconclusive":
+        return "Inconclusive: there was too little to judge this run by"
+    return "Unhealthy, and no known cause explains it"
+
+
+def lowered(title: str) -> str:
+    """`title` as it stands after a colon; names such as "LoRA" and "NaN" keep their capitals."""
+    first = title.split(" ", 1)[0]
+    return title if any(letter.isupper() for letter in first[1:]) else title[:1].lower() + title[1:]
+
+
+def reasons(data: Mapping[str, Any], limit: int) -> list[Mapping[str, Any]]:
+    """The findings that carry the verdict, worst first: those for the root cause, if there is one.
+
+    Each code appears once.
+    """
+    cause = root_cause(data)
+    found = findings(data)
+    if cause is not None:
+        supporting = [one for one in found if one["code"] in cause["supporting"]]
+        found = supporting or found
+    serious = [one for one in found if one["severity"] != "info"] or found
+    by_code = {one["code"]: one for one in reversed(serious)}
+    kept = [one for one in serious if by_code[one["code"]] is one]
+    return kept[:limit]
+
+
+def changes(data: Mapping[str, Any]) -> list[Change]:
+    """The configuration keys that the fix changes."""
+    fix = data["fix"]
+    if fix is None:
+        return []
+    before, after = fix["before"], fix["after"]
+    keys = list(dict.fromkeys((*before, *after)))
+    return [
+        Change(key, before.get(key), after.get(key))
+        for key in keys
+        if before.get(key) != after.get(key)
+    ]
+
+
+def confirm_commands(data: Mapping[str, Any]) -> list[str]:
+    """Shell lines for a short run with the fix, and its diagnosis; empty where none can be given.
+
+    They need the run's own mlx-lm configuration, and a fix that is a change of it.
+    """
+    wanted = changes(data)
+    config = _config_path(data)
+    if not wanted or config is None or root_cause(data) is None:
+        return []
+    folder = f"{slug(data['name'])}-fixed"
+    arguments = ["mlx_lm.lora", "--train", "--config"]
+    before: list[str] = []
+    if all(one.key in _FLAGS and one.after is not None for one in wanted):
+        arguments.append(config)
+        for one in wanted:
+            arguments += [f"--{one.key.replace('_', '-')}", plain(one.after)]
+    else:
+        copy = f"{folder}.yaml" if config.endswith((".yaml", ".yml")) else f"{folder}.json"
+        before = [f"cp {shlex.quote(config)} {copy}  # then make the change below in {copy}"]
+        arguments.append(copy)
+    arguments += ["--iters", str(_confirm_iterations(data)), "--steps-per-report", "5"]
+    arguments += ["--adapter-path", folder]
+    return [
+        *before,
+        f"mkdir -p {folder}",
+        f"{shlex.join(arguments)} 2>&1 | tee {folder}/train.log",
+        f"mlxdoctor diagnose {folder}",
+    ]
+
+
+def _config_path(data: Mapping[str, Any]) -> str | None:
+    for item in data["run"]["evidence"]:
+        if item["kind"] == "training configuration":
+            return str(item["source"])
+    return None
+
+
+def _confirm_iterations(data: Mapping[str, Any]) -> int:
+    onsets = [one["onset"] for one in reasons(data, 10) if one["onset"] is not None]
+    return max(CONFIRM_ITERATIONS, CONFIRM_PAST_ONSET * max(onsets, default=0))
+
+
+def slug(name: str) -> str:
+    """`name` as a folder name that needs no quoting and can't leave its parent folder."""
+    kept = "".join(one if one.isascii() and (one.isalnum() or one in "._-") else "-" for one in name)
+    return kept.strip(".-")[:80] or "run"
+
+
+def number(value: Any) -> str:
+    """A measured value as people read it: four significant digits, thousands separated."""
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return {True: "yes", False: "no", None: "none"}.get(value, str(value))
+    if isinstance(value, Sequence):
+        return ", ".join(number(one) for one in value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("infinity" if value > 0 else "-infinity")
+    if value == 0:
+        return "0"
+    if 1e-3 <= abs(value) < 1e6:
+        digits = max(0, 3 - math.floor(math.log10(abs(value))))
+        text = f"{value:,.{digits}f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    mantissa, exponent = f"{value:.3e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
+def is_finite(value: Any) -> bool:
+    """Whether `value` is a number that is neither NaN nor infinite."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def plain(value: Any) -> str:
+    """A configuration value as it is typed into a command or a file."""
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "not set"}[value]
+    return str(value)

@@ -1,0 +1,195 @@
+"""Statistics of generated text, and the tests that compare two models on the same prompts."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+#: Up to this many pairs, the permutation test tries every assignment of signs.
+EXACT_PERMUTATION_PAIRS = 14
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A share with its confidence interval, all in [0, 1]."""
+
+    share: float
+    low: float
+    high: float
+
+
+def distinct_n(units: Sequence[Hashable], n: int) -> float:
+    """Unique n-grams over n-grams (Li et al. 2016, distinct-n); 1.0 where there is none."""
+    grams = [tuple(units[i : i + n]) for i in range(len(units) - n + 1)]
+    return len(set(grams)) / len(grams) if grams else 1.0
+
+
+def seq_rep_n(units: Sequence[Hashable], n: int = 4) -> float:
+    """Share of n-grams that repeat an earlier one (Welleck et al. 2020, seq-rep-n)."""
+    return 1.0 - distinct_n(units, n)
+
+
+def top_share(units: Sequence[Hashable]) -> tuple[Hashable | None, float]:
+    """The most frequent unit and the share of all units that it makes up."""
+    if not units:
+        return None, 0.0
+    unit, count = Counter(units).most_common(1)[0]
+    return unit, count / len(units)
+
+
+def zlib_ratio(text: str) -> float:
+    """Bytes of the text over bytes after zlib (Whisper calls over 2.4 a failed decoding).
+
+    Short texts stay below 1 because of the header; a loop of 200 characters is near 8.
+    """
+    content = text.encode("utf-8", errors="replace")
+    return len(content) / len(zlib.compress(content)) if content else 1.0
+
+
+def tail_run(units: Sequence[Hashable]) -> int:
+    """How many times the last unit stands at the end, uninterrupted."""
+    run = 0
+    for unit in reversed(units):
+        if unit != units[-1]:
+            break
+        run += 1
+    return run
+
+
+def tail_loop(units: Sequence[Hashable], longest_period: int = 24) -> tuple[int, int]:
+    """The longest loop at the end: its period, and the units it covers.
+
+    A loop is a suffix in which every unit equals the one a period before it. The first
+    period counts as covered. `(0, 0)` where no suffix repeats.
+    """
+    best = (0, 0)
+    for period in range(1, min(longest_period, len(units) // 2) + 1):
+        matched = 0
+        for i in range(len(units) - 1, period - 1, -1):
+            if units[i] != units[i - period]:
+                break
+            matched += 1
+        if matched >= period and matched + period > best[1]:
+            best = (period, matched + period)
+    return best
+
+
+def wilson(hits: int, total: int, confidence: float = 0.95) -> Interval:
+    """A share with its Wilson (1927) score interval.
+
+    Raises:
+        ValueError: `total` is not positive, or `hits` is not within it.
+    """
+    _require_counts(hits, total)
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    share = hits / total
+    denominator = 1 + z * z / total
+    centre = (share + z * z / (2 * total)) / denominator
+    half = z / denominator * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
+    return Interval(share, max(0.0, centre - half), min(1.0, centre + half))
+
+
+def clopper_pearson(hits: int, total: int, confidence: float = 0.95) -> Interval:
+    """A share with its exact (Clopper and Pearson 1934) interval.
+
+    Raises:
+        ValueError: `total` is not positive, or `hits` is not within it.
+    """
+    _require_counts(hits, total)
+    from scipy.special import betaincinv
+
+    tail = (1 - confidence) / 2
+    low = 0.0 if hits == 0 else float(betaincinv(hits, total - hits + 1, tail))
+    high = 1.0 if hits == total else float(betaincinv(hits + 1, total - hits, 1 - tail))
+    return Interval(hits / total, low, high)
+
+
+def exact_binomial(hits: int, total: int) -> float:
+    """Two-sided p-value of `hits` of `total` fair coins; 1.0 for no coin."""
+    smaller = min(hits, total - hits)
+    tail = sum(math.comb(total, k) for k in range(smaller + 1))
+    # Integers until the last division: 2 ** -total underflows before the sum does.
+    return min(1.0, 2 * tail / 2**total)
+
+
+def mcnemar_exact(only_first: int, only_second: int) -> float:
+    """Two-sided exact McNemar p-value from the two discordant counts."""
+    return exact_binomial(only_first, only_first + only_second)
+
+
+def sign_test(differences: ArrayLike) -> float:
+    """Two-sided sign test that the median difference is zero; ties and NaN are left out."""
+    values = np.asarray(differences, dtype=np.float64)
+    positive, negative = int(np.sum(values > 0)), int(np.sum(values < 0))
+    return exact_binomial(positive, positive + negative)
+
+
+def paired_permutation(differences: ArrayLike, rounds: int = 20_000, seed: int = 0) -> float:
+    """Two-sided p-value that the mean of paired differences is zero, by flipping signs.
+
+    Exact up to 14 pairs; beyond, `rounds` random assignments and the add-one correction
+    (Phipson and Smyth 2010), so that p is never zero.
+
+    Args:
+        differences: float (n,), one per prompt; not finite values are left out.
+        rounds: random assignments to draw.
+        seed: of the generator that draws them.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    values = values[np.isfinite(values)]
+    count = len(values)
+    if count == 0:
+        return 1.0
+    observed = abs(float(values.sum()))
+    # Equal sums in another order differ by rounding; they must count as equal.
+    observed -= 1e-9 * float(np.abs(values).sum())
+    if count <= EXACT_PERMUTATION_PAIRS:
+        sums = np.abs(_all_signs(count) @ values)
+        return float(np.mean(sums >= observed))
+    generator = np.random.default_rng(seed)
+    signs = generator.integers(0, 2, size=(rounds, count)) * 2 - 1
+    hits = int(np.sum(np.abs(signs @ values) >= observed))
+    return (hits + 1) / (rounds + 1)
+
+
+def mean_interval(values: ArrayLike, rounds: int = 2_000, seed: int = 0) -> Interval:
+    """The mean of values per prompt with its 95% bootstrap percentile interval.
+
+    Raises:
+        ValueError: there is no value.
+    """
+    sample = np.asarray(values, dtype=np.float64)
+    if len(sample) == 0:
+        raise ValueError("the mean of nothing")
+    generator = np.random.default_rng(seed)
+    means = sample[generator.integers(0, len(sample), size=(rounds, len(sample)))].mean(axis=1)
+    low, high = np.quantile(means, (0.025, 0.975))
+    return Interval(float(sample.mean()), float(low), float(high))
+
+
+def holm(p_values: Sequence[float]) -> tuple[float, ...]:
+    """Holm (1979) adjusted p-values, in the order given."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted = [1.0] * len(p_values)
+    largest = 0.0
+    for rank, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = largest
+    return tuple(adjusted)
+
+
+def _all_signs(count: int) -> NDArray[np.float64]:
+    bits = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
+    return (bits * 2 - 1).astype(np.float64)
+
+
+def _require_counts(hits: int, total: int) -> None:
+    if total <= 0 or not 0 <= hits <= total:
+        raise ValueError(f"{hits} of {total} is not a share")
