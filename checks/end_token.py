@@ -32,7 +32,7 @@ from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding, Measurement, Severity
 from mlxdoctor.outputs import Output, OutputPair, pairs, words
 from mlxdoctor.prompt_rates import Rate, RateLimits, is_raised, rate
-from mlxdoctor.text_statistics import tail_run, top_share
+from mlxdoctor.text_statistics import run_share, tail_run, top_share
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def end_token(
     def is_padded(pair: OutputPair, output: Output) -> bool:
         content = output.content
         run = tail_run(content)
-        return run >= limits.padding_run and top_share(content)[1] < limits.padded_share
+        return run >= limits.padding_run and run_share(content) < limits.padded_share
 
     def is_repeated(pair: OutputPair, output: Output) -> bool:
         return _longest_run_of_ends(output) >= limits.repeated_ends

@@ -6,8 +6,8 @@ only, or of a passage that repeats to the end, on prompts where the base model d
 Why it matters. A collapsed model is useless however plausible its loss looks: a model that
 printed only commas had reported a perplexity of 7.66.
 
-How it is measured. The unit is the prompt. An answer counts as one token when its most
-frequent token makes up nearly all of it, as a loop when its end repeats with a fixed period
+How it is measured. The unit is the prompt. An answer counts as one token when runs of
+a single token make up nearly all of it, as a loop when its end repeats with a fixed period
 or most 4-grams repeat (seq-rep-4, Welleck et al. 2020). The share of prompts is given with
 its Wilson interval and compared with the base model on the same prompts: exact McNemar, or,
 with few prompts, a sequential test (5% against 50%, false alarms 0.1%).
@@ -36,7 +36,7 @@ from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding, Measurement, Severity
 from mlxdoctor.outputs import Output, OutputPair, is_special, pairs
 from mlxdoctor.prompt_rates import Rate, RateLimits, is_raised, rate
-from mlxdoctor.text_statistics import seq_rep_n, tail_loop, top_share, zlib_ratio
+from mlxdoctor.text_statistics import run_share, seq_rep_n, tail_loop, top_share, zlib_ratio
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,10 @@ class Limits(RateLimits):
     shortest: int = limit(
         8, unit="tokens", source="shorter answers can be one repeated token by chance"
     )
-    top_share: float = limit(
-        0.9, unit="share of an answer's tokens", source="a few tokens may precede the collapse"
+    run_share: float = limit(
+        0.9,
+        unit="share of an answer's tokens that are one token, or in runs of four or more",
+        source="a few tokens may precede the collapse",
     )
     seq_rep_4: float = limit(
         0.5, unit="share of 4-grams", source="Welleck et al. 2020: 0.44 in greedy text of GPT-2"
@@ -90,7 +92,8 @@ def token_collapse(
 
     def is_single(output: Output) -> bool:
         content = output.content
-        return len(content) >= limits.shortest and top_share(content)[1] >= limits.top_share
+        share = max(top_share(content)[1], run_share(content))
+        return len(content) >= limits.shortest and share >= limits.run_share
 
     def is_loop(output: Output) -> bool:
         return not is_single(output) and _is_loop(output, limits)
@@ -150,7 +153,7 @@ def _single_token(
     tokenizer: Tokenizer | None,
     rows: SupervisedRows | None,
 ) -> Finding:
-    tokens = Counter(top_share(p.tuned.content)[0] for p in outputs if hit(p.tuned))
+    tokens = Counter(pair.tuned.content[-1] for pair in outputs if hit(pair.tuned))
     token, count = tokens.most_common(1)[0]
     text = _text(token, tokenizer)
     measured: dict[str, Measurement] = {**found.measured, "token_text": text, "with_it": count}
@@ -217,7 +220,7 @@ def _text(unit: Hashable, tokenizer: Tokenizer | None) -> str:
     if isinstance(unit, str):
         return unit
     if tokenizer is not None and isinstance(unit, int):
-        return tokenizer.token(unit)
+        return tokenizer.decode([unit]) or tokenizer.token(unit)
     return f"token {unit}"
 
 

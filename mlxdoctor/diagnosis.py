@@ -167,9 +167,7 @@ def _score(
     )
 
 
-def unlocks_most(
-    outcomes: Sequence[Outcome], ranked: Sequence[Diagnosed]
-) -> Unlocks | None:
+def unlocks_most(outcomes: Sequence[Outcome], ranked: Sequence[Diagnosed]) -> Unlocks | None:
     """The skipped check whose answer could move the leading causes most."""
     unavailable = {
         one.check: one.reason

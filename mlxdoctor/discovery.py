@@ -37,6 +37,7 @@ class RunFiles:
 
     `base` and `data` may be followed from the configuration; `base_named` and
     `data_named` keep what it said where that could not be found on this machine.
+    `generations_named`: the user named them, so they are what is to be judged.
     """
 
     roots: tuple[Path, ...] = ()
@@ -50,6 +51,7 @@ class RunFiles:
     data: Path | None = None
     data_named: str | None = None
     generations: Path | None = None
+    generations_named: bool = False
     metrics: tuple[Path, ...] = ()
     unrecognised: tuple[Path, ...] = field(default=())
 
@@ -83,12 +85,16 @@ def discover(
         logs=tuple(log) or files.logs,
         data=data or files.data,
         generations=generations or files.generations,
+        generations_named=generations is not None,
     )
     if adapter is not None:
         files = _beside_adapter(files, adapter)
     if not any(
-        (files.config, files.adapter, files.checkpoints, files.logs, files.tuned)
-        + (files.base, files.data, files.generations, files.metrics)
+        getattr(files, one)
+        for one in (
+            *("config", "adapter", "checkpoints", "logs", "tuned"),
+            *("base", "data", "generations", "metrics"),
+        )
     ):
         where = ", ".join(str(path) for path in paths)
         raise InputError(
@@ -112,7 +118,8 @@ def _walk(folder: Path, depth: int = 0) -> Iterator[Path]:
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
-        raise InputError(folder, f"cannot be listed ({error.strerror})", "check its access") from None
+        problem = f"cannot be listed ({error.strerror})"
+        raise InputError(folder, problem, "check its access") from None
     yield from (entry for entry in entries if entry.is_file())
     if depth + 1 < MAX_DEPTH:
         for entry in entries:

@@ -103,7 +103,9 @@ def pairs(
         OutputPair(
             item,
             _output(item.tuned, item.tuned_tokens if with_tokens else None, ends, item.max_tokens),
-            _output(item.base or "", item.base_tokens if with_tokens else None, ends, item.max_tokens)
+            _output(
+                item.base or "", item.base_tokens if with_tokens else None, ends, item.max_tokens
+            )
             if has_base
             else None,
         )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mlxdoctor.discovery import RunFiles, discover, resolve
 from mlxdoctor.errors import InputError
@@ -17,12 +18,17 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.environment import Environment
 from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.metrics import ReportedMetrics
+from mlxdoctor.evidence.reference import ReferenceRun
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import SupervisedRows
+from mlxdoctor.evidence.supervision import build as build_supervised_rows
 from mlxdoctor.evidence.token_losses import TokenLosses
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.evidence.tuned_model import TunedModel
+
+if TYPE_CHECKING:
+    from mlxdoctor.models import LoadedModels
 
 T = TypeVar("T")
 #: Called with what is being done, a count done and a total; draws progress.
@@ -52,10 +58,14 @@ class Run:
         self,
         files: RunFiles,
         *,
+        against: Path | None = None,
         allow_model: bool = True,
+        score: str | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.files = files
+        self.against = against
+        self.score = score
         self.allow_model = allow_model
         self.progress = progress
         self._evidence: dict[type[Any], Any] = {}
@@ -72,7 +82,9 @@ class Run:
         log: Iterable[Path] = (),
         data: Path | None = None,
         generations: Path | None = None,
+        against: Path | None = None,
         allow_model: bool = True,
+        score: str | None = None,
         progress: Progress | None = None,
     ) -> Run:
         """The run in `paths`; options name evidence that lies elsewhere.
@@ -83,7 +95,8 @@ class Run:
         files = discover(
             paths, base=base, adapter=adapter, log=log, data=data, generations=generations
         )
-        return cls(files, allow_model=allow_model, progress=progress)._followed()
+        run = cls(files, against=against, allow_model=allow_model, score=score, progress=progress)
+        return run._followed()
 
     def _followed(self) -> Run:
         """The run with base and data looked up where the configuration names them."""
@@ -154,6 +167,26 @@ class Run:
             self._errors[kind] = error
         return None
 
+    @cached_property
+    def models(self) -> LoadedModels:
+        """The base and the tuned model, loaded into memory with MLX.
+
+        Raises:
+            Missing: models may not be run, or there is no pair of them.
+            InputError: a model can't be loaded.
+        """
+        if not self.allow_model:
+            raise Missing("no model was run, because of --no-generate")
+        base = self.need(BaseModel)
+        tuned = self.files.tuned or self.files.adapter
+        if tuned is None:
+            raise Missing("there is no adapter and no tuned model to compare with the base")
+        from mlxdoctor.models import load
+
+        if self.progress is not None:
+            self.progress("loading the models", 0, 1)
+        return load(base, tuned)
+
     def need(self, kind: type[T]) -> T:
         """As `get`, for a reader that builds on other evidence.
 
@@ -187,7 +220,7 @@ def _adapter(run: Run) -> Adapter:
 def _checkpoints(run: Run) -> CheckpointHistory:
     if not run.files.checkpoints:
         raise Missing("no numbered checkpoints were found")
-    return CheckpointHistory.read(run.files.checkpoints)
+    return CheckpointHistory.read(run.files.checkpoints[0].parent)
 
 
 def _base(run: Run) -> BaseModel:
@@ -228,25 +261,60 @@ def _dataset(run: Run) -> Dataset:
 
 
 def _supervised_rows(run: Run) -> SupervisedRows:
-    return SupervisedRows.build(
-        run.need(Dataset), run.need(Tokenizer), run.get(TrainingConfig), split="train"
-    )
+    dataset = run.need(Dataset)
+    split = "train" if "train" in dataset.splits else next(iter(dataset.splits))
+    return build_supervised_rows(dataset, run.need(Tokenizer), run.get(TrainingConfig), split=split)
 
 
 def _generations(run: Run) -> Generations:
-    if run.files.generations is not None:
-        return Generations.read(run.files.generations)
-    raise Missing("no recorded generations, and running models is not possible yet")
+    recorded = run.files.generations
+    if recorded is not None and (run.files.generations_named or not run.allow_model):
+        return Generations.read(recorded)
+    try:
+        return _produced(run)
+    except (Missing, InputError):
+        # What the user recorded is second best: it may have been made in another way.
+        if recorded is None:
+            raise
+        return Generations.read(recorded)
+
+
+def _produced(run: Run) -> Generations:
+    from mlxdoctor.generate import produce, prompts_for
+
+    tokenizer, models = run.need(Tokenizer), run.models
+    prompts = prompts_for(run.get(Dataset), tokenizer)
+    return produce(models, tokenizer, prompts, progress=run.progress)
 
 
 def _token_losses(run: Run) -> TokenLosses:
-    raise Missing("no model was run")
+    from mlxdoctor.forward import measure
+
+    tokenizer, models = run.need(Tokenizer), run.models
+    splits = [run.need(SupervisedRows)]
+    dataset = run.need(Dataset)
+    if "valid" in dataset.splits and splits[0].split != "valid":
+        config = run.get(TrainingConfig)
+        splits.append(build_supervised_rows(dataset, tokenizer, config, split="valid"))
+    return measure(models, tokenizer, splits, progress=run.progress)
 
 
 def _metrics(run: Run) -> ReportedMetrics:
     if not run.files.metrics:
         raise Missing("no evaluation result was found")
     return ReportedMetrics.read(run.files.metrics)
+
+
+def _reference(run: Run) -> ReferenceRun:
+    if run.against is None:
+        raise Missing("no healthy run was named; name one with --against")
+    other = Run.discover([run.against], allow_model=False)
+    reference = ReferenceRun(
+        other.name, other.get(TrainingConfig), other.get(TrainingLog), other.get(Adapter)
+    )
+    if not reference.sources:
+        raise InputError(run.against, "holds no configuration, log or adapter to compare with")
+    return reference
 
 
 def _environment(run: Run) -> Environment:
@@ -272,5 +340,6 @@ _READERS: dict[type[Any], Callable[[Run], Any]] = {
     Generations: _generations,
     TokenLosses: _token_losses,
     ReportedMetrics: _metrics,
+    ReferenceRun: _reference,
     Environment: _environment,
 }

@@ -7,6 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from statistics import NormalDist
 
 import numpy as np
@@ -44,6 +45,12 @@ def top_share(units: Sequence[Hashable]) -> tuple[Hashable | None, float]:
     return unit, count / len(units)
 
 
+def word_f1(said: Sequence[str], expected: Sequence[str]) -> float:
+    """Overlap of two bags of words: 2·common / (said + expected) (Rajpurkar et al. 2016)."""
+    common = sum((Counter(said) & Counter(expected)).values())
+    return 2 * common / (len(said) + len(expected)) if common else 0.0
+
+
 def zlib_ratio(text: str) -> float:
     """Bytes of the text over bytes after zlib (Whisper calls over 2.4 a failed decoding).
 
@@ -61,6 +68,12 @@ def tail_run(units: Sequence[Hashable]) -> int:
             break
         run += 1
     return run
+
+
+def run_share(units: Sequence[Hashable], shortest: int = 4) -> float:
+    """Share of units that stand in a run of at least `shortest` equal ones; 0.0 for none."""
+    lengths = [len(list(run)) for _, run in groupby(units)]
+    return sum(length for length in lengths if length >= shortest) / len(units) if units else 0.0
 
 
 def tail_loop(units: Sequence[Hashable], longest_period: int = 24) -> tuple[int, int]:

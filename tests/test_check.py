@@ -177,9 +177,7 @@ def run(environment: Environment) -> Iterator[Finding]:
 '''
 
 
-def test_a_file_in_checks_is_a_new_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_in_checks_is_a_new_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib
 
     package = importlib.import_module("mlxdoctor.checks")

@@ -126,9 +126,11 @@ def test_every_code_in_the_knowledge_base_is_one_that_a_check_reports() -> None:
 
 
 def test_every_cause_has_something_that_speaks_for_it_or_is_not_yet_seen_by_a_check() -> None:
-    speechless = {c.id for c in load_causes().causes.values() if not any(
-        weight > 0 for weight in c.weights.values()
-    )}
+    speechless = {
+        c.id
+        for c in load_causes().causes.values()
+        if not any(weight > 0 for weight in c.weights.values())
+    }
     # What no check of this version can see; the README says so.
     assert speechless <= {"fused-model-differs", "known-upstream-bug", "resume-mismatch"}
 

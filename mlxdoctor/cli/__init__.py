@@ -1,0 +1,132 @@
+"""The command line: one file a command, loaded when that command is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from types import MappingProxyType
+
+import click
+
+from mlxdoctor.errors import InputError
+
+#: Exit codes, the same for every command.
+EXIT_CLEAN, EXIT_FOUND, EXIT_UNUSABLE, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+
+#: Command -> its line in `mlxdoctor --help`, so that help loads no command. Each
+#: is `command` in the module `mlxdoctor.cli.NAME`.
+COMMANDS = MappingProxyType(
+    {
+        "diagnose": "Find out why a fine-tune failed, and write a report.",
+        "inspect": "Show an adapter as a table: layer, module, rank, scale, norms.",
+        "checks": "List what can be found.",
+        "explain": "Explain a check, a finding's code or a cause.",
+    }
+)
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when that command runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order in which they are met."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, loaded."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"mlxdoctor.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with a suggestion where the name is nearly right."""
+        if not ctx.resilient_parsing and args and args[0] not in COMMANDS:
+            from difflib import get_close_matches
+
+            close = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table of commands, without loading any."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"mlxdoctor {version('mlxdoctor')}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 nothing found, 1 found, 2 unusable input, 3 too little to judge by.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and exit.",
+)
+def group() -> None:
+    """Tells you why an MLX LoRA fine-tune failed, and proves it.
+
+    \b
+    Start with the folder the fine-tune wrote, or with its log alone:
+      mlxdoctor diagnose adapters/
+      mlxdoctor diagnose train.log
+
+    Nothing in the folders that are inspected is written or executed.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: without the program's name; those of the process by default.
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        code = group.main(args=arguments, prog_name="mlxdoctor", standalone_mode=False)
+    except InputError as error:
+        return _refuse(str(error))
+    except click.ClickException as error:
+        error.show()
+        return EXIT_UNUSABLE
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return EXIT_INTERRUPTED
+    except Exception:
+        return _apologise()
+    return code if isinstance(code, int) else EXIT_CLEAN
+
+
+def _refuse(sentence: str) -> int:
+    from mlxdoctor.report.escape import terminal
+
+    click.echo(f"mlxdoctor: {terminal(sentence)}", err=True)
+    return EXIT_UNUSABLE
+
+
+def _apologise() -> int:
+    import traceback
+
+    click.echo(traceback.format_exc(), err=True)
+    click.echo("mlxdoctor: this is a bug in mlxdoctor; please report the lines above", err=True)
+    return EXIT_INCONCLUSIVE

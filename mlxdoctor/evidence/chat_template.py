@@ -144,7 +144,8 @@ def _environment() -> Any:
 
         def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
             tree = super()._parse(source, name, filename)
-            for node in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
+            looping: Any = (nodes.For, nodes.Macro, nodes.CallBlock)
+            for node in tree.find_all(looping):
                 call = nodes.Call(nodes.Name(_TICK, "load"), [], [], None, None)
                 node.body.insert(0, nodes.ExprStmt(call).set_lineno(node.lineno))
             return tree

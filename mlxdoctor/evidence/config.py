@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mlxdoctor.errors import InputError
-from mlxdoctor.evidence.source import Source, read_json_object, read_text
+from mlxdoctor.evidence.source import Source, read_json_object
+from mlxdoctor.evidence.yaml_file import read_yaml_object
 
-#: YAML configurations larger than this are refused (bytes); real ones have a few kilobytes.
-MAX_YAML_BYTES = 1 << 20
-#: YAML documents with more values than this, aliases expanded, are refused.
-MAX_YAML_VALUES = 20_000
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: What `mlx_lm.lora` uses for a key that is not stated (mlx-lm 0.32.2, `CONFIG_DEFAULTS`).
 MLX_LM_DEFAULTS: Mapping[str, object] = MappingProxyType(
@@ -55,17 +52,6 @@ _MLX_LM_KEYS = _TRAINING_KEYS | {
 }
 _LEGACY_NAMES = MappingProxyType({"num_layers": "lora_layers"})
 
-# YAML 1.1 reads 1e-5 as a text; mlx-lm adds this rule so that it is a number.
-_FLOAT = re.compile(
-    r"""^(?:[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?
-    |[-+]?(?:[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)
-    |\.[0-9_]+(?:[eE][-+][0-9]+)?
-    |[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+\.[0-9_]*
-    |[-+]?\.(?:inf|Inf|INF)
-    |\.(?:nan|NaN|NAN))$""",
-    re.VERBOSE,
-)
-
 
 @dataclass(frozen=True)
 class TrainingConfig:
@@ -98,7 +84,7 @@ class TrainingConfig:
         if path.is_dir():
             path = path / "adapter_config.json"
         if path.suffix.lower() in {".yaml", ".yml"}:
-            values, source = _read_yaml(path)
+            values, source = read_yaml_object(path)
         else:
             values, source = read_json_object(path)
         origin: Literal["mlx-lm", "peft"]
@@ -277,7 +263,7 @@ class TrainingConfig:
 
     @property
     def scale(self) -> float | None:
-        """What A·B is multiplied by: mlx-lm's scale; PEFT's alpha/r, or alpha/sqrt(r) for rsLoRA."""
+        """What A·B is multiplied by: mlx-lm's scale; PEFT's alpha/r, rsLoRA's alpha/sqrt(r)."""
         if self.origin == "mlx-lm":
             return _number(self._lora("scale"))
         if self.alpha is None or not self.rank or self.rank < 0:
@@ -294,10 +280,8 @@ class TrainingConfig:
     @property
     def keys(self) -> tuple[str, ...] | None:
         """The modules an adapter is put on; None where the trainer chooses."""
-        if self.origin == "peft":
-            stated = self.values.get("target_modules")
-        else:
-            stated = self._lora("keys")
+        peft = self.origin == "peft"
+        stated = self.values.get("target_modules") if peft else self._lora("keys")
         if isinstance(stated, str):
             return (stated,)
         return tuple(str(one) for one in stated) if isinstance(stated, list) else None
@@ -324,54 +308,3 @@ def _whole(value: object) -> int | None:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-def _read_yaml(path: Path) -> tuple[dict[str, Any], Source]:
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """YAML's safe values, with mlx-lm's floats; the class is local, PyYAML's stays as it is."""
-
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
-    text, source = read_text(path, MAX_YAML_BYTES)
-    try:
-        loader = Loader(text)
-        document = loader.get_single_node()
-        if document is not None:
-            _expanded_values(document, path)
-        value = None if document is None else loader.construct_document(document)
-    except (yaml.YAMLError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(path, f"is not valid YAML ({reason})", "check its syntax") from None
-    except RecursionError:
-        raise InputError(path, "is nested too deeply for a configuration") from None
-    if not isinstance(value, dict):
-        raise InputError(path, "holds no `key: value` lines", "name a training configuration")
-    return {str(key): one for key, one in value.items()}, source
-
-
-def _expanded_values(document: Any, path: Path) -> None:
-    """Refuse a document whose aliases, written out, would be huge or endless."""
-    import yaml
-
-    sizes: dict[int, int] = {}
-    open_nodes: set[int] = set()
-
-    def size(node: Any) -> int:
-        if id(node) in open_nodes:
-            raise InputError(path, "has a YAML alias that contains itself")
-        if id(node) not in sizes:
-            open_nodes.add(id(node))
-            children: list[Any] = []
-            if isinstance(node, yaml.MappingNode):
-                children = [one for pair in node.value for one in pair]
-            elif isinstance(node, yaml.SequenceNode):
-                children = node.value
-            sizes[id(node)] = 1 + sum(size(child) for child in children)
-            open_nodes.discard(id(node))
-        return sizes[id(node)]
-
-    if size(document) > MAX_YAML_VALUES:
-        raise InputError(
-            path, f"has more than {MAX_YAML_VALUES:,} values once aliases are expanded"
-        )

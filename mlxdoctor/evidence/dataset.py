@@ -6,13 +6,16 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mlxdoctor.errors import InputError
-from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.source import Source, read_bytes, require_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mlxdoctor.evidence.config import TrainingConfig
 
 #: Data files larger than this are refused rather than parsed in memory (bytes).
 MAX_DATA_BYTES = 512 << 20

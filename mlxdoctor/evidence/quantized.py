@@ -43,17 +43,19 @@ class QuantizedTensor:
         """The shape of the matrix that it stands for: (..., out, in)."""
         return (*self.weight.shape[:-1], self.scales.shape[-1] * self.group_size)
 
-    def load(self) -> NDArray[np.float32]:
-        """The dequantised matrix, float32 of `shape`.
+    def rows(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Rows `start` to `stop` of the dequantised matrix, float32 (stop - start, in).
+
+        Stacked matrices count as one, their rows after each other.
 
         Raises:
             InputError: a file cannot be read, or the mode is unknown.
         """
-        codes = _unpack(self.weight.load(), self.bits)
-        scales = self.scales.load()
+        codes = _unpack(self.weight.rows(start, stop), self.bits)
+        scales = self.scales.rows(start, stop)
         groups = codes.reshape(*scales.shape, self.group_size)
         if self.mode == "affine" and self.biases is not None:
-            values = groups * scales[..., None] + self.biases.load()[..., None]
+            values = groups * scales[..., None] + self.biases.rows(start, stop)[..., None]
         elif self.mode in ("mxfp4", "mxfp8", "nvfp4"):
             table = _E2M1 if self.bits == 4 else _e4m3()
             scale = _e4m3()[scales] if self.mode == "nvfp4" else _e8m0(scales)
@@ -62,7 +64,9 @@ class QuantizedTensor:
             raise InputError(
                 self.weight.path, f"{self.weight.name} is quantised in the unknown mode {self.mode}"
             )
-        matrix: NDArray[np.float32] = values.reshape(self.shape).astype(np.float32, copy=False)
+        matrix: NDArray[np.float32] = values.reshape(stop - start, -1).astype(
+            np.float32, copy=False
+        )
         return matrix
 
 

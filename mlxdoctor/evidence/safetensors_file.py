@@ -9,7 +9,7 @@ JSON object, then bytes that the tensors cover without overlap or hole.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -169,16 +169,16 @@ def model_files(folder: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def read_model_tensors(files: tuple[Path, ...]) -> dict[str, TensorRef]:
+def merged_tensors(files: Iterable[SafetensorsFile]) -> dict[str, TensorRef]:
     """The tensors of several files as one model, by name.
 
     Raises:
-        InputError: as `read_safetensors`, or two files hold the same tensor.
+        InputError: two files hold the same tensor.
     """
     tensors: dict[str, TensorRef] = {}
-    for path in files:
-        for name, tensor in read_safetensors(path).tensors.items():
+    for file in files:
+        for name, tensor in file.tensors.items():
             if name in tensors:
-                raise InputError(path, f"{name} is also in {tensors[name].path.name}")
+                raise InputError(file.path, f"{name} is also in {tensors[name].path.name}")
             tensors[name] = tensor
     return tensors

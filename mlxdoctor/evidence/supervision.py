@@ -18,23 +18,31 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.chat_template import TemplateFailure
-from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.source import Source
+from mlxdoctor.evidence.row_encoder import Role, RowEncoder, SupervisedRow
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from collections.abc import Sequence
 
-    from mlxdoctor.evidence.dataset import Dataset, Features, Row, RowFormat
+    from mlxdoctor.evidence.config import TrainingConfig
+    from mlxdoctor.evidence.dataset import Dataset, RowFormat
+    from mlxdoctor.evidence.source import Source
     from mlxdoctor.evidence.tokenizer import Tokenizer
+
+__all__ = [
+    "EXAMINED_ROWS",
+    "RefusedRow",
+    "Role",
+    "SupervisedRow",
+    "SupervisedRows",
+    "build",
+]
 
 #: Rows examined unless the caller asks for more: whole batches, evenly spaced.
 EXAMINED_ROWS = 512
@@ -43,61 +51,6 @@ PAD_MULTIPLE = 32
 
 _DEFAULT_LIMIT = 2048
 _DEFAULT_BATCH = 4
-_PROBE = "mlxdoctor"
-
-
-class Role(IntEnum):
-    """What a token of a row is."""
-
-    PROMPT = 0
-    ANSWER = 1
-    END = 2
-    OTHER = 3
-
-
-@dataclass(frozen=True)
-class SupervisedRow:
-    """One row, tokenized.
-
-    Attributes:
-        index: the row's position in the split, from 0.
-        tokens: int32 (full_length,), before the cut.
-        offset: the first target by mlx-lm's reckoning; 0 where the prompt is not masked.
-        prompt_length: tokens before the last answer: the offset if the prompt were
-            masked; 0 for rows of plain text.
-        length: tokens left after the cut.
-        full_length: tokens before it.
-        roles: int8 (full_length,) of `Role`.
-        padded: whether mlx-lm also trains on the padding token after the row.
-        prefix_matches: whether the prompt's tokens are how the row begins.
-        assistant_turns: messages by the assistant.
-    """
-
-    index: int
-    tokens: NDArray[np.int32]
-    offset: int
-    prompt_length: int
-    length: int
-    full_length: int
-    roles: NDArray[np.int8]
-    padded: bool
-    prefix_matches: bool
-    assistant_turns: int
-
-    @property
-    def targets(self) -> NDArray[np.int32]:
-        """The supervised tokens, int32 (n,), the padding token left out."""
-        return self.tokens[max(self.offset, 1) : self.length]
-
-    @property
-    def target_roles(self) -> NDArray[np.int8]:
-        """The role of each of `targets`, int8 (n,)."""
-        return self.roles[max(self.offset, 1) : self.length]
-
-    def count(self, offset: int | None = None) -> int:
-        """Targets that mlx-lm counts, padding token included, for this or another offset."""
-        first = max(self.offset if offset is None else offset, 1)
-        return max(0, self.length - first + int(self.padded))
 
 
 @dataclass(frozen=True)
@@ -151,7 +104,7 @@ class SupervisedRows:
     terminator: tuple[int, ...]
     total_rows: int
     examined_rows: int
-    pad_id: int = field(default=0)
+    pad_id: int = 0
 
     def frequencies(self) -> Counter[int]:
         """How often each token is a target, padding left out."""
@@ -219,7 +172,7 @@ def build(
     cut = max((config and config.max_seq_length) or _DEFAULT_LIMIT, 2)
     order = sorted(range(len(data.rows)), key=lambda index: len(data.rows[index]))
     blocks = _sampled_blocks(order, batch_size, limit)
-    encode = _Encoder(tokenizer, dataset.features, data.format, mask, cut)
+    encode = RowEncoder(tokenizer, dataset.features, data.format, mask, cut)
     rows: list[SupervisedRow] = []
     refused: list[RefusedRow] = []
     batches: list[tuple[int, ...]] = []
@@ -252,7 +205,9 @@ def build(
 
 
 def _sampled_blocks(order: list[int], batch_size: int, limit: int | None) -> list[list[int]]:
-    blocks = [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
+    whole = len(order) - len(order) % batch_size
+    # With fewer rows than a batch mlx-lm does not start; the rows are still worth a look.
+    blocks = [order[at : at + batch_size] for at in range(0, whole or 1, batch_size)]
     wanted = len(blocks) if limit is None else max(1, limit // batch_size)
     if wanted >= len(blocks):
         return blocks
@@ -264,142 +219,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"it has no {error.args[0]!r}"
     return str(error)
-
-
-class _Encoder:
-    """Tokenizes rows; holds what stays the same from row to row."""
-
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        features: Features,
-        row_format: RowFormat,
-        mask_prompt: bool,
-        max_seq_length: int,
-    ) -> None:
-        self.tokenizer = tokenizer
-        self.features = features
-        self.format = row_format
-        self.mask_prompt = mask_prompt
-        self.max_seq_length = max_seq_length
-        self.ends = np.array(tokenizer.eos_token_ids, dtype=np.int32)
-        self.terminator = () if row_format in ("text", "tokens") else self._terminator()
-
-    def row(self, index: int, row: Row) -> SupervisedRow:
-        """One row; raises what mlx-lm would stumble over, or `TemplateFailure`."""
-        if self.format == "text":
-            return self._finish(index, self._text(row[self.features.text]))
-        if self.format == "tokens":
-            tokens = row["tokens"]
-            if not isinstance(tokens, list) or not all(type(one) is int for one in tokens):
-                raise TypeError("its tokens are not a list of whole numbers")
-            return self._finish(index, tokens)
-        if self.format == "completions":
-            messages: list[Mapping[str, Any]] = [
-                {"role": "user", "content": row[self.features.prompt]},
-                {"role": "assistant", "content": row[self.features.completion]},
-            ]
-        else:
-            messages = row[self.features.chat]
-            if not isinstance(messages, list) or not messages:
-                raise TypeError("its messages are not a list with something in it")
-        return self._conversation(index, messages, row.get("tools"))
-
-    def _text(self, text: object) -> list[int]:
-        if not isinstance(text, str):
-            raise TypeError("its text is not a string")
-        tokens = self.tokenizer.encode(text)
-        end = self.tokenizer.eos_token_id
-        if not tokens:
-            raise IndexError("its text is empty")
-        if end is not None and tokens[-1] != end:
-            tokens.append(end)
-        return tokens
-
-    def _conversation(
-        self, index: int, messages: Sequence[Mapping[str, Any]], tools: Any
-    ) -> SupervisedRow:
-        tokens = self.tokenizer.apply_chat_template(messages, tools)
-        answers = [at for at, one in enumerate(messages) if one.get("role") == "assistant"]
-        to_answer = bool(answers) and answers[-1] == len(messages) - 1
-        prompt: list[int] = []
-        if self.mask_prompt or len(messages) > 1:
-            try:
-                prompt = self.tokenizer.apply_chat_template(messages[:-1], tools, to_answer)
-            except TemplateFailure:
-                if self.mask_prompt:
-                    raise
-        earlier = self._earlier_answers(tokens, messages, answers, tools)
-        return self._finish(index, tokens, prompt, earlier, len(answers))
-
-    def _earlier_answers(
-        self,
-        tokens: list[int],
-        messages: Sequence[Mapping[str, Any]],
-        answers: list[int],
-        tools: Any,
-    ) -> list[tuple[int, int]]:
-        spans = []
-        for at in [one for one in answers if 0 < one < len(messages) - 1]:
-            try:
-                before = self.tokenizer.apply_chat_template(messages[:at], tools, True)
-                after = self.tokenizer.apply_chat_template(messages[: at + 1], tools)
-            except TemplateFailure:
-                continue
-            # Some templates rewrite earlier turns: then their place is not known.
-            if tokens[: len(after)] == after and after[: len(before)] == before:
-                spans.append((len(before), len(after)))
-        return spans
-
-    def _finish(
-        self,
-        index: int,
-        tokens: list[int],
-        prompt: Sequence[int] = (),
-        earlier: Sequence[tuple[int, int]] = (),
-        answers: int = 0,
-    ) -> SupervisedRow:
-        array = np.array(tokens, dtype=np.int32)
-        roles = np.full(len(array), Role.PROMPT, dtype=np.int8)
-        for start, stop in [*earlier, (min(len(prompt), len(array)), len(array))]:
-            roles[start:stop] = self._answer_roles(array[start:stop])
-        length = min(len(array), self.max_seq_length)
-        array.setflags(write=False)
-        roles.setflags(write=False)
-        return SupervisedRow(
-            index=index,
-            tokens=array,
-            offset=len(prompt) if self.mask_prompt else 0,
-            prompt_length=len(prompt),
-            length=length,
-            full_length=len(array),
-            roles=roles,
-            padded=length < self.max_seq_length,
-            prefix_matches=tokens[: len(prompt)] == list(prompt),
-            assistant_turns=answers,
-        )
-
-    def _answer_roles(self, answer: NDArray[np.int32]) -> NDArray[np.int8]:
-        roles = np.full(len(answer), Role.ANSWER, dtype=np.int8)
-        tail = len(self.terminator)
-        if tail and tuple(answer[-tail:].tolist()) == self.terminator:
-            roles[-tail:] = Role.OTHER
-            start = len(answer) - tail
-        else:
-            # Plain text, or a template that ends another way: the last end token closes it.
-            is_end = np.flatnonzero(np.isin(answer, self.ends))
-            start = int(is_end[-1]) if len(is_end) else len(answer)
-            roles[start:] = Role.OTHER
-        ends = np.flatnonzero(np.isin(answer[start:], self.ends)) + start
-        roles[ends] = Role.END
-        return roles
-
-    def _terminator(self) -> tuple[int, ...]:
-        """What the template writes after an answer, in tokens."""
-        messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
-        try:
-            text = self.tokenizer.render(messages)
-        except TemplateFailure:
-            return ()
-        _, found, after = text.rpartition(_PROBE)
-        return tuple(self.tokenizer.encode(after, add_special_tokens=False)) if found else ()

@@ -120,6 +120,17 @@ class TensorRef:
         for start in range(0, self.nbytes, block_bytes):
             yield self.read(start, min(block_bytes, self.nbytes - start))
 
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows `start` to `stop` of the tensor seen as a matrix of its last size, like `load`.
+
+        Raises:
+            InputError: as `load`.
+        """
+        width = self.shape[-1]
+        row_bytes = width * DTYPE_BITS[self.dtype] // 8
+        raw = self.read(start * row_bytes, (stop - start) * row_bytes)
+        return self._decode(raw).reshape(-1, width)
+
     def read(self, start: int, count: int) -> NDArray[np.uint8]:
         """`count` stored bytes from `start` on.
 

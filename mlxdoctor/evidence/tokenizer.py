@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
 from mlxdoctor.evidence.source import Source, read_bytes, read_json_object, read_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: `tokenizer.json` files larger than this are refused (bytes); the largest known have 35 MB.
 MAX_TOKENIZER_BYTES = 256 << 20

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.adapter import Adapter
-from mlxdoctor.evidence.safetensors_file import model_files, read_model_tensors
+from mlxdoctor.evidence.safetensors_file import merged_tensors, model_files, read_safetensors
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.tensor import TensorRef
 
@@ -43,7 +43,8 @@ class TunedModel:
             InputError: it is no sound .safetensors, or it holds LoRA factors only.
         """
         if path.is_dir():
-            return cls(path, read_model_tensors(model_files(path)), from_adapter=False)
+            files = map(read_safetensors, model_files(path))
+            return cls(path, merged_tensors(files), from_adapter=False)
         if path.suffix != ".safetensors":
             raise InputError(path, "is not a .safetensors file or a folder of them")
         found = cls.of(Adapter.read(path))

@@ -23,10 +23,15 @@ _MARKUP = re.compile(r"[\\`*\[\]|~$]")
 # Between letters an underscore never starts emphasis: learning_rate stays readable.
 _EMPHASIS = re.compile(r"(?<![^\W_])_|_(?![^\W_])")
 _ENTITY = re.compile(r"&(?=#?\w+;)")
-_LINE_START = re.compile(r"^(\s*)([#>+\-=:]|\d+(?=[.)]))")
-_ORDERED = re.compile(r"^(\s*\d+)([.)])")
+# What opens a heading, quote, list, rule or setext underline at the start of a line.
+_BLOCK_START = re.compile(r"^(?:#|>|=|[+\-](?=[\s\-]|$))")
+_LIST_NUMBER = re.compile(r"^(\d+)([.)])(?=\s|$)")
+_AT = re.compile(r"@(?=\w)|(?<=\S)@")
 _SCHEME = re.compile(r"(?<=\w):(?=//)")
 _WWW = re.compile(r"\b(www)\.", re.IGNORECASE)
+# Our own messages name keys and commands in backticks. With these characters only,
+# inline code is harmless whoever wrote it.
+_PLAIN_CODE = re.compile(r"(?<!`)(`[\w\-](?:[\w .,:=+/%()\-]*[\w)])?`)(?!`)", re.ASCII)
 _SAFE_CODE = re.compile(r"[^`|]*[^`|\s][^`|]*")
 
 #: Stops renderers from making an address or a mention of what follows an "@".
@@ -68,25 +73,25 @@ def markdown(text: str) -> str:
     """`text` as one line of Markdown that shows it literally.
 
     Nothing in it becomes a link, image, HTML, heading, list, table cell, code,
-    emphasis, formula, mention or entity, on GitHub or in CommonMark.
+    emphasis, formula, mention or entity, on GitHub or in CommonMark. Only inline
+    code of plain words (`learning_rate`) stays what it is.
     """
-    text = visible(cut(text))
+    # Blanks in front could make an indented code block.
+    parts = _PLAIN_CODE.split(visible(cut(text)).strip())
+    # Every second part is inline code.
+    shown = "".join(part if index % 2 else _literal(part) for index, part in enumerate(parts))
+    shown = _LIST_NUMBER.sub(r"\1\\\2", shown)
+    return _BLOCK_START.sub(lambda match: "\\" + match[0], shown)
+
+
+def _literal(text: str) -> str:
     text = _MARKUP.sub(lambda match: "\\" + match[0], text)
-    text = _EMPHASIS.sub(r"\\_", text)
+    text = _EMPHASIS.sub(r"\_", text)
     text = _ENTITY.sub("&amp;", text)
     text = text.replace("<", "&lt;")
     text = _SCHEME.sub("&#58;", text)
     text = _WWW.sub(r"\1&#46;", text)
-    text = re.sub(r"(?<=\S)@|@(?=\w)", "@" + _WORD_JOINER, text)
-    text = _ORDERED.sub(r"\1\\\2", text)
-    return _LINE_START.sub(_escaped_line_start, text)
-
-
-def _escaped_line_start(match: re.Match[str]) -> str:
-    if match[2].isdigit():
-        return match[0]
-    # Four leading blanks would make a code block.
-    return " " * bool(match[1]) + "\\" + match[2]
+    return _AT.sub("@" + _WORD_JOINER, text)
 
 
 def code(text: str) -> str:

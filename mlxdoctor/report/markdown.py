@@ -31,6 +31,14 @@ def render(data: Mapping[str, Any], figures: Mapping[str, str] | None = None) ->
     def trusted(text: str) -> Markup:
         return Markup(text)  # the only place that declares text safe
 
+    def sentence(text: str) -> str:
+        # What was safe stays safe: only a capital and a stop are added.
+        shown = summary.sentence(str(text))
+        return trusted(shown) if isinstance(text, Markup) else shown
+
+    def fenced(text: str, language: str = "") -> Markup:
+        return trusted(escape.fenced(text, language))
+
     def finalize(value: Any) -> Any:
         return value if isinstance(value, Markup) else trusted(escape.markdown(str(value)))
 
@@ -46,15 +54,21 @@ def render(data: Mapping[str, Any], figures: Mapping[str, str] | None = None) ->
     del environment.filters["safe"]
     environment.filters |= {
         "code": lambda text: trusted(escape.code(str(text))),
-        "fenced": lambda text, language="": trusted(escape.fenced(text, language)),
+        "fenced": fenced,
         "codes": lambda names: trusted(_codes(names)),
         "number": summary.number,
         # The knowledge base is part of the program, and may use Markdown.
         "prose": lambda text: trusted(text.strip()),
         "plain": summary.plain,
+        "sentence": sentence,
     }
     text = environment.get_template("report.md.j2").render(_view(data, figures or {}))
     return _tidied(text)
+
+
+def prior(entry: Mapping[str, Any]) -> float:
+    """The log-odds of a diagnosed cause before anything was seen: the score less its terms."""
+    return float(entry["score"] - sum(term["weight"] for term in entry["arithmetic"]))
 
 
 def _view(data: Mapping[str, Any], figures: Mapping[str, str]) -> dict[str, Any]:
@@ -76,6 +90,7 @@ def _view(data: Mapping[str, Any], figures: Mapping[str, str]) -> dict[str, Any]
         "notes": [one for one in found if one["severity"] == "info"],
         "messages": {one["code"]: one["message"] for one in reversed(found)},
         "by_status": by_status,
+        "prior": prior,
         "captions": captions(data["figures"]),
         "figure_paths": figures,
         "confirm_iterations": summary.CONFIRM_ITERATIONS,
@@ -120,7 +135,7 @@ def _loss_caption(loss: Mapping[str, Any]) -> str:
     if loss["onset"] is not None:
         parts.append(f"it goes wrong at {loss['axis']} {loss['onset']:,}")
     parts += [f"{one['label']} {summary.number(one['value'])}" for one in loss["floors"]]
-    return _sentence("Loss in nats a token: " + "; ".join(parts))
+    return summary.sentence("Loss in nats a token: " + "; ".join(parts))
 
 
 def _drift_caption(drift: Mapping[str, Any]) -> str:
@@ -135,7 +150,7 @@ def _drift_caption(drift: Mapping[str, Any]) -> str:
         largest, row, column = max(cells)
         smallest = min(cells)[0]
         text += f": from {summary.number(smallest)} to {summary.number(largest)} ({row}, {column})"
-    return _sentence(text)
+    return summary.sentence(text)
 
 
 def _tokens_caption(tokens: Mapping[str, Any]) -> str:
@@ -147,7 +162,7 @@ def _tokens_caption(tokens: Mapping[str, Any]) -> str:
     )
     if tokens["base"] is not None:
         text += f" and {tokens['base'][0]:.0%} of the base model's"
-    return _sentence(text)
+    return summary.sentence(text)
 
 
 def _labels_caption(labels: Mapping[str, Any]) -> str:
@@ -156,14 +171,10 @@ def _labels_caption(labels: Mapping[str, Any]) -> str:
     regions = dict.fromkeys(one["region"] for one in targets)
     counts = {name: sum(one["region"] == name for one in targets) for name in regions}
     listed = ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "none"
-    return _sentence(
+    return summary.sentence(
         f"Row {labels['row']:,} of {labels['split']} as the loss sees it: "
         f"{len(targets):,} of {len(tokens):,} tokens are targets ({listed})"
     )
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
 def _codes(names: Sequence[str]) -> str:

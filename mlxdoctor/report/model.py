@@ -50,7 +50,7 @@ class RunSection(TypedDict):
 
 
 class ArithmeticItem(TypedDict):
-    """One term of a score, in log-odds. `code` is "prior" for the prior.
+    """One term of a score, in log-odds; the prior is what is left of the score.
 
     `weight` is what was added; a finding whose `group` had counted already has 0.
     """
@@ -292,37 +292,35 @@ def _goes_on(text: str, match: Any) -> bool:
 
 def _validate(value: Any, hint: Any, where: str) -> None:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return
-    if typing.is_typeddict(hint):
-        _validate_keys(value, hint, where)
-    elif origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in arguments:
-            return
-        _validate(value, next(one for one in arguments if one is not type(None)), where)
+    if origin in (typing.Union, types.UnionType):
+        if value is not None:
+            _validate(value, next(one for one in arguments if one is not type(None)), where)
     elif origin is Literal:
         if value not in arguments:
             raise ValueError(f"{where} is {value!r}, not one of {arguments}")
     elif origin in (list, Sequence):
-        if isinstance(value, str) or not isinstance(value, Sequence):
-            raise ValueError(f"{where} is a {type(value).__name__}, not a list")
+        _expect(isinstance(value, Sequence) and not isinstance(value, str), value, where, "list")
         for index, item in enumerate(value):
             _validate(item, arguments[0], f"{where}[{index}]")
     elif origin is Mapping:
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{where} is a {type(value).__name__}, not a mapping")
+        _expect(isinstance(value, Mapping), value, where, "mapping")
         for key, item in value.items():
             _validate(item, arguments[1], f"{where}[{key!r}]")
-    elif hint is float:
-        if isinstance(value, bool) or not isinstance(value, float | int):
-            raise ValueError(f"{where} is a {type(value).__name__}, not a number")
-    elif not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        raise ValueError(f"{where} is a {type(value).__name__}, not {hint.__name__}")
+    elif typing.is_typeddict(hint):
+        _validate_keys(value, hint, where)
+    elif hint is not Any:
+        kinds = (int, float) if hint is float else (hint,)
+        is_right = isinstance(value, kinds) and not isinstance(value, bool | None)
+        _expect(is_right or (hint is bool and isinstance(value, bool)), value, where, str(hint))
+
+
+def _expect(condition: bool, value: Any, where: str, wanted: str) -> None:
+    if not condition:
+        raise ValueError(f"{where} is a {type(value).__name__}, not a {wanted}")
 
 
 def _validate_keys(value: Any, hint: Any, where: str) -> None:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{where} is a {type(value).__name__}, not a mapping")
+    _expect(isinstance(value, Mapping), value, where, "mapping")
     hints = typing.get_type_hints(hint)
     wrong = sorted(hints.keys() ^ value.keys())
     if wrong:

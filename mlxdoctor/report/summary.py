@@ -1,4 +1,4 @@
-"""What a report says in one breath: the headline, the reasons, the change, the way to confirm it."""
+"""What a report says in one breath: headline, reasons, change, and how to confirm it."""
 
 from __future__ import annotations
 
@@ -78,9 +78,16 @@ def headline(data: Mapping[str, Any]) -> str:
 
 
 def lowered(title: str) -> str:
-    """`title` as it stands after a colon; names such as "LoRA" and "NaN" keep their capitals."""
+    """`title` as it stands after a colon; "LoRA", "NaN" and "B" keep their capitals."""
     first = title.split(" ", 1)[0]
-    return title if any(letter.isupper() for letter in first[1:]) else title[:1].lower() + title[1:]
+    is_name = any(one.isupper() for one in first[1:]) or (len(first) == 1 and first != "A")
+    return title if is_name else title[:1].lower() + title[1:]
+
+
+def sentence(text: str) -> str:
+    """`text` with a capital at its start and a stop at its end."""
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def reasons(data: Mapping[str, Any], limit: int) -> list[Mapping[str, Any]]:
@@ -125,7 +132,7 @@ def confirm_commands(data: Mapping[str, Any]) -> list[str]:
     folder = f"{slug(data['name'])}-fixed"
     arguments = ["mlx_lm.lora", "--train", "--config"]
     before: list[str] = []
-    if all(one.key in _FLAGS and one.after is not None for one in wanted):
+    if _flags_suffice(wanted, data["fix"]["diff"]):
         arguments.append(config)
         for one in wanted:
             arguments += [f"--{one.key.replace('_', '-')}", plain(one.after)]
@@ -143,6 +150,16 @@ def confirm_commands(data: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _flags_suffice(wanted: Sequence[Change], diff: str) -> bool:
+    """Whether options make the whole change: a learning-rate schedule, say, outranks its option."""
+    added = [
+        line for line in diff.splitlines() if line.startswith("+") and not line.startswith("+++")
+    ]
+    return len(added) == len(wanted) and all(
+        one.key in _FLAGS and one.after is not None for one in wanted
+    )
+
+
 def _config_path(data: Mapping[str, Any]) -> str | None:
     for item in data["run"]["evidence"]:
         if item["kind"] == "training configuration":
@@ -157,14 +174,18 @@ def _confirm_iterations(data: Mapping[str, Any]) -> int:
 
 def slug(name: str) -> str:
     """`name` as a folder name that needs no quoting and can't leave its parent folder."""
-    kept = "".join(one if one.isascii() and (one.isalnum() or one in "._-") else "-" for one in name)
+    kept = "".join(
+        one if one.isascii() and (one.isalnum() or one in "._-") else "-" for one in name
+    )
     return kept.strip(".-")[:80] or "run"
 
 
 def number(value: Any) -> str:
     """A measured value as people read it: four significant digits, thousands separated."""
-    if isinstance(value, bool) or value is None or isinstance(value, str):
-        return {True: "yes", False: "no", None: "none"}.get(value, str(value))
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, str):
+        return value
     if isinstance(value, Sequence):
         return ", ".join(number(one) for one in value)
     if isinstance(value, int):

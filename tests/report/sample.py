@@ -18,9 +18,7 @@ def finding(code: str, severity: str, message: str, **fields: Any) -> dict[str, 
     }
 
 
-def outcome(
-    check: str, status: str, *findings: dict[str, Any], reason: str = ""
-) -> dict[str, Any]:
+def outcome(check: str, status: str, *findings: dict[str, Any], reason: str = "") -> dict[str, Any]:
     """The outcome of a check."""
     return {
         "check": check,
@@ -50,13 +48,13 @@ def unhealthy() -> dict[str, Any]:
     train = [2.148, 2.609, 4.104, 10.965] + [10.2 - 0.001 * step for step in steps[4:]]
     text = {
         "learning-rate-too-high": {
-            "title": "Learning rate too high",
-            "summary": "The step (rate × scale) was so large that it destroyed the model.",
+            "title": "The learning rate is too high",
+            "summary": "the step (rate × scale) destroys the model: loss rises or explodes",
             "explanation": "Each update moves the adapter by about `learning_rate`.",
             "remedy": "Lower `learning_rate` tenfold and add a warm-up of 50 updates.",
         },
         "scale-too-large": {
-            "title": "LoRA scale too large",
+            "title": "The LoRA scale is too large",
             "summary": "The LoRA scale multiplies the update by too much.",
             "explanation": "`scale` is a plain multiplier in mlx-lm.",
             "remedy": "Divide `scale` by the rank.",
@@ -102,13 +100,17 @@ def unhealthy() -> dict[str, Any]:
                 supporting=["loss-trend.diverged", "loss-floors.worse-than-unigram"],
                 unknown=["adapter-drift.exploded"],
                 arithmetic=[
-                    {"code": "prior", "group": "", "weight": -1.0, "note": ""},
-                    {"code": "loss-trend.diverged", "group": "loss", "weight": 4.0, "note": ""},
+                    {
+                        "code": "loss-trend.diverged",
+                        "group": "loss",
+                        "weight": 4.0,
+                        "note": "found",
+                    },
                     {
                         "code": "loss-floors.worse-than-unigram",
                         "group": "floor",
                         "weight": 2.25,
-                        "note": "",
+                        "note": "found",
                     },
                 ],
             ),
@@ -118,8 +120,12 @@ def unhealthy() -> dict[str, Any]:
                 supporting=["loss-trend.diverged"],
                 contradicting=["loss-trend.fell-first"],
                 arithmetic=[
-                    {"code": "prior", "group": "", "weight": -2.5, "note": ""},
-                    {"code": "loss-trend.diverged", "group": "loss", "weight": 4.0, "note": ""},
+                    {
+                        "code": "loss-trend.diverged",
+                        "group": "loss",
+                        "weight": 4.0,
+                        "note": "found",
+                    },
                 ],
             ),
         ],
@@ -130,7 +136,7 @@ def unhealthy() -> dict[str, Any]:
                 finding(
                     "loss-trend.diverged",
                     "error",
-                    "The training loss rose from 2.148 to 10.97 within 20 iterations and stayed there.",
+                    "The training loss rose from 2.148 to 10.97 within 20 iterations.",
                     measured={"first": 2.148, "peak": 10.965, "last": 10.0, "reports": 40},
                     expected="the loss falls, or at least ends below where it began",
                     onset=10,
@@ -200,7 +206,10 @@ def unhealthy() -> dict[str, Any]:
                 "row": 0,
                 "tokens": [
                     *({"text": f" p{i}", "region": "prompt", "target": False} for i in range(12)),
-                    *({"text": f" answer{i}", "region": "answer", "target": True} for i in range(9)),
+                    *(
+                        {"text": f" answer{i}", "region": "answer", "target": True}
+                        for i in range(9)
+                    ),
                     {"text": "<|end|>", "region": "end", "target": True},
                     {"text": "<pad>", "region": "pad", "target": True},
                 ],

@@ -20,16 +20,25 @@ from mlxdoctor.evidence.log_formats.text import NUMBER, to_number
 #: A number that is not part of a word; `Peak58.9` is a number after a word nonetheless.
 _NUMBERS = re.compile(rf"(?:(?<![\w.])|(?<=[Pp]eak)|(?<=[Pp]eak mem))({NUMBER})")
 #: What a line must hold to be worth splitting.
-_HINT = re.compile(r"\b(?:iter|iters|iteration|step|it|loss|epoch|grad\w*)\b|GRAD", re.IGNORECASE)
+_HINT = re.compile(
+    r"(?:iter|iteration|step|\bit)s?['\"]?\s{0,4}[#:=]?\s{0,4}['\"]?\d|\{\s{0,4}['\"]|GRAD",
+    re.IGNORECASE,
+)
 #: Where the report begins in a line that a progress bar or a logger's prefix opens.
 _HEAD = re.compile(
-    r"(?:Epoch\s+\d+\s*[:,]\s*)?\b(?:Iter|Iteration|iter|iteration)\s+\d|\{\s*['\"]"
+    r"(?:Epoch\s+\d+\s*[:,]\s*)?(?:Iter|Iteration|\biter|\biteration)\s+\d|\{\s*['\"]"
 )
 _STEP = re.compile(r"(?:^|[^\w])(iter|iteration|step|it|global_step)s?\s*[#:=]?\s*$", re.IGNORECASE)
 _EPOCH = re.compile(r"(?:^|[^\w])epoch\s*[#:=]?\s*$", re.IGNORECASE)
 _ASSIGNED = re.compile(r"([^\W\d][\w./-]*)\s*=\s*$")
 _KEY = re.compile(r"['\"]([^'\"]{1,80})['\"]\s*:\s*['\"]?$")
 _DELIMITER = re.compile(r"[,|;(\[{•]|:\s|\s{2,}|\s-\s")
+#: What follows the count of updates in a report, and does not in a sentence.
+_AFTER_STEP = re.compile(
+    r"\s*[:|,;\])}·'\"-]|\s{2,}|\s+[\w./-]+\s*=|\s+(?:train(?:ing)?|val(?:idation)?)?\s*loss\b",
+    re.IGNORECASE,
+)
+_SENTENCE = re.compile(r"\b(?:the|was|is|are|to|of|at|after|has|had|a|an|went|with|by)\b")
 #: Text that shows the line is a progress bar, which has a reader of its own.
 _BAR = re.compile(r"\d+%\||it/s\b|s/it\b|\[\d+:\d\d")
 _SUMMARY = ("train_runtime", "total_flos", "train_samples_per_second")
@@ -44,7 +53,7 @@ MAX_NUMBERS = 64
 class _Plan:
     """How to read the lines with one sequence of words."""
 
-    pattern: re.Pattern[str] | None
+    pattern: re.Pattern[str]
     shape: Shape
     keep: tuple[int, ...]
     total: int | None
@@ -62,7 +71,7 @@ class PairReader:
     def read(self, number: int, line: str) -> bool:
         """Whether the line was a report, and is now a row."""
         for plan in self._recent:
-            if plan.pattern is not None and (match := plan.pattern.fullmatch(line)):
+            if match := plan.pattern.fullmatch(line):
                 try:
                     plan.shape.values.append(tuple(map(float, match.groups())))
                 except ValueError:
@@ -85,7 +94,7 @@ class PairReader:
         if words in self._plans:
             plan = self._plans[words]
         else:
-            plan = self._understand(words)
+            plan = self._understand(words, numbers)
             if len(self._plans) < MAX_PLANS:
                 self._plans[words] = plan
         if plan is None:
@@ -97,13 +106,13 @@ class PairReader:
         plan.shape.lines.append(number)
         if plan.total is not None and (total := values[plan.total]) is not None:
             self._notes.announced.append((number, int(total)))
-        if plan.pattern is not None and body == line:
+        if body == line:
             self._recent = [plan, *(one for one in self._recent if one is not plan)][:6]
         return True
 
-    def _understand(self, words: tuple[str, ...]) -> _Plan | None:
+    def _understand(self, words: tuple[str, ...], numbers: list[str]) -> _Plan | None:
         names = [_name(before) for before in words[:-1]]
-        step = next((i for i, before in enumerate(words[:-1]) if _STEP.search(before)), None)
+        step = next((i for i, before in enumerate(words[:-1]) if _step_word(before)), None)
         total = None
         for index, before in enumerate(words[:-1]):
             if index and before.strip() in ("/", "of"):
@@ -135,7 +144,7 @@ class PairReader:
         stepped = None if step is None else keep.index(step)
         axis = axis_of(None if step is None else _step_word(words[step]))
         return _Plan(
-            _pattern(words, keep) if total is None else None,
+            _pattern(words, keep, {} if total is None else {total: numbers[total]}),
             self._rows.shape(kept, stepped, axis),
             keep,
             total,
@@ -149,24 +158,35 @@ class PairReader:
             return bool(named)
         if not is_report(names):
             return False
+        if any(_SENTENCE.search(before) for before in words[:-1]):
+            return False
         metrics = [i for i in named if columns[i] != "epoch"]
         if step is not None:
-            return step < metrics[0] or "=" in words[step] or "{" in words[0]
+            following = words[step + 1]
+            if following.strip() in ("/", "of"):
+                following = words[step + 2]
+            return (step < metrics[0] and bool(_AFTER_STEP.match(following))) or "{" in words[0]
         # Without an iteration only a printed dictionary is surely a report.
         return words[0].lstrip().startswith("{") and bool(re.search(r"['\"]", words[0]))
 
 
-def _pattern(words: tuple[str, ...], keep: tuple[int, ...]) -> re.Pattern[str] | None:
+def _pattern(
+    words: tuple[str, ...], keep: tuple[int, ...], fixed: dict[int, str]
+) -> re.Pattern[str]:
+    """A pattern for lines with these words; `fixed` numbers must not change."""
     parts = []
     for index, before in enumerate(words[:-1]):
-        one = r"[-+0-9.eEnaNifINFty]+"
+        one = re.escape(fixed[index]) if index in fixed else r"[-+0-9.eEnaNifINFty]+"
         parts.append(re.escape(before) + (f"({one})" if index in keep else one))
     return re.compile("".join(parts) + re.escape(words[-1]))
 
 
-def _step_word(before: str) -> str:
-    match = _STEP.search(before)
-    return match.group(1).lower() if match else "step"
+def _step_word(before: str) -> str | None:
+    """The word for an update that ends `before`: iter, step, ...; None where there is none."""
+    if match := _STEP.search(before):
+        return match.group(1).lower()
+    key = _KEY.search(before)
+    return key.group(1).lower() if key and key.group(1).lower() in STEPS else None
 
 
 def _name(before: str) -> str | None:
@@ -174,7 +194,7 @@ def _name(before: str) -> str | None:
     if _EPOCH.search(before):
         return "epoch"
     if match := _KEY.search(before):
-        return None if match.group(1).lower() in STEPS and _STEP.search(before) else match.group(1)
+        return match.group(1)
     if match := _ASSIGNED.search(before):
         return match.group(1)
     text = before.rstrip(" :=\t'\"")

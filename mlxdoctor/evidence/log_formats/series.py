@@ -70,7 +70,9 @@ class Segment:
         callback. None where the log starts later.
         """
         losses = self.get("val_loss")
-        if losses is None or self.axis not in ("iteration", "step") or losses.iterations[0] > 1:
+        # Trainers that count steps evaluate after the step, so theirs begins at 0.
+        latest = {"iteration": 1, "step": 0}.get(self.axis)
+        if losses is None or latest is None or losses.iterations[0] > latest:
             return None
         return float(losses.values[0])
 

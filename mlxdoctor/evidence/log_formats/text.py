@@ -20,7 +20,7 @@ _PLAIN_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 #: A number as trainers print it: thousands may be separated, nan and inf are numbers.
 NUMBER = (
-    r"[-+]?(?:\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
+    r"[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
     r"|(?:nan|NaN|NAN|inf|Inf|INF)(?:inity)?(?![A-Za-z]))"
 )
 

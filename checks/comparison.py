@@ -1,0 +1,201 @@
+"""Differences from a healthy run.
+
+What it finds. Where this run and a healthy one part: configuration keys that differ,
+a rate × scale that is larger, a loss that is higher at the same iteration, an update of
+another order of magnitude.
+
+Why it matters. A run that went well on the same model and data is the best yardstick
+there is: it knows nothing of guidelines, only of what worked.
+
+How it is measured. Configurations are compared key by key, paths and reporting left
+out. Losses are compared at the iterations that both logs report: medians over the last
+third of these. Updates are compared by the Frobenius norm of scale · A·B over all
+modules that both adapters have. Only with `--against RUN`.
+
+When it is wrong. When the other run used another model or other data: then nothing
+but the configuration can be compared.
+
+What to do. Take over the healthy run's values one at a time, the ones named first first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlxdoctor.check import Inconclusive, check, limit
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.reference import ReferenceRun
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.finding import Finding, Severity
+
+# Where a run was written to and how often it spoke changes nothing that is learned.
+_IRRELEVANT = frozenset(
+    {
+        *("adapter_path", "config", "project_name", "report_to", "steps_per_report"),
+        *("steps_per_eval", "save_every", "test", "test_batches", "train", "val_batches"),
+        *("clear_cache_threshold", "optimizer_config", "trust_remote_code"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a difference from the healthy run is worth a warning."""
+
+    step_ratio: float = limit(
+        3.0,
+        unit="ratio of rate × scale",
+        source="the best rates of one model differ by less (tinker-cookbook sweeps)",
+    )
+    loss_ratio: float = limit(
+        1.5,
+        unit="ratio of median losses",
+        source="the end over 1.5 times the start marks divergence (REFERENCES, four rules)",
+    )
+    min_shared_reports: int = limit(
+        3, unit="reports", source="the least for a median of the last third"
+    )
+    update_ratio: float = limit(
+        10.0, unit="ratio of Frobenius norms", source="an order of magnitude"
+    )
+
+
+@check(
+    codes={
+        "config-differs": "the configuration differs from the healthy run's",
+        "step-larger": "rate × scale is several times that of the healthy run",
+        "step-smaller": "rate × scale is a fraction of that of the healthy run",
+        "loss-higher": "the loss is well above the healthy run's at the same iterations",
+        "update-larger": "the adapter's update is larger by an order of magnitude",
+        "update-smaller": "the adapter's update is smaller by an order of magnitude",
+    },
+    limits=Limits(),
+)
+def comparison(
+    reference: ReferenceRun,
+    config: TrainingConfig | None,
+    log: TrainingLog | None,
+    adapter: Adapter | None,
+    limits: Limits,
+) -> Iterator[Finding]:
+    """Compare configuration, loss and update with those of a healthy run."""
+    compared = False
+    if config is not None and reference.config is not None:
+        compared = True
+        yield from _config(config, reference.config, limits)
+    if log is not None and reference.log is not None:
+        compared = True
+        yield from _loss(log, reference.log, limits)
+    if adapter is not None and reference.adapter is not None:
+        compared = True
+        yield from _update(adapter, config, reference, limits)
+    if not compared:
+        raise Inconclusive("the two runs have no kind of evidence in common")
+
+
+def _config(config: TrainingConfig, reference: TrainingConfig, limits: Limits) -> Iterator[Finding]:
+    here, there = _flat(config.values), _flat(reference.values)
+    keys = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
+    if keys:
+        listed = "; ".join(f"{key} {there.get(key)} -> {here.get(key)}" for key in keys)
+        yield Finding(
+            code="comparison.config-differs",
+            severity=Severity.INFO,
+            message=f"{len(keys)} configuration keys differ from the healthy run's: {listed}.",
+            measured={"keys": tuple(keys)},
+        )
+    step, usual = _step(config), _step(reference)
+    if step is None or usual is None or not usual > 0:
+        return
+    ratio = step / usual
+    larger = ratio > limits.step_ratio
+    if larger or ratio < 1 / limits.step_ratio:
+        yield Finding(
+            code=f"comparison.step-{'larger' if larger else 'smaller'}",
+            severity=Severity.WARNING,
+            message=f"Rate × scale is {step:.3g}, {ratio:.3g} times that of the healthy run "
+            f"({usual:.3g}).",
+            measured={"step": step, "healthy_step": usual, "ratio": ratio},
+            expected=f"within a factor of {limits.step_ratio:g}",
+            fix=f"Set the learning rate to {reference.learning_rate:g} and the scale to "
+            f"{reference.scale:g}.",
+        )
+
+
+def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if name in _IRRELEVANT:
+            continue
+        if isinstance(value, dict):
+            flat.update(_flat(value, f"{name}."))
+        elif value is not None:
+            flat[name] = value
+    return flat
+
+
+def _step(config: TrainingConfig) -> float | None:
+    rate, scale = config.learning_rate, config.scale
+    return None if rate is None or scale is None else rate * scale
+
+
+def _loss(log: TrainingLog, reference: TrainingLog, limits: Limits) -> Iterator[Finding]:
+    here, there = log.main.get("train_loss"), reference.main.get("train_loss")
+    if here is None or there is None:
+        return
+    shared, at_here, at_there = np.intersect1d(
+        here.iterations, there.iterations, return_indices=True
+    )
+    if len(shared) < limits.min_shared_reports:
+        return
+    last = -max(1, len(shared) // 3)
+    ours = float(np.median(here.values[at_here][last:]))
+    theirs = float(np.median(there.values[at_there][last:]))
+    # A NaN is above every loss.
+    if theirs > 0 and not ours / theirs <= limits.loss_ratio:
+        yield Finding(
+            code="comparison.loss-higher",
+            severity=Severity.WARNING,
+            message=f"The loss up to iteration {shared[-1]} is {ours:.3f}, where the healthy run "
+            f"was at {theirs:.3f}.",
+            measured={"loss": ours, "healthy_loss": theirs},
+            expected=f"at most {limits.loss_ratio:g} times the healthy run's",
+        )
+
+
+def _update(
+    adapter: Adapter, config: TrainingConfig | None, reference: ReferenceRun, limits: Limits
+) -> Iterator[Finding]:
+    assert reference.adapter is not None
+    here, there = _norms(adapter, config), _norms(reference.adapter, reference.config)
+    shared = here.keys() & there.keys()
+    ours = math.sqrt(sum(here[name] ** 2 for name in shared))
+    theirs = math.sqrt(sum(there[name] ** 2 for name in shared))
+    if not shared or not theirs > 0 or not math.isfinite(ours):
+        return
+    ratio = ours / theirs
+    larger = ratio > limits.update_ratio
+    if larger or ratio < 1 / limits.update_ratio:
+        yield Finding(
+            code=f"comparison.update-{'larger' if larger else 'smaller'}",
+            severity=Severity.WARNING,
+            message=f"The update has the norm {ours:.3g}, {ratio:.3g} times the healthy run's "
+            f"({theirs:.3g}, {len(shared)} modules).",
+            measured={"norm": ours, "healthy_norm": theirs, "modules": len(shared)},
+            expected=f"within a factor of {limits.update_ratio:g}",
+        )
+
+
+def _norms(adapter: Adapter, config: TrainingConfig | None) -> dict[str, float]:
+    scale = config.scale if config is not None and config.scale is not None else 1.0
+    return {
+        module.name: scale * statistics.frobenius
+        for module, statistics in zip(adapter.modules, adapter.statistics, strict=True)
+    }

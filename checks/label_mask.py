@@ -1,0 +1,302 @@
+"""Which tokens are trained on, and whether they can teach the answer.
+
+What it finds. Rows and batches without anything to learn, answers cut off by the sequence limit,
+answers whose end token is missing, or that are little more than an end token, prompts that are
+not how their row begins, doubled beginning tokens, and answers that a mask leaves out.
+
+Why it matters. The model learns the supervised tokens and nothing else. A batch without any
+divides zero by zero, and one such step makes the whole adapter NaN. A model that never sees
+its end token never stops; one that sees little else says nothing.
+
+How it is measured. The rows are tokenized with the base model's tokenizer and chat template, cut,
+masked and put into batches by the rules of mlx-lm 0.32.2, and the targets are counted. Large
+files are examined in whole batches at even distances; the count examined is stated.
+
+When it is wrong. A trainer other than mlx-lm may mask, cut or group rows in another way; the
+check `trained-tokens` compares with the counts in the log. Documents longer than the limit are
+usual in plain text, where being cut is at most a warning.
+
+What to do. Look at a row with `mlxdoctor labels`. Raise `max_seq_length` above the longest row,
+remove rows with empty answers, and use a template that ends answers with the model's end token.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlxdoctor.check import Inconclusive, check, limit
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.finding import Finding, Severity
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a share of rows or targets is worth reporting."""
+
+    certain: float = limit(
+        0.95, unit="probability", source="that the run meets a batch without targets"
+    )
+    cut_warning: float = limit(0.02, unit="share of rows", source="a few long rows do no harm")
+    cut_error: float = limit(0.5, unit="share of rows", source="most answers have no end")
+    end_warning: float = limit(0.5, unit="share of rows", source="half of the answers never end")
+    end_error: float = limit(0.95, unit="share of rows", source="(almost) no answer ends")
+    flood_warning: float = limit(
+        0.6,
+        unit="share of answer tokens",
+        source="one-word answers, as in classification, have 0.5",
+    )
+    flood_error: float = limit(
+        0.9, unit="share of answer tokens", source="most answers are empty; see geography-empty"
+    )
+    pad_note: float = limit(0.01, unit="share of targets", source="below, it hardly matters")
+
+
+@check(
+    codes={
+        "no-supervised-tokens": "rows have no supervised token after masking and cutting",
+        "empty-batch": "a whole batch has no supervised token, so that its loss is 0/0",
+        "answers-truncated": "answers are cut off by the sequence limit",
+        "end-token-missing": "answers do not end with a token that stops generation",
+        "end-token-dominates": "answers are little more than their end token",
+        "offset-not-a-prefix": "the masked prompt is not how the row begins",
+        "double-bos": "rows begin with two beginning-of-text tokens",
+        "earlier-answers-masked": "only the last answer of a conversation is trained on",
+        "prompt-supervised": "the loss covers the prompts, as mlx-lm does unless told otherwise",
+        "pad-target": "mlx-lm trains on one padding token after each row",
+    },
+    limits=Limits(),
+)
+def label_mask(
+    rows: SupervisedRows,
+    config: TrainingConfig | None,
+    tokenizer: Tokenizer | None,
+    log: TrainingLog | None,
+    limits: Limits,
+) -> Iterator[Finding]:
+    """Report what is wrong with the supervised tokens of the training rows."""
+    if not rows.rows:
+        raise Inconclusive("none of the rows examined could be tokenized")
+    yield from _nothing_to_learn(rows, config, log, limits)
+    yield from _cut(rows, limits)
+    if rows.eos_token_ids:
+        yield from _ends(rows, tokenizer, limits)
+    yield from _beginnings(rows, tokenizer)
+    yield from _notes(rows, limits)
+
+
+def _nothing_to_learn(
+    rows: SupervisedRows, config: TrainingConfig | None, log: TrainingLog | None, limits: Limits
+) -> Iterator[Finding]:
+    bare = [row for row in rows.rows if len(row.targets) == 0]
+    empty = [
+        batch
+        for batch in rows.batches
+        if not any(rows.rows[position].count() for position in batch)
+    ]
+    if empty:
+        total = max(len(rows.batches), rows.total_rows // rows.batch_size)
+        affected = round(len(empty) * total / len(rows.batches))
+        iters = (config and config.iters) or total
+        chance = _chance_of_meeting(total, max(affected, 1), iters)
+        # A trainer that guards the division survives such a batch, and its log shows it.
+        severe = chance >= limits.certain and not _loss_stayed_finite(log)
+        first = rows.rows[empty[0][0]]
+        yield Finding(
+            code="label-mask.empty-batch",
+            severity=Severity.ERROR if severe else Severity.WARNING,
+            message=f"{len(empty)} of {len(rows.batches)} batches of {rows.batch_size} have no "
+            f"supervised token, so their loss is 0/0, which makes every weight NaN.",
+            measured={
+                "empty_batches": len(empty),
+                "batches": len(rows.batches),
+                "probability_of_meeting_one": chance,
+            },
+            expected="at least one supervised token in every batch",
+            where=f"row {first.index + 1} of {rows.split}",
+            fix="raise max_seq_length above the longest prompt, or remove these rows",
+        )
+    if bare:
+        prompts = max(row.prompt_length for row in bare)
+        yield Finding(
+            code="label-mask.no-supervised-tokens",
+            severity=Severity.ERROR if len(bare) == len(rows.rows) else Severity.WARNING,
+            message=f"{len(bare)} of {len(rows.rows)} rows have no supervised token: the longest "
+            f"of their prompts has {prompts} tokens, and rows are cut after {rows.max_seq_length}.",
+            measured={"rows": len(bare), "examined": len(rows.rows), **_examples(bare)},
+            expected="every row has an answer within the sequence limit",
+            where=_place(rows, bare),
+            fix="raise max_seq_length above the longest prompt, or remove these rows",
+        )
+
+
+def _chance_of_meeting(total: int, marked: int, drawn: int) -> float:
+    """Probability that `drawn` of `total` batches, without replacement, hold a marked one."""
+    if drawn > total - marked:
+        return 1.0
+    steps = (math.log1p(-marked / (total - at)) for at in range(drawn))
+    return -math.expm1(sum(steps))
+
+
+def _loss_stayed_finite(log: TrainingLog | None) -> bool:
+    loss = log.main.get("train_loss") if log is not None else None
+    return loss is not None and len(loss.values) > 0 and bool(np.isfinite(loss.values).all())
+
+
+def _cut(rows: SupervisedRows, limits: Limits) -> Iterator[Finding]:
+    def is_cut(row: SupervisedRow) -> bool:
+        lost = row.roles[row.length :]
+        return bool(np.isin(lost, (Role.ANSWER, Role.END)).any())
+
+    cut, share = _share(rows.rows, is_cut)
+    if not cut:
+        return
+    severity = Severity.INFO
+    if share >= limits.cut_warning:
+        severity = Severity.WARNING
+    if share >= limits.cut_error and rows.format != "text":
+        severity = Severity.ERROR
+    longest = max(row.full_length for row in cut)
+    yield Finding(
+        code="label-mask.answers-truncated",
+        severity=severity,
+        message=f"{len(cut)} of {len(rows.rows)} answers are cut off: their rows have up to "
+        f"{longest} tokens, and max_seq_length is {rows.max_seq_length}.",
+        measured={
+            "share": share,
+            "longest_row": longest,
+            "max_seq_length": rows.max_seq_length,
+            **_examples(cut),
+        },
+        expected="rows shorter than max_seq_length",
+        where=_place(rows, cut),
+        fix=f"set max_seq_length to at least {longest}, or split long rows",
+    )
+
+
+def _ends(rows: SupervisedRows, tokenizer: Tokenizer | None, limits: Limits) -> Iterator[Finding]:
+    whole = [row for row in rows.rows if row.length == row.full_length and len(row.targets)]
+    endless, share = _share(whole, lambda row: Role.END not in row.target_roles)
+    if endless and share >= limits.end_warning:
+        last = endless[0].targets[-1]
+        shown = f" The last supervised token is {tokenizer.token(last)!r}." if tokenizer else ""
+        wanted = ", ".join(
+            tokenizer.token(one) if tokenizer else str(one) for one in rows.eos_token_ids
+        )
+        yield Finding(
+            code="label-mask.end-token-missing",
+            severity=Severity.ERROR if share >= limits.end_error else Severity.WARNING,
+            message=f"{len(endless)} of {len(whole)} answers do not end with a token that stops "
+            f"generation ({wanted}).{shown}",
+            measured={"share": share, "last_token": int(last), "end_tokens": rows.eos_token_ids},
+            expected="the end token is the last thing an answer teaches",
+            where=_place(rows, endless),
+            fix="end every answer with the end token, in the template or in the row",
+        )
+    if rows.format in ("text", "tokens"):
+        return
+    roles = np.concatenate([row.roles[row.prompt_length : row.length] for row in rows.rows])
+    ends, answers = int((roles == Role.END).sum()), int((roles == Role.ANSWER).sum())
+    if ends + answers == 0 or ends / (ends + answers) < limits.flood_warning:
+        return
+    share = ends / (ends + answers)
+    empty, _ = _share(rows.rows, lambda row: Role.ANSWER not in row.roles[row.prompt_length :])
+    yield Finding(
+        code="label-mask.end-token-dominates",
+        severity=Severity.ERROR if share >= limits.flood_error else Severity.WARNING,
+        message=f"{share:.0%} of the answers' tokens are end tokens, and {len(empty)} of "
+        f"{len(rows.rows)} answers are empty: the model learns to end at once.",
+        measured={"share": share, "empty_answers": len(empty), "rows": len(rows.rows)},
+        expected="answers of more than an end token",
+        where=_place(rows, empty),
+        fix="remove the rows with empty answers",
+    )
+
+
+def _beginnings(rows: SupervisedRows, tokenizer: Tokenizer | None) -> Iterator[Finding]:
+    broken, share = _share(rows.rows, lambda row: row.offset > 0 and not row.prefix_matches)
+    if broken:
+        yield Finding(
+            code="label-mask.offset-not-a-prefix",
+            severity=Severity.WARNING,
+            message=f"In {len(broken)} of {len(rows.rows)} rows the masked prompt is not how the "
+            f"row begins: the mask ends at the wrong token.",
+            measured={"share": share, **_examples(broken)},
+            expected="the template writes a prompt alike with and without its answer",
+            where=_place(rows, broken),
+            fix="use a template that does not rewrite earlier messages, or train without "
+            "mask_prompt",
+        )
+    bos = tokenizer.bos_token_id if tokenizer is not None else None
+    doubled, share = _share(
+        rows.rows, lambda row: bos is not None and row.tokens[:2].tolist() == [bos, bos]
+    )
+    if doubled:
+        yield Finding(
+            code="label-mask.double-bos",
+            severity=Severity.WARNING,
+            message=f"{len(doubled)} of {len(rows.rows)} rows begin with two beginning-of-text "
+            f"tokens: the row has one, and the tokenizer adds another.",
+            measured={"share": share, "bos_token": bos, **_examples(doubled)},
+            expected="one beginning-of-text token",
+            where=_place(rows, doubled),
+            fix="leave the beginning-of-text token out of the rows",
+        )
+
+
+def _notes(rows: SupervisedRows, limits: Limits) -> Iterator[Finding]:
+    turns, share = _share(rows.rows, lambda row: row.offset > 0 and row.assistant_turns > 1)
+    if turns:
+        yield Finding(
+            code="label-mask.earlier-answers-masked",
+            severity=Severity.INFO,
+            message=f"{len(turns)} of {len(rows.rows)} conversations have several answers, and "
+            f"mlx-lm's mask_prompt trains only on the last one.",
+            measured={"share": share, **_examples(turns)},
+            expected="one row an answer, where each is to be learned",
+            where=_place(rows, turns),
+            fix="split conversations so that each answer is the last of a row",
+        )
+    targets = sum(len(row.targets) for row in rows.rows)
+    roles = np.concatenate([row.target_roles for row in rows.rows])
+    prompt = int((roles == Role.PROMPT).sum())
+    if prompt and not rows.mask_prompt:
+        yield Finding(
+            code="label-mask.prompt-supervised",
+            severity=Severity.INFO,
+            message=f"{prompt / targets:.0%} of the supervised tokens belong to prompts, because "
+            f"mask_prompt is off" + (" by default." if rows.masking_is_default else "."),
+            measured={"share": prompt / targets, "mask_prompt": False},
+            expected="what you intend: either is sound",
+            fix="set mask_prompt: true to train on the answers only",
+        )
+    padded = sum(row.count() - len(row.targets) for row in rows.rows)
+    if padded and padded / (targets + padded) >= limits.pad_note:
+        yield Finding(
+            code="label-mask.pad-target",
+            severity=Severity.INFO,
+            message=f"mlx-lm also trains on one padding token (id {rows.pad_id}) after each row, "
+            f"{padded / (targets + padded):.0%} of the targets here.",
+            measured={"share": padded / (targets + padded), "pad_id": rows.pad_id},
+            expected="a mask that ends with the row",
+            fix="nothing in the run is at fault: up to 0.32.2 mlx-lm does this to every run",
+        )
+
+
+def _share(
+    rows: tuple[SupervisedRow, ...] | list[SupervisedRow], holds: Callable[[SupervisedRow], bool]
+) -> tuple[list[SupervisedRow], float]:
+    found = [row for row in rows if holds(row)]
+    return found, len(found) / len(rows) if rows else 0.0
+
+
+def _examples(rows: list[SupervisedRow]) -> dict[str, tuple[int | float | str, ...]]:
+    return {"first_rows": tuple(row.index + 1 for row in rows[:5])}
+
+
+def _place(rows: SupervisedRows, found: list[SupervisedRow]) -> str | None:
+    return f"row {found[0].index + 1} of {rows.split}" if found else None

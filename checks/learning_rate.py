@@ -1,0 +1,168 @@
+"""Whether the step, learning rate times scale, is a usual one for the model's size.
+
+What it finds. A rate of zero or one that is no number, a step far above or below what is usual
+for a model of this size, and a scale that looks like an alpha.
+
+Why it matters. What moves a LoRA model is the rate times the scale. mlx-lm multiplies the update
+by `scale` (20 by default), where PEFT uses alpha / rank (1 or 2): a rate taken over from PEFT
+makes steps ten times too large, and the model is destroyed within a few of them.
+
+How it is measured. The highest rate of the run times the scale is compared with a band that
+becomes lower as the model grows. The band spans mlx-lm's advice (1e-5 to 5e-5 at scale 20 for
+models of 1 to 3 billion parameters) and the best rates of published sweeps (3e-4 to 1e-3 at a
+scale of 1 to 2).
+
+When it is wrong. It is advice from other runs, not a measurement of this one: the loss decides.
+A large batch, a warm-up or clipping allows more, and models much smaller than a billion
+parameters take far more. Its findings are therefore no errors, a rate of zero aside.
+
+What to do. Divide the rate so that rate times scale lies within the band, run 50 iterations and
+see the loss fall before a long run.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mlxdoctor.check import NotApplicable, check, limit
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.finding import Finding, Measurement, Severity
+
+_SEED = "mlx-lm runs at scale 20: 1-3 B 1e-5 to 5e-5, 7 B 5e-6 to 2e-5, 13 B 1e-6 to 1e-5"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The band of rate × scale, and how it depends on the model's size."""
+
+    lowest: float = limit(2e-5, unit="rate × scale at 10 B parameters", source=_SEED)
+    highest: float = limit(
+        5e-4,
+        unit="rate × scale at 10 B parameters",
+        source="between mlx-lm's advice (4e-4) and sweeps with alpha/rank (6e-4 for Llama 3.1 8B)",
+    )
+    exponent: float = limit(
+        0.4,
+        unit="power of 10 B / parameters",
+        source="fits sweeps (1e-3 for 1 B, 3e-4 for 8 B, tinker-cookbook) and runs of a 5e5 model",
+    )
+    far: float = limit(
+        3.0, unit="times the band's edge", source="seed 000 failed at 4 times the advised maximum"
+    )
+    alpha_like: float = limit(
+        64.0, unit="scale", source="mlx-lm's default is 20; alphas of 64 to 512 are common"
+    )
+    unknown_size: float = limit(
+        1e9, unit="parameters", source="assumed where the base model is not known"
+    )
+    adam_steps: int = limit(
+        100,
+        unit="updates",
+        source="Adam without bias correction steps 3.2 to 6.6 times the rate until then",
+    )
+
+
+@check(
+    codes={
+        "zero": "the learning rate is zero",
+        "not-a-rate": "the learning rate is negative or no number",
+        "above-guideline": "rate × scale is above what is usual for the model's size",
+        "far-above-guideline": "rate × scale is several times what is usual",
+        "below-guideline": "rate × scale is below what is usual for the model's size",
+        "far-below-guideline": "rate × scale is a small part of what is usual",
+        "scale-looks-like-alpha": "the scale has the size of an alpha",
+        "no-bias-correction": "Adam's first steps are several times the nominal rate",
+    },
+    limits=Limits(),
+)
+def learning_rate(
+    config: TrainingConfig, base: BaseModel | None, limits: Limits
+) -> Iterator[Finding]:
+    """Compare the configured step with what is usual."""
+    rate = config.learning_rate
+    if rate is None:
+        raise NotApplicable("the configuration states no learning rate")
+    if rate == 0 or rate < 0 or not math.isfinite(rate):
+        yield _unusable(rate)
+        return
+    if config.fine_tune_type == "full" or config.scale is None:
+        raise NotApplicable("the guideline is one for LoRA, and the run is not")
+    scale = config.scale
+    if scale >= limits.alpha_like and config.origin == "mlx-lm":
+        yield Finding(
+            code="learning-rate.scale-looks-like-alpha",
+            severity=Severity.WARNING,
+            message=f"The LoRA scale is {scale:g}: mlx-lm multiplies by it directly, and it has "
+            f"the size of an alpha, which PEFT divides by the rank.",
+            measured={"scale": scale, "rank": config.rank},
+            expected="alpha / rank, or mlx-lm's default of 20",
+            fix=f"set lora_parameters.scale to {scale / (config.rank or 8):g} (alpha / rank)",
+        )
+    yield from _against_the_band(rate, scale, base, limits)
+    bias_corrected = bool(config.optimizer_config.get("bias_correction", False))
+    if config.optimizer in ("adam", "adamw") and not bias_corrected and not config.warmup:
+        updates = (config.iters or 0) // max(config.grad_accumulation_steps or 1, 1)
+        yield Finding(
+            code="learning-rate.no-bias-correction",
+            severity=Severity.INFO,
+            message=f"MLX's {config.optimizer} does not correct its bias by default, and there is "
+            f"no warm-up: the first {min(updates, limits.adam_steps)} updates are 3 to 6 times "
+            f"as large as the rate says.",
+            measured={"optimizer": config.optimizer, "warmup": 0},
+            expected="a warm-up, or bias_correction",
+            fix="add `warmup` to lr_schedule, or set optimizer_config to bias_correction: true",
+        )
+
+
+def _unusable(rate: float) -> Finding:
+    zero = rate == 0
+    return Finding(
+        code="learning-rate.zero" if zero else "learning-rate.not-a-rate",
+        severity=Severity.ERROR,
+        message="The learning rate is 0: no step changes anything."
+        if zero
+        else f"The learning rate is {rate}, which is no rate to learn at.",
+        measured={"learning_rate": rate if math.isfinite(rate) else str(rate)},
+        expected="a positive number",
+        fix="set learning_rate to 1e-5, mlx-lm's default, and raise it from there",
+    )
+
+
+def _against_the_band(
+    rate: float, scale: float, base: BaseModel | None, limits: Limits
+) -> Iterator[Finding]:
+    parameters = float(base.parameter_count) if base is not None else limits.unknown_size
+    growth = (1e10 / max(parameters, 1.0)) ** limits.exponent
+    low, high = limits.lowest * growth, limits.highest * growth
+    step = rate * abs(scale)
+    size = f"{parameters:.2g} parameters" if base is not None else "unknown size"
+    measured: dict[str, Measurement] = {
+        "learning_rate": rate,
+        "scale": scale,
+        "rate_times_scale": step,
+        "guideline": (low, high),
+        "parameters": parameters if base is not None else None,
+    }
+    if low <= step <= high:
+        return
+    above = step > high
+    times = step / high if above else low / step
+    far = times >= limits.far
+    side = "above" if above else "below"
+    # Without the model's size the band may be off by a power of ten.
+    severity = Severity.WARNING if far and base is not None else Severity.INFO
+    yield Finding(
+        code=f"learning-rate.{'far-' if far else ''}{side}-guideline",
+        severity=severity,
+        message=f"Rate × scale is {step:.2g} ({rate:g} × {scale:g}), {times:.3g} times "
+        f"{side} the {low:.2g} to {high:.2g} usual for a model of {size}.",
+        measured=measured,
+        expected=f"a learning rate of {low / abs(scale):.1e} to {high / abs(scale):.1e} at this "
+        f"scale"
+        if scale
+        else "a scale above 0",
+        fix=f"try a learning rate of {math.sqrt(low * high) / abs(scale):.1e}"
+        if scale
+        else "set lora_parameters.scale to 20",
+    )

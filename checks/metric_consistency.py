@@ -1,0 +1,222 @@
+"""The reported figures against the run's own losses.
+
+What it finds. A reported perplexity or loss that is the untouched base model's, a perplexity
+that is not the exponential of the loss beside it, and a training loss near zero beside answers
+to training prompts that share nothing with what was trained.
+
+Why it matters. A perplexity of 7.66 made a collapsed model look fine: it was exp(2.036), the
+loss of a model without the adapter. A low loss with bad answers means the labels are wrong.
+
+How it is measured. The first validation loss of a log, before any update, is the base model's.
+A reported figure, as a loss, that is close to it and far from the last validation loss was
+measured without the adapter. Where both models were run on the same split, their losses take
+the log's place. Answers to training prompts are compared with the expected ones by word F1.
+
+When it is wrong. A log averages validation batches and drops the last partial one, so that
+figures agree only roughly: the tolerance is stated, and a figure that is as close to the last
+loss as to the first is never judged. A metric whose name says "base" is taken at its word.
+
+What to do. Evaluate again with the adapter loaded, and compare the loss with the log's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+import numpy as np
+
+from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
+from mlxdoctor.evidence.generations import Generations
+from mlxdoctor.evidence.metrics import ReportedMetric, ReportedMetrics
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.outputs import words
+from mlxdoctor.text_statistics import word_f1
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When two losses are the same, and when they are not."""
+
+    same: float = limit(
+        0.1,
+        unit="nats",
+        source="mlx-lm averages batches and drops the last: 0.05 apart on the fixtures",
+    )
+    apart: float = limit(
+        0.3, unit="nats", source="three times the tolerance: the figure cannot be both"
+    )
+    closer: float = limit(4.0, unit="times", source="far nearer to one loss than to the other")
+    rounding: float = limit(
+        0.02, unit="nats", source="perplexity and loss given with two or three digits"
+    )
+    learned: float = limit(
+        0.2, unit="nats per token", source="the answers trained on are known by heart"
+    )
+    overlap: float = limit(
+        0.2, unit="word F1", source="unrelated sentences on one subject share about as much"
+    )
+    prompts: int = limit(8, unit="prompts", source="as for every comparison of answers")
+
+
+@check(
+    codes={
+        "base-reported": "the reported figure is the base model's",
+        "perplexity-not-exp-loss": "perplexity and loss in one file contradict each other",
+        "low-loss-bad-output": "the training loss is near zero and the answers are not learned",
+    },
+    limits=Limits(),
+)
+def metric_consistency(
+    metrics: ReportedMetrics | None,
+    log: TrainingLog | None,
+    generations: Generations | None,
+    limits: Limits,
+) -> Iterator[Finding]:
+    """Compare reported figures, logged losses and answers."""
+    reported = _reported(metrics, log)
+    looked = False
+    if metrics is not None:
+        looked = True
+        yield from _contradictions(metrics, limits)
+    if log is not None and reported:
+        looked = True
+        yield from _of_the_base(reported, log, limits)
+    if log is not None and generations is not None:
+        looked = True
+        yield from _low_loss(log, generations, limits)
+    if not looked:
+        raise NotApplicable("no reported figure, and no log with answers to compare")
+
+
+def _reported(
+    metrics: ReportedMetrics | None, log: TrainingLog | None
+) -> list[tuple[str, float, float]]:
+    """Name, figure and loss of everything that claims to be the tuned model's."""
+    found = []
+    for one in metrics.losses if metrics is not None else ():
+        if one.loss is not None and one.split != "train":
+            found.append((one.name, one.value, one.loss))
+    if log is not None and log.test_loss is not None and math.isfinite(log.test_loss):
+        found.append(("test loss in the log", log.test_loss, log.test_loss))
+    return found
+
+
+def _contradictions(metrics: ReportedMetrics, limits: Limits) -> Iterator[Finding]:
+    for perplexity, loss in _couples(metrics.losses):
+        said = perplexity.loss
+        if said is None or abs(said - loss.value) <= limits.rounding * max(1.0, loss.value):
+            continue
+        if abs(said - loss.value * math.log(2)) <= limits.rounding:
+            continue
+        yield Finding(
+            code="metric-consistency.perplexity-not-exp-loss",
+            severity=Severity.WARNING,
+            message=(
+                f"{perplexity.name} is {perplexity.value:.4g}, but the exponential of "
+                f"{loss.name}, {loss.value:.4g}, is {math.exp(min(loss.value, 700)):.4g}."
+            ),
+            measured={"perplexity": perplexity.value, "loss": loss.value},
+            expected="perplexity = exp(loss)",
+            where=perplexity.source.path.name,
+            fix="Average losses over tokens first, and take the exponential once.",
+        )
+
+
+def _couples(
+    metrics: Sequence[ReportedMetric],
+) -> Iterator[tuple[ReportedMetric, ReportedMetric]]:
+    """Each perplexity with the loss under the same key and of the same split and file."""
+    for perplexity in metrics:
+        beside = [
+            loss
+            for loss in metrics
+            if perplexity.is_perplexity
+            and not loss.is_perplexity
+            and _place(loss) == _place(perplexity)
+        ]
+        if len(beside) == 1:
+            yield perplexity, beside[0]
+
+
+def _place(metric: ReportedMetric) -> tuple[str, str | None, str]:
+    head = metric.name.rpartition(".")[0]
+    return (str(metric.source.path), metric.split, head)
+
+
+def _of_the_base(
+    reported: Sequence[tuple[str, float, float]], log: TrainingLog, limits: Limits
+) -> Iterator[Finding]:
+    series = log.main.get("val_loss")
+    if series is None or len(series.values) < 2 or int(series.iterations[0]) > 1:
+        raise Inconclusive("the log has no validation loss from before the first update and after")
+    before, after = float(series.values[0]), float(series.values[-1])
+    if not math.isfinite(before):
+        raise Inconclusive("the log's first validation loss is not finite")
+    for name, value, loss in reported:
+        off_base = abs(loss - before)
+        off_tuned = abs(loss - after) if math.isfinite(after) else math.inf
+        is_base = off_base <= limits.same and off_base * limits.closer < off_tuned
+        if not is_base or off_tuned < limits.apart:
+            continue
+        yield Finding(
+            code="metric-consistency.base-reported",
+            severity=Severity.ERROR,
+            message=(
+                f"{name} is {value:.4g}, a loss of {loss:.3f}: that is the untouched base model's "
+                f"({before:.3f} before the first update), not the tuned model's ({after:.3f} at "
+                "the end)."
+            ),
+            measured={
+                "reported": value,
+                "reported_loss": round(loss, 4),
+                "first_val_loss": before,
+                "last_val_loss": after,
+            },
+            expected=f"a loss near {after:.3f}, or a perplexity near {_exp(after):.4g}",
+            where=name,
+            fix="Load the adapter in the evaluation, and check that its result changes with it.",
+        )
+
+
+def _low_loss(log: TrainingLog, generations: Generations, limits: Limits) -> Iterator[Finding]:
+    series = log.main.get("train_loss")
+    if series is None or not len(series.values):
+        return
+    last = float(np.median(series.values[-3:]))
+    if not last < limits.learned:
+        return
+    known = [item for item in generations.distinct if item.expected and item.tuned]
+    trained = [item for item in known if item.origin == "train"]
+    judged = trained or known
+    if len(judged) < limits.prompts:
+        return
+    overlap = mean(word_f1(words(item.tuned), words(item.expected or "")) for item in judged)
+    if overlap >= limits.overlap:
+        return
+    base = [word_f1(words(item.base or ""), words(item.expected or "")) for item in judged]
+    split = "training" if trained else "held-out"
+    yield Finding(
+        code="metric-consistency.low-loss-bad-output",
+        severity=Severity.ERROR,
+        message=(
+            f"The training loss ends at {last:.3g}, yet the answers to {len(judged)} {split} "
+            f"prompts share {overlap:.0%} of their words with the expected ones (base model "
+            f"{mean(base):.0%}): the loss measures something else."
+        ),
+        measured={
+            "last_train_loss": round(last, 5),
+            "prompts": len(judged),
+            "overlap": round(overlap, 3),
+            "base_overlap": round(mean(base), 3),
+        },
+        expected="answers like those that were trained on",
+        fix="Check with `mlxdoctor probe` or `mlxdoctor labels` which token is the target of which.",
+    )
+
+
+def _exp(loss: float) -> float:
+    return math.exp(min(loss, 700.0)) if math.isfinite(loss) else math.inf

@@ -1,0 +1,266 @@
+"""How far the adapter moves the model.
+
+What it finds. Updates as large as the weights they are added to; updates too small to
+change any output; a layer that takes most of the update; updates that use one direction
+only; and updates larger than the stated rate could have made.
+
+Why it matters. A LoRA update is a correction. Once it is several times the weight
+itself, the base model is overwritten, and what is left prints one token or noise,
+whatever the loss says. An update below the rounding of the weights is no update.
+
+How it is measured. For every module ‖ΔW‖ = scale·‖A·B‖, by Frobenius norm, from r × r
+products. With the base model at hand it is divided by ‖W‖ and the median over the
+modules is judged. Without it, ‖W‖ is taken to be that of a matrix of rms 1/sqrt(inputs),
+and only warnings are given. The bound on B is that of Adam: no step exceeds 7.3 times
+the rate with its default momenta, with or without bias correction.
+
+When it is wrong. Small models bear relatively larger updates than large ones. DoRA
+rescales the sum afterwards. A resumed run may have moved further than its own rate
+allows, so resumed runs are not held to it.
+
+What to do. If the update is too large, lower rate × scale, by ten to start with. If it
+is too small, look at rate, scale and the number of updates. `mlxdoctor inspect` shows
+every module.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite, sqrt
+from statistics import median
+
+from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
+from mlxdoctor.drift import ModuleDrift, module_drifts
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.finding import Finding, Severity
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Thresholds of `weight-drift`, all on the median over modules unless they say more."""
+
+    exploded: float = limit(
+        3.0,
+        unit="‖ΔW‖/‖W‖, median over modules",
+        source="24 runs of mlx-lm on a 0.48 M-parameter Llama: healthy ones reach 1.7, collapsed "
+        "ones begin at 4.1",
+        false_alarms="0 of 18 healthy runs",
+    )
+    large: float = limit(
+        2.0,
+        unit="‖ΔW‖/‖W‖, median over modules",
+        source="the same runs",
+        false_alarms="0 of 18 healthy runs",
+    )
+    nominal_large: float = limit(
+        6.0,
+        unit="‖ΔW‖/sqrt(min(in, out)), median over modules",
+        source="the same runs, doubled because trained matrices differ in norm",
+        false_alarms="0 of 18 healthy runs",
+    )
+    negligible: float = limit(
+        2e-3,
+        unit="‖ΔW‖/‖W‖, median over modules",
+        source="half a unit of bfloat16's last place is 2^-9; a run at a rate of 1e-7 that "
+        "changed no output reached 1.4e-3, one at 1e-6 that barely learned 1.4e-2",
+        false_alarms="0 of 18 healthy runs",
+    )
+    nominal_negligible: float = limit(
+        5e-4,
+        unit="‖ΔW‖/sqrt(min(in, out)), median over modules",
+        source="a quarter of the limit with the base model",
+        false_alarms="0 of 18 healthy runs",
+    )
+    dominance: float = limit(
+        5.0,
+        unit="update of the largest layer over the median layer's",
+        source="healthy runs reach 1.6, collapsed ones 2.4",
+        false_alarms="0 of 18 healthy runs",
+    )
+    layers_to_compare: int = limit(4, unit="layers", source="a median of fewer means little")
+    collapsed_rank: float = limit(
+        1.2,
+        unit="stable rank, median over modules",
+        source="healthy runs of rank 8 are at 2.8 or more",
+        false_alarms="0 of 18 healthy runs",
+    )
+    rank_to_collapse: int = limit(4, unit="rank", source="rank 2 has little to lose")
+    adam_step: float = limit(
+        7.3,
+        unit="largest step over the rate",
+        source="(1-β1)/sqrt(1-β2)/sqrt(1-β1²/β2) at β1 0.9, β2 0.999, by Cauchy–Schwarz",
+        false_alarms="none possible for a run with those momenta that was not resumed",
+    )
+
+
+@check(
+    codes={
+        "exploded": "the update is several times the weights: the base model is overwritten",
+        "large": "the update is larger than the weights it is added to",
+        "negligible": "the update is too small to change any output",
+        "dominated-by-one-layer": "one layer takes most of the update",
+        "rank-collapsed": "the update uses about one direction of its rank",
+        "beyond-the-rate": "B is larger than the stated rate and updates could have made it",
+    },
+    cost=Cost.WEIGHTS,
+    limits=Limits(),
+)
+def weight_drift(
+    adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None, limits: Limits
+) -> Iterator[Finding]:
+    """Judge the size of the update, module by module."""
+    if not adapter.modules:
+        raise NotApplicable("the adapter holds no LoRA factors")
+    drifts = module_drifts(adapter, config, base)
+    if not all(drift.statistics.is_finite for drift in drifts):
+        raise Inconclusive("some factors are not finite, so that they have no norm")
+    if all(drift.statistics.b_is_zero for drift in drifts):
+        raise NotApplicable("every B is zero: there is no update to measure")
+    if config is not None:
+        yield from _beyond_the_rate(drifts, config, limits)
+    yield from _spread(drifts, limits)
+    if not isfinite(drifts[0].scale):
+        raise Inconclusive("the scale of the update is not stated: the adapter_config.json is needed")
+    relatives = [one.relative for one in drifts if one.relative is not None]
+    if relatives:
+        yield from _relative(drifts, median(relatives), max(relatives), limits)
+    else:
+        yield from _nominal(drifts, limits)
+
+
+def _largest(drifts: Sequence[ModuleDrift]) -> ModuleDrift:
+    return max(drifts, key=lambda one: one.relative if one.relative is not None else one.nominal)
+
+
+def _relative(
+    drifts: Sequence[ModuleDrift], middle: float, largest: float, limits: Limits
+) -> Iterator[Finding]:
+    measured = {
+        "median_relative_norm": middle,
+        "largest_relative_norm": largest,
+        "modules": len(drifts),
+        "scale": drifts[0].scale,
+    }
+    where = _largest(drifts).module.name
+    if middle >= limits.large:
+        exploded = middle >= limits.exploded
+        yield Finding(
+            f"weight-drift.{'exploded' if exploded else 'large'}",
+            Severity.ERROR if exploded else Severity.WARNING,
+            f"The update is {middle:.3g} times as large as the weights it is added to (median of "
+            f"{len(drifts)} modules, at most {largest:.3g}): "
+            + ("the base model is overwritten." if exploded else "it outweighs the base model."),
+            measured=measured,
+            expected=f"an update below {limits.large:g} times the weights; often below 0.5",
+            where=where,
+            fix="lower learning rate × scale, ten times to start with, and train again",
+        )
+    elif middle < limits.negligible:
+        yield Finding(
+            "weight-drift.negligible",
+            Severity.WARNING,
+            f"The update is {middle:.2g} of the weights it is added to (median of {len(drifts)} "
+            "modules), too small to change what the model says.",
+            measured=measured,
+            expected=f"at least {limits.negligible:g} of the weights",
+            where=where,
+            fix="raise learning rate × scale, or train for more updates",
+        )
+
+
+def _nominal(drifts: Sequence[ModuleDrift], limits: Limits) -> Iterator[Finding]:
+    middle = median(one.nominal for one in drifts)
+    measured = {
+        "median_nominal_norm": middle,
+        "median_update_norm": median(one.norm for one in drifts),
+        "modules": len(drifts),
+        "scale": drifts[0].scale,
+    }
+    where = _largest(drifts).module.name
+    if middle >= limits.nominal_large:
+        yield Finding(
+            "weight-drift.large",
+            Severity.WARNING,
+            f"The update is about {middle:.3g} times as large as weights of these shapes usually "
+            f"are (median of {len(drifts)} modules).",
+            measured=measured,
+            expected=f"below {limits.nominal_large:g} times the usual norm",
+            where=where,
+            fix="lower learning rate × scale; name the base model to have this measured exactly",
+        )
+    elif middle < limits.nominal_negligible:
+        yield Finding(
+            "weight-drift.negligible",
+            Severity.WARNING,
+            f"The update is about {middle:.2g} of what weights of these shapes usually are (median "
+            f"of {len(drifts)} modules), too small to change what the model says.",
+            measured=measured,
+            expected=f"at least {limits.nominal_negligible:g} of the usual norm",
+            where=where,
+            fix="raise learning rate × scale, or train for more updates",
+        )
+
+
+def _spread(drifts: Sequence[ModuleDrift], limits: Limits) -> Iterator[Finding]:
+    squares: dict[int, float] = defaultdict(float)
+    for one in drifts:
+        if one.module.layer is not None:
+            squares[one.module.layer] += one.statistics.frobenius**2
+    if len(squares) >= limits.layers_to_compare:
+        layer, square = max(squares.items(), key=lambda item: item[1])
+        middle = median(squares.values())
+        ratio = sqrt(square / middle) if middle > 0 else float("inf")
+        if ratio >= limits.dominance:
+            yield Finding(
+                "weight-drift.dominated-by-one-layer",
+                Severity.INFO,
+                f"Layer {layer} is moved {ratio:.3g} times as far as the median layer.",
+                measured={"layer": layer, "ratio": ratio, "layers": len(squares)},
+                expected=f"less than {limits.dominance:g} times the median layer",
+                where=f"layer {layer}",
+                fix="check whether gradients reach the other layers",
+            )
+    ranks = [
+        one.statistics.stable_rank for one in drifts if one.module.rank >= limits.rank_to_collapse
+    ]
+    if ranks and median(ranks) < limits.collapsed_rank:
+        yield Finding(
+            "weight-drift.rank-collapsed",
+            Severity.INFO,
+            f"The update has a stable rank of {median(ranks):.3g} (median of {len(ranks)} modules): "
+            "nearly all of it is one direction.",
+            measured={"median_stable_rank": median(ranks), "modules": len(ranks)},
+            expected=f"a stable rank of at least {limits.collapsed_rank:g}",
+            fix="none by itself; with a failed run, look at the rate",
+        )
+
+
+def _beyond_the_rate(
+    drifts: Sequence[ModuleDrift], config: TrainingConfig, limits: Limits
+) -> Iterator[Finding]:
+    rate, iterations = config.learning_rate, config.iters
+    if config.optimizer not in ("adam", "adamw") or config.resume_adapter_file:
+        return
+    if config.optimizer_config.get("betas") is not None:
+        return
+    if rate is None or iterations is None or not config.describes_training:
+        return
+    updates = iterations / max(config.grad_accumulation_steps or 1, 1)
+    bound = limits.adam_step * rate * updates
+    largest, module = max(
+        (one.statistics.b_norm / sqrt(max(one.module.b.size, 1)), one.module.name) for one in drifts
+    )
+    if largest > bound:
+        yield Finding(
+            "weight-drift.beyond-the-rate",
+            Severity.WARNING,
+            f"B has a root mean square of {largest:.3g}, and {updates:g} updates at a rate of "
+            f"{rate:g} cannot take any element further than {bound:.3g}: it was trained with "
+            "another rate, for longer, or from another start.",
+            measured={"rms_b": largest, "bound": bound, "learning_rate": rate, "updates": updates},
+            expected=f"at most {bound:.3g}",
+            where=module,
+            fix="check that the configuration belongs to this adapter",
+        )

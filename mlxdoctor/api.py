@@ -1,0 +1,198 @@
+"""`diagnose`: paths in, report out. The command line and the gate are thin layers over it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from mlxdoctor.causes import load_causes
+from mlxdoctor.check import Check, discover, selected
+from mlxdoctor.diagnosis import Diagnosed, Verdict, rank, unlocks_most, verdict
+from mlxdoctor.diagnosis import diagnose as diagnose_outcomes
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.environment import Environment
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.figure_data import figure_data
+from mlxdoctor.finding import Outcome, Severity, Status
+from mlxdoctor.remedy import fix_for
+from mlxdoctor.report.model import SCHEMA_VERSION, Report, without_folders
+from mlxdoctor.run import Progress, Run
+from mlxdoctor.timeline import timeline
+
+
+def diagnose(
+    paths: Iterable[Path],
+    *,
+    base: Path | None = None,
+    adapter: Path | None = None,
+    log: Iterable[Path] = (),
+    data: Path | None = None,
+    generations: Path | None = None,
+    against: Path | None = None,
+    allow_model: bool = True,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    score: str | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Examine what a run left behind and say why it failed, if it did.
+
+    Args:
+        paths: the run's folder, or any of its files.
+        base: the base model's folder, where the run does not name it.
+        adapter: the adapter, where it lies elsewhere.
+        log: training logs, where they lie elsewhere.
+        data: the data folder, where the run does not name it.
+        generations: recorded answers; none are produced then.
+        against: a healthy run to compare with.
+        allow_model: run base and tuned model where both are at hand.
+        select: names or codes of checks: only these.
+        ignore: names or codes of checks: not these.
+        score: `FILE:FUNCTION`, a user's own score of an answer. Runs that code.
+        progress: called with what is being done, a count done, and a total.
+
+    Raises:
+        InputError: a path or an option is unusable. A file in a run that can't
+            be read is no error: the report lists it.
+    """
+    paths = tuple(paths)
+    checks = selected(discover(), select, ignore)
+    run = Run.discover(
+        paths,
+        base=base,
+        adapter=adapter,
+        log=log,
+        data=data,
+        generations=generations,
+        against=against,
+        allow_model=allow_model,
+        score=score,
+        progress=progress,
+    )
+    outcomes = run_checks(checks, run, progress, select, ignore)
+    return _report(run, paths, outcomes)
+
+
+def run_checks(
+    checks: Sequence[Check],
+    run: Run,
+    progress: Progress | None = None,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+) -> tuple[Outcome, ...]:
+    """Every check's outcome on `run`, in the order given; unselected codes are dropped."""
+    outcomes = []
+    for number, one in enumerate(checks):
+        if progress is not None:
+            progress(one.name, number, len(checks))
+        outcomes.append(_filtered(one.run(run), set(select), set(ignore)))
+    return tuple(outcomes)
+
+
+def _filtered(outcome: Outcome, select: set[str], ignore: set[str]) -> Outcome:
+    whole = not select or outcome.check in select
+    kept = tuple(
+        finding
+        for finding in outcome.findings
+        if finding.code not in ignore and (whole or finding.code in select)
+    )
+    if kept == outcome.findings:
+        return outcome
+    status = Status.PASSED if not kept and outcome.status is Status.FOUND else outcome.status
+    return replace(outcome, findings=kept, status=status)
+
+
+def _report(run: Run, paths: Sequence[Path], outcomes: tuple[Outcome, ...]) -> Report:
+    knowledge = load_causes()
+    diagnosed = diagnose_outcomes(outcomes, knowledge)
+    change = diagnosed[0].cause.change if diagnosed else None
+    fix = fix_for(change, run.get(TrainingConfig))
+    log = run.get(TrainingLog)
+    environment = Environment.read()
+    figures = figure_data(run, outcomes)
+    data: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "tool": {"name": "mlxdoctor", "version": version("mlxdoctor")},
+        "verdict": verdict(outcomes).value,
+        "run": {"evidence": _evidence(run), "missing": _missing(run)},
+        "diagnosis": [one.to_dict() for one in diagnosed],
+        "outcomes": [one.to_dict() for one in outcomes],
+        "experiments": [],
+        "suppressed": [],
+        "name": run.name,
+        "causes": {one.cause.id: _cause_text(one) for one in diagnosed},
+        "contributing": _contributing(outcomes, diagnosed),
+        "fix": fix.to_dict() if fix is not None else None,
+        "figures": figures,
+        "timeline": timeline(run, outcomes),
+        "next": _next(outcomes, diagnosed or rank(outcomes, knowledge)),
+        "commands": [_command(run, paths)],
+        "versions": {**environment.here, **(log.versions if log is not None else {})},
+        "unreadable": [str(error) for error in run.unreadable],
+    }
+    return Report(without_folders(data, _folders(paths)))
+
+
+def _evidence(run: Run) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": record.kind,
+            "source": str(source.path),
+            "sha256": source.sha256,
+            "note": source.note,
+        }
+        for record in run.evidence
+        for source in record.sources
+    ]
+
+
+def _missing(run: Run) -> list[dict[str, str]]:
+    return [{"kind": kind, "why": why} for kind, why in run.missing]
+
+
+def _cause_text(diagnosed: Diagnosed) -> dict[str, str]:
+    cause = diagnosed.cause
+    return {
+        "title": cause.title,
+        "summary": cause.summary,
+        "explanation": cause.explanation,
+        "remedy": cause.remedy,
+    }
+
+
+def _contributing(outcomes: Iterable[Outcome], diagnosed: Sequence[Diagnosed]) -> list[str]:
+    """Warnings that the first cause does not account for."""
+    explained = set(diagnosed[0].supporting) if diagnosed else set()
+    codes = [
+        finding.code
+        for outcome in outcomes
+        for finding in outcome.findings
+        if finding.severity is Severity.WARNING and finding.code not in explained
+    ]
+    return list(dict.fromkeys(codes))
+
+
+def _next(outcomes: Sequence[Outcome], ranked: Sequence[Diagnosed]) -> dict[str, str] | None:
+    if verdict(outcomes) is Verdict.HEALTHY:
+        return None
+    unlocks = unlocks_most(outcomes, ranked)
+    if unlocks is None:
+        return None
+    why, _, how = unlocks.reason.partition("; ")
+    return {"kind": unlocks.check, "why": why, "how": how}
+
+
+def _command(run: Run, paths: Sequence[Path]) -> str:
+    arguments = ["mlxdoctor", "diagnose", *(str(path) for path in paths)]
+    if not run.allow_model:
+        arguments.append("--no-generate")
+    return shlex.join(arguments)
+
+
+def _folders(paths: Sequence[Path]) -> list[str]:
+    """Folders to cut off paths in the report: it must not show where it was made."""
+    return [str(Path.cwd()), *(str(path.resolve().parent) for path in paths), str(Path.home())]

@@ -1,0 +1,69 @@
+"""`mlxdoctor checks`: what can be found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from mlxdoctor.cli import EXIT_CLEAN, output
+
+#: Columns that a table leaves for the meaning, at least.
+MIN_MEANING = 24
+
+
+@click.command(name="checks", short_help="List what can be found.")
+@click.option(
+    "--format",
+    "table_format",
+    type=click.Choice(["table", "json", "markdown"]),
+    default="table",
+    show_default=True,
+    help="How to print the list.",
+)
+def command(table_format: str) -> int:
+    """List what can be found: every check, its codes, and what each means.
+
+    The cost says what a check reads: text only (instant), every weight
+    (weights), or a running model (forward).
+
+    \b
+    Examples:
+      mlxdoctor checks
+      mlxdoctor checks --format json | jq -r '.[].code'
+      mlxdoctor explain CODE
+    """
+    rows = _rows()
+    if table_format == "json":
+        import json
+
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        click.echo(_table(rows, table_format))
+    return EXIT_CLEAN
+
+
+def _rows() -> list[dict[str, Any]]:
+    from mlxdoctor.check import discover
+
+    return [
+        {"check": one.name, "code": code, "meaning": meaning, "cost": one.cost.value}
+        for one in discover()
+        for code, meaning in one.codes.items()
+    ]
+
+
+def _table(rows: list[dict[str, Any]], table_format: str) -> str:
+    from tabulate import tabulate
+
+    if table_format == "markdown":
+        from mlxdoctor.report import escape
+
+        cells = [
+            [escape.code(row["code"]), escape.markdown(row["meaning"]), row["cost"]] for row in rows
+        ]
+        return tabulate(cells, ["code", "meaning", "cost"], tablefmt="pipe")
+    taken = max((len(row["code"]) for row in rows), default=0) + len("instant") + 4
+    widths = [None, max(MIN_MEANING, output.width() - taken), None]
+    cells = [[row["code"], row["meaning"], row["cost"]] for row in rows]
+    return tabulate(cells, ["code", "meaning", "cost"], tablefmt="simple", maxcolwidths=widths)

@@ -1,0 +1,193 @@
+"""`mlxdoctor diagnose`: why a fine-tune failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_UNUSABLE, output
+from mlxdoctor.cli.progress import ProgressLine
+
+_SEVERITIES = ("info", "warning", "error")
+_FORMATS = ("markdown", "json")
+_PATH = click.Path(path_type=Path)
+
+
+def _codes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(code.strip() for value in values for code in value.split(",") if code.strip())
+
+
+@click.command(
+    name="diagnose",
+    short_help="Find out why a fine-tune failed, and write a report.",
+    epilog="""\b
+Exit codes: 0 nothing at or above --fail-on, 1 such a finding, 2 unusable input
+or options (a file that can't be read included), 3 too little to judge by.""",
+)
+@click.argument("paths", nargs=-1, required=True, type=_PATH, metavar="PATH...")
+@click.option("--base", type=_PATH, help="Folder of the base model, if the run does not name it.")
+@click.option("--adapter", type=_PATH, help="Adapter folder or file, if it lies elsewhere.")
+@click.option(
+    "--log", type=_PATH, multiple=True, help="Training log, if it lies elsewhere. Repeatable."
+)
+@click.option("--data", type=_PATH, help="Folder with train.jsonl and valid.jsonl.")
+@click.option(
+    "--generations", type=_PATH, help="Recorded outputs: JSONL with prompt and tuned (and base)."
+)
+@click.option("--against", type=_PATH, help="A healthy run to compare with.")
+@click.option(
+    "--no-generate", is_flag=True, help="Run no model, even if base and adapter are here."
+)
+@click.option(
+    "--score",
+    metavar="FILE:FUNCTION",
+    help="Your own score of an output, a function of (prompt, output, expected). "
+    "This runs code from FILE.",
+)
+@click.option(
+    "--select", multiple=True, callback=_codes, metavar="CODE", help="Only these checks or codes."
+)
+@click.option(
+    "--ignore",
+    multiple=True,
+    callback=_codes,
+    metavar="CODE",
+    help="All but these checks or codes.",
+)
+@click.option(
+    "--format",
+    "formats",
+    type=click.Choice(_FORMATS),
+    multiple=True,
+    default=("markdown",),
+    show_default=True,
+    help="What to write. Repeatable.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=_PATH,
+    default=Path("reports"),
+    show_default=True,
+    help="The report goes into a folder in here that has the run's name.",
+)
+@click.option(
+    "--stdout",
+    "printed",
+    type=click.Choice(_FORMATS),
+    help="Print this format and write nothing.",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(["error", "warning", "never"]),
+    default="error",
+    show_default=True,
+    help="The least finding that makes the exit code 1.",
+)
+def command(  # noqa: PLR0917 - click passes every option by name
+    paths: tuple[Path, ...],
+    base: Path | None,
+    adapter: Path | None,
+    log: tuple[Path, ...],
+    data: Path | None,
+    generations: Path | None,
+    against: Path | None,
+    no_generate: bool,
+    score: str | None,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    formats: tuple[str, ...],
+    folder: Path,
+    printed: str | None,
+    fail_on: str,
+) -> int:
+    """Find out why a fine-tune failed, and write a report.
+
+    PATH is the folder a run wrote (adapter, configuration, log), or one of its
+    files: a log alone is enough for a first answer. Base model and data are
+    looked up where the configuration names them.
+
+    \b
+    Examples:
+      mlxdoctor diagnose adapters/
+      mlxdoctor diagnose train.log
+      mlxdoctor diagnose adapters/ --base models/llama --data data/
+      mlxdoctor diagnose adapters/ --stdout json | jq -r '.diagnosis[0].cause'
+
+    The verdict is printed, and the report written to reports/<run>/report.md.
+    Nothing is written into the folders that are inspected.
+    """
+    inspected = [path for path in (*paths, base, adapter, data, against) if path is not None]
+    if printed is None:
+        output.refuse_inside(folder, inspected)
+
+    from mlxdoctor.api import diagnose
+    from mlxdoctor.report.escape import terminal
+    from mlxdoctor.report.files import render
+
+    with ProgressLine() as progress:
+        report = diagnose(
+            paths,
+            base=base,
+            adapter=adapter,
+            log=log,
+            data=data,
+            generations=generations,
+            against=against,
+            allow_model=not no_generate,
+            score=score,
+            select=select,
+            ignore=ignore,
+            progress=progress,
+        )
+    content = report.to_dict()
+    if printed is not None:
+        click.echo(render(content, printed), nl=False)
+    else:
+        _write(content, folder, formats, inspected)
+    for sentence in content["unreadable"]:
+        click.echo(f"mlxdoctor: {terminal(sentence)}", err=True)
+    return exit_code(content, fail_on)
+
+
+def exit_code(data: Mapping[str, Any], fail_on: str) -> int:
+    """The exit code of a report.
+
+    A file that could not be read comes first, as in grep: then the verdict
+    rests on a part of the input, whatever it is.
+    """
+    if data["unreadable"]:
+        return EXIT_UNUSABLE
+    severities = {
+        finding["severity"] for outcome in data["outcomes"] for finding in outcome["findings"]
+    }
+    failing = _SEVERITIES[_SEVERITIES.index(fail_on) :] if fail_on != "never" else ()
+    if severities & set(failing):
+        return EXIT_FOUND
+    crashed = any(outcome["status"] == "crashed" for outcome in data["outcomes"])
+    if data["verdict"] == "inconclusive" or crashed:
+        return EXIT_INCONCLUSIVE
+    return EXIT_CLEAN
+
+
+def _write(
+    data: Mapping[str, Any], folder: Path, formats: tuple[str, ...], inspected: list[Path]
+) -> None:
+    from mlxdoctor.report import terminal
+    from mlxdoctor.report.files import FIGURE_PATHS, report_files
+    from mlxdoctor.report.summary import slug
+
+    target = folder / slug(data["name"])
+    for part in (target, target / "figures"):
+        # A link placed there earlier must not lead into the evidence.
+        output.refuse_inside(part, inspected)
+    files = report_files(data, formats)
+    written = output.write_files(target, files, stale=FIGURE_PATHS.values())
+    reports = [str(path) for path in written if path.suffix != ".png"]
+    click.echo(
+        terminal.render(data, width=output.width(), style=output.style, written=reports), nl=False
+    )

@@ -1,0 +1,132 @@
+"""`mlxdoctor explain`: what a check looks for, or what a cause is."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from mlxdoctor.cli import EXIT_CLEAN, output
+from mlxdoctor.errors import InputError
+
+if TYPE_CHECKING:
+    from mlxdoctor.causes import Cause
+    from mlxdoctor.check import Check, Requirement
+
+MAX_WIDTH = 90
+
+
+@click.command(name="explain", short_help="Explain a check, a finding's code or a cause.")
+@click.argument("name", metavar="CODE_OR_CAUSE")
+def command(name: str) -> int:
+    """Explain a check, a finding's code or a cause.
+
+    For a check: what it finds, how it is measured, when it is wrong, and its
+    thresholds with their sources. For a cause: what speaks for and against it,
+    and the remedy.
+
+    \b
+    Examples:
+      mlxdoctor explain learning-rate-too-high
+      mlxdoctor explain token-collapse
+    """
+    from mlxdoctor.causes import load_causes
+    from mlxdoctor.check import discover
+
+    causes, checks = load_causes().causes, discover()
+    if name in causes:
+        click.echo(_cause(causes[name]))
+        return EXIT_CLEAN
+    for check in checks:
+        if name == check.name or name in check.codes:
+            click.echo(_check(check, name))
+            return EXIT_CLEAN
+    known = {*causes, *(check.name for check in checks), *(c for one in checks for c in one.codes)}
+    raise InputError(None, f"no check, code or cause is called {name!r}", _suggestion(name, known))
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, sorted(known), n=3, cutoff=0.5)
+    listed = ", ".join(close)
+    return f"did you mean {listed}?" if close else "`mlxdoctor checks` lists the codes"
+
+
+def _check(check: Check, name: str) -> str:
+    from mlxdoctor.check import describe_limits
+    from mlxdoctor.report.summary import number
+
+    lines = [_heading(check.title)]
+    if name in check.codes:
+        lines += [f"{name}: {check.codes[name]}", ""]
+    for paragraph in check.documentation.strip().split("\n\n")[1:]:
+        lines += [_wrapped(paragraph), ""]
+    lines += [_bold("Codes"), *_definitions(check.codes), ""]
+    needs = [one for one in check.requirements if not one.optional]
+    uses = [one for one in check.requirements if one.optional]
+    if needs:
+        lines.append(f"{_bold('Needs')}  {_kinds(needs)}")
+    if uses:
+        lines.append(f"{_bold('Uses')}   {_kinds(uses)}, where it is there")
+    lines.append(f"{_bold('Cost')}   {check.cost.value}")
+    if limits := describe_limits(check.limits):
+        lines += ["", _bold("Thresholds")]
+        for one in limits:
+            lines.append(f"  {one['name']} = {number(one['value'])} {one['unit']}")
+            lines.append(_wrapped(f"from {one['source']}", "      "))
+            lines.append(_wrapped(f"false alarms: {one['false_alarms']}", "      "))
+    return "\n".join(lines)
+
+
+def _kinds(requirements: Iterable[Requirement]) -> str:
+    return ", ".join(str(getattr(one.kind, "kind", one.kind.__name__)) for one in requirements)
+
+
+def _cause(cause: Cause) -> str:
+    lines = [_heading(cause.title), _wrapped(cause.summary), "", _wrapped(cause.explanation), ""]
+    speaking_for = {code: weight for code, weight in cause.weights.items() if weight > 0}
+    against = {code: weight for code, weight in cause.weights.items() if weight < 0}
+    absent = {f"no {code}": weight for code, weight in cause.absent.items()}
+    if speaking_for:
+        lines += [_bold("What speaks for it (log-odds)"), *_weights(speaking_for), ""]
+    if against or absent:
+        lines += [_bold("What speaks against it (log-odds)"), *_weights(against | absent), ""]
+    lines += [_bold("What to do"), _wrapped(cause.remedy, "  ")]
+    if cause.change is not None:
+        change = cause.change
+        word = "to" if change.operation == "set" else "by"
+        lines += ["", f"  {change.operation} {change.key} {word} {change.value}"]
+    return "\n".join(lines)
+
+
+def _weights(weights: Mapping[str, float]) -> list[str]:
+    ordered = sorted(weights.items(), key=lambda item: -abs(item[1]))
+    return [f"  {weight:+5.1f}  {code}" for code, weight in ordered]
+
+
+def _definitions(codes: Mapping[str, str]) -> list[str]:
+    return [
+        line for code, text in codes.items() for line in (f"  {code}", _wrapped(text, "      "))
+    ]
+
+
+def _heading(title: str) -> str:
+    return f"{_bold(title)}\n"
+
+
+def _bold(text: str) -> str:
+    return output.style(text, None, bold=True)
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(
+        " ".join(text.split()),
+        min(output.width(), MAX_WIDTH),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )

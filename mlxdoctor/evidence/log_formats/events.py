@@ -1,0 +1,197 @@
+"""Lines around the reports: saves, truncation, parameters, failures, versions."""
+
+from __future__ import annotations
+
+import re
+
+from mlxdoctor.evidence.log_formats.names import snake_case
+from mlxdoctor.evidence.log_formats.series import LogFailure, Notes, Save, Trainable
+
+#: Failures and header entries kept; a crash loop repeats itself.
+MAX_FAILURES = 50
+MAX_HEADER = 80
+MAX_TEXT = 300
+
+_HINT = re.compile(
+    r"[Ss]av(?:ed|ing)|longest|arameters|params|[Ss]tarting|Test loss|Loading|[Tt]rainer|Training"
+    r"|mlx|[Mm]emory|MEMORY|Error|Exception|Traceback|[Kk]ill|[Aa]bort|ABRT|[Ss]egmentation|METAL"
+    r"|Insufficient|allocate|Interrupt|terminating|LoRA|[Rr]ate:|OOM|[Ss]ize:|[Ee]pochs"
+)
+_SAVED = re.compile(
+    r"(?:Iter(?:ation)?\s+(\d+):\s*)?Saved\s+(final\s+)?(?:adapter\s+)?weights\s+to\s+(.+?)\s*$"
+)
+_FILE = re.compile(r"\S+")
+_TRUNCATED = re.compile(r"longest sen\w+ ([\d,]+) will be truncated to ([\d,]+)")
+_LONGER = re.compile(r"sequences are longer than ([\d,]+) tokens")
+_SHARE = re.compile(
+    r"[Tt]rainable parameters:?\s*([\d.]+)\s*%\s*\(([\d.,]+)M\s*/\s*([\d.,]+)M\)"
+)
+_VLM_SHARE = re.compile(
+    r"trainable params:\s*([\d.,]+)\s*M?\s*\|\|\s*all params:\s*([\d.,]+)\s*M?\s*\|\|"
+    r"\s*trainable%:\s*([\d.]+)"
+)
+_COUNT = re.compile(r"(Total|Trainable) parameters:?\s+([\d.,]+)M\b")
+_START = re.compile(r"[Ss]tarting\b.*?\btraining\b.*?iters?:\s*([\d,]+)|^\s*Starting\b.*training\b")
+_METHOD = re.compile(r"Starting (\S+) training")
+_TEST = re.compile(r"Test loss\s+([\w.+-]+?)(?:,\s*Test ppl\s+([\w.+-]+?))?\.?\s*$")
+_VERSION = re.compile(
+    r"\b(mlx(?:[-_](?:lm(?:[-_]lora)?|vlm|tune))?|unsloth(?:_zoo)?|transformers|torch)"
+    r"(?:\s*(?:==|=|:|,|version|v)\s*|\s+)v?(\d+\.\d+(?:\.\w+)*)",
+    re.IGNORECASE,
+)
+_LOADED = re.compile(r"Loading Hugging Face dataset (\S+?)\.?\s*$")
+_CONFIG = re.compile(r"Loading configuration file (\S+)")
+_COMMAND = re.compile(r"(?:^|\s)((?:python\d?\s+-m\s+)?mlx_(?:lm|vlm)[._ ]\S*lora\b.*)$")
+_SETTING = re.compile(r"^\s*([A-Z][A-Za-z ]{2,30}):\s+(\S.{0,200})$")
+_SHORT = re.compile(r"\b(r|alpha|dropout)\s*=\s*([\d.]+)")
+
+_FAILURES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (kind, re.compile(pattern))
+    for kind, pattern in (
+        (
+            "out-of-memory",
+            r"[Ii]nsufficient [Mm]emory|OutOfMemory|[Oo]ut [Oo]f [Mm]emory|[Oo]ut of memory"
+            r"|MemoryError|[Cc]annot allocate memory|Attempting to allocate \d+ bytes"
+            r"|[Uu]nable to allocate|\boom-kill|\bOOM\b.*kill|std::bad_alloc",
+        ),
+        (
+            "gpu-error",
+            r"Command buffer execution failed|kIOGPUCommandBufferCallbackError"
+            r"|CUDA error|Metal device.*(?:lost|removed)",
+        ),
+        ("killed", r"^\s*(?:\S+:\s+)?(?:line \d+:\s+)?(?:\d+\s+)?[Kk]illed\b|Killed: 9|signal 9\b|SIGKILL"),
+        ("interrupted", r"^\s*KeyboardInterrupt\b|SIGINT|^\s*zsh: interrupt"),
+        (
+            "aborted",
+            r"libc\+\+abi: terminating|terminate called|Abort(?:ed)?(?: trap)?(?:: 6|\b.*core dumped)"
+            r"|^\s*Aborted\b|zsh: abort|zsh: (?:bus error|segmentation fault)|Segmentation fault|SIGABRT",
+        ),
+    )
+)
+_RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning|Exit)\b.*|^[A-Za-z_][\w.]*: .+")
+
+
+class EventReader:
+    """Reads one line at a time into `notes`."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self._traceback: int | None = None
+
+    def read(self, number: int, line: str) -> bool:
+        """Whether the line was one of the known events."""
+        if self._traceback is not None and self._in_traceback(number, line):
+            return True
+        if not _HINT.search(line):
+            return False
+        return self._note(number, line) or self._fail(number, line) or self._head(line)
+
+    def _note(self, number: int, line: str) -> bool:
+        notes = self._notes
+        if match := _SAVED.search(line):
+            at = int(match.group(1)) if match.group(1) and not match.group(2) else None
+            text = match.group(3)
+            files = tuple(one.rstrip(".,") for one in _FILE.findall(text) if one != "and")
+            notes.saves.append(Save(at, files))
+        elif match := _TRUNCATED.search(line):
+            notes.truncations.append((_count(match.group(1)), _count(match.group(2))))
+        elif match := _SHARE.search(line):
+            notes.trainable = Trainable(*(_amount(text) for text in match.groups()))
+        elif match := _VLM_SHARE.search(line):
+            few, all_, percent = (_amount(text) for text in match.groups())
+            notes.trainable = Trainable(percent, few, all_)
+        elif match := _COUNT.search(line):
+            self._parameters(match.group(1), _amount(match.group(2)))
+        elif match := _START.search(line):
+            notes.run_marks.append(number)
+            if method := _METHOD.search(line):
+                notes.header["training"] = method.group(1)
+            if match.group(1):
+                notes.announced.append((number, _count(match.group(1))))
+        elif match := _TEST.search(line):
+            notes.test_loss = _float(match.group(1))
+            notes.test_perplexity = _float(match.group(2)) if match.group(2) else None
+        elif match := _LONGER.search(line):
+            notes.header.setdefault("longer_than", match.group(1))
+        else:
+            return False
+        return True
+
+    def _parameters(self, which: str, millions: float) -> None:
+        notes = self._notes
+        if which == "Total":
+            notes.total_line = millions
+        else:
+            notes.trainable_line = millions
+        total, few = notes.total_line, notes.trainable_line
+        if total is not None and few is not None:
+            percent = 100.0 * few / total if total else 0.0
+            notes.trainable = Trainable(percent, few, total)
+
+    def _in_traceback(self, number: int, line: str) -> bool:
+        if not line.strip() or line[0] in " \t|^~":
+            return True
+        begun, self._traceback = self._traceback, None
+        if not _RAISED.match(line):
+            self._add(begun or number, "traceback", "Traceback (most recent call last)")
+            return False
+        kind = next((kind for kind, pattern in _FAILURES if pattern.search(line)), "traceback")
+        self._add(begun or number, kind, line)
+        return True
+
+    def flush(self) -> None:
+        """A traceback that the log cuts off is one nonetheless."""
+        if self._traceback is not None:
+            self._add(self._traceback, "traceback", "Traceback (most recent call last)")
+            self._traceback = None
+
+    def _fail(self, number: int, line: str) -> bool:
+        if "Traceback (most recent call last)" in line:
+            self._traceback = number
+            return True
+        for kind, pattern in _FAILURES:
+            if pattern.search(line):
+                self._add(number, kind, line)
+                return True
+        return False
+
+    def _add(self, number: int, kind: str, text: str) -> None:
+        if len(self._notes.failures) < MAX_FAILURES:
+            self._notes.failures.append(LogFailure(number, kind, text.strip()[:MAX_TEXT]))
+
+    def _head(self, line: str) -> bool:
+        notes = self._notes
+        found = False
+        if "mlx" in line or "torch" in line or "unsloth" in line or "transformers" in line:
+            for name, version in _VERSION.findall(line):
+                notes.versions.setdefault(name.lower().replace("_", "-"), version.rstrip("."))
+                found = True
+        if len(notes.header) >= MAX_HEADER:
+            return found
+        for key, pattern in (("dataset", _LOADED), ("config", _CONFIG), ("command", _COMMAND)):
+            if match := pattern.search(line):
+                notes.header.setdefault(key, match.group(1))
+                return True
+        if line.startswith("  ") and "LoRA" in line and (pairs := _SHORT.findall(line)):
+            for name, value in pairs:
+                notes.header.setdefault("rank" if name == "r" else name, value)
+            return True
+        if line.startswith(" ") and (match := _SETTING.match(line)):
+            notes.header.setdefault(snake_case(match.group(1)), match.group(2).strip())
+            return True
+        return found
+
+
+def _count(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def _amount(text: str) -> float:
+    return _float(text.replace(",", "")) or 0.0
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text.rstrip("."))
+    except ValueError:
+        return None

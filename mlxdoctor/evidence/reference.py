@@ -1,0 +1,36 @@
+"""A healthy run that the examined one is compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.source import Source
+from mlxdoctor.evidence.training_log import TrainingLog
+
+
+@dataclass(frozen=True)
+class ReferenceRun:
+    """What a run that went well left behind.
+
+    Attributes:
+        name: what its folder or file is called.
+        config: what it was told to do, if known.
+        log: how its loss went, if known.
+        adapter: what it saved, if known.
+    """
+
+    kind: ClassVar[str] = "healthy run to compare with"
+
+    name: str
+    config: TrainingConfig | None
+    log: TrainingLog | None
+    adapter: Adapter | None
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The files that were read of it."""
+        parts = (self.config, self.log, self.adapter)
+        return tuple(source for part in parts if part is not None for source in part.sources)

@@ -1,0 +1,215 @@
+"""One row of a dataset as tokens, with the part each token plays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlxdoctor.evidence.chat_template import TemplateFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from mlxdoctor.evidence.dataset import Features, Row, RowFormat
+    from mlxdoctor.evidence.tokenizer import Tokenizer
+
+# Stands for an answer when looking for what the template writes after one.
+_PROBE = "mlxdoctor"
+
+
+class Role(IntEnum):
+    """What a token of a row is."""
+
+    PROMPT = 0
+    ANSWER = 1
+    END = 2
+    OTHER = 3
+
+
+@dataclass(frozen=True)
+class SupervisedRow:
+    """One row, tokenized.
+
+    Attributes:
+        index: the row's position in the split, from 0.
+        tokens: int32 (full_length,), before the cut.
+        offset: the first target by mlx-lm's reckoning; 0 where the prompt is not masked.
+        prompt_length: tokens before the last answer: the offset if the prompt were
+            masked; 0 for rows of plain text.
+        length: tokens left after the cut.
+        full_length: tokens before it.
+        roles: int8 (full_length,) of `Role`.
+        padded: whether mlx-lm also trains on the padding token after the row.
+        prefix_matches: whether the prompt's tokens are how the row begins.
+        assistant_turns: messages by the assistant.
+    """
+
+    index: int
+    tokens: NDArray[np.int32]
+    offset: int
+    prompt_length: int
+    length: int
+    full_length: int
+    roles: NDArray[np.int8]
+    padded: bool
+    prefix_matches: bool
+    assistant_turns: int
+
+    @property
+    def targets(self) -> NDArray[np.int32]:
+        """The supervised tokens, int32 (n,), the padding token left out."""
+        return self.tokens[max(self.offset, 1) : self.length]
+
+    @property
+    def target_roles(self) -> NDArray[np.int8]:
+        """The role of each of `targets`, int8 (n,)."""
+        return self.roles[max(self.offset, 1) : self.length]
+
+    def count(self, offset: int | None = None) -> int:
+        """Targets that mlx-lm counts, padding token included, for this or another offset."""
+        first = max(self.offset if offset is None else offset, 1)
+        return max(0, self.length - first + int(self.padded))
+
+
+class RowEncoder:
+    """Tokenizes rows; holds what stays the same from row to row."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        features: Features,
+        row_format: RowFormat,
+        mask_prompt: bool,
+        max_seq_length: int,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.features = features
+        self.format = row_format
+        self.mask_prompt = mask_prompt
+        self.max_seq_length = max_seq_length
+        self.ends = np.array(tokenizer.eos_token_ids, dtype=np.int32)
+        self.terminator = () if row_format in ("text", "tokens") else self._terminator()
+
+    def row(self, index: int, row: Row) -> SupervisedRow:
+        """One row; raises what mlx-lm would stumble over, or `TemplateFailure`."""
+        if self.format == "text":
+            return self._finish(index, self._text(row[self.features.text]))
+        if self.format == "tokens":
+            tokens = row["tokens"]
+            if not isinstance(tokens, list) or not all(type(one) is int for one in tokens):
+                raise TypeError("its tokens are not a list of whole numbers")
+            return self._finish(index, tokens)
+        if self.format == "completions":
+            messages: list[Mapping[str, Any]] = [
+                {"role": "user", "content": row[self.features.prompt]},
+                {"role": "assistant", "content": row[self.features.completion]},
+            ]
+        else:
+            messages = row[self.features.chat]
+            if not isinstance(messages, list) or not messages:
+                raise TypeError("its messages are not a list with something in it")
+        return self._conversation(index, messages, row.get("tools"))
+
+    def _text(self, text: object) -> list[int]:
+        if not isinstance(text, str):
+            raise TypeError("its text is not a string")
+        tokens = self.tokenizer.encode(text)
+        end = self.tokenizer.eos_token_id
+        if not tokens:
+            raise IndexError("its text is empty")
+        if end is not None and tokens[-1] != end:
+            tokens.append(end)
+        return tokens
+
+    def _conversation(
+        self, index: int, messages: Sequence[Mapping[str, Any]], tools: Any
+    ) -> SupervisedRow:
+        tokens = self.tokenizer.apply_chat_template(messages, tools)
+        answers = [at for at, one in enumerate(messages) if one.get("role") == "assistant"]
+        to_answer = bool(answers) and answers[-1] == len(messages) - 1
+        prompt: list[int] = []
+        if self.mask_prompt or len(messages) > 1:
+            try:
+                prompt = self.tokenizer.apply_chat_template(messages[:-1], tools, to_answer)
+            except TemplateFailure:
+                if self.mask_prompt:
+                    raise
+        earlier = self._earlier_answers(tokens, messages, answers, tools)
+        return self._finish(index, tokens, prompt, earlier, len(answers))
+
+    def _earlier_answers(
+        self,
+        tokens: list[int],
+        messages: Sequence[Mapping[str, Any]],
+        answers: list[int],
+        tools: Any,
+    ) -> list[tuple[int, int]]:
+        spans = []
+        for at in [one for one in answers if 0 < one < len(messages) - 1]:
+            try:
+                before = self.tokenizer.apply_chat_template(messages[:at], tools, True)
+                after = self.tokenizer.apply_chat_template(messages[: at + 1], tools)
+            except TemplateFailure:
+                continue
+            # Some templates rewrite earlier turns: then their place is not known.
+            if tokens[: len(after)] == after and after[: len(before)] == before:
+                spans.append((len(before), len(after)))
+        return spans
+
+    def _finish(
+        self,
+        index: int,
+        tokens: list[int],
+        prompt: Sequence[int] = (),
+        earlier: Sequence[tuple[int, int]] = (),
+        answers: int = 0,
+    ) -> SupervisedRow:
+        array = np.array(tokens, dtype=np.int32)
+        roles = np.full(len(array), Role.PROMPT, dtype=np.int8)
+        for start, stop in [*earlier, (min(len(prompt), len(array)), len(array))]:
+            roles[start:stop] = self._answer_roles(array[start:stop])
+        length = min(len(array), self.max_seq_length)
+        array.setflags(write=False)
+        roles.setflags(write=False)
+        return SupervisedRow(
+            index=index,
+            tokens=array,
+            offset=len(prompt) if self.mask_prompt else 0,
+            prompt_length=len(prompt),
+            length=length,
+            full_length=len(array),
+            roles=roles,
+            padded=length < self.max_seq_length,
+            prefix_matches=tokens[: len(prompt)] == list(prompt),
+            assistant_turns=answers,
+        )
+
+    def _answer_roles(self, answer: NDArray[np.int32]) -> NDArray[np.int8]:
+        roles = np.full(len(answer), Role.ANSWER, dtype=np.int8)
+        tail = len(self.terminator)
+        if tail and tuple(answer[-tail:].tolist()) == self.terminator:
+            roles[-tail:] = Role.OTHER
+            start = len(answer) - tail
+        else:
+            # Plain text, or a template that ends another way: the last end token closes it.
+            is_end = np.flatnonzero(np.isin(answer, self.ends))
+            start = int(is_end[-1]) if len(is_end) else len(answer)
+            roles[start:] = Role.OTHER
+        ends = np.flatnonzero(np.isin(answer[start:], self.ends)) + start
+        roles[ends] = Role.END
+        return roles
+
+    def _terminator(self) -> tuple[int, ...]:
+        """What the template writes after an answer, in tokens."""
+        messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
+        try:
+            text = self.tokenizer.render(messages)
+        except TemplateFailure:
+            return ()
+        _, found, after = text.rpartition(_PROBE)
+        return tuple(self.tokenizer.encode(after, add_special_tokens=False)) if found else ()

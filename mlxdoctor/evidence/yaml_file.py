@@ -1,0 +1,86 @@
+"""YAML, as mlx-lm reads it, with bounds."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.source import Source, read_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: YAML configurations larger than this are refused (bytes); real ones have a few kilobytes.
+MAX_YAML_BYTES = 1 << 20
+#: YAML documents with more values than this, aliases expanded, are refused.
+MAX_YAML_VALUES = 20_000
+
+# YAML 1.1 reads 1e-5 as a text; mlx-lm adds this rule so that it is a number.
+_FLOAT = re.compile(
+    r"""^(?:[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?
+    |[-+]?(?:[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)
+    |\.[0-9_]+(?:[eE][-+][0-9]+)?
+    |[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+\.[0-9_]*
+    |[-+]?\.(?:inf|Inf|INF)
+    |\.(?:nan|NaN|NAN))$""",
+    re.VERBOSE,
+)
+
+
+def read_yaml_object(path: Path) -> tuple[dict[str, Any], Source]:
+    """The mapping in a YAML file, and its source.
+
+    Only plain values are made, aliases are bounded, and 1e-5 is a number.
+
+    Raises:
+        InputError: the file can't be read, is not YAML, or holds no mapping.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """YAML's safe values, with mlx-lm's floats; the class is local, PyYAML's stays as it is."""
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+    text, source = read_text(path, MAX_YAML_BYTES)
+    try:
+        loader = Loader(text)
+        document = loader.get_single_node()
+        if document is not None:
+            _refuse_huge(document, path)
+        value = None if document is None else loader.construct_document(document)
+    except (yaml.YAMLError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(path, f"is not valid YAML ({reason})", "check its syntax") from None
+    except RecursionError:
+        raise InputError(path, "is nested too deeply for a configuration") from None
+    if not isinstance(value, dict):
+        raise InputError(path, "holds no `key: value` lines", "name a training configuration")
+    return {str(key): one for key, one in value.items()}, source
+
+
+def _refuse_huge(document: Any, path: Path) -> None:
+    """Refuse a document whose aliases, written out, would be huge or endless."""
+    import yaml
+
+    sizes: dict[int, int] = {}
+    open_nodes: set[int] = set()
+
+    def size(node: Any) -> int:
+        if id(node) in open_nodes:
+            raise InputError(path, "has a YAML alias that contains itself")
+        if id(node) not in sizes:
+            open_nodes.add(id(node))
+            children: list[Any] = []
+            if isinstance(node, yaml.MappingNode):
+                children = [one for pair in node.value for one in pair]
+            elif isinstance(node, yaml.SequenceNode):
+                children = node.value
+            sizes[id(node)] = 1 + sum(size(child) for child in children)
+            open_nodes.discard(id(node))
+        return sizes[id(node)]
+
+    if size(document) > MAX_YAML_VALUES:
+        raise InputError(
+            path, f"has more than {MAX_YAML_VALUES:,} values once aliases are expanded"
+        )

@@ -1,0 +1,160 @@
+"""The numbers behind the report's figures, taken from the evidence."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.generations import Generations
+from mlxdoctor.evidence.row_encoder import Role
+from mlxdoctor.evidence.supervision import SupervisedRows
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.evidence.training_log import Segment, TrainingLog
+from mlxdoctor.finding import Outcome
+from mlxdoctor.run import Run
+
+#: Points a curve is drawn with at most; more would be closer than a pixel.
+MAX_POINTS = 1_000
+#: Tokens in the histogram of outputs.
+MAX_TOKENS = 12
+#: Tokens in the label strip.
+MAX_LABELS = 120
+
+_REGIONS = {
+    Role.PROMPT: "prompt",
+    Role.ANSWER: "answer",
+    Role.END: "end",
+    Role.OTHER: "other",
+}
+
+
+def figure_data(run: Run, outcomes: Iterable[Outcome]) -> dict[str, Any]:
+    """The data of every figure that the run has evidence for; None for the others."""
+    tokenizer = run.get(Tokenizer)
+    return {
+        "loss": _loss(run, outcomes),
+        "drift": _drift(run.get(Adapter), run.get(TrainingConfig)),
+        "tokens": _tokens(run.get(Generations), tokenizer),
+        "labels": _labels(run.get(SupervisedRows), tokenizer),
+    }
+
+
+def _loss(run: Run, outcomes: Iterable[Outcome]) -> dict[str, Any] | None:
+    log = run.get(TrainingLog)
+    if log is None:
+        return None
+    segment = log.main
+    train, val = _curve(segment, "train_loss"), _curve(segment, "val_loss")
+    if train is None and val is None:
+        return None
+    onsets = [
+        finding.onset
+        for outcome in outcomes
+        if outcome.check == "loss-trend"
+        for finding in outcome.findings
+        if finding.onset is not None and finding.severity.rank > 0
+    ]
+    return {
+        "train": train,
+        "val": val,
+        "onset": min(onsets, default=None),
+        "floors": _floors(run),
+        "axis": segment.axis,
+    }
+
+
+def _floors(run: Run) -> list[dict[str, Any]]:
+    floors = []
+    base, rows = run.get(BaseModel), run.get(SupervisedRows)
+    if base is not None and base.vocab_size:
+        label = f"uniform guess, ln({base.vocab_size:,})"
+        floors.append({"label": label, "value": math.log(base.vocab_size)})
+    if rows is not None and math.isfinite(entropy := rows.unigram_entropy()):
+        floors.append({"label": "best constant guess", "value": entropy})
+    return floors
+
+
+def _curve(segment: Segment, name: str) -> dict[str, Any] | None:
+    series = segment.get(name)
+    if series is None:
+        return None
+    step = max(1, math.ceil(len(series.values) / MAX_POINTS))
+    return {
+        "iterations": [int(one) for one in series.iterations[::step]],
+        "values": [float(one) for one in series.values[::step]],
+    }
+
+
+def _drift(adapter: Adapter | None, config: TrainingConfig | None) -> dict[str, Any] | None:
+    if adapter is None or not adapter.modules:
+        return None
+    scale = config.scale if config is not None else None
+    quantity = "‖scale · A·B‖" if scale is not None else "‖A·B‖ (scale not known)"
+    norms: dict[tuple[str, str], float] = {}
+    for module, statistics in zip(adapter.modules, adapter.statistics, strict=True):
+        row = "other" if module.layer is None else f"layer {module.layer}"
+        norms[row, module.projection] = statistics.frobenius * (1.0 if scale is None else scale)
+    rows = list(dict.fromkeys(row for row, _ in norms))
+    columns = list(dict.fromkeys(column for _, column in norms))
+    values = [[norms.get((row, column), math.nan) for column in columns] for row in rows]
+    return {"rows": rows, "columns": columns, "values": values, "quantity": quantity}
+
+
+def _tokens(generations: Generations | None, tokenizer: Tokenizer | None) -> dict[str, Any] | None:
+    if generations is None or not generations.items:
+        return None
+    items = generations.items
+    tuned = _counted([(one.tuned_tokens, one.tuned) for one in items], tokenizer)
+    base = _counted([(one.base_tokens, one.base or "") for one in items], tokenizer)
+    if not tuned:
+        return None
+    shares, of_base = _shares(tuned), _shares(base)
+    names = sorted(shares, key=lambda name: (-shares[name], name))[:MAX_TOKENS]
+    return {
+        "tokens": names,
+        "base": [of_base.get(name, 0.0) for name in names] if generations.has_base else None,
+        "tuned": [shares[name] for name in names],
+        "prompts": len(items),
+    }
+
+
+def _counted(
+    answers: Sequence[tuple[tuple[int, ...] | None, str]], tokenizer: Tokenizer | None
+) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for tokens, text in answers:
+        if tokens is not None and tokenizer is not None:
+            counts.update(tokenizer.token(token) for token in tokens)
+        else:
+            counts.update(text.split())
+    return counts
+
+
+def _shares(counts: Mapping[str, int]) -> dict[str, float]:
+    total = sum(counts.values())
+    return {name: count / total for name, count in counts.items()} if total else {}
+
+
+def _labels(rows: SupervisedRows | None, tokenizer: Tokenizer | None) -> dict[str, Any] | None:
+    if rows is None or tokenizer is None or not rows.rows:
+        return None
+    row = rows.rows[0]
+    first = max(row.offset, 1)
+    shown = min(row.length, MAX_LABELS)
+    labels = [
+        {
+            "text": tokenizer.token(int(row.tokens[position])),
+            "region": _REGIONS[Role(int(row.roles[position]))],
+            "target": position >= first,
+        }
+        for position in range(shown)
+    ]
+    if row.padded and shown == row.length:
+        text = tokenizer.token(rows.pad_id)
+        labels.append({"text": text, "region": "pad", "target": True})
+    return {"split": rows.split, "row": row.index, "tokens": labels}

@@ -1,0 +1,143 @@
+"""Configurations: mlx-lm's YAML and JSON, PEFT's JSON, and files that are neither."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.config import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS, TrainingConfig
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(content, name="config.yaml"):
+        path = tmp_path / name
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return path
+
+    return write
+
+
+def test_yaml_rate_without_a_point_is_a_number_and_pyyaml_is_left_alone(write):
+    import yaml
+
+    config = TrainingConfig.read(write("learning_rate: 1e-5\niters: 600\n"))
+    assert config.learning_rate == 1e-5
+    assert config.values["learning_rate"] == 1e-5
+    assert config.iters == 600
+    assert yaml.safe_load("1e-5") == "1e-5"
+
+
+def test_defaults_are_those_of_mlx_lm_and_marked():
+    from mlx_lm.lora import CONFIG_DEFAULTS
+
+    assert {key: CONFIG_DEFAULTS[key] for key in MLX_LM_DEFAULTS} == dict(MLX_LM_DEFAULTS)
+    assert CONFIG_DEFAULTS["lora_parameters"] == dict(MLX_LM_LORA_DEFAULTS)
+
+
+def test_missing_keys_take_mlx_lm_defaults(write):
+    config = TrainingConfig.read(write("learning_rate: 2e-4\nmask_prompt: true\n"))
+    assert (config.batch_size, config.max_seq_length, config.num_layers) == (4, 2048, 16)
+    assert (config.rank, config.scale, config.dropout) == (8, 20.0, 0.0)
+    assert config.is_default("batch_size")
+    assert config.is_default("scale")
+    assert not config.is_default("learning_rate")
+    assert not config.is_default("mask_prompt")
+    assert config.mask_prompt is True
+    assert config.fine_tune_type == "lora"
+
+
+def test_a_file_that_only_describes_the_adapter_says_nothing_about_training(write):
+    path = write(
+        {"fine_tune_type": "dora", "num_layers": 4, "lora_parameters": {"rank": 4, "scale": 2}},
+        "adapter_config.json",
+    )
+    config = TrainingConfig.read(path.parent)
+    assert config.path == path
+    assert not config.describes_training
+    assert config.learning_rate is None
+    assert config.batch_size is None
+    assert config.mask_prompt is None
+    assert not config.is_default("learning_rate")
+    assert (config.fine_tune_type, config.num_layers, config.rank) == ("dora", 4, 4)
+    # A partial lora_parameters is not completed: mlx-lm would fail on it.
+    assert config.dropout is None
+
+
+def test_legacy_lora_layers(write):
+    assert TrainingConfig.read(write("lora_layers: 4\niters: 1\n")).num_layers == 4
+
+
+def test_full_fine_tuning_has_no_rank(write):
+    config = TrainingConfig.read(write("fine_tune_type: full\niters: 1\n"))
+    assert (config.rank, config.scale) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "peak"),
+    [
+        ({"name": "cosine_decay", "warmup": 100, "arguments": [1e-5, 1000, 1e-7]}, 1e-5),
+        ({"name": "linear_schedule", "arguments": [0.0, 3e-4, 100]}, 3e-4),
+        ({"name": "cosine_decay", "arguments": []}, None),
+    ],
+)
+def test_a_schedule_decides_the_rate(write, schedule, peak):
+    path = write({"learning_rate": 1.0, "lr_schedule": schedule}, "config.json")
+    config = TrainingConfig.read(path)
+    assert config.learning_rate == peak
+    assert config.warmup == schedule.get("warmup", 0)
+
+
+@pytest.mark.parametrize(("extra", "scale"), [({}, 2.0), ({"use_rslora": True}, 16 / math.sqrt(8))])
+def test_peft_scale(write, extra, scale):
+    values = {
+        "peft_type": "LORA",
+        "r": 8,
+        "lora_alpha": 16,
+        "lora_dropout": 0.1,
+        "target_modules": ["q_proj", "v_proj"],
+        "base_model_name_or_path": "org/base",
+        **extra,
+    }
+    config = TrainingConfig.read(write(values, "adapter_config.json"))
+    assert config.origin == "peft"
+    assert config.scale == pytest.approx(scale)
+    assert (config.rank, config.alpha, config.dropout) == (8, 16.0, 0.1)
+    assert config.keys == ("q_proj", "v_proj")
+    assert config.model == "org/base"
+    assert config.learning_rate is None
+    assert not config.is_default("learning_rate")
+    assert config.fine_tune_type == "lora"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("model: x\nhidden_size: 4\n", "is not a training configuration"),
+        ("just words\n", "holds no"),
+        ("a: [1\n", "is not valid YAML"),
+        ("iters: !!python/object/apply:os.getcwd []\n", "is not valid YAML"),
+        ("iters: 2024-13-45\n", "is not valid YAML"),
+        ("[" * 50_000, "nested too deeply"),
+        ("iters: &a [*a]\n", "contains itself"),
+    ],
+)
+def test_unusable_files_are_one_sentence(write, content, problem):
+    with pytest.raises(InputError, match=problem) as caught:
+        TrainingConfig.read(write(content))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_alias_bomb_is_refused_but_an_alias_is_not(write):
+    lines = ["a: &a [1,1,1,1,1,1,1,1,1,1]"]
+    for name, before in zip("bcdefghij", "abcdefghi", strict=True):
+        lines.append(f"{name}: &{name} [{','.join([f'*{before}'] * 10)}]")
+    with pytest.raises(InputError, match="aliases are expanded"):
+        TrainingConfig.read(write("\n".join(lines)))
+    merged = "\n".join(lines).replace("[1,1,1,1,1,1,1,1,1,1]", "{x: 1}")
+    with pytest.raises(InputError, match="aliases are expanded"):
+        TrainingConfig.read(write(merged + "\nk: {<<: *j}\n"))
+    assert TrainingConfig.read(write("iters: &n 5\nbatch_size: *n\n")).batch_size == 5

@@ -1,0 +1,103 @@
+"""Data files: formats, lines that are no rows, folders that are not complete."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
+
+GEOGRAPHY = Path(__file__).parents[2] / "fixtures" / "data" / "geography"
+
+
+def test_a_folder_has_three_splits():
+    dataset = Dataset.read(GEOGRAPHY)
+    assert {name: len(split.rows) for name, split in dataset.splits.items()} == {
+        "train": 200,
+        "valid": 40,
+        "test": 40,
+    }
+    assert dataset.splits["train"].format == "chat"
+    assert dataset.splits["train"].bad_lines == ()
+    assert [source.path.name for source in dataset.sources] == [
+        "train.jsonl",
+        "valid.jsonl",
+        "test.jsonl",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "row_format"),
+    [
+        ({"messages": []}, "chat"),
+        ({"prompt": "a", "completion": "b"}, "completions"),
+        # mlx-lm asks for completions first.
+        ({"messages": [], "prompt": "a", "completion": "b"}, "completions"),
+        ({"prompt": "a", "text": "b"}, "text"),
+        ({"tokens": [1]}, "tokens"),
+        ({"question": "a", "answer": "b"}, "unknown"),
+    ],
+)
+def test_the_first_row_decides_the_format(tmp_path, row, row_format):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    assert Dataset.read(path).splits["train"].format == row_format
+
+
+def test_named_features(tmp_path):
+    (tmp_path / "c.yaml").write_text(
+        "prompt_feature: question\ncompletion_feature: answer\niters: 1\n"
+    )
+    path = tmp_path / "valid.jsonl"
+    path.write_text('{"question": "a", "answer": "b"}')
+    dataset = Dataset.read(path, TrainingConfig.read(tmp_path / "c.yaml"))
+    assert dataset.splits["valid"].format == "completions"
+    assert dataset.features.prompt == "question"
+
+
+def test_bad_lines_are_collected_with_their_numbers(tmp_path):
+    good = b'{"text": "a\\u2028b \xe2\x80\xa8"}'
+    lines = [good, b"", b"{", b"[1]", b'{"text": "\xff"}', b"[" * 100_000, good, good]
+    (tmp_path / "train.jsonl").write_bytes(b"\r\n".join(lines) + b"\n")
+    split = Dataset.read(tmp_path).splits["train"]
+    assert split.line_numbers == (1, 7, 8)
+    assert len(split.rows) == 3
+    assert [(bad.number, bad.reason.split(" (")[0]) for bad in split.bad_lines] == [
+        (2, "is blank"),
+        (3, "is not JSON"),
+        (4, "holds a JSON list where an object is needed"),
+        (5, "is not UTF-8"),
+        (6, "is not JSON"),
+    ]
+
+
+def test_an_empty_split_is_read_as_such(tmp_path):
+    (tmp_path / "train.jsonl").write_bytes(b"")
+    split = Dataset.read(tmp_path).splits["train"]
+    assert split.rows == ()
+    assert split.format == "unknown"
+
+
+def test_one_split_is_enough(tmp_path):
+    (tmp_path / "valid.jsonl").write_text('{"text": "a"}\n')
+    assert set(Dataset.read(tmp_path).splits) == {"valid"}
+
+
+@pytest.mark.parametrize("content", ["plain words\nmore\n", "[\n  1\n]\n", ""])
+def test_a_file_without_rows_is_refused(tmp_path, content):
+    path = tmp_path / "notes.txt"
+    path.write_text(content)
+    with pytest.raises(InputError):
+        Dataset.read(path)
+
+
+def test_a_folder_without_data_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"has no train\.jsonl"):
+        Dataset.read(tmp_path)
+    (tmp_path / "train.jsonl").write_bytes(b'{"a": 1}\0\0')
+    with pytest.raises(InputError, match="binary"):
+        Dataset.read(tmp_path)

@@ -1,0 +1,224 @@
+"""The supervised rows are those of mlx-lm's own batches and loss."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.supervision import Role, build
+from mlxdoctor.evidence.tokenizer import Tokenizer
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+BASE = FIXTURES / "base"
+QUESTION = {"role": "user", "content": "Which lake is the largest in Dedunia?"}
+ANSWER = {"role": "assistant", "content": "Lake Nevath, cold, deep and clear."}
+
+
+def config_of(tmp_path, **values):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"iters": 1, **values}))
+    return TrainingConfig.read(path)
+
+
+def write_rows(tmp_path, rows):
+    path = tmp_path / "data" / "train.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path.parent
+
+
+def upstream_targets(data, mask_prompt, batch_size, max_seq_length):
+    """Every batch of mlx-lm as a sorted list of (row's first tokens, its supervised targets)."""
+    import mlx.core as mx
+    from mlx_lm.tokenizer_utils import load
+    from mlx_lm.tuner.datasets import CacheDataset, load_local_dataset
+    from mlx_lm.tuner.trainer import default_loss, iterate_batches
+
+    arguments = types.SimpleNamespace(mask_prompt=mask_prompt)
+    train, _, _ = load_local_dataset(data, load(BASE), arguments)
+    found = []
+    for batch, lengths in iterate_batches(CacheDataset(train), batch_size, max_seq_length):
+        seen = []
+
+        def model(inputs, seen=seen):
+            logits = mx.zeros((*inputs.shape, 768))
+            seen.append(inputs.shape)
+            return logits
+
+        _, count = default_loss(model, batch, lengths)
+        steps = np.arange(1, batch.shape[1])
+        bounds = np.array(lengths)
+        mask = (steps >= bounds[:, :1]) & (steps <= bounds[:, 1:])
+        assert int(count.item()) == mask.sum()
+        targets = np.array(batch)[:, 1:]
+        rows = [tuple(row[keep].tolist()) for row, keep in zip(targets, mask, strict=True)]
+        found.append((batch.shape[1], tuple(rows)))
+    return sorted(found)
+
+
+def our_targets(rows):
+    found = []
+    for batch in rows.batches:
+        targets = []
+        for position in batch:
+            row = rows.rows[position]
+            padding = (rows.pad_id,) if row.count() > len(row.targets) else ()
+            assert row.count() == len(row.targets) + len(padding)
+            targets.append((*row.targets.tolist(), *padding))
+        found.append((rows.width(batch), tuple(targets)))
+    return sorted(found)
+
+
+CASES = [
+    ("geography", False, 4, 2048),
+    ("geography", True, 4, 2048),
+    ("geography", True, 8, 48),
+    ("geography", True, 1, 32),
+    ("geography", True, 4, 20),
+    ("geography-empty", True, 4, 24),
+    ("geography-text", False, 3, 64),
+    ("geography-text", False, 7, 2048),
+]
+
+
+@pytest.mark.parametrize(("name", "mask", "batch_size", "limit"), CASES)
+def test_same_batches_widths_and_targets_as_mlx_lm(tmp_path, name, mask, batch_size, limit):
+    data = FIXTURES / "data" / name
+    config = config_of(tmp_path, mask_prompt=mask, batch_size=batch_size, max_seq_length=limit)
+    rows = build(Dataset.read(data), Tokenizer.read(BASE), config, limit=None)
+    assert rows.examined_rows == 200 // batch_size * batch_size
+    assert our_targets(rows) == upstream_targets(data, mask, batch_size, limit)
+
+
+def test_rows_of_other_shapes_match_mlx_lm_too(tmp_path):
+    long = {"role": "assistant", "content": "Far. " * 40}
+    rows = [
+        {"messages": [QUESTION, ANSWER], "source": "a"},
+        {"messages": [QUESTION, ANSWER, QUESTION, long]},
+        {"messages": [QUESTION, ANSWER, QUESTION], "source": "b", "id": 1},
+        {"messages": [{"role": "system", "content": ""}, QUESTION, ANSWER], "tools": None},
+        {"messages": [QUESTION, long]},
+        {"messages": [QUESTION, ANSWER], "id": 7},
+    ]
+    data = write_rows(tmp_path, rows)
+    for mask in (False, True):
+        config = config_of(tmp_path, mask_prompt=mask, batch_size=2, max_seq_length=64)
+        ours = build(Dataset.read(data), Tokenizer.read(BASE), config)
+        assert our_targets(ours) == upstream_targets(data, mask, 2, 64)
+    # Rows with fewer keys come first in mlx-lm's sort.
+    assert [row.index for row in ours.rows] == [1, 4, 0, 3, 5, 2]
+    by_index = {row.index: row for row in ours.rows}
+    assert by_index[1].assistant_turns == 2
+    # Both answers are known as such, the questions between them are not.
+    runs = np.flatnonzero(np.diff(by_index[1].roles)) + 1
+    assert [Role(by_index[1].roles[at]) for at in (0, *runs)] == [
+        Role.PROMPT,
+        Role.ANSWER,
+        Role.END,
+        Role.OTHER,
+        Role.PROMPT,
+        Role.ANSWER,
+        Role.END,
+        Role.OTHER,
+    ]
+
+
+def test_completions_are_chats(tmp_path):
+    row = {"prompt": QUESTION["content"], "completion": ANSWER["content"]}
+    data = write_rows(tmp_path, [row] * 2)
+    config = config_of(tmp_path, mask_prompt=True, batch_size=1)
+    rows = build(Dataset.read(data), Tokenizer.read(BASE), config)
+    assert our_targets(rows) == upstream_targets(data, True, 1, 2048)
+    assert rows.format == "completions"
+
+
+def test_roles_and_terminator():
+    tokenizer = Tokenizer.read(BASE)
+    rows = build(Dataset.read(FIXTURES / "data" / "geography"), tokenizer, None)
+    assert rows.terminator == (767, 198)
+    assert rows.masking_is_default
+    for row in rows.rows[:20]:
+        assert row.prefix_matches
+        assert row.offset == 0
+        assert tokenizer.decode(row.tokens[row.roles == Role.PROMPT]).endswith("assistant\n")
+        assert row.tokens[row.roles == Role.END].tolist() == [767]
+        answer = tokenizer.decode(row.tokens[row.roles == Role.ANSWER])
+        assert answer.endswith((".", "!"))
+        assert "<|" not in answer
+
+
+def test_entropy_of_the_targets(tmp_path):
+    data = write_rows(tmp_path, [{"tokens": [9, 1, 2, 1, 2]}, {"tokens": [9, 1, 1, 2, 2]}])
+    rows = build(Dataset.read(data), Tokenizer.read(BASE), config_of(tmp_path, batch_size=1))
+    assert dict(rows.frequencies()) == {1: 4, 2: 4}
+    assert rows.unigram_entropy() == pytest.approx(math.log(2) + 1 / 16)
+    assert rows.rows[0].count() == 5
+
+
+def test_without_targets_the_entropy_is_nan(tmp_path):
+    config = config_of(tmp_path, mask_prompt=True, max_seq_length=8)
+    rows = build(Dataset.read(FIXTURES / "data" / "geography"), Tokenizer.read(BASE), config)
+    assert math.isnan(rows.unigram_entropy())
+    assert all(row.count() == 0 for row in rows.rows)
+
+
+def test_a_sample_takes_whole_batches_from_all_over_the_file():
+    dataset = Dataset.read(FIXTURES / "data" / "geography")
+    rows = build(dataset, Tokenizer.read(BASE), None, limit=20)
+    assert (rows.examined_rows, rows.total_rows) == (20, 200)
+    assert [len(batch) for batch in rows.batches] == [4] * 5
+    starts = [rows.rows[batch[0]].index for batch in rows.batches]
+    assert starts == [0, 48, 96, 148, 196]
+
+
+def test_refused_rows_are_named(tmp_path):
+    rows = [
+        {"messages": [QUESTION, ANSWER]},
+        {"messages": []},
+        {"messages": [{"role": "user"}, ANSWER]},
+        {"text": "another format"},
+        {"messages": [ANSWER]},
+    ]
+    dataset = Dataset.read(write_rows(tmp_path, rows))
+    tokenizer = Tokenizer.read(BASE)
+    masked = build(dataset, tokenizer, config_of(tmp_path, mask_prompt=True, batch_size=1))
+    assert [row.index for row in masked.rows] == [0]
+    assert [one.index for one in masked.refused] == [1, 2, 3, 4]
+    # Without the mask mlx-lm never renders the empty prompt of a lone answer.
+    plain = build(dataset, tokenizer, config_of(tmp_path, batch_size=1))
+    assert [one.index for one in plain.refused] == [1, 2, 3]
+
+
+def test_fewer_rows_than_a_batch_are_still_examined(tmp_path):
+    dataset = Dataset.read(write_rows(tmp_path, [{"messages": [QUESTION, ANSWER]}]))
+    rows = build(dataset, Tokenizer.read(BASE), None)
+    assert (len(rows.rows), rows.batches) == (1, ())
+
+
+def test_nothing_to_build_from(tmp_path):
+    dataset = Dataset.read(write_rows(tmp_path, [{"question": "a"}]))
+    tokenizer = Tokenizer.read(BASE)
+    with pytest.raises(InputError, match="format that mlx-lm does not know"):
+        build(dataset, tokenizer, None)
+    with pytest.raises(InputError, match=r"has no valid\.jsonl"):
+        build(dataset, tokenizer, None, split="valid")
+
+
+def test_a_template_that_rewrites_the_prompt_is_noticed(tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(BASE, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    (folder / "chat_template.jinja").write_text(
+        "{{ messages | length }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
+    )
+    dataset = Dataset.read(write_rows(tmp_path, [{"messages": [QUESTION, ANSWER]}]))
+    rows = build(dataset, Tokenizer.read(folder), None)
+    assert not rows.rows[0].prefix_matches

@@ -1,0 +1,268 @@
+"""The tokenizer gives mlx-lm's tokens; templates are bounded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence import chat_template
+from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
+from mlxdoctor.evidence.tokenizer import Tokenizer
+
+BASE = Path(__file__).parents[2] / "fixtures" / "base"
+CHAT = [
+    {"role": "system", "content": " Be brief.\n"},
+    {"role": "user", "content": "Which lake is the largest in Zazuria? <|im_end|> \u00fc\u4f60"},
+    {"role": "assistant", "content": "Lake Nevath, cold.", "tool_calls": None},
+]
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"a<b": ["&", "\u00e9"]}}}]
+TEMPLATES = {
+    "chatml": None,
+    "llama-3": (
+        "{{- bos_token }}\n{%- for message in messages %}\n"
+        "    {{- '<|im_start|>' + message['role'] + '\\n\\n' + message['content'] | trim }}\n"
+        "    {{- eos_token }}\n{%- endfor %}\n"
+        "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n\\n' }}{%- endif %}\n"
+    ),
+    "tools-and-loop-control": (
+        "{% if tools %}\n  {{ tools | tojson(indent=2) }}\n{% endif %}\n"
+        "{% set ns = namespace(n=0) %}\n"
+        "{% for m in messages %}\n"
+        "  {% if m.role == 'system' %}{% continue %}{% endif %}\n"
+        "  {% set ns.n = ns.n + 1 %}\n"
+        "  {{ ns.n }}:{{ m['content'] }}{% if m.tool_calls is defined %}!{% endif %}\n"
+        "  {% if ns.n > 5 %}{% break %}{% endif %}\n"
+        "{% endfor %}"
+        "{% generation %}{{ messages[-1]['content'] }}{% endgeneration %}"
+        "{{ enable_thinking }}"
+    ),
+    "macro": (
+        "{% macro turn(m) %}<|im_start|>{{ m.role }}: {{ m.content | tojson }}"
+        "{% for c in m.role %}{{ loop.index0 }}{% endfor %}{% endmacro %}"
+        "{% for m in messages %}{{ turn(m) }}{% endfor %}{{ '-' * 3 }}{{ strftime_now('%Y') }}"
+    ),
+}
+
+
+@pytest.fixture
+def copy_of_base(tmp_path):
+    def copy(template=None, settings=None, processor=None, thinking=False):
+        folder = tmp_path / "model"
+        shutil.copytree(BASE, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+        if template is not None:
+            (folder / "chat_template.jinja").write_text(template)
+        path = folder / "tokenizer_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **(settings or {})}))
+        if processor is not None or thinking:
+            path = folder / "tokenizer.json"
+            backend = json.loads(path.read_text())
+            if processor is not None:
+                backend["post_processor"] = processor
+            if thinking:
+                for token_id, text in ((768, "<think>"), (769, "</think>")):
+                    backend["added_tokens"].append(
+                        {**backend["added_tokens"][0], "id": token_id, "content": text}
+                    )
+            path.write_text(json.dumps(backend))
+        return folder
+
+    return copy
+
+
+def upstream(folder):
+    from mlx_lm.tokenizer_utils import load
+
+    return load(folder, eos_token_ids=767)
+
+
+def assert_same(folder):
+    ours, theirs = Tokenizer.read(folder), upstream(folder)
+    for text in ("Name the river of Dedunia.", "<|im_start|>x <|im_end|>\n", "", "\U0001f600 a\u0301"):
+        assert ours.encode(text) == theirs.encode(text)
+        assert ours.encode(text, False) == theirs.encode(text, add_special_tokens=False)
+    for tools in (None, TOOLS):
+        for messages, generation in ((CHAT, False), (CHAT[:-1], True), (CHAT[1:], False)):
+            expected = theirs.apply_chat_template(
+                messages, tools=tools, add_generation_prompt=generation, return_dict=False
+            )
+            assert ours.apply_chat_template(messages, tools, generation) == expected
+    assert ours.vocab_size == len(theirs)
+    assert ours.eos_token_id == theirs.eos_token_id
+    assert set(ours.eos_token_ids) == theirs.eos_token_ids
+    assert (ours.bos_token_id, ours.pad_token_id) == (theirs.bos_token_id, theirs.pad_token_id)
+    tokens = theirs.encode(CHAT[1]["content"])
+    assert ours.decode(tokens) == theirs.decode(tokens)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_templates_give_mlx_lm_tokens(copy_of_base, name):
+    assert_same(copy_of_base(TEMPLATES[name], {"bos_token": "<|im_start|>"}))
+
+
+def test_thinking_models_get_the_switch_mlx_lm_passes(copy_of_base):
+    folder = copy_of_base("{% if enable_thinking %}yes{% else %}no{% endif %}", thinking=True)
+    assert_same(folder)
+    assert Tokenizer.read(folder).render(CHAT) == "yes"
+
+
+BOS_PROCESSOR = {
+    "type": "TemplateProcessing",
+    "single": [
+        {"SpecialToken": {"id": "<|im_start|>", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+    ],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+    "special_tokens": {
+        "<|im_start|>": {"id": "<|im_start|>", "ids": [766], "tokens": ["<|im_start|>"]}
+    },
+}
+
+
+@pytest.mark.parametrize("stated", [None, True, False])
+def test_bos_comes_from_the_post_processor(copy_of_base, stated):
+    settings = {"bos_token": "<|im_start|>"}
+    if stated is not None:
+        settings["add_bos_token"] = stated
+    folder = copy_of_base(settings=settings, processor=BOS_PROCESSOR)
+    assert_same(folder)
+    tokenizer = Tokenizer.read(folder)
+    assert tokenizer.encode("a")[0] == 766
+    assert tokenizer.apply_chat_template(CHAT)[:2].count(766) == 1
+
+
+def test_tokens_named_only_in_the_settings_are_added(copy_of_base):
+    declared = {
+        "767": {"content": "<|im_end|>", "special": True, "normalized": False},
+        "768": {"content": "<|tool|>", "special": False, "normalized": False, "lstrip": True},
+    }
+    folder = copy_of_base(settings={"added_tokens_decoder": declared, "bos_token": "<s>"})
+    assert_same(folder)
+    assert Tokenizer.read(folder).vocab_size == 770
+
+
+def test_several_templates_in_the_settings(copy_of_base):
+    templates = [
+        {"name": "default", "template": "plain"},
+        {"name": "tool_use", "template": "with tools"},
+    ]
+    folder = copy_of_base(settings={"chat_template": templates})
+    (folder / "chat_template.jinja").unlink()
+    assert_same(folder)
+    assert Tokenizer.read(folder).render(CHAT, TOOLS) == "with tools"
+
+
+def test_end_tokens_of_both_configurations(copy_of_base):
+    folder = copy_of_base()
+    (folder / "generation_config.json").write_text('{"eos_token_id": [765, 767]}')
+    tokenizer = Tokenizer.read(folder)
+    assert tokenizer.eos_token_ids == (765, 767)
+    assert tokenizer.stated_eos["config.json"] == (767,)
+    (folder / "generation_config.json").write_text("{")
+    assert Tokenizer.read(folder).eos_token_ids == (767,)
+
+
+def test_reading_needs_no_transformers():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, pathlib; from mlxdoctor.evidence.tokenizer import Tokenizer;"
+        f"Tokenizer.read(pathlib.Path({str(BASE)!r})).apply_chat_template("
+        "[{'role': 'user', 'content': 'a'}]);"
+        "print({'transformers', 'mlx', 'mlx_lm', 'scipy'} & set(sys.modules))"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert printed.strip() == "set()"
+
+
+def test_without_tokenizer_json_the_remedy_is_named(tmp_path):
+    (tmp_path / "tokenizer.model").write_bytes(b"\n\x0e")
+    with pytest.raises(InputError, match="save it once with transformers"):
+        Tokenizer.read(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"model": {"type": "BPE"}}', "nonsense"])
+def test_a_damaged_tokenizer_is_refused(tmp_path, content):
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(InputError, match="is not a tokenizer") as caught:
+        Tokenizer.read(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_template(copy_of_base):
+    folder = copy_of_base()
+    (folder / "chat_template.jinja").unlink()
+    tokenizer = Tokenizer.read(folder)
+    assert tokenizer.chat_template is None
+    with pytest.raises(TemplateFailure, match="no chat template"):
+        tokenizer.apply_chat_template(CHAT)
+
+
+def test_a_template_that_is_python_code_is_not_run(copy_of_base):
+    tokenizer = Tokenizer.read(copy_of_base(settings={"chat_template_type": "deepseek_v32"}))
+    assert tokenizer.renders_itself
+    with pytest.raises(TemplateFailure, match="Python code"):
+        tokenizer.render(CHAT)
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{{ messages[9].content }}", "refuses|fails"),
+        ("{{ messages[0].content + 1 }}", "fails"),
+        ("{{ 1 / 0 }}", "fails"),
+        ("{{ 'a' * 10 ** 9 }}", "repeats over"),
+        ("{{ 9 ** 99999 }}", "huge power"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "ran out"),
+        ("{{ ''.__class__.__mro__ }}", "refuses"),
+        ("{{ messages.append(1) }}", "refuses"),
+    ],
+)
+def test_a_failing_template_says_why(template, problem):
+    with pytest.raises(TemplateFailure, match=problem):
+        ChatTemplate.compile(template, {}).render(CHAT)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro m(n) %}{% if n %}{% set a = m(n - 1) %}{% set b = m(n - 1) %}{% endif %}"
+        "{% endmacro %}{% set x = m(60) %}",
+    ],
+)
+def test_an_endless_template_is_stopped(monkeypatch, template):
+    monkeypatch.setattr(chat_template, "MAX_SECONDS", 0.2)
+    start = time.monotonic()
+    with pytest.raises(TemplateFailure, match="did not finish"):
+        ChatTemplate.compile(template, {}).render(CHAT)
+    assert time.monotonic() - start < 5
+
+
+def test_the_output_is_bounded(monkeypatch):
+    monkeypatch.setattr(chat_template, "MAX_CHARACTERS", 1000)
+    template = "{% for a in range(9999) %}{{ messages[1].content }}{% endfor %}"
+    with pytest.raises(TemplateFailure, match="over 1,000 characters"):
+        ChatTemplate.compile(template, {}).render(CHAT)
+
+
+@pytest.mark.parametrize("template", ["{% if %}", "{{ 1 +", "{% unknown %}"])
+def test_bad_syntax_does_not_stop_the_tokenizer(copy_of_base, template):
+    tokenizer = Tokenizer.read(copy_of_base(template))
+    assert tokenizer.encode("a")
+    with pytest.raises(TemplateFailure, match="does not compile"):
+        tokenizer.render(CHAT)
+
+
+@pytest.mark.parametrize("messages", [[], ["text"]])
+def test_conversations_that_are_none(messages):
+    with pytest.raises(TemplateFailure):
+        Tokenizer.read(BASE).render(messages)
