@@ -57,6 +57,7 @@ def _is_full(config: TrainingConfig | None) -> bool:
         "non-finite": "some values are NaN or infinite",
     },
     cost=Cost.WEIGHTS,
+    decisive=True,
 )
 def adapter_presence(adapter: Adapter, config: TrainingConfig | None) -> Iterator[Finding]:
     """Look for LoRA factors, and for signs that they were trained."""

@@ -44,7 +44,10 @@ class Limits:
         0.01, unit="p-value, exact McNemar or paired permutation", source="convention"
     )
     overlap_drop: float = limit(
-        0.2, unit="word F1", source="a fifth of the words: more than another way to say it"
+        0.1, unit="word F1", source="a tenth of the words: more than another way to say it"
+    )
+    overlap_left: float = limit(
+        0.5, unit="share of the base model's word F1", source="half of what was there is lost"
     )
 
 
@@ -56,6 +59,7 @@ class Limits:
     },
     cost=Cost.WEIGHTS,
     limits=Limits(),
+    decisive=True,
 )
 def generation_effect(
     generations: Generations,
@@ -75,7 +79,7 @@ def generation_effect(
             ),
             measured={"failure": generations.load_failure},
             expected="an adapter whose tensors are the base model's LoRA parameters",
-            fix="Compare names and shapes with `mlxdoctor inspect`, and check which base it is for.",
+            fix="Compare names and shapes with `mlxdoctor inspect`; check which base it is for.",
         )
         return
     found = [pair for pair in pairs(generations, tokenizer, base) if pair.base is not None]
@@ -141,7 +145,9 @@ def _worse(found: Sequence[OutputPair], limits: Limits) -> Iterator[Finding]:
         [word_f1(pair.tuned.words, w) for (pair, _), w in zip(known, expected, strict=True)]
     )
     p_value = paired_permutation(after - before)
-    if before.mean() - after.mean() > limits.overlap_drop and p_value < limits.significance:
+    is_less = before.mean() - after.mean() > limits.overlap_drop
+    is_little = after.mean() < limits.overlap_left * before.mean()
+    if is_less and is_little and p_value < limits.significance:
         yield _finding(
             f"The tuned model's answers share {after.mean():.0%} of their words with the "
             f"expected ones, the base model's {before.mean():.0%} (F1, {len(known)} prompts).",

@@ -96,10 +96,11 @@ def _reported(
     metrics: ReportedMetrics | None, log: TrainingLog | None
 ) -> list[tuple[str, float, float]]:
     """Name, figure and loss of everything that claims to be the tuned model's."""
-    found = []
-    for one in metrics.losses if metrics is not None else ():
-        if one.loss is not None and one.split != "train":
-            found.append((one.name, one.value, one.loss))
+    found = [
+        (one.name, one.value, one.loss)
+        for one in (metrics.losses if metrics is not None else ())
+        if one.loss is not None and one.split != "train"
+    ]
     if log is not None and log.test_loss is not None and math.isfinite(log.test_loss):
         found.append(("test loss in the log", log.test_loss, log.test_loss))
     return found
@@ -214,7 +215,7 @@ def _low_loss(log: TrainingLog, generations: Generations, limits: Limits) -> Ite
             "base_overlap": round(mean(base), 3),
         },
         expected="answers like those that were trained on",
-        fix="Check with `mlxdoctor probe` or `mlxdoctor labels` which token is the target of which.",
+        fix="See with `mlxdoctor labels` or `mlxdoctor probe` which token is whose target.",
     )
 
 

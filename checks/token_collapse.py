@@ -38,6 +38,8 @@ from mlxdoctor.outputs import Output, OutputPair, is_special, pairs
 from mlxdoctor.prompt_rates import Rate, RateLimits, is_raised, rate
 from mlxdoctor.text_statistics import run_share, seq_rep_n, tail_loop, top_share, zlib_ratio
 
+_HOW_MUCH = {"single-token": "over and over", "dominant-token": "for more than half of the text"}
+
 
 @dataclass(frozen=True)
 class Limits(RateLimits):
@@ -50,6 +52,9 @@ class Limits(RateLimits):
         0.9,
         unit="share of an answer's tokens that are one token, or in runs of four or more",
         source="a few tokens may precede the collapse",
+    )
+    dominant_share: float = limit(
+        0.5, unit="share of an answer's tokens", source="a comma has 0.12 of the fixtures' tokens"
     )
     seq_rep_4: float = limit(
         0.5, unit="share of 4-grams", source="Welleck et al. 2020: 0.44 in greedy text of GPT-2"
@@ -65,11 +70,13 @@ class Limits(RateLimits):
 @check(
     codes={
         "single-token": "one token makes up nearly all of the output",
+        "dominant-token": "one token makes up more than half of the output",
         "token-zero": "the output is token 0 only, as with logits that are not numbers",
         "special-tokens": "the output is special tokens only",
         "repetition": "the output ends in a loop",
     },
     limits=Limits(),
+    decisive=True,
 )
 def token_collapse(
     generations: Generations,
@@ -95,17 +102,27 @@ def token_collapse(
         share = max(top_share(content)[1], run_share(content))
         return len(content) >= limits.shortest and share >= limits.run_share
 
+    def is_dominated(output: Output) -> bool:
+        content = output.content
+        is_long = len(content) >= 2 * limits.shortest
+        return is_single(output) or (is_long and top_share(content)[1] >= limits.dominant_share)
+
     def is_loop(output: Output) -> bool:
         return not is_single(output) and _is_loop(output, limits)
 
     zero = _rate(found, is_zero, limits)
     single = _rate(found, is_single, limits)
     special = _rate(found, is_special_only, limits)
+    dominated = _rate(found, is_dominated, limits)
     loop = _rate(found, is_loop, limits)
     if is_raised(zero, limits):
         yield _token_zero(zero)
     elif is_raised(single, limits):
-        yield _single_token(single, found, is_single, tokenizer, rows)
+        outputs = [pair for pair in found if is_single(pair.tuned)]
+        yield _one_token("single-token", single, outputs, tokenizer, rows)
+    elif is_raised(dominated, limits):
+        outputs = [pair for pair in found if is_dominated(pair.tuned)]
+        yield _one_token("dominant-token", dominated, outputs, tokenizer, rows)
     elif is_raised(special, limits):
         yield _special_tokens(special)
     if is_raised(loop, limits):
@@ -146,14 +163,18 @@ def _token_zero(found: Rate) -> Finding:
     )
 
 
-def _single_token(
+def _one_token(
+    symptom: str,
     found: Rate,
     outputs: Sequence[OutputPair],
-    hit: Callable[[Output], bool],
     tokenizer: Tokenizer | None,
     rows: SupervisedRows | None,
 ) -> Finding:
-    tokens = Counter(pair.tuned.content[-1] for pair in outputs if hit(pair.tuned))
+    # What an answer ends in is what it collapsed into, where one run follows another.
+    content = [pair.tuned.content for pair in outputs]
+    tokens = Counter(
+        one[-1] if run_share(one) > top_share(one)[1] else top_share(one)[0] for one in content
+    )
     token, count = tokens.most_common(1)[0]
     text = _text(token, tokenizer)
     measured: dict[str, Measurement] = {**found.measured, "token_text": text, "with_it": count}
@@ -164,15 +185,15 @@ def _single_token(
     if "training_rank" in measured:
         frequency = f", number {measured['training_rank']} among the tokens it was trained on"
     return Finding(
-        code="token-collapse.single-token",
+        code=f"token-collapse.{symptom}",
         severity=_severity(found),
         message=(
             f"The tuned model answers {found.tuned} of {found.prompts} prompts with one token "
-            f"over and over (mostly {text!r}{frequency}); {found.against_base}."
+            f"{_HOW_MUCH[symptom]} (mostly {text!r}{frequency}); {found.against_base}."
         ),
         measured=measured,
         expected="text, as from the base model on the same prompts",
-        where=f"prompt {_first(outputs, hit)!r}",
+        where=f"prompt {outputs[0].item.prompt[:80]!r}",
         fix="Do not use this adapter; find the last good checkpoint with `mlxdoctor bisect`.",
     )
 

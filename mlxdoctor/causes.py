@@ -11,8 +11,8 @@ from typing import Any
 
 from mlxdoctor.errors import InputError
 
-_CAUSE_KEYS = {"title", "summary", "explanation", "remedy", "prior", "for", "against"}
-_OPTIONAL_KEYS = {"absent", "change"}
+_CAUSE_KEYS = {"title", "summary", "explanation", "remedy", "prior"}
+_OPTIONAL_KEYS = {"for", "against", "absent", "change"}
 _OPERATIONS = ("set", "divide", "multiply")
 
 
@@ -117,8 +117,8 @@ def _cause(name: str, table: Mapping[str, Any]) -> Cause:
         raise InputError("causes.toml", f"{name} has the unknown key {sorted(unknown)[0]!r}")
     if lacking := _CAUSE_KEYS - table.keys():
         raise InputError("causes.toml", f"{name} lacks the key {sorted(lacking)[0]!r}")
-    weights = {code: float(weight) for code, weight in table["for"].items()}
-    for code, weight in table["against"].items():
+    weights = {code: float(weight) for code, weight in table.get("for", {}).items()}
+    for code, weight in table.get("against", {}).items():
         if code in weights:
             raise InputError("causes.toml", f"{name}: {code} speaks both for and against it")
         weights[code] = -float(weight)

@@ -150,7 +150,8 @@ def limit(default: T, *, unit: str, source: str, false_alarms: str = "not measur
         false_alarms: how often a healthy run crosses it, as measured.
     """
     metadata = {"unit": unit, "source": source, "false_alarms": false_alarms}
-    return typing.cast(T, field(default=default, metadata=metadata))
+    # A field() stands for the value until the dataclass is made.
+    return field(default=default, metadata=metadata)
 
 
 def check(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.dataset import is_log
 
 #: Folders below the named one that are searched for evidence (levels).
 MAX_DEPTH = 2
@@ -142,7 +143,7 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
             files = replace(files, adapter=files.adapter or path)
         elif name == "adapter_config.json":
             files = replace(files, config=files.config or path)
-        elif SPLIT_NAME.match(name):
+        elif _is_split(path):
             splits.append(path)
         elif path.parent != folder and is_model_folder(path.parent):
             files = replace(files, tuned=files.tuned or path.parent)
@@ -164,7 +165,7 @@ def _loose_file(files: RunFiles, path: Path) -> RunFiles:
     if path.suffix in (".safetensors", ".npz"):
         files = replace(files, adapter=path)
         return _beside_adapter(files, path)
-    if SPLIT_NAME.match(name):
+    if _is_split(path):
         return replace(files, data=path)
     found = _sniffed(files, path)
     if found != files:
@@ -198,6 +199,16 @@ def _sniffed(files: RunFiles, path: Path) -> RunFiles:
     if looks_like_log(path):
         return replace(files, logs=(*files.logs, path))
     return replace(files, unrecognised=(*files.unrecognised, path))
+
+
+def _is_split(path: Path) -> bool:
+    """Whether a file is a split of the data: by its name, unless it holds metrics.
+
+    People write the metrics of training into train.jsonl too.
+    """
+    if not SPLIT_NAME.match(path.name):
+        return False
+    return not is_log(path)
 
 
 def _head(path: Path) -> str:

@@ -77,7 +77,8 @@ def measure(
     jobs: list[_Job] = []
     pad_ids: dict[int, None] = {}
     for rows in splits:
-        candidates = _pad_ids(rows, tokenizer)
+        # One split is enough to see which id is padding; the trainer's own is tried on all.
+        candidates = (rows.pad_id,) if jobs else _pad_ids(rows, tokenizer)
         pad_ids |= dict.fromkeys(candidates)
         jobs.extend(_jobs(rows, candidates, max_rows))
     if not jobs:
@@ -116,7 +117,7 @@ def _jobs(rows: SupervisedRows, pad_ids: Sequence[int], max_rows: int) -> list[_
     usable = [row for row in rows.rows if row.length >= 3]
     picked = [usable[i] for i in _evenly(len(usable), max_rows)]
     shortest = sorted(picked, key=lambda row: row.length)[:PADDING_ROWS]
-    jobs = []
+    jobs: list[_Job] = []
     for row in picked:
         tokens = row.tokens[: min(row.length, LONGEST_ROW)]
         tried = pad_ids if any(row is one for one in shortest) else pad_ids[:1]
@@ -139,7 +140,10 @@ def _run(
     """One model's losses, in the order of `jobs`, and the size of its vocabulary."""
     order = sorted(range(len(jobs)), key=lambda i: len(jobs[i].tokens))
     found: dict[int, _Positions] = {}
+    highest = max(int(job.tokens.max()) for job in jobs)
     vocab_size = int(model(_array(np.array([[jobs[0].tokens[0]]]))).shape[-1])
+    if highest >= vocab_size:
+        raise ValueError(f"token {highest} is outside the vocabulary of {vocab_size}")
     done = 0
     while done < len(order):
         batch = [order[done]]
@@ -148,10 +152,7 @@ def _run(
             if (len(batch) + 1) * width * vocab_size * 4 > MAX_LOGIT_BYTES:
                 break
             batch.append(i)
-        for i, positions in zip(
-            batch, _forward(model, [jobs[i] for i in batch], ends), strict=True
-        ):
-            found[i] = positions
+        found |= dict(zip(batch, _forward(model, [jobs[i] for i in batch], ends), strict=True))
         done += len(batch)
         if progress is not None:
             progress(f"measuring the {which} model", done, len(order))

@@ -68,8 +68,7 @@ def prompts_for(
         if dataset is not None and split is not None:
             seen = {prompt.text for prompt in found}
             found.extend(_from_split(dataset, split, tokenizer, count, seen))
-    for text in GENERAL_PROMPTS:
-        found.append(Prompt(text, _rendered(tokenizer, text)))
+    found.extend(Prompt(text, _rendered(tokenizer, text)) for text in GENERAL_PROMPTS)
     return tuple(found)
 
 

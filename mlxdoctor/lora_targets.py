@@ -44,9 +44,7 @@ def target_modules(config: TrainingConfig, base: BaseModel) -> tuple[str, ...] |
     if keys is None:
         return tuple(name for name in inside if layer_of(name)[0] is not None)
     return tuple(
-        name
-        for name in names
-        if name in keys or (name in inside and layer_of(name)[1] in keys)
+        name for name in names if name in keys or (name in inside and layer_of(name)[1] in keys)
     )
 
 

@@ -157,7 +157,7 @@ def _with_weights(model: Any, file: Path) -> tuple[str | None, Callable[[Which],
     import mlx.core as mx
     from mlx.utils import tree_flatten
 
-    weights = mx.load(str(file))
+    weights: Any = mx.load(str(file))
     current = dict(tree_flatten(model.parameters()))
     fitting = {
         name: tensor

@@ -117,11 +117,12 @@ def rate(
 
 
 def is_raised(found: Rate, limits: RateLimits | None = None) -> bool:
-    """Whether the tuned model hits more often than the base model, at any size."""
+    """Whether the tuned model certainly hits more often than the base model, at any size."""
     limits = limits or RateLimits()
     if found.base is None or found.p_value is None:
         return found.decided
-    return found.tuned > found.base and found.p_value < limits.significance
+    is_more = found.tuned > found.base and found.p_value < limits.significance
+    return found.is_broken or is_more
 
 
 def _decided(hits: int, total: int, limits: RateLimits) -> bool:

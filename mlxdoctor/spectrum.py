@@ -114,9 +114,7 @@ def _trace(gram: NDArray[np.float64]) -> float:
     return float(np.trace(gram, axis1=-2, axis2=-1).sum())
 
 
-def _singular_values(
-    gram_a: NDArray[np.float64], gram_b: NDArray[np.float64]
-) -> tuple[float, ...]:
+def _singular_values(gram_a: NDArray[np.float64], gram_b: NDArray[np.float64]) -> tuple[float, ...]:
     product = np.swapaxes(_root(gram_a), -1, -2) @ _root(gram_b)
     values = np.linalg.svd(product, compute_uv=False)
     return tuple(float(value) for value in np.sort(values.ravel())[::-1])

@@ -129,7 +129,7 @@ def exact_binomial(hits: int, total: int) -> float:
     smaller = min(hits, total - hits)
     tail = sum(math.comb(total, k) for k in range(smaller + 1))
     # Integers until the last division: 2 ** -total underflows before the sum does.
-    return min(1.0, 2 * tail / 2**total)
+    return float(min(1.0, 2 * tail / 2**total))
 
 
 def mcnemar_exact(only_first: int, only_second: int) -> float:

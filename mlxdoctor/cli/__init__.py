@@ -19,7 +19,7 @@ EXIT_CLEAN, EXIT_FOUND, EXIT_UNUSABLE, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED = 0, 
 COMMANDS = MappingProxyType(
     {
         "diagnose": "Find out why a fine-tune failed, and write a report.",
-        "inspect": "Show an adapter as a table: layer, module, rank, scale, norms.",
+        "inspect": "Show an adapter as a table.",
         "checks": "List what can be found.",
         "explain": "Explain a check, a finding's code or a cause.",
     }

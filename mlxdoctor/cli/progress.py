@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from types import TracebackType
 
 from mlxdoctor.report.escape import terminal
@@ -16,13 +16,18 @@ REDRAW_AFTER = 0.1
 BAR = 24
 
 
-@dataclass
 class ProgressLine:
-    """A progress callback that draws `label [####    ] done/total`; silent off a terminal."""
+    """A progress callback that draws `label [####    ] done/total`; silent off a terminal.
 
-    started: float = field(default_factory=time.monotonic)
-    drawn: float = 0.0
-    columns: int = 0
+    Args:
+        clock: seconds that only ever rise.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._started = clock()
+        self._drawn = 0.0
+        self._columns = 0
 
     def __enter__(self) -> ProgressLine:
         return self
@@ -37,20 +42,20 @@ class ProgressLine:
 
     def __call__(self, label: str, done: int, total: int) -> None:
         """Show that `done` of `total` steps of `label` are done."""
-        now = time.monotonic()
-        if now - self.started < SHOW_AFTER or now - self.drawn < REDRAW_AFTER:
+        now = self._clock()
+        if now - self._started < SHOW_AFTER or now - self._drawn < REDRAW_AFTER:
             return
         if not sys.stderr.isatty():
             return
         filled = BAR * min(done, total) // total if total > 0 else 0
         text = f"{terminal(label)[:40]} [{'#' * filled:<{BAR}}] {done:,}/{total:,}"
-        sys.stderr.write("\r" + text.ljust(self.columns))
+        sys.stderr.write("\r" + text.ljust(self._columns))
         sys.stderr.flush()
-        self.drawn, self.columns = now, max(self.columns, len(text))
+        self._drawn, self._columns = now, max(self._columns, len(text))
 
     def clear(self) -> None:
         """Remove the line, so that what follows starts in the first column."""
-        if self.columns:
-            sys.stderr.write("\r" + " " * self.columns + "\r")
+        if self._columns:
+            sys.stderr.write("\r" + " " * self._columns + "\r")
             sys.stderr.flush()
-            self.columns = 0
+            self._columns = 0

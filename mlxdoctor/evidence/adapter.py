@@ -218,9 +218,7 @@ def adapter_file(path: Path) -> Path:
 
 def _pair(
     tensors: Mapping[str, TensorRef],
-) -> tuple[
-    Naming, tuple[LoraModule, ...], tuple[TensorRef, ...], tuple[str, ...], tuple[str, ...]
-]:
+) -> tuple[Naming, tuple[LoraModule, ...], tuple[TensorRef, ...], tuple[str, ...], tuple[str, ...]]:
     naming: Naming = "mlx-lm"
     pattern = _MLX
     if not any(name.endswith((".lora_a", ".lora_b")) for name in tensors) and any(

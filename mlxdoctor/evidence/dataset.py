@@ -22,6 +22,11 @@ MAX_DATA_BYTES = 512 << 20
 
 SPLITS = ("train", "valid", "test")
 
+#: A row with one of these and none of the known formats is a line of a log, not of data.
+_METRICS = frozenset({"loss", "train_loss", "val_loss", "eval_loss"})
+#: Bytes of a file that decide whether it holds rows.
+_SNIFFED_BYTES = 1 << 20
+
 Row = Mapping[str, Any]
 RowFormat = Literal["chat", "completions", "text", "tokens", "unknown"]
 
@@ -127,7 +132,9 @@ class Dataset:
         features = Features.of(config)
         if path.is_dir():
             files = {name: path / f"{name}.jsonl" for name in SPLITS}
-            files = {name: file for name, file in files.items() if file.exists()}
+            files = {
+                name: file for name, file in files.items() if file.exists() and not is_log(file)
+            }
             if not files:
                 raise InputError(
                     path,
@@ -144,6 +151,19 @@ class Dataset:
             )
         sources = tuple(source for _, source in read.values())
         return cls(sources, path, MappingProxyType(splits), features)
+
+
+def is_log(path: Path) -> bool:
+    """Whether a `.jsonl` file holds a log's reports rather than rows: trainers share the names."""
+    try:
+        with path.open("rb") as stream:
+            first = stream.readline(_SNIFFED_BYTES)
+    except OSError:
+        return False
+    row = _parse(first.rstrip(b"\r\n"))
+    if isinstance(row, str):
+        return False
+    return Features().format_of(row) == "unknown" and bool(_METRICS & row.keys())
 
 
 def _read_split(name: str, path: Path, features: Features) -> tuple[Split, Source]:

@@ -110,8 +110,11 @@ class ReportedMetrics:
                     for name, value in _numbers(content)
                 )
         if not values:
-            path = paths[0] if paths else None
-            raise InputError(path, "holds no figure", "name a JSON file with loss or perplexity")
+            raise InputError(
+                next(iter(paths), None),
+                "holds no figure",
+                "name a JSON file with loss or perplexity",
+            )
         return cls(tuple(sources), tuple(values))
 
     @property

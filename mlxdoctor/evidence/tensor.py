@@ -120,6 +120,15 @@ class TensorRef:
         for start in range(0, self.nbytes, block_bytes):
             yield self.read(start, min(block_bytes, self.nbytes - start))
 
+    def elements(self, start: int, stop: int) -> NDArray[Any]:
+        """Elements `start` to `stop` in storage order, flat, as `load` gives them.
+
+        Raises:
+            InputError: as `load`.
+        """
+        item_bytes = DTYPE_BITS[self.dtype] // 8
+        return self._decode(self.read(start * item_bytes, (stop - start) * item_bytes))
+
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         """Rows `start` to `stop` of the tensor seen as a matrix of its last size, like `load`.
 
@@ -127,9 +136,7 @@ class TensorRef:
             InputError: as `load`.
         """
         width = self.shape[-1]
-        row_bytes = width * DTYPE_BITS[self.dtype] // 8
-        raw = self.read(start * row_bytes, (stop - start) * row_bytes)
-        return self._decode(raw).reshape(-1, width)
+        return self.elements(start * width, stop * width).reshape(-1, width)
 
     def read(self, start: int, count: int) -> NDArray[np.uint8]:
         """`count` stored bytes from `start` on.

@@ -75,7 +75,7 @@ class TokenLosses:
         load_failure: why the adapter could not be put on the base model.
     """
 
-    kind: ClassVar[str] = "token-losses"
+    kind: ClassVar[str] = "token losses"
 
     sources: tuple[Source, ...]
     rows: tuple[RowLosses, ...]

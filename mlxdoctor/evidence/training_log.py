@@ -38,8 +38,8 @@ __all__ = [
     "Save",
     "Segment",
     "Series",
-    "TrainingLog",
     "Trainable",
+    "TrainingLog",
     "looks_like_log",
 ]
 
@@ -98,6 +98,14 @@ class TrainingLog:
         stated = self.header.get("training", "").upper()
         known = ("ORPO", "DPO", "CPO", "KTO", "SIMPO", "GRPO", "PPO", "XPO", "RLHF", "FTPO")
         return any(name in stated for name in known) or self.main.is_preference
+
+    @property
+    def resumed(self) -> bool | None:
+        """Whether training began from an earlier adapter; None where the log can't tell."""
+        if "resumed_from" in self.header:
+            return True
+        # The trainer names the adapter it resumes from before it counts parameters.
+        return False if self.trainable is not None else None
 
     @classmethod
     def read(cls, paths: Sequence[Path]) -> TrainingLog:

@@ -111,7 +111,7 @@ def _token_text(text: str, limit: int) -> str:
     return _plain(text.replace(" ", "·"), limit) or "(empty)"
 
 
-def _thinned(iterations: Sequence[int], values: Sequence[float]) -> tuple[list[int], list[float]]:
+def thinned(iterations: Sequence[int], values: Sequence[float]) -> tuple[list[int], list[float]]:
     """At most about `MAX_POINTS` points; each stretch keeps its lowest and highest."""
     if len(values) <= MAX_POINTS:
         return list(iterations), list(values)
@@ -135,7 +135,7 @@ def _loss(loss: Mapping[str, Any]) -> Figure:
     for label, key, colour, marker in series:
         if loss[key] is None:
             continue
-        iterations, values = _thinned(loss[key]["iterations"], loss[key]["values"])
+        iterations, values = thinned(loss[key]["iterations"], loss[key]["values"])
         drawn = [value if is_finite(value) else math.nan for value in values]
         few = len(drawn) <= 60
         axes.plot(
@@ -183,7 +183,9 @@ def _loss_scale(axes: Axes, loss: Mapping[str, Any], finite: Sequence[float]) ->
             axes.set_yticks([tick for tick in ticks if low / 1.25 <= tick <= high * 1.35])
         axes.minorticks_off()
     else:
-        axes.set_ylim(min(0.0, low), high * 1.1 if high > 0 else 1.0)
+        margin = 0.08 * (high - low) or 1.0
+        # Far from zero, starting there would flatten the curve.
+        axes.set_ylim(low - margin if low > 0.35 * high else min(0.0, low), high + margin)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
@@ -296,7 +298,7 @@ def _heat_numbers(axes: Axes, values: Any, image: Any, *, is_log: bool) -> None:
         axes.text(
             column,
             row,
-            f"{value:.2g}",
+            f"{value:,.0f}" if value >= 100 else f"{value:.2g}",
             ha="center",
             va="center",
             fontsize=7.5,

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from mlxdoctor.report import escape, summary
 from mlxdoctor.report.model import findings
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 #: Findings named in the first paragraph.
 FIRST_REASONS = 3
 #: Codes listed in a cell of the differential diagnosis before "and n more".
 CODES_IN_A_CELL = 4
+#: What a picture is called where it can't be seen; its caption says what it shows.
+FIGURE_TITLES: Mapping[str, str] = MappingProxyType(
+    {
+        "loss": "The loss over the run",
+        "drift": "The size of the update by layer and module",
+        "tokens": "The most frequent tokens in the outputs",
+        "labels": "One training row and its labels",
+    }
+)
 
 
 def render(data: Mapping[str, Any], figures: Mapping[str, str] | None = None) -> str:
@@ -74,6 +87,7 @@ def prior(entry: Mapping[str, Any]) -> float:
 def _view(data: Mapping[str, Any], figures: Mapping[str, str]) -> dict[str, Any]:
     found = findings(data)
     cause = summary.root_cause(data)
+    files = examined(data)
     by_status: dict[str, int] = {}
     for outcome in data["outcomes"]:
         by_status[outcome["status"]] = by_status.get(outcome["status"], 0) + 1
@@ -94,10 +108,25 @@ def _view(data: Mapping[str, Any], figures: Mapping[str, str]) -> dict[str, Any]
         "captions": captions(data["figures"]),
         "figure_paths": figures,
         "confirm_iterations": summary.CONFIRM_ITERATIONS,
-        "hashes": "\n".join(
-            f"{one['sha256'] or 'not hashed'}  {one['source']}" for one in data["run"]["evidence"]
-        ),
+        "missing": summary.missing(data),
+        "titles": FIGURE_TITLES,
+        "files": files,
+        "hashes": "\n".join(f"{one['sha256'] or 'not hashed'}  {one['source']}" for one in files),
     }
+
+
+def examined(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The files that were read, each once, with all that they were read for."""
+    files: dict[str, dict[str, Any]] = {}
+    for item in data["run"]["evidence"]:
+        one = files.setdefault(
+            item["source"], {"source": item["source"], "kinds": [], "sha256": None, "note": ""}
+        )
+        if item["kind"] not in one["kinds"]:
+            one["kinds"].append(item["kind"])
+        one["sha256"] = one["sha256"] or item["sha256"]
+        one["note"] = "" if one["sha256"] else item["note"]
+    return list(files.values())
 
 
 def captions(figures: Mapping[str, Any]) -> dict[str, str]:

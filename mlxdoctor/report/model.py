@@ -125,7 +125,10 @@ class TimelineItem(TypedDict):
 
 
 class Next(TypedDict):
-    """The missing evidence that could change the order of causes most."""
+    """The check whose answer could change the order of causes most.
+
+    `kind` is its name, `why` the clause for what it lacked, `how` what would provide it.
+    """
 
     kind: str
     why: str

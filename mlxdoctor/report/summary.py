@@ -101,9 +101,11 @@ def reasons(data: Mapping[str, Any], limit: int) -> list[Mapping[str, Any]]:
         supporting = [one for one in found if one["code"] in cause["supporting"]]
         found = supporting or found
     serious = [one for one in found if one["severity"] != "info"] or found
-    by_code = {one["code"]: one for one in reversed(serious)}
-    kept = [one for one in serious if by_code[one["code"]] is one]
-    return kept[:limit]
+    # The first of a code is the worst of it.
+    first_of_code: dict[str, Mapping[str, Any]] = {}
+    for one in serious:
+        first_of_code.setdefault(one["code"], one)
+    return list(first_of_code.values())[:limit]
 
 
 def changes(data: Mapping[str, Any]) -> list[Change]:
@@ -170,6 +172,14 @@ def _config_path(data: Mapping[str, Any]) -> str | None:
 def _confirm_iterations(data: Mapping[str, Any]) -> int:
     onsets = [one["onset"] for one in reasons(data, 10) if one["onset"] is not None]
     return max(CONFIRM_ITERATIONS, CONFIRM_PAST_ONSET * max(onsets, default=0))
+
+
+def missing(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Kinds of evidence that were not there, those with the same reason together."""
+    by_reason: dict[str, list[str]] = {}
+    for item in data["run"]["missing"]:
+        by_reason.setdefault(item["why"], []).append(item["kind"])
+    return [{"kinds": kinds, "why": why} for why, kinds in by_reason.items()]
 
 
 def slug(name: str) -> str:

@@ -10,8 +10,6 @@ from mlxdoctor.report import escape, summary
 
 #: Findings that are named.
 REASONS = 3
-#: Kinds of missing evidence that are named.
-MISSING = 3
 MIN_WIDTH, MAX_WIDTH = 40, 100
 _INDENT = "  "
 _COLOURS = {"healthy": "green", "unhealthy": "red", "inconclusive": "yellow"}
@@ -92,14 +90,18 @@ def _gaps(
     lines: list[str],
     style: Style,
 ) -> None:
-    missing = data["run"]["missing"]
+    kinds = [one["kind"] for one in data["run"]["missing"]]
     crashed = [one["check"] for one in data["outcomes"] if one["status"] == "crashed"]
-    if not missing and not crashed:
+    if not kinds and not crashed:
         return
     lines += ["", style("Not looked at", None, True)]
-    for one in missing[:MISSING]:
-        paragraph(f"{one['kind']}: {one['why']}")
-    if len(missing) > MISSING:
-        paragraph(f"and {len(missing) - MISSING} more, listed in the report")
+    if data["verdict"] == "inconclusive":
+        for one in summary.missing(data):
+            paragraph(f"{', '.join(one['kinds'])}: {one['why']}")
+    elif kinds:
+        paragraph(", ".join(kinds))
+    if (helpful := data["next"]) is not None:
+        how = f"; {helpful['how']}" if helpful["how"] else ""
+        paragraph(f"most useful: {helpful['kind']} lacked its evidence: {helpful['why']}{how}")
     for name in crashed:
-        paragraph(f"the check {name} crashed; that is a bug in it, please report it")
+        paragraph(f"the check {name} crashed: please report it as a bug")

@@ -9,7 +9,7 @@ import pytest
 
 from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.dataset import Dataset, is_log
 
 GEOGRAPHY = Path(__file__).parents[2] / "fixtures" / "data" / "geography"
 
@@ -101,3 +101,16 @@ def test_a_folder_without_data_is_refused(tmp_path):
     (tmp_path / "train.jsonl").write_bytes(b'{"a": 1}\0\0')
     with pytest.raises(InputError, match="binary"):
         Dataset.read(tmp_path)
+
+
+def test_a_log_called_train_jsonl_is_not_data(tmp_path):
+    log = tmp_path / "train.jsonl"
+    log.write_text('{"iteration": 0, "val_loss": 5.1}\n{"iteration": 10, "train_loss": 4}\n')
+    assert is_log(log)
+    assert not is_log(GEOGRAPHY / "train.jsonl")
+    assert not is_log(tmp_path / "missing.jsonl")
+    with pytest.raises(InputError, match=r"has no train\.jsonl"):
+        Dataset.read(tmp_path)
+    # A question about a loss is still a row.
+    log.write_text('{"prompt": "a", "completion": "b", "loss": 1}\n')
+    assert Dataset.read(tmp_path).splits["train"].format == "completions"

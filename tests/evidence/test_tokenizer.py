@@ -82,7 +82,12 @@ def upstream(folder):
 
 def assert_same(folder):
     ours, theirs = Tokenizer.read(folder), upstream(folder)
-    for text in ("Name the river of Dedunia.", "<|im_start|>x <|im_end|>\n", "", "\U0001f600 a\u0301"):
+    for text in (
+        "Name the river of Dedunia.",
+        "<|im_start|>x <|im_end|>\n",
+        "",
+        "\U0001f600 a\u0301",
+    ):
         assert ours.encode(text) == theirs.encode(text)
         assert ours.encode(text, False) == theirs.encode(text, add_special_tokens=False)
     for tools in (None, TOOLS):

@@ -221,9 +221,9 @@ def unhealthy() -> dict[str, Any]:
             {"iteration": 1000, "event": "a checkpoint was saved"},
         ],
         "next": {
-            "kind": "base model",
-            "why": "It would show how far the update moved the weights.",
-            "how": "Name its folder with `--base`.",
+            "kind": "adapter-drift",
+            "why": "the base model 'mlx-community/Llama' is not on this machine",
+            "how": "name its folder with --base",
         },
         "commands": ["mlxdoctor diagnose runs/llama-commas"],
         "versions": {"mlxdoctor": "0.1.0", "mlx": "0.32.4", "mlx-lm": "0.32.2"},

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -71,12 +71,14 @@ def test_hostile_text_is_shown_literally(text: str) -> None:
     assert shown(escape.markdown(text)) == escape.visible(text).strip()
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=st.sampled_from("ab1 .)#>-+=*_~`[]()!<>&;:/\\|$@\n\t"), max_size=60))
 def test_any_mixture_of_markup_is_shown_literally(text: str) -> None:
     without_joiners = shown(escape.markdown(text)).replace("\u2060", "")
     assert without_joiners == escape.visible(text).strip()
 
 
+@settings(deadline=None)
 @given(st.text(max_size=80))
 def test_any_text_is_one_paragraph(text: str) -> None:
     shown(escape.markdown(text))
@@ -95,6 +97,7 @@ def test_inline_code_can_not_be_left(text: str) -> None:
     shown(escape.code(text))
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=st.sampled_from("a`~\n #<["), max_size=60))
 def test_a_fence_can_not_be_closed_from_inside(text: str) -> None:
     tokens = parser().parse(escape.fenced(text))

@@ -23,9 +23,7 @@ _SAVED = re.compile(
 _FILE = re.compile(r"\S+")
 _TRUNCATED = re.compile(r"longest sen\w+ ([\d,]+) will be truncated to ([\d,]+)")
 _LONGER = re.compile(r"sequences are longer than ([\d,]+) tokens")
-_SHARE = re.compile(
-    r"[Tt]rainable parameters:?\s*([\d.]+)\s*%\s*\(([\d.,]+)M\s*/\s*([\d.,]+)M\)"
-)
+_SHARE = re.compile(r"[Tt]rainable parameters:?\s*([\d.]+)\s*%\s*\(([\d.,]+)M\s*/\s*([\d.,]+)M\)")
 _VLM_SHARE = re.compile(
     r"trainable params:\s*([\d.,]+)\s*M?\s*\|\|\s*all params:\s*([\d.,]+)\s*M?\s*\|\|"
     r"\s*trainable%:\s*([\d.]+)"
@@ -42,6 +40,13 @@ _VERSION = re.compile(
 _LOADED = re.compile(r"Loading Hugging Face dataset (\S+?)\.?\s*$")
 _CONFIG = re.compile(r"Loading configuration file (\S+)")
 _COMMAND = re.compile(r"(?:^|\s)((?:python\d?\s+-m\s+)?mlx_(?:lm|vlm)[._ ]\S*lora\b.*)$")
+_RESUMED = re.compile(r"Loading (?:fine-tuned weights|pretrained adapters?) from (\S+)")
+_HEADER = (
+    ("dataset", _LOADED),
+    ("config", _CONFIG),
+    ("command", _COMMAND),
+    ("resumed_from", _RESUMED),
+)
 _SETTING = re.compile(r"^\s*([A-Z][A-Za-z ]{2,30}):\s+(\S.{0,200})$")
 _SHORT = re.compile(r"\b(r|alpha|dropout)\s*=\s*([\d.]+)")
 
@@ -59,16 +64,21 @@ _FAILURES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"Command buffer execution failed|kIOGPUCommandBufferCallbackError"
             r"|CUDA error|Metal device.*(?:lost|removed)",
         ),
-        ("killed", r"^\s*(?:\S+:\s+)?(?:line \d+:\s+)?(?:\d+\s+)?[Kk]illed\b|Killed: 9|signal 9\b|SIGKILL"),
+        (
+            "killed",
+            r"^\s*(?:\S+:\s+)?(?:line \d+:\s+)?(?:\d+\s+)?[Kk]illed\b|Killed: 9|signal 9\b|SIGKILL",
+        ),
         ("interrupted", r"^\s*KeyboardInterrupt\b|SIGINT|^\s*zsh: interrupt"),
         (
             "aborted",
-            r"libc\+\+abi: terminating|terminate called|Abort(?:ed)?(?: trap)?(?:: 6|\b.*core dumped)"
-            r"|^\s*Aborted\b|zsh: abort|zsh: (?:bus error|segmentation fault)|Segmentation fault|SIGABRT",
+            r"libc\+\+abi: terminating|terminate called|^\s*Aborted\b|Abort trap: 6|SIGABRT"
+            r"|zsh: (?:abort|bus error|segmentation fault)|Segmentation fault",
         ),
     )
 )
-_RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning|Exit)\b.*|^[A-Za-z_][\w.]*: .+")
+_RAISED = re.compile(
+    r"^(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning|Exit)\b.*|^[A-Za-z_][\w.]*: .+"
+)
 
 
 class EventReader:
@@ -168,7 +178,7 @@ class EventReader:
                 found = True
         if len(notes.header) >= MAX_HEADER:
             return found
-        for key, pattern in (("dataset", _LOADED), ("config", _CONFIG), ("command", _COMMAND)):
+        for key, pattern in _HEADER:
             if match := pattern.search(line):
                 notes.header.setdefault(key, match.group(1))
                 return True

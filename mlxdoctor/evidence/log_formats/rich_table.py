@@ -1,14 +1,15 @@
 """The coloured table of mlx-lm since mid-2026, and the panel above it.
 
-      iter   train_loss     tok/s     tokens
-         1    val 2.936    5.26s
-        10    2.662 ▼      161      3.3k
-      save  0000010_adapters.safetensors
+iter   train_loss     tok/s     tokens
+   1    val 2.936    5.26s
+  10    2.662 ▼      161      3.3k
+save  0000010_adapters.safetensors
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from mlxdoctor.evidence.log_formats.names import snake_case
 from mlxdoctor.evidence.log_formats.rows import Rows
@@ -99,7 +100,7 @@ class RichTableReader:
         return False
 
     def _add(
-        self, number: int, values: list[tuple[float, ...]], lines: list[int], match: re.Match[str]
+        self, number: int, values: list[Sequence[float]], lines: list[int], match: re.Match[str]
     ) -> bool:
         read = [to_number(text) for text in match.groups() if text is not None]
         width = len(_TRAIN_COLUMNS if values is self._train.values else _VAL_COLUMNS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -225,6 +226,6 @@ def _starts(
             starts.append(position)
             last = [-np.inf, -np.inf, -np.inf]
         marked = False
-        if now == now:  # NaN: this row has no clock
+        if not math.isnan(now):
             last[role] = now
     return starts

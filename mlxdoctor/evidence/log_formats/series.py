@@ -60,7 +60,9 @@ class Segment:
     def is_preference(self) -> bool:
         """Whether a reward or preference is trained: its loss is not a cross-entropy."""
         marks = ("reward", "margin", "chosen", "kl_", "kl", "accuracies", "win")
-        return any(name == mark or mark in name.split("_") for name in self.series for mark in marks)
+        return any(
+            name == mark or mark in name.split("_") for name in self.series for mark in marks
+        )
 
     @property
     def base_val_loss(self) -> float | None:
@@ -75,6 +77,19 @@ class Segment:
         if losses is None or latest is None or losses.iterations[0] > latest:
             return None
         return float(losses.values[0])
+
+    @property
+    def shows_start(self) -> bool:
+        """Whether the log shows where the run began."""
+        losses = self.get("train_loss")
+        if losses is None or self.base_val_loss is not None:
+            return losses is not None
+        first = int(losses.iterations[0])
+        if self.axis == "row":
+            epochs = self.get("epoch")
+            return epochs is None or not len(epochs) or bool(epochs.values[0] <= 1.0)
+        interval = int(losses.iterations[1]) - first if len(losses) > 1 else first
+        return first <= max(2 * interval, 1)
 
 
 @dataclass(frozen=True)

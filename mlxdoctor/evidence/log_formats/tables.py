@@ -126,7 +126,11 @@ class MarkdownReader:
         for prefix in prefixes:
             row: dict[str, float] = {}
             for index, name in enumerate(self._names):
-                if index != step and name.startswith(prefix) and (value := rest.pop(index, None)) is not None:
+                if (
+                    index != step
+                    and name.startswith(prefix)
+                    and (value := rest.pop(index, None)) is not None
+                ):
                     row[canonical(name[len(prefix) :])] = value
             yield prefix, named, row
         row = {canonical(self._names[i]): value for i, value in rest.items() if value is not None}

@@ -13,8 +13,8 @@ CHUNK = 4 << 20
 
 #: CSI, OSC (ended by BEL or ST) and two-character escapes; an unended one stays in its line.
 _ESCAPE = re.compile(
-    r"\x1b\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)|\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]|\x1b[ -/]?[0-Z\\^-~]"
-    r"|\x9b[0-?]{0,64}[@-~]"
+    r"\x1b\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)|\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]"
+    r"|\x1b[ -/]?[0-Z\\^-~]|\x9b[0-?]{0,64}[@-~]"
 )
 _PLAIN_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 

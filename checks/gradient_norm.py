@@ -1,0 +1,126 @@
+"""The logged gradient norms are zero or not finite, or batches were skipped.
+
+What it finds. Gradient norms that are exactly zero in most reports, or NaN or infinite; and
+batches that the trainer skipped because their loss or gradient was not finite.
+
+Why it matters. A gradient of exactly zero trains nothing while the loss still varies with the
+batches and looks alive. A norm that is not finite reaches the weights with the next update
+unless the trainer skips it.
+
+How it is measured. From the log, where the trainer writes the norm (mlx-lm itself does not).
+Zero means zero, not small: a small gradient still trains.
+
+When it is wrong. Half-precision training with a loss scaler overflows now and then by design,
+so norms that are not finite in few reports are a warning. In group-relative preference
+training a batch whose rewards are all equal has no gradient; a single zero is not reported.
+
+What to do. For zeros, see whether the adapter's parameters are in the graph of the loss. For
+norms that are not finite, train in bfloat16 or float32, clip, and find the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlxdoctor.check import NotApplicable, check, limit
+from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
+from mlxdoctor.finding import Finding, Severity
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When gradient norms say that training does not work."""
+
+    zero_share: float = limit(
+        0.5, unit="share of reports", source="a gradient that is exactly zero is never ordinary"
+    )
+    zeros: int = limit(2, unit="reports", source="one batch may have nothing to learn from")
+    broken_share: float = limit(
+        0.2, unit="share of reports", source="loss scalers overflow in a few percent of steps"
+    )
+    skipped_share: float = limit(
+        0.05, unit="skipped batches an iteration", source="more than a batch in twenty is lost"
+    )
+
+
+@check(
+    codes={
+        "zero": "the gradient is exactly zero in most reports",
+        "non-finite": "gradient norms are NaN or infinite",
+        "skipped-batches": "the trainer skipped batches that were not finite",
+    },
+    limits=Limits(),
+)
+def gradient_norm(log: TrainingLog, limits: Limits) -> Iterator[Finding]:
+    """Judge the gradient norms of the log's main segment."""
+    segment = log.main
+    norms = segment.get("grad_norm")
+    skips = [segment.get(name) for name in ("skipped", "skipped_batch_loss")]
+    if norms is None and not any(skips):
+        raise NotApplicable("the log has no gradient norms")
+    if norms is not None:
+        yield from _zero(norms, log.is_preference, limits)
+        yield from _broken(norms, limits)
+    yield from _skipped(segment, limits)
+
+
+def _zero(norms: Series, preference: bool, limits: Limits) -> Iterator[Finding]:
+    zero = norms.values == 0.0
+    count = int(zero.sum())
+    if count < limits.zeros or count < limits.zero_share * len(norms):
+        return
+    yield Finding(
+        "gradient-norm.zero",
+        Severity.WARNING if preference and count < len(norms) else Severity.ERROR,
+        f"The gradient is exactly zero in {count} of {len(norms)} reports: nothing is trained "
+        "there.",
+        {"zero_reports": count, "reports": len(norms)},
+        expected="gradient norms above 0",
+        onset=int(norms.iterations[np.argmax(zero)]),
+        fix="See whether the loss depends on the adapter's parameters: mlxdoctor probe.",
+    )
+
+
+def _broken(norms: Series, limits: Limits) -> Iterator[Finding]:
+    broken = ~np.isfinite(norms.values)
+    count = int(broken.sum())
+    if not count:
+        return
+    lasting = bool(broken[-1]) and count > limits.broken_share * len(norms)
+    yield Finding(
+        "gradient-norm.non-finite",
+        Severity.ERROR if lasting and count > 1 else Severity.WARNING,
+        f"The gradient norm is not finite in {count} of {len(norms)} reports.",
+        {"non_finite_reports": count, "reports": len(norms)},
+        expected="finite gradient norms",
+        onset=int(norms.iterations[np.argmax(broken)]),
+        fix="Train in bfloat16 or float32, clip the gradient, and look at the rows of that batch.",
+    )
+
+
+def _skipped(segment: Segment, limits: Limits) -> Iterator[Finding]:
+    reported, events = segment.get("skipped"), segment.get("skipped_batch_loss")
+    counts = [len(events)] if events is not None else []
+    places = [int(events.iterations[0])] if events is not None else []
+    if reported is not None and (finite := reported.values[np.isfinite(reported.values)]).any():
+        # Some trainers count up, some count the batches of each report.
+        rising = bool(np.all(np.diff(finite) >= 0))
+        counts.append(int(finite.max() if rising else finite.sum()))
+        places.append(int(reported.iterations[np.argmax(reported.values > 0)]))
+    if not counts or max(counts) == 0:
+        return
+    last = max(int(one.iterations[-1]) for one in segment.series.values())
+    share = max(counts) / max(last, 1)
+    yield Finding(
+        "gradient-norm.skipped-batches",
+        Severity.WARNING if share > limits.skipped_share else Severity.INFO,
+        f"The trainer skipped {max(counts)} batches in {last} iterations because they were not "
+        "finite.",
+        {"skipped": max(counts), "iterations": last, "share": share},
+        expected="no batch skipped",
+        onset=min(places),
+        fix="Look at the rows of those batches; the model did not learn from them.",
+    )

@@ -1,0 +1,116 @@
+"""The learning rate in the log is not the one that was asked for.
+
+What it finds. A rate that stays constant in the log although the configuration has a schedule
+that would have moved it, and a constant rate that differs from the configured one.
+
+Why it matters. A trainer that drops the warm-up runs its first updates, when Adam's steps are
+largest, at the full rate; one that drops the decay never settles. The configuration in the
+folder then describes another run.
+
+How it is measured. The rates the log prints, over the iterations it covers, against mlx-lm's
+`lr_schedule` and `learning_rate`. A schedule counts as ignored only if it has a warm-up that
+covers at least two reports, or a decay of which the log shows at least a third.
+
+When it is wrong. A configuration that was edited after the run. The coloured table prints no
+rate, and a rate printed to four digits hides a change of less than one in a thousand.
+
+What to do. Find out which value reached the optimiser, and put the schedule where the trainer
+reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.training_log import Series, TrainingLog
+from mlxdoctor.finding import Finding, Severity
+
+_DECAYS = ("cosine_decay", "linear_schedule")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a logged rate contradicts the configuration."""
+
+    enough: int = limit(4, unit="reports", source="fewer may all lie after the warm-up")
+    warmup_reports: int = limit(2, unit="reports within the warm-up", source="one may round")
+    decay_share: float = limit(
+        1 / 3, unit="of the decay seen", source="a cosine has lost 25% by then: beyond rounding"
+    )
+    tolerance: float = limit(0.01, unit="relative", source="logs print four digits")
+
+
+@check(
+    codes={
+        "ignored": "the rate is constant although a schedule was configured",
+        "other-rate": "the logged rate is not the configured one",
+    },
+    limits=Limits(),
+)
+def learning_rate_schedule(
+    log: TrainingLog, config: TrainingConfig, limits: Limits
+) -> Iterator[Finding]:
+    """Compare the rates of the log with the configuration."""
+    rates = log.main.get("learning_rate")
+    if rates is None:
+        raise NotApplicable("the log prints no learning rate")
+    if config.origin != "mlx-lm" or log.main.axis not in ("iteration", "step"):
+        raise NotApplicable("the configuration is not that of an mlx-lm run")
+    finite = rates.values[np.isfinite(rates.values)]
+    if len(finite) < limits.enough:
+        raise Inconclusive(f"{len(finite)} logged rates are too few")
+    if np.ptp(finite) > limits.tolerance * float(np.max(np.abs(finite))):
+        return
+    logged = float(np.median(finite))
+    schedule = config.lr_schedule
+    if schedule is not None:
+        if _would_move(schedule, config.warmup, config.grad_accumulation_steps or 1, rates, limits):
+            yield Finding(
+                "learning-rate-schedule.ignored",
+                Severity.WARNING,
+                f"The learning rate is {logged:.3g} in all {len(finite)} reports although the "
+                f"configuration asks for {schedule.get('name')} with {config.warmup} warm-up "
+                "updates.",
+                {"logged": logged, "schedule": str(schedule.get("name")), "warmup": config.warmup},
+                expected="a rate that follows the schedule",
+                onset=int(rates.iterations[0]),
+                fix="Put lr_schedule where the trainer reads it: at the top level of the YAML.",
+            )
+        return
+    asked = config.learning_rate
+    if asked is None or config.is_default("learning_rate"):
+        return
+    if abs(logged - asked) > limits.tolerance * asked:
+        yield Finding(
+            "learning-rate-schedule.other-rate",
+            Severity.WARNING,
+            f"The log says {logged:.3g} in every report; the configuration says {asked:.3g}.",
+            {"logged": logged, "configured": asked},
+            expected=f"{asked:.3g}",
+            onset=int(rates.iterations[0]),
+            fix="Make sure that log and configuration are of the same run.",
+        )
+
+
+def _would_move(
+    schedule: Mapping[str, Any], warmup: int, accumulation: int, rates: Series, limits: Limits
+) -> bool:
+    updates = rates.iterations / accumulation
+    if int(np.sum(updates < warmup)) >= limits.warmup_reports:
+        return True
+    arguments = schedule.get("arguments")
+    if schedule.get("name") not in _DECAYS or not isinstance(arguments, list):
+        return False
+    steps = arguments[1 if schedule["name"] == "cosine_decay" else 2 :][:1]
+    if not steps or not isinstance(steps[0], int | float) or steps[0] <= 0:
+        return False
+    if schedule["name"] == "linear_schedule" and arguments[0] == arguments[1]:
+        return False
+    seen = float(updates[-1] - max(float(updates[0]), float(warmup)))
+    return seen >= limits.decay_share * steps[0]

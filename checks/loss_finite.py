@@ -1,0 +1,192 @@
+"""The loss, or what it was computed from, is not a number.
+
+What it finds. Training losses that are NaN or infinite; validation losses that are, while the
+training losses are fine; losses of exactly zero, among them those that hide a NaN; and a run
+that trained on no token at all.
+
+Why it matters. These are facts, not opinions. One update with a NaN gradient turns every
+trained weight into NaN, and no later report brings them back: the model then prints token 0.
+
+How it is measured. Every report is looked at. The validation loss before the first update
+tells whether the model was sound until it was trained. A loss of exactly zero counts where
+the report before was above 0.1; a loss that crept down to 0.000 was rounded.
+
+When it is wrong. A validation loss is NaN as well where there were no validation batches. Group
+-relative preference training begins at a loss of zero by construction, so there a zero is only
+a warning.
+
+What to do. Go back to a checkpoint saved before the onset. NaN from the first report on points
+to the backward pass or to rows without a target; NaN after many good reports to the step size
+or to half precision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlxdoctor.check import Inconclusive, check, limit
+from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
+from mlxdoctor.finding import Finding, Measurement, Severity
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a zero is more than a rounded small number."""
+
+    rounded: float = limit(
+        0.1,
+        unit="nats in the report before",
+        source="a loss printed to three digits is 0.000 only after it was near it",
+    )
+    untrained: int = limit(30, unit="iterations", source="a first batch may be empty")
+
+
+@check(
+    codes={
+        "non-finite": "a training loss is NaN or infinite",
+        "validation-non-finite": "a validation loss is NaN although the training loss is finite",
+        "hidden-non-finite": "the loss is exactly 0 while the gradient norm is NaN",
+        "exact-zero": "the training loss is exactly 0",
+        "no-trained-tokens": "the count of trained tokens stays at 0",
+    },
+    limits=Limits(),
+)
+def loss_finite(log: TrainingLog, limits: Limits) -> Iterator[Finding]:
+    """Judge the values of the log's main segment, one by one."""
+    segment = log.main
+    losses = segment.get("train_loss")
+    if losses is None:
+        raise Inconclusive("the log holds no training loss")
+    yield from _not_finite(segment, losses)
+    yield from _exactly_zero(segment, losses, log.is_preference, limits)
+    yield from _no_tokens(segment, limits)
+
+
+def _not_finite(segment: Segment, losses: Series) -> Iterator[Finding]:
+    bad = np.flatnonzero(~np.isfinite(losses.values))
+    validation = segment.get("val_loss")
+    if len(bad):
+        onset = int(losses.iterations[bad[0]])
+        base = segment.base_val_loss
+        measured: dict[str, Measurement] = {
+            "non_finite_reports": len(bad),
+            "reports": len(losses),
+            "first_loss": _plain(losses.values[0]),
+            "last_finite_loss": _last_finite(losses, int(bad[0])),
+            "base_validation_loss": None if base is None else _plain(base),
+        }
+        if bad[0] == 0:
+            story = f"The very first training loss reported (iteration {onset}) is not finite"
+            if base is not None and math.isfinite(base):
+                story += (
+                    f", although the validation loss before the first update was {base:.3f}: "
+                    "the model was sound until it was trained"
+                )
+            elif base is not None:
+                story += ", and neither was the validation loss before the first update"
+        else:
+            story = (
+                f"The training loss is not finite from iteration {onset} on"
+                if len(bad) == len(losses) - bad[0]
+                else f"The training loss is not finite in {len(bad)} of {len(losses)} reports, "
+                f"first at iteration {onset}"
+            )
+            before = measured["last_finite_loss"]
+            if isinstance(before, float):
+                story += f"; the report before was {before:.4g}"
+        yield Finding(
+            "loss-finite.non-finite",
+            Severity.ERROR,
+            story + ".",
+            measured,
+            expected="finite losses throughout",
+            onset=onset,
+            fix="Use a checkpoint saved before this iteration; none saved after it is usable.",
+        )
+    elif validation is not None and not np.isfinite(validation.values).all():
+        wrong = np.flatnonzero(~np.isfinite(validation.values))
+        yield Finding(
+            "loss-finite.validation-non-finite",
+            Severity.WARNING,
+            f"{len(wrong)} of {len(validation)} validation losses are not finite although every "
+            "training loss is: nothing was validated there.",
+            {"non_finite_validations": len(wrong), "validations": len(validation)},
+            expected="finite validation losses",
+            onset=int(validation.iterations[wrong[0]]),
+            fix="Give the run validation rows with something to predict, and val_batches above 0.",
+        )
+
+
+def _exactly_zero(
+    segment: Segment, losses: Series, preference: bool, limits: Limits
+) -> Iterator[Finding]:
+    zero = losses.values == 0.0
+    if not zero.any():
+        return
+    first = int(np.argmax(zero))
+    onset = int(losses.iterations[first])
+    norms = segment.get("grad_norm")
+    broken = norms is not None and bool(
+        np.isin(losses.iterations[zero], norms.iterations[~np.isfinite(norms.values)]).any()
+    )
+    before = _last_finite(losses, first)
+    measured: dict[str, Measurement] = {
+        "zero_reports": int(zero.sum()),
+        "reports": len(losses),
+        "loss_before": before,
+        "gradient_norm_non_finite": broken,
+    }
+    if broken:
+        yield Finding(
+            "loss-finite.hidden-non-finite",
+            Severity.ERROR,
+            f"From iteration {onset} the loss is exactly 0 while the gradient norm is not finite: "
+            "the zero stands for a loss that was NaN.",
+            measured,
+            expected="a finite loss above 0 and a finite gradient norm",
+            onset=onset,
+            fix="Discard checkpoints from this point on.",
+        )
+    # A loss that has crept down to 0.000 was rounded; one that drops to it was not.
+    elif before is None or before > limits.rounded:
+        yield Finding(
+            "loss-finite.exact-zero",
+            Severity.WARNING if preference else Severity.ERROR,
+            f"The training loss is exactly 0 in {int(zero.sum())} of {len(losses)} reports, first "
+            f"at iteration {onset}: nothing was compared with anything there.",
+            measured,
+            expected="a loss above 0: no model predicts text with certainty",
+            onset=onset,
+            fix="See whether those batches have any token to learn from.",
+        )
+
+
+def _no_tokens(segment: Segment, limits: Limits) -> Iterator[Finding]:
+    tokens = segment.get("trained_tokens")
+    if tokens is None or len(tokens) < 3 or not np.isfinite(tokens.values).all():
+        return
+    # The coloured table rounds to 0.1k, so a small growth can hide; a zero total can't.
+    if np.all(tokens.values == 0.0) and tokens.iterations[-1] >= limits.untrained:
+        yield Finding(
+            "loss-finite.no-trained-tokens",
+            Severity.ERROR,
+            f"No token was trained on in {int(tokens.iterations[-1])} iterations.",
+            {"trained_tokens": 0, "iterations": int(tokens.iterations[-1])},
+            expected="a count that grows with every batch",
+            onset=int(tokens.iterations[0]),
+            fix="See which tokens of a row are supervised: mlxdoctor labels DATA.",
+        )
+
+
+def _last_finite(losses: Series, before: int) -> float | None:
+    finite = np.flatnonzero(np.isfinite(losses.values[:before]))
+    return float(losses.values[finite[-1]]) if len(finite) else None
+
+
+def _plain(value: float) -> float | str:
+    """A number that JSON can hold: NaN and infinities become words."""
+    return float(value) if math.isfinite(value) else str(float(value))

@@ -1,0 +1,169 @@
+"""The loss is on the wrong side of a level that can be known beforehand.
+
+What it finds. A first loss above that of a blind guess, or far above what language models
+have; a last loss no better than a constant guess; and a loss next to nothing after a handful
+of updates.
+
+Why it matters. A loss has landmarks. Above ln(vocabulary) nothing the model knows reaches the
+targets. At the entropy of the tokens' frequencies the model ignores its input: a last loss
+of 9.98 is not "high", it is destroyed. Near zero at once, the answer was in the question.
+
+How it is measured. The first loss is the validation loss before the first update where the log
+has it, else the first training loss. The uniform guess is ln V of the base model, or of
+300,000 tokens where the model is unknown. The constant guess is the entropy of the supervised
+tokens (Miller-Madow), where data and tokenizer are at hand.
+
+When it is wrong. A new kind of text or a new token set starts high in a sound run, so a high
+start is only noted. A few hundred repeated rows are learned fast. Losses of preference
+training have no such landmarks and are not judged.
+
+What to do. High at the start: see whether labels, tokenizer and base model belong together.
+High at the end: see when it rose. Low at once: see how the targets are shifted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.supervision import SupervisedRows
+from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
+from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.trend import LossFit, fit
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where the landmarks are."""
+
+    uniform_vocabulary: int = limit(
+        300_000, unit="tokens", source="no common model has more; used where the model is unknown"
+    )
+    uniform_excess: float = limit(
+        0.2, unit="nats", source="an untrained model lies a little above a uniform guess"
+    )
+    high: float = limit(8.0, unit="nats", source="a guess among 3,000 tokens: no language model")
+    low: float = limit(0.05, unit="nats", source="perplexity 1.05: the answer is known beforehand")
+    low_share: float = limit(0.1, unit="of the loss at the start", source="a tenth in a few steps")
+    quickly: int = limit(30, unit="iterations", source="fewer rows than any style needs")
+    modest: float = limit(0.3, unit="nats", source="little is left to learn below")
+
+
+@check(
+    codes={
+        "starts-above-uniform": "the first loss is worse than a guess among all tokens",
+        "starts-high": "the first loss is far above what a language model has",
+        "ends-above-unigram": "the last loss is no better than a constant guess",
+        "suspiciously-low": "the loss is next to nothing after a few updates",
+    },
+    limits=Limits(),
+)
+def loss_level(
+    log: TrainingLog, limits: Limits, base: BaseModel | None, rows: SupervisedRows | None
+) -> Iterator[Finding]:
+    """Compare the first and last losses of the log's main segment with the landmarks."""
+    segment = log.main
+    losses = segment.get("train_loss")
+    curve = fit(losses.iterations, losses.values) if losses is not None else None
+    if losses is None or curve is None:
+        raise Inconclusive("the log holds no finite training loss")
+    if log.is_preference:
+        raise NotApplicable("the loss of preference training has no known level")
+    if not segment.shows_start and rows is None:
+        raise Inconclusive("the log begins in the middle of a run, and the rows are unknown")
+    yield from _above_uniform(segment, curve, base.vocab_size if base else None, limits)
+    yield from _too_low(segment, losses, limits)
+    if rows is not None and not math.isnan(floor := rows.unigram_entropy()):
+        yield from _above_unigram(segment, curve, floor)
+
+
+def _above_uniform(
+    segment: Segment, curve: LossFit, vocabulary: int | None, limits: Limits
+) -> Iterator[Finding]:
+    base = segment.base_val_loss
+    first = base if base is not None and math.isfinite(base) else curve.first
+    name = "validation loss before the first update" if first is base else "first training loss"
+    uniform = math.log(vocabulary or limits.uniform_vocabulary)
+    measured: dict[str, Measurement] = {
+        "first_loss": first,
+        "uniform_guess": uniform,
+        "vocabulary": vocabulary,
+    }
+    if segment.axis == "epoch" or not segment.shows_start:
+        return
+    if first > uniform + limits.uniform_excess:
+        said = f"{vocabulary:,} tokens" if vocabulary else "300,000 tokens, more than any model has"
+        yield Finding(
+            "loss-level.starts-above-uniform",
+            Severity.ERROR,
+            f"The {name} is {first:.3f}; a blind guess among {said} has {uniform:.3f}.",
+            measured,
+            expected=f"well below {uniform:.2f}",
+            onset=_start_of(segment),
+            fix="See whether labels, tokenizer and base model belong together.",
+        )
+    elif first > limits.high:
+        yield Finding(
+            "loss-level.starts-high",
+            Severity.INFO,
+            f"The {name} is {first:.3f}, a guess among some {math.exp(first):,.0f} tokens: the "
+            "model does not know this kind of text, or the labels are not what it predicts.",
+            measured,
+            expected=f"below {limits.high:g} for a language model on text",
+            onset=_start_of(segment),
+        )
+
+
+def _too_low(segment: Segment, losses: Series, limits: Limits) -> Iterator[Finding]:
+    if not segment.shows_start or segment.axis == "epoch":
+        return
+    base = segment.base_val_loss
+    start = base if base is not None and math.isfinite(base) else float(losses.values[0])
+    if not math.isfinite(start) or start < limits.modest:
+        return
+    with np.errstate(invalid="ignore"):
+        low = (losses.values > 0) & (losses.values < limits.low)
+        fast = (losses.values > 0) & (losses.values <= limits.low_share * start)
+    soon = losses.iterations <= limits.quickly
+    hits = np.flatnonzero((fast & soon) | (low & (losses.iterations <= 10 * limits.quickly)))
+    if not len(hits):
+        return
+    at, value = int(losses.iterations[hits[0]]), float(losses.values[hits[0]])
+    yield Finding(
+        "loss-level.suspiciously-low",
+        Severity.WARNING if value < limits.low else Severity.INFO,
+        f"After {at} iterations the loss is {value:.4g}, down from {start:.3f}: text is not "
+        "learned that fast unless the answer is in the question.",
+        {"start": start, "loss": value, "iteration": at},
+        expected=f"above {limits.low_share:.0%} of the start for the first {limits.quickly}",
+        onset=at,
+        fix="See whether targets are shifted by one and are not already in the input.",
+    )
+
+
+def _above_unigram(segment: Segment, curve: LossFit, floor: float) -> Iterator[Finding]:
+    base = segment.base_val_loss
+    if curve.end <= floor or curve.points < 2:
+        return
+    worse = base is None or not math.isfinite(base) or base < floor
+    yield Finding(
+        "loss-level.ends-above-unigram",
+        Severity.ERROR if worse else Severity.WARNING,
+        f"The loss ends at {curve.end:.3f}; always guessing the tokens' overall frequencies would "
+        f"give {floor:.3f}.",
+        {"end": curve.end, "unigram_entropy": floor, "base_validation_loss": base},
+        expected=f"below {floor:.2f}",
+        fix="Treat the model as destroyed, not as half trained.",
+    )
+
+
+def _start_of(segment: Segment) -> int:
+    validation = segment.get("val_loss")
+    if segment.base_val_loss is not None and validation is not None:
+        return int(validation.iterations[0])
+    return int(segment.series["train_loss"].iterations[0])

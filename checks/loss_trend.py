@@ -1,0 +1,406 @@
+"""The loss does not go where the loss of a run that learns goes.
+
+What it finds. A loss that leaps above where it began and stays there, that explodes later, that
+falls and rises again, or that never moves; lone spikes; and a validation loss that rises from
+its minimum while the training loss falls.
+
+Why it matters. The last value alone misleads: 9.98 looks like a number among others until one
+knows that the run began at 1.86. Seen early, it saves hours.
+
+How it is measured. A multiple of the base model's own loss (the validation loss before the
+first update) is a fact. Then the curve: change points by optimal partitioning, so that a run
+that exploded and fell back a little is not called decreasing; then the Theil-Sen slope with its
+95% interval, widened for autocorrelation (Hamed and Rao 1998). With fewer than ten reports only
+facts are judged.
+
+When it is wrong. The training loss averages batches and the validation loss tokens, so small
+differences between the two are ignored. A run resumed from a trained adapter begins at a level
+it has already learned, and a log that begins in the middle does not show where it began: such
+runs are not called unlearned. Losses of preference training (DPO, ORPO, GRPO) are not judged.
+
+What to do. Take the last checkpoint before the onset. For a loss that leaps or explodes, lower
+the learning rate or the scale; for one that never moves, see whether the adapter's weights
+changed at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
+from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.trend import Floats, LossFit, blocks, fit, noise, theil_sen
+
+_CALIBRATION = "0 of 36 healthy runs of the fixture model, 0 of 4 healthy users' logs"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a loss curve is not that of a run that learns."""
+
+    enough: int = limit(
+        10, unit="reports", source="Theil-Sen intervals are wider than the trend below that"
+    )
+    diverged_ratio: float = limit(
+        1.5,
+        unit="end over start",
+        source="told 15 faulty QLoRA runs from 3 healthy ones without error",
+        false_alarms=_CALIBRATION,
+    )
+    diverged_nats: float = limit(
+        0.5, unit="nats above the start", source="one noisy batch", false_alarms=_CALIBRATION
+    )
+    harmed_ratio: float = limit(
+        1.05,
+        unit="every later validation loss over the first",
+        source="validation batches differ by under 2% between evaluations of an unchanged model",
+        false_alarms=_CALIBRATION,
+    )
+    exploded_ratio: float = limit(
+        1.5, unit="loss after the onset over before it", source="as diverged_ratio"
+    )
+    risen_ratio: float = limit(
+        1.15,
+        unit="end over minimum, of training and of validation losses alike",
+        source="healthy runs end within 1.1 of their minimum",
+        false_alarms=_CALIBRATION,
+    )
+    risen_nats: float = limit(
+        0.2, unit="nats", source="small losses double and halve with the batch"
+    )
+    spike_sigmas: float = limit(
+        8.0, unit="noises above both neighbours", source="7 is a usual spike score"
+    )
+    spike_ratio: float = limit(2.0, unit="times its neighbours", source="smaller ones are batches")
+    great_spike: float = limit(10.0, unit="times its neighbours", source="Megatron's alarm")
+    unmoved: float = limit(
+        0.05,
+        unit="share of the starting loss that was learned",
+        source="runs with a rate of 0 or 1e-7 learn under 0.02, the slowest healthy ones 0.3",
+        false_alarms=_CALIBRATION,
+    )
+    unmoved_iterations: int = limit(
+        100, unit="iterations", source="warm-up and low rates need some", false_alarms=_CALIBRATION
+    )
+    already_low: float = limit(0.3, unit="nats", source="little is left to learn below")
+    overfitted: float = limit(
+        1.2,
+        unit="last validation loss over its minimum",
+        source="told 15 faulty QLoRA runs from 3 healthy ones without error",
+        false_alarms=_CALIBRATION,
+    )
+    overfitting: float = limit(
+        1.05, unit="last validation loss over its minimum", source="twice the noise of validation"
+    )
+    validations: int = limit(4, unit="validation losses", source="a minimum needs both sides")
+
+
+@check(
+    codes={
+        "diverged": "the loss ends far above where it began",
+        "exploded": "the loss left the level it had reached and never came back",
+        "rose-again": "training and validation losses fell, and rose again",
+        "spiked": "lone losses stand far above their neighbours, and it recovered",
+        "never-learned": "the loss did not move",
+        "overfitting": "the validation loss rises from its minimum while the training loss falls",
+    },
+    limits=Limits(),
+    decisive=True,
+)
+def loss_trend(
+    log: TrainingLog, limits: Limits, config: TrainingConfig | None
+) -> Iterator[Finding]:
+    """Judge the curve of the log's main segment."""
+    segment = log.main
+    losses = segment.get("train_loss")
+    curve = fit(losses.iterations, losses.values) if losses is not None else None
+    if losses is None or curve is None:
+        raise Inconclusive("the log holds no finite training loss")
+    if log.is_preference:
+        raise NotApplicable("the loss of preference training has no level or trend to judge")
+    yield from _spiked(losses, limits)
+    lost = (
+        list(_diverged(segment, curve, limits))
+        or list(_exploded(curve, limits))
+        or list(_rose_again(segment, curve, limits))
+    )
+    yield from lost
+    if not lost:
+        yield from _never_learned(segment, losses, curve, _fresh(log, config), limits)
+        yield from _overfitting(segment, curve, limits)
+    if curve.points < limits.enough:
+        raise Inconclusive(
+            f"{curve.points} finite training losses are too few to judge a trend; "
+            f"{limits.enough} are needed"
+        )
+
+
+def _diverged(segment: Segment, curve: LossFit, limits: Limits) -> Iterator[Finding]:
+    base = segment.base_val_loss
+    known = base is not None and math.isfinite(base) and base > 0
+    start = base if known and base is not None else curve.first
+    if not known and not segment.shows_start:
+        return
+    rise = curve.end - start
+    far = curve.end > limits.diverged_ratio * start and rise > limits.diverged_nats
+    # One batch is no average: short reports must all agree.
+    sure = curve.tail_minimum > start + max(limits.diverged_nats, 4.0 * min(curve.noise, rise / 4))
+    later = _later_validation(segment)
+    harmed = (
+        known
+        and curve.points >= limits.enough
+        and len(later) >= 2
+        and bool(np.all(later > limits.harmed_ratio * start))
+        and curve.tail_minimum > start
+        and curve.end > limits.harmed_ratio * start
+    )
+    if not (far and (sure or curve.points < limits.enough)) and not harmed:
+        return
+    if curve.points < 2 and not known:
+        return
+    onset = curve.onset
+    if onset is None:
+        onset = _first_above(segment, start + min(limits.diverged_nats, rise / 2))
+    began = "before the first update" if known else "in the first report"
+    falls = curve.direction == "falling"
+    yield Finding(
+        "loss-trend.diverged",
+        Severity.ERROR,
+        f"The loss ends at {curve.end:.3f}; it was {start:.3f} {began}. It rose above that by "
+        f"iteration {onset} and never came back"
+        + (", although it has been falling since." if falls else "."),
+        {
+            "start": start,
+            "base_validation_loss": base if known else None,
+            "first_loss": curve.first,
+            "last_loss": curve.last,
+            "end": curve.end,
+            "ratio": curve.end / start if start > 0 else None,
+            "peak": float(np.nanmax(segment.series["train_loss"].values)),
+            "last_validation_loss": float(later[-1]) if len(later) else None,
+        },
+        expected=f"below {start:.3f}, where the run began",
+        onset=onset,
+        fix="Lower the learning rate or the scale about tenfold, and start again from the base.",
+    )
+
+
+def _exploded(curve: LossFit, limits: Limits) -> Iterator[Finding]:
+    level = curve.before_onset
+    if curve.onset is None or level is None or curve.points < limits.enough:
+        return
+    rise = curve.end - level
+    if curve.end < limits.exploded_ratio * level or rise < max(
+        limits.diverged_nats, 3 * curve.noise
+    ):
+        return
+    if curve.tail_minimum < level + rise / 3:
+        return
+    yield Finding(
+        "loss-trend.exploded",
+        Severity.ERROR,
+        f"At iteration {curve.onset} the loss left the level of {level:.3f} that it had reached; "
+        f"it ends at {curve.end:.3f}.",
+        {
+            "before": level,
+            "end": curve.end,
+            "minimum": curve.minimum,
+            "minimum_at": curve.minimum_at,
+            "noise": curve.noise,
+        },
+        expected=f"about {level:.3f} or less to the end",
+        onset=curve.onset,
+        fix="Keep a checkpoint saved before this iteration; lower the learning rate.",
+    )
+
+
+def _rose_again(segment: Segment, curve: LossFit, limits: Limits) -> Iterator[Finding]:
+    validation = segment.get("val_loss")
+    if validation is None or curve.points < limits.enough:
+        return
+    values = validation.values[np.isfinite(validation.values)]
+    if len(values) < limits.validations:
+        return
+    # The mean of the last two: a loss that swings is caught on either swing.
+    last, lowest = float(values[-2:].mean()), float(values.min())
+    both = ((curve.end, curve.minimum), (last, lowest))
+    if any(end < limits.risen_ratio * low or end - low < limits.risen_nats for end, low in both):
+        return
+    yield Finding(
+        "loss-trend.rose-again",
+        Severity.ERROR,
+        f"The training loss fell to {curve.minimum:.3f} at iteration {curve.minimum_at} and ends "
+        f"at {curve.end:.3f}; the validation loss went from {lowest:.3f} to {last:.3f}.",
+        {
+            "minimum": curve.minimum,
+            "minimum_at": curve.minimum_at,
+            "end": curve.end,
+            "validation_minimum": lowest,
+            "validation_end": last,
+            "noise": curve.noise,
+        },
+        expected=f"an end within {limits.risen_ratio:g} times the minimum",
+        onset=curve.minimum_at,
+        fix="Use the checkpoint nearest to the minimum; lower the learning rate.",
+    )
+
+
+def _spiked(losses: Series, limits: Limits) -> Iterator[Finding]:
+    finite = np.isfinite(losses.values)
+    y, x = losses.values[finite], losses.iterations[finite]
+    if len(y) < 5:
+        return
+    around = np.array(
+        [np.median(np.delete(y[max(0, i - 3) : i + 4], min(i, 3))) for i in range(len(y))]
+    )
+    above = y - around
+    # The spikes themselves must not raise the noise they are measured against.
+    sigma = noise(np.minimum(y, around + 3.0 * np.median(np.abs(above))))
+    spikes = (
+        (above > limits.spike_sigmas * max(sigma, 1e-3))
+        & (y > limits.spike_ratio * np.maximum(around, 1e-9))
+        & (above > limits.diverged_nats)
+    )
+    # A rise at either end is no spike: nothing shows that it recovered.
+    spikes[[0, -1]] = False
+    if not spikes.any():
+        return
+    highest = int(np.argmax(np.where(spikes, y, -np.inf)))
+    ratio = float(y[highest] / max(around[highest], 1e-9))
+    yield Finding(
+        "loss-trend.spiked",
+        Severity.WARNING if ratio > limits.great_spike else Severity.INFO,
+        f"{int(spikes.sum())} of {len(y)} losses stand alone above their neighbours; the highest "
+        f"is {y[highest]:.6g} at iteration {int(x[highest])}, {ratio:.1f} times theirs.",
+        {
+            "spikes": int(spikes.sum()),
+            "highest": float(y[highest]),
+            "neighbours": float(around[highest]),
+            "iterations": tuple(int(one) for one in x[spikes][:10]),
+        },
+        expected="losses that differ no more than batches do",
+        onset=int(x[np.argmax(spikes)]),
+        fix="Look at the rows of that batch; clip gradients if it recurs.",
+    )
+
+
+def _never_learned(
+    segment: Segment,
+    losses: Series,
+    curve: LossFit,
+    fresh: bool | None,
+    limits: Limits,
+) -> Iterator[Finding]:
+    if fresh is False or not segment.shows_start or curve.points < limits.enough:
+        return
+    base = segment.base_val_loss
+    start = curve.start
+    if start < limits.already_low or curve.non_finite:
+        return
+    x, y = losses.iterations.astype(np.float64), losses.values
+    span = float(x[-1] - x[0])
+    slope, (low, high) = theil_sen(*blocks(x, y))
+    learned, at_most = -slope * span / start, -low * span / start
+    if base is not None and math.isfinite(base) and base > 0:
+        learned = max(learned, 1.0 - curve.end / base)
+    validation = segment.get("val_loss")
+    same = (
+        validation is not None
+        and len(validation) >= 3
+        and bool(np.all(validation.values == validation.values[0]))
+    )
+    # Equal validation losses outweigh the scatter of a few training reports.
+    if learned >= limits.unmoved and not (same and low <= 0.0 <= high):
+        return
+    long = losses.iterations[-1] >= limits.unmoved_iterations
+    certain = same or (long and at_most < limits.unmoved and fresh is True)
+    yield Finding(
+        "loss-trend.never-learned",
+        Severity.ERROR if certain else Severity.WARNING,
+        f"In {int(losses.iterations[-1])} iterations the loss went from {start:.3f} to "
+        f"{curve.end:.3f}"
+        + (
+            f"; every validation loss is exactly {validation.values[0]:.4g}."
+            if same and validation is not None
+            else f": {max(learned, 0.0):.1%} of it was learned, at most {max(at_most, 0.0):.1%}."
+        ),
+        {
+            "start": start,
+            "end": curve.end,
+            "base_validation_loss": base,
+            "learned": learned,
+            "learned_at_most": at_most,
+            "slope_per_iteration": slope,
+            "slope_interval": (low, high),
+            "same_validation_losses": same,
+        },
+        expected=f"a loss at least {limits.unmoved:.0%} lower than at the start",
+        fix="See whether the adapter's weights changed; then raise the learning rate.",
+    )
+
+
+def _overfitting(segment: Segment, curve: LossFit, limits: Limits) -> Iterator[Finding]:
+    validation = segment.get("val_loss")
+    if validation is None:
+        return
+    finite = np.isfinite(validation.values)
+    values, iterations = validation.values[finite], validation.iterations[finite]
+    if len(values) < limits.validations:
+        return
+    lowest = int(np.argmin(values))
+    after = values[lowest + 1 :]
+    if len(after) < 2 or values[lowest] <= 0:
+        return
+    last, minimum = float(np.median(after[-2:])), float(values[lowest])
+    ratio = last / minimum
+    # The band of noise: how far neighbouring validation losses differ anyway.
+    band = 3.0 * noise(values) if len(values) >= 6 else 0.0
+    if ratio < limits.overfitting or last - minimum < band or curve.end >= last:
+        return
+    base = segment.base_val_loss
+    severe = ratio >= limits.overfitted
+    yield Finding(
+        "loss-trend.overfitting",
+        Severity.ERROR if severe else Severity.INFO,
+        f"The validation loss was lowest at iteration {int(iterations[lowest])} ({minimum:.3f}) "
+        f"and has risen to {last:.3f} while the training loss fell to {curve.end:.3f}.",
+        {
+            "minimum": minimum,
+            "minimum_at": int(iterations[lowest]),
+            "last": last,
+            "ratio": ratio,
+            "training_loss": curve.end,
+            "base_validation_loss": base,
+        },
+        expected=f"a last validation loss below {limits.overfitted:g} times its minimum",
+        onset=int(iterations[lowest]),
+        fix="Use the checkpoint nearest to that iteration; train shorter or on more rows.",
+    )
+
+
+def _fresh(log: TrainingLog, config: TrainingConfig | None) -> bool | None:
+    """Whether training began from the base model; None where nothing tells."""
+    if log.resumed or (config is not None and config.resume_adapter_file):
+        return False
+    return True if config is not None or log.resumed is False else None
+
+
+def _later_validation(segment: Segment) -> Floats:
+    validation = segment.get("val_loss")
+    if validation is None or segment.base_val_loss is None:
+        return np.zeros(0)
+    later = validation.values[1:]
+    return later[np.isfinite(later)]
+
+
+def _first_above(segment: Segment, level: float) -> int:
+    losses = segment.series["train_loss"]
+    with np.errstate(invalid="ignore"):
+        above = np.flatnonzero(losses.values > level)
+    return int(losses.iterations[above[0] if len(above) else 0])

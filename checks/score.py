@@ -1,0 +1,94 @@
+"""The user's own score of the answers.
+
+What it finds. A tuned model that scores significantly lower than its base model on the same
+prompts, by a measure of the user's own.
+
+Why it matters. Only the user knows what the fine-tune was for. A voice, a format or a rule
+can be lost while every general measure looks fine.
+
+How it is measured. The function named by the user gives every answer a number, higher being
+better. The differences between tuned and base model, prompt by prompt, are tested with a paired
+permutation test; the mean difference is given with its bootstrap interval.
+
+When it is wrong. It is as right as the function. Few prompts find only large differences.
+
+What to do. Read the answers on the prompts with the largest loss first; they are named in the
+finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlxdoctor.check import Inconclusive, check, limit
+from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.scoring import Scores
+from mlxdoctor.text_statistics import mean_interval, paired_permutation
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a score is worse."""
+
+    prompts: int = limit(
+        8, unit="prompts", source="7 pairs cannot reach p < 0.01 by flipping signs"
+    )
+    significance: float = limit(0.01, unit="p-value, paired permutation", source="convention")
+
+
+@check(
+    codes={
+        "worse-than-base": "the user's score is lower than the base model's",
+        "unscored-answers": "the scoring function failed on some answers",
+    },
+    limits=Limits(),
+    decisive=True,
+)
+def score(scores: Scores, limits: Limits) -> Iterator[Finding]:
+    """Compare the scores of both models."""
+    count, reason = scores.unscored
+    if count:
+        yield Finding(
+            code="score.unscored-answers",
+            severity=Severity.WARNING,
+            message=f"{scores.name} gave no number for {count} answers ({reason[:120]}).",
+            measured={"unscored": count, "scored": len(scores.items)},
+            expected="a finite number for every answer",
+            fix="Let the scoring function return a number for any text, the empty one included.",
+        )
+    known = [(item, item.base) for item in scores.items if item.base is not None]
+    if len(known) < limits.prompts:
+        raise Inconclusive(
+            f"{len(known)} prompts scored for both models; {limits.prompts} are needed"
+        )
+    differences = np.array([item.tuned - base for item, base in known])
+    p_value = paired_permutation(differences)
+    if differences.mean() >= 0 or p_value >= limits.significance:
+        return
+    interval = mean_interval(differences)
+    worst = known[int(differences.argmin())][0]
+    base_mean = float(np.mean([base for _, base in known]))
+    tuned_mean = float(np.mean([item.tuned for item, _ in known]))
+    yield Finding(
+        code="score.worse-than-base",
+        severity=Severity.ERROR,
+        message=(
+            f"By {scores.name}, the tuned model scores {tuned_mean:.3g} on {len(known)} prompts, "
+            f"the base model {base_mean:.3g}."
+        ),
+        measured={
+            "prompts": len(known),
+            "base_score": base_mean,
+            "tuned_score": tuned_mean,
+            "difference": interval.share,
+            "difference_low": interval.low,
+            "difference_high": interval.high,
+            "p_value": p_value,
+        },
+        expected="a score at least as high as the base model's",
+        where=f"prompt {worst.prompt[:80]!r}",
+        fix="Read the answers with the largest loss; an earlier checkpoint may be better.",
+    )

@@ -1,0 +1,154 @@
+"""Whether tokenizer, model and chat template belong together.
+
+What it finds. Tokens that the model has no embedding for, an end token on which the files
+disagree, a chat template that ends answers with another token than generation stops at, a missing
+chat template, and padding that shares the end token's id.
+
+Why it matters. A token beyond the vocabulary reads memory that belongs to nothing. Where training
+ends an answer with one token and generation waits for another, the model never stops.
+
+How it is measured. The largest token of the examined rows is compared with the size of the
+model's vocabulary; the end tokens of tokenizer_config.json, generation_config.json and
+config.json with each other and with what the chat template writes after an answer.
+
+When it is wrong. Models often name several end tokens; a disagreement matters only if generation
+does not stop at the one that training uses. Sharing an id between padding and end token is
+harmless in mlx-lm, which masks padding by position.
+
+What to do. Use the tokenizer files that came with the base model, and make eos_token in
+tokenizer_config.json the token that ends an answer in the chat template.
+"""
+
+from collections.abc import Iterator
+
+from mlxdoctor.check import check
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.supervision import SupervisedRows
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.finding import Finding, Severity
+
+
+@check(
+    codes={
+        "beyond-vocabulary": "rows have tokens that the model has no embedding for",
+        "larger-than-model": "the tokenizer knows more tokens than the model",
+        "end-tokens-disagree": "the files name different end tokens",
+        "terminator-is-not-an-end-token": "the template ends answers with another token",
+        "no-chat-template": "the data are conversations, and there is no chat template",
+        "no-end-token": "no file names an end token",
+        "pad-is-end": "padding and end token are the same",
+    },
+)
+def tokenizer_consistency(
+    tokenizer: Tokenizer,
+    base: BaseModel | None,
+    rows: SupervisedRows | None,
+    dataset: Dataset | None,
+) -> Iterator[Finding]:
+    """Compare the tokenizer with the model, the template and the data."""
+    if base is not None and base.vocab_size is not None:
+        yield from _vocabulary(tokenizer, base.vocab_size, rows)
+    yield from _end_tokens(tokenizer)
+    terminator = rows.terminator if rows is not None else ()
+    if terminator and not set(terminator) & set(tokenizer.eos_token_ids):
+        written = " ".join(tokenizer.token(one) for one in terminator[:4])
+        yield Finding(
+            code="tokenizer-consistency.terminator-is-not-an-end-token",
+            severity=Severity.WARNING,
+            message=f"The chat template ends answers with {written!r}, and generation stops at "
+            f"{_names(tokenizer, tokenizer.eos_token_ids)} only.",
+            measured={"terminator": terminator[:16], "end_tokens": tokenizer.eos_token_ids},
+            expected="the template ends answers with an end token",
+            where=str(tokenizer.path),
+            fix="name the template's token as eos_token, or add it to generation_config.json",
+        )
+    train = dataset.splits.get("train") if dataset is not None else None
+    needs_template = train is not None and train.format in ("chat", "completions")
+    if needs_template and tokenizer.chat_template is None and not tokenizer.renders_itself:
+        yield Finding(
+            code="tokenizer-consistency.no-chat-template",
+            severity=Severity.ERROR,
+            message="The data are conversations, but the tokenizer has no chat template: mlx-lm "
+            "can't turn them into text.",
+            measured={"format": train.format if train is not None else None},
+            expected="a chat_template.jinja, or chat_template in tokenizer_config.json",
+            where=str(tokenizer.path),
+            fix="take the template from the instruction-tuned model of the same family",
+        )
+    if tokenizer.pad_token_id is not None and tokenizer.pad_token_id == tokenizer.eos_token_id:
+        yield Finding(
+            code="tokenizer-consistency.pad-is-end",
+            severity=Severity.INFO,
+            message=f"Padding and end token are both {tokenizer.token(tokenizer.pad_token_id)!r}: "
+            f"a trainer that masks padding by its id also masks the end of every answer.",
+            measured={"token": tokenizer.pad_token_id},
+            expected="padding masked by position, as mlx-lm does",
+            where=str(tokenizer.path),
+            fix="mask by position, or use another padding token",
+        )
+
+
+def _vocabulary(
+    tokenizer: Tokenizer, vocabulary: int, rows: SupervisedRows | None
+) -> Iterator[Finding]:
+    largest = max((int(row.tokens.max(initial=0)) for row in rows.rows), default=0) if rows else 0
+    if rows is not None and largest >= vocabulary:
+        found = [row for row in rows.rows if row.tokens.max(initial=0) >= vocabulary]
+        yield Finding(
+            code="tokenizer-consistency.beyond-vocabulary",
+            severity=Severity.ERROR,
+            message=f"{len(found)} of {len(rows.rows)} rows have tokens up to {largest}, and the "
+            f"model's vocabulary has {vocabulary}: this tokenizer belongs to another model.",
+            measured={"largest_token": largest, "vocabulary": vocabulary, "rows": len(found)},
+            expected=f"tokens below {vocabulary}",
+            where=f"row {found[0].index + 1} of {rows.split}",
+            fix="use the tokenizer that came with the base model",
+        )
+    elif tokenizer.vocab_size > vocabulary:
+        yield Finding(
+            code="tokenizer-consistency.larger-than-model",
+            severity=Severity.WARNING,
+            message=f"The tokenizer knows {tokenizer.vocab_size} tokens and the model "
+            f"{vocabulary}: some tokens have no embedding.",
+            measured={"tokenizer": tokenizer.vocab_size, "vocabulary": vocabulary},
+            expected="at least as many embeddings as tokens",
+            where=str(tokenizer.path),
+            fix="use the tokenizer that came with the base model",
+        )
+
+
+def _end_tokens(tokenizer: Tokenizer) -> Iterator[Finding]:
+    if not tokenizer.eos_token_ids:
+        yield Finding(
+            code="tokenizer-consistency.no-end-token",
+            severity=Severity.WARNING,
+            message="Neither the tokenizer nor the model names an end token: generation never "
+            "stops by itself.",
+            measured={"end_tokens": ()},
+            expected="eos_token in tokenizer_config.json",
+            where=str(tokenizer.path),
+            fix="use the tokenizer files that came with the base model",
+        )
+        return
+    own = set(tokenizer.stated_eos.get("tokenizer_config.json", ()))
+    others = {
+        name: ids for name, ids in tokenizer.stated_eos.items() if name != "tokenizer_config.json"
+    }
+    differing = {name: ids for name, ids in others.items() if own and not own & set(ids)}
+    if differing:
+        name, ids = next(iter(differing.items()))
+        yield Finding(
+            code="tokenizer-consistency.end-tokens-disagree",
+            severity=Severity.INFO,
+            message=f"tokenizer_config.json names {_names(tokenizer, tuple(own))} as the end "
+            f"token, and {name} {_names(tokenizer, ids)}; mlx-lm stops at either.",
+            measured={"tokenizer": tuple(own), "other": ids},
+            expected="the same end tokens in every file",
+            where=str(tokenizer.path),
+            fix="make sure that the token your rows end with is among them",
+        )
+
+
+def _names(tokenizer: Tokenizer, ids: tuple[int, ...]) -> str:
+    return ", ".join(repr(tokenizer.token(one)) for one in ids)

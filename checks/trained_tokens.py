@@ -1,0 +1,339 @@
+"""Whether the log's count of trained tokens fits the data and the configured mask.
+
+What it finds. Runs that trained on prompts although the configuration masks them, runs that
+trained on padding, and runs whose count no way of counting the data explains.
+
+Why it matters. The count is the only trace that a mask leaves in a log. A mask that was
+configured but not applied, or one that forgot the padding, otherwise shows in nothing but the
+model's behaviour.
+
+How it is measured. From the rows as the tokenizer makes them, the expected count per iteration
+is computed for every usual way of counting: the whole row or the answer only, with and without
+mlx-lm's extra padding token, with and without what the template writes last, and with the
+padding. The log's average must agree within four standard errors (of the batches that a part
+of an epoch happens to draw, and of the rows examined) and the log's own rounding. Only when
+one family of counts agrees, and it is not the configured one, is that reported. A count
+that is the same in every report although rows differ in length comes from rows of fixed width.
+
+When it is wrong. The data must be those of the run. Packing several rows into blocks of one
+length gives a fixed count too, and is not at fault by itself.
+
+What to do. See one row with `mlxdoctor labels`, and compare with what the trainer's loss masks.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.supervision import Role, SupervisedRows
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.finding import Finding, Severity
+
+# Which tokens a way of counting takes in.
+_WHOLE = "prompt and answer"
+_ANSWER = "answer"
+_PADDED = "padding"
+_PADDED_ANSWER = "answer and padding"
+
+Floats = NDArray[np.float64]
+Family = Mapping[str, Floats]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How closely a count must agree."""
+
+    deviations: float = limit(
+        4.0, unit="standard errors", source="two-sided 6e-5 for a normal mean"
+    )
+    slack: float = limit(
+        0.002, unit="share of the count", source="rows that trainers drop at the end of an epoch"
+    )
+    reports: int = limit(5, unit="reports", source="that agree to the token before it is no chance")
+    lost: float = limit(
+        0.5,
+        unit="of the median report",
+        source="a report that lost part of its window; sound ones differ by a few percent",
+    )
+    averaged: int = limit(5, unit="iterations", source="over which a report's count is steady")
+    spread: float = limit(
+        1.0, unit="tokens", source="standard deviation of a batch's count that chance must show"
+    )
+
+
+@dataclass(frozen=True)
+class _Logged:
+    """The log's count: tokens an iteration, how exactly, and over how many iterations."""
+
+    per_iteration: float
+    rounding: float
+    iterations: float
+    steps: Floats
+
+
+@check(
+    codes={
+        "prompt-counted": "prompts were trained on although the configuration masks them",
+        "padding-counted": "padding was trained on",
+        "prompt-not-counted": "only answers were trained on although no mask is configured",
+        "one-short": "one token a row fewer than the answers have is trained on",
+        "fixed-count": "every batch counts the same number of tokens: rows of fixed width",
+        "packed-without-end": "rows of fixed width, and text that has no end token of its own",
+        "unexplained": "the count fits no way of counting these rows",
+    },
+    limits=Limits(),
+)
+def trained_tokens(
+    rows: SupervisedRows, log: TrainingLog, config: TrainingConfig, limits: Limits
+) -> Iterator[Finding]:
+    """Compare the log's trained tokens with the rows."""
+    if not config.describes_training:
+        raise NotApplicable("the configuration does not say how the run was trained")
+    if log.is_preference:
+        raise NotApplicable("the run trained on preferences, which are counted otherwise")
+    if rows.split != "train" or not rows.batches:
+        raise Inconclusive("there is no whole batch of training rows")
+    logged = _logged(log, limits)
+    families = _families(rows)
+    fitting = {
+        family
+        for family, counts in families.items()
+        if any(_fits(logged, count, rows, limits) for count in counts.values())
+    }
+    configured = _ANSWER if rows.mask_prompt and _ANSWER in families else _WHOLE
+    if _is_fixed(logged, families, limits):
+        if not fitting & {_PADDED, _PADDED_ANSWER} or configured in fitting:
+            yield _fixed(logged, rows, families)
+            yield from _packed(logged, rows, families)
+            return
+        fitting = {_PADDED}
+    if configured in fitting:
+        return
+    short = families.get(_ANSWER, {}).get("without the template's end")
+    if not fitting and short is not None and _fits(logged, short - rows.batch_size, rows, limits):
+        yield _finding(
+            "one-short",
+            Severity.WARNING,
+            f"{logged.per_iteration:.1f} tokens were trained on per iteration, one a row fewer "
+            f"than the answers have: their end token is left out, or targets are shifted.",
+            logged,
+            families,
+            fix="see with `mlxdoctor labels` that the targets are the tokens after the inputs, "
+            "up to the end token",
+        )
+    elif not fitting:
+        yield _unexplained(logged, rows, families)
+    elif fitting <= {_PADDED, _PADDED_ANSWER}:
+        yield _finding(
+            "padding-counted",
+            Severity.ERROR,
+            f"{logged.per_iteration:.1f} tokens were trained on per iteration, which is the "
+            f"padded size of the batches: the padding was trained on.",
+            logged,
+            families,
+            fix="multiply the loss by a mask that ends with each row's last token",
+        )
+    elif configured == _ANSWER and fitting <= {_WHOLE, _PADDED}:
+        yield _finding(
+            "prompt-counted",
+            Severity.ERROR,
+            f"{logged.per_iteration:.1f} tokens were trained on per iteration: those of prompts "
+            f"and answers together, although mask_prompt is on.",
+            logged,
+            families,
+            fix="put the mask on the targets, from the first token of the answer",
+        )
+    elif fitting == {_ANSWER}:
+        yield _finding(
+            "prompt-not-counted",
+            Severity.INFO,
+            f"{logged.per_iteration:.1f} tokens were trained on per iteration, the answers' "
+            f"alone, although the configuration does not mask prompts.",
+            logged,
+            families,
+            fix="set mask_prompt: true if that is intended",
+        )
+    else:
+        raise Inconclusive("the count fits several ways of counting, the configured one aside")
+
+
+def _logged(log: TrainingLog, limits: Limits) -> _Logged:
+    segment = log.main
+    series = segment.get("trained_tokens")
+    if series is None:
+        raise NotApplicable("the log does not count trained tokens")
+    if segment.axis != "iteration":
+        raise NotApplicable("the log does not number its iterations")
+    known = np.isfinite(series.values)
+    at = series.iterations[known].astype(np.float64)
+    values = series.values[known].astype(np.float64)
+    if len(at) < 2 or (np.diff(at) <= 0).any() or (np.diff(values) < 0).any():
+        raise Inconclusive("the log has fewer than two counts of trained tokens in order")
+    # mlx-lm's table abbreviates (133.8k); the last values have lost the most digits.
+    units = (1e6, 1e5, 1e4, 1e3, 100.0, 10.0) if "table" in log.format else ()
+    unit = next((one for one in units if not (values[-5:] % one).any()), 1.0)
+    tokens, iterations = np.diff(values), np.diff(at)
+    steps = tokens / iterations
+    # Some trainers drop what they counted before a validation: those reports are too low.
+    kept = (steps >= limits.lost * np.median(steps)) | (iterations < limits.averaged)
+    span = float(iterations[kept].sum())
+    return _Logged(
+        per_iteration=float(tokens[kept].sum()) / span,
+        rounding=0.0 if unit == 1.0 else float(unit / span),
+        iterations=span,
+        steps=steps[kept],
+    )
+
+
+def _families(rows: SupervisedRows) -> dict[str, dict[str, Floats]]:
+    """Tokens counted in each examined batch, by family and way of counting: float64 (batches,)."""
+    batches = [[rows.rows[position] for position in batch] for batch in rows.batches]
+    longest = [max(row.length for row in batch) for batch in batches]
+    width = [rows.width(batch) for batch in rows.batches]
+
+    def of(values: list[int]) -> Floats:
+        return np.array(values, dtype=np.float64)
+
+    whole = of([sum(row.length - 1 for row in batch) for batch in batches])
+    tail = of(
+        [sum(int((row.roles[: row.length] == Role.OTHER).sum()) for row in b) for b in batches]
+    )
+    answer = of([sum(max(row.length - row.prompt_length, 0) for row in b) for b in batches])
+    prompts = of([sum(min(row.prompt_length, row.length) for row in b) for b in batches])
+    size = of([len(batch) for batch in batches])
+    families = {
+        _WHOLE: {
+            "as mlx-lm": of([sum(row.count(0) for row in batch) for batch in batches]),
+            "without a padding token": whole,
+            "without the template's end": whole - tail,
+            "one token short": whole - tail - size,
+        },
+        _PADDED: {
+            "to mlx-lm's width": (of(width) - 1) * size,
+            "to the longest row": (of(longest) - 1) * size,
+        },
+    }
+    if prompts.any():
+        families[_PADDED_ANSWER] = {
+            "to mlx-lm's width": of(width) * size - prompts,
+            "to the longest row": of(longest) * size - prompts,
+        }
+        families[_ANSWER] = {
+            "as mlx-lm": of(
+                [sum(row.count(row.prompt_length) for row in batch) for batch in batches]
+            ),
+            "without a padding token": answer,
+            "without the template's end": answer - tail,
+        }
+    return families
+
+
+def _fits(logged: _Logged, counts: Floats, rows: SupervisedRows, limits: Limits) -> bool:
+    total = max(len(counts), rows.total_rows // rows.batch_size)
+    spread = float(counts.std())
+    # Whole epochs count every batch; only the last, partial one leaves room for chance.
+    drawn = math.sqrt(min(logged.iterations, total / 4)) / logged.iterations
+    seen = math.sqrt((1 - len(counts) / total) / len(counts))
+    allowed = limits.deviations * spread * math.hypot(drawn, seen)
+    allowed += logged.rounding + limits.slack * logged.per_iteration
+    return abs(logged.per_iteration - float(counts.mean())) <= allowed
+
+
+def _is_fixed(logged: _Logged, families: Mapping[str, Family], limits: Limits) -> bool:
+    varies = families[_WHOLE]["as mlx-lm"].std() >= limits.spread
+    same = len(logged.steps) >= limits.reports and np.ptp(logged.steps) == 0
+    return bool(varies and same and logged.rounding == 0)
+
+
+def _fixed(logged: _Logged, rows: SupervisedRows, families: Mapping[str, Family]) -> Finding:
+    per_row = logged.per_iteration / rows.batch_size
+    longest = max(row.length for row in rows.rows)
+    answers = families.get(_ANSWER, families[_WHOLE])["as mlx-lm"].mean()
+    # A block that no whole row of the data fits into is not a packed one.
+    padded = per_row <= longest and logged.per_iteration > answers
+    if padded:
+        message = (
+            f"Every iteration counts exactly {logged.per_iteration:g} tokens, although rows "
+            f"differ in length and their answers have {answers:.1f} on average: padding to a "
+            f"fixed width was trained on."
+        )
+    else:
+        message = (
+            f"Every iteration counts exactly {logged.per_iteration:g} tokens ({per_row:g} a row) "
+            f"although rows differ in length: they were packed into blocks, or padded, and "
+            f"end tokens that mlx-lm adds to a row may be missing between them."
+        )
+    return _finding(
+        "padding-counted" if padded else "fixed-count",
+        Severity.ERROR if padded else Severity.WARNING,
+        message,
+        logged,
+        families,
+        fix="mask the loss after each row's last token, and end every row with the end token",
+    )
+
+
+def _packed(
+    logged: _Logged, rows: SupervisedRows, families: Mapping[str, Family]
+) -> Iterator[Finding]:
+    """The end token of a plain text is mlx-lm's addition; another trainer has to add its own."""
+    ends = rows.eos_token_ids
+    if rows.format != "text" or any(np.isin(row.tokens[:-1], ends).any() for row in rows.rows):
+        return
+    yield _finding(
+        "packed-without-end",
+        Severity.WARNING,
+        f"None of {len(rows.rows)} texts has an end token. mlx-lm adds one to each, but the count "
+        f"of {logged.per_iteration:g} tokens an iteration is not that of mlx-lm's batches.",
+        logged,
+        families,
+        fix="end every text with the end token before rows are packed",
+    )
+
+
+def _unexplained(logged: _Logged, rows: SupervisedRows, families: Mapping[str, Family]) -> Finding:
+    return _finding(
+        "unexplained",
+        Severity.INFO,
+        f"{logged.per_iteration:.1f} tokens were trained on per iteration, and no usual way of "
+        f"counting batches of {rows.batch_size} of these rows gives that: the run used other "
+        f"data, another tokenizer or another trainer.",
+        logged,
+        families,
+        fix="name the data the run was trained on with --data",
+    )
+
+
+def _finding(
+    symptom: str,
+    severity: Severity,
+    message: str,
+    logged: _Logged,
+    families: Mapping[str, Family],
+    *,
+    fix: str,
+) -> Finding:
+    means = {
+        f"expected_{family.replace(' ', '_')}": round(float(counts["as mlx-lm"].mean()), 1)
+        for family, counts in families.items()
+        if "as mlx-lm" in counts
+    }
+    padded = families[_PADDED]["to mlx-lm's width"].mean()
+    return Finding(
+        code=f"trained-tokens.{symptom}",
+        severity=severity,
+        message=message,
+        measured={
+            "tokens_per_iteration": logged.per_iteration,
+            "iterations": logged.iterations,
+            **means,
+            "expected_padding": round(float(padded), 1),
+        },
+        expected="the count that the data and the configured mask give",
+        fix=fix,
+    )

@@ -1,0 +1,77 @@
+"""Whether there is anything to validate on.
+
+What it finds. A missing or empty validation split, one with fewer rows than a batch, and a
+setting that validates on no batch.
+
+Why it matters. Without validation nobody sees overfitting. With fewer rows than a batch mlx-lm
+stops at the first validation, and on zero batches its validation loss is 0/0, a NaN that says
+nothing about the model.
+
+How it is measured. The rows of the validation file are counted and compared with the batch size
+and `val_batches`.
+
+When it is wrong. A trainer other than mlx-lm may use smaller batches; where the log has finite
+validation losses, too few rows are only a warning.
+
+What to do. Keep a tenth of the rows, at least a batch of them, for validation.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from mlxdoctor.check import check
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.finding import Finding, Severity
+
+
+@check(
+    codes={
+        "no-split": "there is no validation split, or it is empty",
+        "fewer-than-a-batch": "the validation split has fewer rows than a batch",
+        "no-batches": "val_batches is 0: the validation loss is 0/0",
+    },
+)
+def validation_data(
+    dataset: Dataset, config: TrainingConfig | None, log: TrainingLog | None
+) -> Iterator[Finding]:
+    """Report what keeps the validation loss from meaning something."""
+    split = dataset.splits.get("valid")
+    count = len(split.rows) if split is not None else 0
+    batch_size = config.batch_size if config is not None else None
+    loss = log.main.get("val_loss") if log is not None else None
+    measured = loss is not None and bool(np.isfinite(loss.values).any())
+    if count == 0:
+        # A single file that was named says nothing about the rest of the folder.
+        if dataset.path.is_dir():
+            yield Finding(
+                code="validation-data.no-split",
+                severity=Severity.INFO,
+                message="There is no validation data: overfitting would go unseen.",
+                measured={"rows": 0},
+                expected="a valid.jsonl with about a tenth of the rows",
+                where="valid.jsonl",
+                fix="move a tenth of the rows to valid.jsonl",
+            )
+    elif batch_size is not None and count < batch_size:
+        yield Finding(
+            code="validation-data.fewer-than-a-batch",
+            severity=Severity.WARNING if measured else Severity.ERROR,
+            message=f"The validation split has {count} rows, fewer than a batch of {batch_size}: "
+            f"mlx-lm stops at the first validation, or its loss is 0/0.",
+            measured={"rows": count, "batch_size": batch_size},
+            expected=f"at least {batch_size} rows",
+            where="valid.jsonl",
+            fix=f"add rows to valid.jsonl, or set batch_size to {count}",
+        )
+    if count and config is not None and config.val_batches == 0:
+        yield Finding(
+            code="validation-data.no-batches",
+            severity=Severity.WARNING,
+            message="val_batches is 0, so every validation loss is 0/0: NaN, whatever the model.",
+            measured={"val_batches": 0},
+            expected="a positive number, or -1 for all",
+            fix="set val_batches to -1, or remove valid.jsonl",
+        )

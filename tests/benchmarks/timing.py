@@ -1,0 +1,50 @@
+"""Running a command and measuring it: wall-clock time and peak memory of the process."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The median of several runs of one command.
+
+    Attributes:
+        seconds: wall-clock time, process start included.
+        peak_mib: the largest resident set, MiB.
+    """
+
+    seconds: float
+    peak_mib: float
+
+
+def measure(command: Sequence[str], *, repeats: int = 5, cwd: Path | None = None) -> Measurement:
+    """Run `command` several times, one warm-up not counted, and take medians.
+
+    Raises:
+        RuntimeError: it ended with 2, or was killed: nothing was measured.
+    """
+    seconds, peaks = [], []
+    for number in range(repeats + 1):
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        elapsed = time.perf_counter() - start
+        # The child is reaped: Popen must not wait for it again.
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode not in (0, 1, 3):
+            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+        if number:
+            seconds.append(elapsed)
+            # ru_maxrss is in bytes on macOS and in KiB elsewhere.
+            peaks.append(usage.ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10))
+    return Measurement(statistics.median(seconds), max(peaks))

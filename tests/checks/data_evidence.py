@@ -1,0 +1,104 @@
+"""Evidence for the checks of data, configuration and tokenizer: real files, in a folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.supervision import SupervisedRows, build
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+BASE = FIXTURES / "base"
+DATA = FIXTURES / "data"
+
+
+class Evidence:
+    """What a check asks for, by class."""
+
+    def __init__(self, *values):
+        self.values = {type(value): value for value in values if value is not None}
+
+    def get(self, kind):
+        return self.values.get(kind)
+
+    def why_missing(self, kind):
+        return f"no {kind.kind}"
+
+
+def config_of(tmp_path, **values):
+    path = tmp_path / "adapter_config.json"
+    path.write_text(json.dumps({"iters": 100, **values}))
+    return TrainingConfig.read(path)
+
+
+def chat(question, answer):
+    return {
+        "messages": [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": answer},
+        ]
+    }
+
+
+def write_data(tmp_path, **splits):
+    """A data folder; a split is rows, or a text to be written as it is."""
+    folder = tmp_path / "data"
+    folder.mkdir(exist_ok=True)
+    for name, rows in splits.items():
+        text = rows if isinstance(rows, str) else "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{name}.jsonl").write_text(text)
+    return Dataset.read(folder)
+
+
+def rows_of(dataset, config=None, model=BASE, **options):
+    return build(dataset, Tokenizer.read(model), config, **options)
+
+
+def model_copy(tmp_path, template=None, **settings):
+    """The base model's folder without weights, its tokenizer's settings changed."""
+    folder = tmp_path / "model"
+    shutil.copytree(BASE, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    return folder
+
+
+def log_of(kind="iter lines", **series):
+    """A log with one segment; a series is (iterations, values)."""
+    made = {
+        name: Series(np.asarray(at, dtype=np.int64), np.asarray(values, dtype=np.float64))
+        for name, (at, values) in series.items()
+    }
+    return TrainingLog((), kind, (Segment(made, 1, 1),))
+
+
+def run(check, *evidence):
+    """The outcome of a check, and its severities by code."""
+    outcome = check.run(Evidence(*evidence))
+    assert outcome.status.value != "crashed", outcome.reason
+    return outcome, {finding.code: finding.severity.value for finding in outcome.findings}
+
+
+__all__ = [
+    "BASE",
+    "DATA",
+    "FIXTURES",
+    "Evidence",
+    "SupervisedRows",
+    "chat",
+    "config_of",
+    "log_of",
+    "model_copy",
+    "rows_of",
+    "run",
+    "write_data",
+]

@@ -1,0 +1,177 @@
+"""What the adapter-presence check sees in files of factors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mlxdoctor.checks.adapter_presence import adapter_presence
+
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.finding import Outcome, Severity, Status
+from tests.conftest import RUNS
+from tests.weight_files import Evidence, lora, save, to_bfloat16, write_config
+
+MODULES = {f"model.layers.{i}.self_attn.{p}_proj": (32, 48) for i in range(3) for p in "qv"}
+FIRST = "model.layers.0.self_attn.q_proj"
+
+
+def examine(folder: Path, tensors: dict[str, Any], **config: Any) -> Outcome:
+    save(folder / "adapters.safetensors", tensors)
+    stated = TrainingConfig.read(write_config(folder, **config))
+    return adapter_presence.run(Evidence(Adapter.read(folder), stated))
+
+
+def codes(outcome: Outcome) -> set[str]:
+    return {finding.code.removeprefix("adapter-presence.") for finding in outcome.findings}
+
+
+def test_a_trained_adapter_passes(tmp_path: Path) -> None:
+    outcome = examine(tmp_path, lora(MODULES))
+    assert (outcome.status, outcome.findings) == (Status.PASSED, ())
+
+
+def test_b_barely_moved_passes(tmp_path: Path) -> None:
+    assert examine(tmp_path, lora(MODULES, b=1e-30)).status is Status.PASSED
+
+
+def test_every_b_zero(tmp_path: Path) -> None:
+    (finding,) = examine(tmp_path, lora(MODULES, b=0.0)).findings
+    assert finding.code == "adapter-presence.zero-b"
+    assert finding.severity is Severity.ERROR
+    assert finding.measured == {"modules": 6, "zero_b": 6, "a_as_drawn": 6}
+    assert "still as it was drawn" in finding.message
+
+
+def test_zero_b_is_seen_in_bfloat16(tmp_path: Path) -> None:
+    tensors = {name: to_bfloat16(value) for name, value in lora(MODULES, b=0.0).items()}
+    path = save(tmp_path / "adapters.safetensors", tensors, dict.fromkeys(tensors, "BF16"))
+    (finding,) = adapter_presence.run(Evidence(Adapter.read(path))).findings
+    assert (finding.code, finding.measured["a_as_drawn"]) == ("adapter-presence.zero-b", 6)
+
+
+def test_negative_zero_is_zero(tmp_path: Path) -> None:
+    tensors = {n: (-0.0 * v if n.endswith("b") else v) for n, v in lora(MODULES).items()}
+    assert codes(examine(tmp_path, tensors)) == {"zero-b"}
+
+
+def test_some_b_zero(tmp_path: Path) -> None:
+    tensors = lora(MODULES)
+    tensors[f"{FIRST}.lora_b"][:] = 0
+    (finding,) = examine(tmp_path, tensors).findings
+    assert finding.code == "adapter-presence.some-zero-b"
+    assert (finding.measured["zero_b"], finding.where) == (1, FIRST)
+
+
+def test_one_number_in_b_is_enough(tmp_path: Path) -> None:
+    tensors = lora(MODULES)
+    tensors[f"{FIRST}.lora_b"][:] = 0
+    tensors[f"{FIRST}.lora_b"][0, 0] = 1e-38
+    assert examine(tmp_path, tensors).status is Status.PASSED
+
+
+def test_a_moved_while_b_is_zero(tmp_path: Path) -> None:
+    tensors = lora(MODULES, b=0.0)
+    tensors[f"{FIRST}.lora_a"] *= 2
+    outcome = examine(tmp_path, tensors)
+    assert codes(outcome) == {"zero-b", "a-moved-zero-b"}
+    assert outcome.findings[1].measured == {"modules": 6, "a_as_drawn": 5}
+
+
+def test_zero_a(tmp_path: Path) -> None:
+    tensors = lora(MODULES)
+    tensors[f"{FIRST}.lora_a"][:] = 0
+    (finding,) = examine(tmp_path, tensors).findings
+    assert (finding.code, finding.severity) == ("adapter-presence.zero-a", Severity.WARNING)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_one_bad_value_is_found(tmp_path: Path, value: float) -> None:
+    tensors = lora(MODULES)
+    tensors[f"{FIRST}.lora_b"][2, 3] = value
+    outcome = examine(tmp_path, tensors)
+    assert codes(outcome) == {"non-finite"}
+    (finding,) = outcome.findings
+    assert finding.severity is Severity.ERROR
+    assert (finding.measured["values"], finding.measured["tensors"]) == (1, 1)
+    assert finding.where == f"{FIRST}.lora_b"
+
+
+def test_bad_values_in_other_tensors_are_found(tmp_path: Path) -> None:
+    tensors = lora(MODULES)
+    tensors[f"{FIRST}.m"] = np.array([1, np.nan], np.float32)
+    assert codes(examine(tmp_path, tensors)) == {"non-finite"}
+
+
+def test_the_largest_float_is_finite(tmp_path: Path) -> None:
+    tensors = lora(MODULES)
+    tensors[f"{FIRST}.lora_b"][2, 3] = np.finfo(np.float32).max
+    assert examine(tmp_path, tensors).status is Status.PASSED
+
+
+def test_unpaired_and_mismatched(tmp_path: Path) -> None:
+    tensors = lora(MODULES)
+    del tensors["model.layers.2.self_attn.v_proj.lora_a"]
+    tensors[f"{FIRST}.lora_a"] = tensors[f"{FIRST}.lora_a"].T.copy()
+    outcome = examine(tmp_path, tensors)
+    assert codes(outcome) == {"unpaired", "mismatched"}
+    message = next(f.message for f in outcome.findings if f.code.endswith("mismatched"))
+    assert "A (4, 32), B (4, 48)" in message
+
+
+def test_base_weights_beside_the_factors(tmp_path: Path) -> None:
+    tensors = {**lora(MODULES), f"{FIRST}.linear.weight": np.ones((48, 32), np.float32)}
+    (finding,) = examine(tmp_path, tensors).findings
+    assert (finding.code, finding.severity) == ("adapter-presence.full-weights", Severity.WARNING)
+
+
+def test_a_file_without_tensors(tmp_path: Path) -> None:
+    assert codes(examine(tmp_path, {})) == {"empty"}
+
+
+def test_full_weights_of_a_full_fine_tune_are_as_configured(tmp_path: Path) -> None:
+    tensors = {"model.norm.weight": np.ones(4, np.float32)}
+    assert examine(tmp_path, tensors, fine_tune_type="full").status is Status.PASSED
+
+
+def test_without_a_configuration_it_is_a_warning(tmp_path: Path) -> None:
+    path = save(tmp_path / "x.safetensors", {"model.norm.weight": np.ones(4, np.float32)})
+    outcome = adapter_presence.run(Evidence(Adapter.read(path)))
+    assert codes(outcome) == {"no-lora-tensors", "full-weights"}
+    assert {finding.severity for finding in outcome.findings} == {Severity.WARNING}
+
+
+def test_peft_may_save_whole_modules(tmp_path: Path) -> None:
+    name = "base_model.model.model.layers.0.q"
+    tensors = {
+        f"{name}.lora_A.weight": np.ones((2, 8), np.float32),
+        f"{name}.lora_B.weight": np.ones((8, 2), np.float32),
+        "base_model.model.lm_head.weight": np.ones((9, 8), np.float32),
+    }
+    save(tmp_path / "adapter_model.safetensors", tensors)
+    config = '{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "modules_to_save": ["lm_head"]}'
+    (tmp_path / "adapter_config.json").write_text(config)
+    evidence = Evidence(Adapter.read(tmp_path), TrainingConfig.read(tmp_path))
+    assert adapter_presence.run(evidence).status is Status.PASSED
+
+
+def test_missing_evidence_is_skipped() -> None:
+    outcome = adapter_presence.run(Evidence())
+    assert (outcome.status, outcome.reason) == (Status.SKIPPED, "no adapter was given")
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        ("healthy-ordinary", set()),
+        ("healthy-noisy-batch1", set()),
+        ("collapse-frequent-token", set()),
+        ("adapter-never-attached", {"no-lora-tensors", "full-weights"}),
+    ],
+)
+def test_fixture_runs(run: str, expected: set[str]) -> None:
+    evidence = Evidence(Adapter.read(RUNS / run), TrainingConfig.read(RUNS / run))
+    assert codes(adapter_presence.run(evidence)) == expected

@@ -1,0 +1,185 @@
+"""What the adapter-structure check sees in names and shapes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mlxdoctor.checks.adapter_structure import adapter_structure
+
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.finding import Outcome, Severity, Status
+from tests.conftest import FIXTURES, RUNS
+from tests.weight_files import Evidence, lora, save, write_config
+
+#: q and v of the last two layers of the fixture base model.
+MODULES = {
+    f"model.layers.{i}.self_attn.{p}_proj": (96, o)
+    for i in (2, 3)
+    for p, o in (("q", 96), ("v", 48))
+}
+KEYS = ["self_attn.q_proj", "self_attn.v_proj"]
+BASE = BaseModel.read(FIXTURES / "base")
+
+
+def examine(
+    folder: Path, tensors: dict[str, Any], base: BaseModel | None = BASE, **config: Any
+) -> Outcome:
+    config.setdefault("lora_parameters", {"rank": 4, "scale": 10.0, "keys": KEYS})
+    save(folder / "adapters.safetensors", tensors)
+    stated = TrainingConfig.read(write_config(folder, **config))
+    evidence = [one for one in (Adapter.read(folder), stated, base) if one is not None]
+    return adapter_structure.run(Evidence(*evidence))
+
+
+def codes(outcome: Outcome) -> set[str]:
+    assert outcome.status is not Status.CRASHED, outcome.reason
+    return {finding.code.removeprefix("adapter-structure.") for finding in outcome.findings}
+
+
+def parameters(**changes: Any) -> dict[str, Any]:
+    return {"rank": 4, "scale": 10.0, "keys": KEYS, **changes}
+
+
+def test_a_fitting_adapter_passes(tmp_path: Path) -> None:
+    assert examine(tmp_path, lora(MODULES)).status is Status.PASSED
+    assert examine(tmp_path / "x", lora(MODULES), base=None).status is Status.PASSED
+
+
+def test_another_rank(tmp_path: Path) -> None:
+    outcome = examine(tmp_path, lora(MODULES), lora_parameters=parameters(rank=8))
+    (finding,) = outcome.findings
+    assert finding.code == "adapter-structure.rank-mismatch"
+    assert (finding.measured["rank"], finding.measured["configured"]) == (4, 8)
+
+
+@pytest.mark.parametrize("base", [BASE, None])
+def test_a_missing_layer(tmp_path: Path, base: BaseModel | None) -> None:
+    outcome = examine(tmp_path, lora(MODULES), base=base, num_layers=3)
+    (finding,) = outcome.findings
+    assert finding.code == "adapter-structure.missing-modules"
+    expected = (2, 6) if base else (1, 3)
+    assert (finding.measured["missing"], finding.measured["expected"]) == expected
+
+
+def test_a_missing_module(tmp_path: Path) -> None:
+    tensors = lora(MODULES)
+    for part in "ab":
+        del tensors[f"model.layers.3.self_attn.v_proj.lora_{part}"]
+    (finding,) = examine(tmp_path, tensors).findings
+    assert finding.code == "adapter-structure.missing-modules"
+    assert finding.where == "model.layers.3.self_attn.v_proj"
+
+
+def test_a_key_that_matches_nothing(tmp_path: Path) -> None:
+    config = parameters(keys=[*KEYS, "k_proj"])
+    (finding,) = examine(tmp_path, lora(MODULES), lora_parameters=config).findings
+    assert finding.code == "adapter-structure.unmatched-key"
+    assert finding.measured["keys"] == ("k_proj",)
+
+
+@pytest.mark.parametrize(
+    ("is_mlx", "severity"), [(True, Severity.ERROR), (False, Severity.WARNING)]
+)
+def test_a_prefix_that_differs(tmp_path: Path, is_mlx: bool, severity: Severity) -> None:
+    names = {f"language_model.{name}": shape for name, shape in MODULES.items()}
+    base = BASE
+    if not is_mlx:
+        save(
+            tmp_path / "base" / "model.safetensors", {n: t.load() for n, t in BASE.tensors.items()}
+        )
+        (tmp_path / "base" / "config.json").write_text(json.dumps(dict(BASE.config)))
+        base = BaseModel.read(tmp_path / "base")
+    outcome = examine(tmp_path / "run", lora(names), base=base)
+    finding = next(f for f in outcome.findings if f.code.endswith("no-module-in-base"))
+    assert codes(outcome) == {"no-module-in-base"} | ({"missing-modules"} & codes(outcome))
+    assert finding.severity is severity
+    assert finding.measured["closest"] == "model.layers.2.self_attn.q_proj"
+
+
+def test_some_modules_the_base_lacks(tmp_path: Path) -> None:
+    names = {**MODULES, "model.layers.2.self_attn.g_proj": (96, 96)}
+    config = parameters(keys=[*KEYS, "self_attn.g_proj"])
+    outcome = examine(tmp_path, lora(names), lora_parameters=config)
+    assert codes(outcome) == {"some-modules-not-in-base"}
+    assert outcome.findings[0].measured["missing"] == 1
+
+
+def test_a_layer_the_base_lacks(tmp_path: Path) -> None:
+    names = {**MODULES, "model.layers.4.self_attn.q_proj": (96, 96)}
+    outcome = examine(tmp_path, lora(names))
+    assert codes(outcome) == {"layer-out-of-range"}
+    assert outcome.findings[0].measured["layer"] == 4
+
+
+def test_factors_of_another_model(tmp_path: Path) -> None:
+    names = {name: (128, outputs) for name, (_, outputs) in MODULES.items()}
+    (finding,) = examine(tmp_path, lora(names)).findings
+    assert finding.code == "adapter-structure.shape-mismatch"
+    assert finding.severity is Severity.ERROR
+    assert (finding.measured["in"], finding.measured["base_in"]) == (128, 96)
+
+
+@pytest.mark.parametrize("outputs", [48, 96])
+def test_factors_the_wrong_way_round(tmp_path: Path, outputs: int) -> None:
+    names = {f"model.layers.{i}.x": (96, outputs) for i in (2, 3)}
+    tensors = {name: value.T.copy() for name, value in lora(names).items()}
+    config = parameters(keys=["x"])
+    outcome = examine(tmp_path, tensors, base=None, lora_parameters=config)
+    assert codes(outcome) == {"transposed"}
+    assert outcome.findings[0].measured["modules"] == 2
+
+
+def test_a_rank_as_large_as_the_module_is_not_turned(tmp_path: Path) -> None:
+    config = parameters(rank=96, keys=["x"])
+    tensors = lora({"model.layers.2.x": (96, 96), "model.layers.3.x": (96, 96)}, rank=96)
+    assert codes(examine(tmp_path, tensors, base=None, lora_parameters=config)) == set()
+
+
+def test_an_alpha_instead_of_a_scale(tmp_path: Path) -> None:
+    config = {"rank": 4, "alpha": 16, "keys": KEYS}
+    (finding,) = examine(tmp_path, lora(MODULES), lora_parameters=config).findings
+    assert finding.code == "adapter-structure.scale-missing"
+    assert finding.measured["alpha"] == 16
+
+
+@pytest.mark.parametrize(
+    ("scale", "hit"), [(16.0, True), (32.0, True), (20.0, False), (24.0, False)]
+)
+def test_a_scale_like_an_alpha(tmp_path: Path, scale: float, hit: bool) -> None:
+    config = parameters(rank=16, scale=scale)
+    outcome = examine(tmp_path, lora(MODULES, rank=16), lora_parameters=config)
+    assert codes(outcome) == ({"scale-looks-like-alpha"} if hit else set())
+    assert all(finding.severity is Severity.INFO for finding in outcome.findings)
+
+
+def test_dora_and_its_magnitudes(tmp_path: Path) -> None:
+    tensors = lora(MODULES)
+    assert codes(examine(tmp_path / "1", tensors, fine_tune_type="dora")) == {
+        "dora-without-magnitude"
+    }
+    full = {**tensors, **{f"{n}.m": np.ones(o, np.float32) for n, (_, o) in MODULES.items()}}
+    assert codes(examine(tmp_path / "2", full, fine_tune_type="dora")) == set()
+    assert codes(examine(tmp_path / "3", full)) == {"magnitude-without-dora"}
+
+
+def test_nothing_to_compare_with_is_inconclusive(tmp_path: Path) -> None:
+    path = save(tmp_path / "adapters.safetensors", lora(MODULES))
+    outcome = adapter_structure.run(Evidence(Adapter.read(path)))
+    assert outcome.status is Status.INCONCLUSIVE
+
+
+def test_missing_evidence_is_skipped() -> None:
+    assert adapter_structure.run(Evidence(BASE)).status is Status.SKIPPED
+
+
+@pytest.mark.parametrize("run", ["healthy-ordinary", "healthy-noisy-batch1"])
+def test_healthy_fixture_runs_pass(run: str) -> None:
+    folder = RUNS / run
+    evidence = Evidence(Adapter.read(folder), TrainingConfig.read(folder), BASE)
+    assert codes(adapter_structure.run(evidence)) == set()

@@ -1,0 +1,165 @@
+"""What checkpoints say about the course of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mlxdoctor.checks.checkpoint_history import Limits, checkpoint_history
+
+from mlxdoctor.evidence.checkpoints import CheckpointHistory
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.finding import Outcome, Severity, Status
+from tests.conftest import RUNS
+from tests.weight_files import Evidence, lora, save, write_config
+
+MODULES = {f"model.layers.{i}.self_attn.q_proj": (64, 64) for i in range(2)}
+LIMITS = Limits()
+
+
+def state(size: float, seed: int = 0) -> dict[str, Any]:
+    """Factors with a nominal update of `size` at scale 1."""
+    tensors = lora(MODULES, seed=0)
+    random = np.random.default_rng(seed)
+    for name in MODULES:
+        b = tensors[f"{name}.lora_b"] + 1e-4 * random.normal(size=(4, 64))
+        norm = np.linalg.norm(tensors[f"{name}.lora_a"].astype(float) @ b)
+        tensors[f"{name}.lora_b"] = (b * size * 8 / norm).astype("f4")
+    return tensors
+
+
+def examine(
+    folder: Path, states: Sequence[dict[str, Any]], final: dict[str, Any] | None = None
+) -> Outcome:
+    for number, tensors in enumerate(states, 1):
+        save(folder / f"{number * 100:07d}_adapters.safetensors", tensors)
+    if final is not None:
+        save(folder / "adapters.safetensors", final)
+    config = write_config(folder, lora_parameters={"rank": 4, "scale": 1.0})
+    return checkpoint_history.run(
+        Evidence(CheckpointHistory.read(folder), TrainingConfig.read(config))
+    )
+
+
+def codes(outcome: Outcome) -> set[str]:
+    assert outcome.status is not Status.CRASHED, outcome.reason
+    return {finding.code.removeprefix("checkpoint-history.") for finding in outcome.findings}
+
+
+def test_steady_growth_passes(tmp_path: Path) -> None:
+    states = [state(0.1), state(0.15), state(0.2)]
+    assert examine(tmp_path, states, final=states[-1]).status is Status.PASSED
+
+
+def test_nothing_ever_changed(tmp_path: Path) -> None:
+    (finding,) = examine(tmp_path, [state(0.1)] * 3).findings
+    assert (finding.code, finding.severity) == ("checkpoint-history.never-changed", Severity.ERROR)
+    assert (finding.onset, finding.measured["identical"]) == (100, 3)
+
+
+def test_the_last_two_are_identical(tmp_path: Path) -> None:
+    (finding,) = examine(tmp_path, [state(0.1), state(0.2), state(0.2)]).findings
+    assert finding.code == "checkpoint-history.stopped-changing"
+    assert (finding.onset, finding.measured["to"]) == (200, 300)
+
+
+def test_two_identical_ones_before_a_change_pass(tmp_path: Path) -> None:
+    assert examine(tmp_path, [state(0.1), state(0.1), state(0.2)]).status is Status.PASSED
+
+
+def test_b_is_zero_throughout(tmp_path: Path) -> None:
+    states = [lora(MODULES, b=0.0, seed=seed) for seed in (1, 2)]
+    assert codes(examine(tmp_path, states)) == {"zero-b-throughout"}
+
+
+def test_the_onset_of_nan(tmp_path: Path) -> None:
+    broken = state(0.3)
+    broken["model.layers.0.self_attn.q_proj.lora_a"][0, 0] = np.nan
+    outcome = examine(tmp_path, [state(0.1), state(0.2), broken], final=broken)
+    (finding,) = outcome.findings
+    assert (finding.code, finding.severity) == ("checkpoint-history.non-finite", Severity.ERROR)
+    assert (finding.onset, finding.measured["last_finite"]) == (300, 200)
+    assert finding.fix == "use 0000200_adapters.safetensors"
+
+
+def test_nan_from_the_first_save(tmp_path: Path) -> None:
+    broken = state(0.3)
+    broken["model.layers.0.self_attn.q_proj.lora_a"][0, 0] = np.nan
+    (finding,) = examine(tmp_path, [broken]).findings
+    assert (finding.onset, finding.measured["last_finite"]) == (100, None)
+
+
+@pytest.mark.parametrize(("factor", "hit"), [(1.01, True), (0.99, False)])
+def test_too_large_at_the_first_save(tmp_path: Path, factor: float, hit: bool) -> None:
+    outcome = examine(tmp_path, [state(LIMITS.large_first * factor)])
+    assert codes(outcome) == ({"large-from-the-first"} if hit else set())
+
+
+@pytest.mark.parametrize(
+    ("before", "growth", "hit"), [(0.5, 1.02, True), (0.5, 0.98, False), (0.1, 1.02, False)]
+)
+def test_a_jump(tmp_path: Path, before: float, growth: float, hit: bool) -> None:
+    # From iteration 100 to 200 the limit applies to twice the growth.
+    after = before * LIMITS.jump * 2 * growth
+    outcome = examine(tmp_path, [state(before), state(after)])
+    assert codes(outcome) == ({"norm-jump"} if hit else set())
+    assert all(finding.onset == 200 for finding in outcome.findings)
+
+
+def test_the_final_file_is_an_older_state(tmp_path: Path) -> None:
+    states = [state(0.1), state(0.2)]
+    (finding,) = examine(tmp_path, states, final=states[0]).findings
+    assert finding.code == "checkpoint-history.final-is-older"
+    assert (finding.measured["final"], finding.measured["last"]) == (100, 200)
+
+
+def test_a_later_final_file_passes(tmp_path: Path) -> None:
+    assert examine(tmp_path, [state(0.1)], final=state(0.2)).status is Status.PASSED
+
+
+def test_two_runs_in_one_folder(tmp_path: Path) -> None:
+    other = lora({"model.layers.0.mlp.up_proj": (64, 64)})
+    assert codes(examine(tmp_path, [state(0.1), other])) == {"tensors-changed"}
+
+
+def test_numbers_beyond_the_run(tmp_path: Path) -> None:
+    outcome = examine(tmp_path, [state(0.1 + i / 100) for i in range(11)])
+    assert codes(outcome) == {"beyond-the-run"}
+    assert outcome.findings[0].measured["count"] == 1
+
+
+def test_a_truncated_checkpoint_does_not_hide_the_others(tmp_path: Path) -> None:
+    save(tmp_path / "0000050_adapters.safetensors", state(0.1))
+    whole = (tmp_path / "0000050_adapters.safetensors").read_bytes()
+    (tmp_path / "0000050_adapters.safetensors").write_bytes(whole[:-9])
+    outcome = examine(tmp_path, [state(0.2), state(0.2)])
+    assert codes(outcome) == {"unreadable", "never-changed"}
+
+
+def test_nothing_readable_is_still_reported(tmp_path: Path) -> None:
+    (tmp_path / "0000050_adapters.safetensors").write_bytes(b"")
+    outcome = checkpoint_history.run(Evidence(CheckpointHistory.read(tmp_path)))
+    assert codes(outcome) == {"unreadable"}
+
+
+def test_missing_evidence_is_skipped() -> None:
+    assert checkpoint_history.run(Evidence()).status is Status.SKIPPED
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        ("healthy-ordinary", set()),
+        ("healthy-noisy-batch1", set()),
+        ("collapse-frequent-token", {"large-from-the-first"}),
+        ("b-never-trained", {"never-changed", "zero-b-throughout"}),
+        ("no-supervised-tokens", {"non-finite"}),
+    ],
+)
+def test_fixture_runs(run: str, expected: set[str]) -> None:
+    folder = RUNS / run
+    evidence = Evidence(CheckpointHistory.read(folder), TrainingConfig.read(folder))
+    assert codes(checkpoint_history.run(evidence)) == expected

@@ -1,0 +1,104 @@
+"""Data files that mlx-lm can't read, or reads as something nobody meant."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from mlxdoctor.checks.data_format import data_format
+
+from mlxdoctor.evidence.dataset import Dataset
+from tests.checks.data_evidence import DATA, chat, config_of, log_of, rows_of, run, write_data
+
+ROW = chat("Which lake?", "Lake Nevath.")
+LINE = json.dumps(ROW) + "\n"
+STARTED = log_of(train_loss=([10], [1.0]))
+
+
+@pytest.mark.parametrize("name", ["geography", "geography-text", "geography-tiny"])
+def test_sound_data_pass(name):
+    dataset = Dataset.read(DATA / name)
+    outcome, codes = run(data_format, dataset, rows_of(dataset))
+    assert codes == {}
+    assert outcome.status.value == "passed"
+
+
+def test_missing_evidence_is_skipped():
+    assert run(data_format)[0].status.value == "skipped"
+
+
+@pytest.mark.parametrize("line", ["\n", "{\n", "[1]\n", '"text"\n'])
+def test_a_bad_line(tmp_path, line):
+    dataset = write_data(tmp_path, train=LINE + line + LINE)
+    outcome, codes = run(data_format, dataset)
+    assert codes == {"data-format.bad-lines": "error"}
+    assert outcome.findings[0].where == "train.jsonl, line 2"
+    # The run got going, so something read the file.
+    assert run(data_format, dataset, STARTED)[1] == {"data-format.bad-lines": "warning"}
+
+
+def test_a_final_newline_is_no_bad_line(tmp_path):
+    assert run(data_format, write_data(tmp_path, train=LINE))[1] == {}
+    assert run(data_format, write_data(tmp_path, train=LINE.strip()))[1] == {}
+
+
+def test_an_empty_file(tmp_path):
+    dataset = write_data(tmp_path, train="", valid=[ROW])
+    assert run(data_format, dataset)[1] == {"data-format.no-rows": "error"}
+
+
+def test_unknown_keys_unless_they_are_configured(tmp_path):
+    dataset = write_data(tmp_path, train=[{"question": "a", "answer": "b"}] * 2)
+    assert run(data_format, dataset)[1] == {"data-format.unknown-format": "error"}
+    config = config_of(tmp_path, prompt_feature="question", completion_feature="answer")
+    assert run(data_format, Dataset.read(dataset.path, config), config)[1] == {}
+
+
+def test_a_row_in_another_format(tmp_path):
+    rows = [ROW, {"text": "a"}, {**ROW, "text": "both is fine"}]
+    dataset = write_data(tmp_path, train=rows)
+    outcome, codes = run(data_format, dataset, rows_of(dataset, config_of(tmp_path, batch_size=1)))
+    assert codes == {"data-format.mixed-formats": "error"}
+    assert outcome.findings[0].measured["first_lines"] == (2,)
+
+
+def test_a_row_the_template_refuses(tmp_path):
+    rows = [ROW, {"messages": [{"role": "user"}, *ROW["messages"]]}]
+    dataset = write_data(tmp_path, train=rows)
+    _, codes = run(data_format, dataset, rows_of(dataset, config_of(tmp_path, batch_size=1)))
+    assert codes["data-format.rows-refused"] == "error"
+
+
+def test_a_mask_on_plain_text(tmp_path):
+    dataset = write_data(tmp_path, train=[{"text": "a"}])
+    masked, plain = config_of(tmp_path, mask_prompt=True), config_of(tmp_path, mask_prompt=False)
+    assert run(data_format, dataset, plain)[1] == {}
+    masked = config_of(tmp_path, mask_prompt=True)
+    assert run(data_format, dataset, masked)[1] == {"data-format.mask-needs-messages": "error"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "code"),
+    [
+        ([{"role": "assistant", "content": "a"}, {"role": "user", "content": "b"}], "no-answer"),
+        ([{"role": "human", "content": "a"}, ROW["messages"][1]], "unknown-roles"),
+        ([ROW["messages"][0], {"role": "assistant", "content": " \n"}], "empty-answers"),
+        ([{"role": "user", "content": ""}, ROW["messages"][1]], "empty-prompts"),
+    ],
+)
+def test_odd_conversations(tmp_path, messages, code):
+    dataset = write_data(tmp_path, train=[ROW, {"messages": messages}])
+    outcome, codes = run(data_format, dataset)
+    assert codes == {f"data-format.{code}": "warning"}
+    assert outcome.findings[0].measured["first_lines"] == (2,)
+
+
+def test_a_tool_call_is_no_empty_answer(tmp_path):
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}
+    dataset = write_data(tmp_path, train=[{"messages": [ROW["messages"][0], call]}])
+    assert run(data_format, dataset)[1] == {}
+
+
+def test_empty_completions(tmp_path):
+    dataset = write_data(tmp_path, train=[{"prompt": "a", "completion": ""}])
+    assert run(data_format, dataset)[1] == {"data-format.empty-answers": "warning"}

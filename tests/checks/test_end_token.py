@@ -1,0 +1,82 @@
+"""How answers end: at once, never, over and over, after padding."""
+
+import pytest
+
+from mlxdoctor.checks.end_token import end_token
+from mlxdoctor.evidence.generations import Generation, Generations
+from tests.conftest import RUNS, expected, run_names
+from tests.given import answers, findings, outcome
+
+SOUND = (1, 2, 3, 4, 5, 9)
+LONG = tuple(range(10, 26))
+
+
+def test_empty_answers() -> None:
+    found = findings(end_token, answers([(9,)] * 4, [SOUND] * 4))
+    assert list(found) == ["end-token.empty-answers"]
+    assert found["end-token.empty-answers"].severity == "error"
+
+
+def test_empty_answers_of_the_base_model_too() -> None:
+    assert outcome(end_token, answers([(9,)] * 4, [(9,)] * 4)).status == "passed"
+
+
+def test_never_ends_is_an_error_only_where_the_length_is_known() -> None:
+    known = findings(end_token, answers([LONG] * 4, [SOUND] * 4, expected="a b c"))
+    assert known["end-token.never-ends"].severity == "error"
+    unknown = findings(end_token, answers([LONG] * 4, [SOUND] * 4))
+    assert unknown["end-token.never-ends"].severity == "warning"
+
+
+@pytest.mark.parametrize(("words", "hit"), [(10, True), (11, False)])
+def test_a_long_expected_answer_explains_a_long_one(words: int, hit: bool) -> None:
+    # 16 tokens are more than 1.5 times 10 words, and not more than 1.5 times 11.
+    found = findings(end_token, answers([LONG] * 4, [SOUND] * 4, expected="word " * words))
+    assert ("end-token.never-ends" in found) is hit
+
+
+def test_an_answer_that_ends_just_before_the_limit_has_ended() -> None:
+    ended = (*LONG[:15], 9)
+    assert outcome(end_token, answers([ended] * 4, [SOUND] * 4, expected="a")).status == "passed"
+
+
+@pytest.mark.parametrize(("run", "hit"), [(4, True), (3, False)])
+def test_padding_after_the_answer(run: int, hit: bool) -> None:
+    padded = (1, 2, 3, *(7,) * run, 9)
+    found = findings(end_token, answers([padded] * 4, [SOUND] * 4))
+    assert ("end-token.padded-answers" in found) is hit
+
+
+def test_an_answer_of_one_token_is_not_padding() -> None:
+    assert outcome(end_token, answers([(7,) * 16] * 4, [(7,) * 15 + (9,)] * 4)).status == "passed" or (
+        "end-token.padded-answers"
+        not in findings(end_token, answers([(7,) * 16] * 4, [SOUND] * 4))
+    )
+
+
+@pytest.mark.parametrize(("run", "hit"), [(3, True), (2, False)])
+def test_repeated_end_tokens(run: int, hit: bool) -> None:
+    found = findings(end_token, answers([(1, 2, *(9,) * run)] * 4, [SOUND] * 4))
+    assert ("end-token.repeated-end" in found) is hit
+
+
+def test_recorded_text_names_its_end_tokens() -> None:
+    items = tuple(Generation(f"p{i}", "Yes.", "<|endoftext|>" * 5) for i in range(3))
+    found = findings(end_token, Generations((), items))
+    assert set(found) == {"end-token.empty-answers", "end-token.repeated-end"}
+
+
+def test_the_end_token_is_what_the_base_answers_end_with() -> None:
+    found = findings(end_token, answers([(9,)] * 4, [SOUND] * 4, ends=()))
+    assert "end-token.empty-answers" in found
+
+
+def test_no_evidence_is_skipped() -> None:
+    assert outcome(end_token).status == "skipped"
+    assert outcome(end_token, Generations((), ())).status == "inconclusive"
+
+
+@pytest.mark.parametrize("name", [n for n in run_names() if expected(n)["verdict"] == "healthy"])
+def test_healthy_runs_pass(name: str) -> None:
+    recorded = Generations.read(RUNS / name / "generations.jsonl")
+    assert outcome(end_token, recorded).status == "passed"

@@ -1,0 +1,204 @@
+"""What the adapter was trained to predict, from losses made to order and from real runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from mlxdoctor.checks.learned_targets import learned_targets
+from mlxdoctor.evidence.supervision import Role
+from mlxdoctor.evidence.token_losses import RowLosses, RowPass, TokenLosses
+from mlxdoctor.finding import Finding
+from tests.given import findings, outcome
+
+PROMPT, ANSWER = 5, 6
+ROLES = np.array([Role.PROMPT] * PROMPT + [Role.ANSWER] * ANSWER + [Role.END], np.int8)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Mean losses of a made-up model, nats: by shift on the answer, and elsewhere."""
+
+    identity: float = 6.0
+    next: float = 3.0
+    skip: float = 5.0
+    prompt: float = 2.0
+    end_at_start: float = 9.0
+    end_after_answer: float = 0.1
+    padding: Mapping[int, tuple[float, float]] = field(default_factory=lambda: {0: (9.0, 9.0)})
+
+    def row(self, noise: float) -> RowPass:
+        n = len(ROLES)
+
+        def losses(shift: int, on_answer: float) -> np.ndarray:
+            roles = ROLES[shift:]
+            values = np.where(roles == Role.PROMPT, self.prompt, on_answer)
+            return (values + noise).astype(np.float32)[: n - shift]
+
+        return RowPass(
+            identity=losses(0, self.identity),
+            next=losses(1, self.next),
+            skip=losses(2, self.skip),
+            end_at_start=self.end_at_start + noise,
+            end_after_answer=self.end_after_answer + noise,
+            padding={
+                pad_id: np.array([first, *[rest] * 5], np.float32)
+                for pad_id, (first, rest) in self.padding.items()
+            },
+        )
+
+
+BASE = Model()
+SOUND = Model(next=0.5, identity=7.0, skip=6.0)
+
+
+def made(
+    tuned: Model | None,
+    base: Model = BASE,
+    rows: int = 16,
+    split: str = "train",
+    mask_prompt: bool = False,
+) -> TokenLosses:
+    tokens = np.arange(len(ROLES), dtype=np.int32)
+    noise = np.linspace(0.0, 0.05, rows)
+    return TokenLosses(
+        sources=(),
+        rows=tuple(
+            RowLosses(split, i, tokens, ROLES, base.row(x), None if tuned is None else tuned.row(x))
+            for i, x in enumerate(noise.tolist())
+        ),
+        vocab_size=768,
+        end_token_ids=(11,),
+        pad_ids=tuple(base.padding),
+        mask_prompt=mask_prompt,
+    )
+
+
+def found(losses: TokenLosses) -> dict[str, Finding]:
+    return {
+        code.removeprefix("learned-targets."): one
+        for code, one in findings(learned_targets, losses).items()
+    }
+
+
+def test_a_sound_run_passes() -> None:
+    assert outcome(learned_targets, made(SOUND)).status == "passed"
+
+
+def test_identity() -> None:
+    codes = found(made(Model(identity=0.1, next=5.0, skip=7.0)))
+    assert set(codes) == {"identity-learned", "answers-worse"}
+    assert codes["identity-learned"].severity == "error"
+    assert codes["identity-learned"].measured["rows_better_at_shift"] == 16
+
+
+def test_skip() -> None:
+    codes = found(made(Model(identity=6.0, next=4.0, skip=0.5)))
+    assert set(codes) == {"skip-learned", "answers-worse"}
+
+
+@pytest.mark.parametrize(("identity", "hit"), [(1.4, True), (1.6, False)])
+def test_the_shift_must_be_better_by_a_margin(identity: float, hit: bool) -> None:
+    assert ("identity-learned" in found(made(Model(identity=identity, next=2.0)))) is hit
+
+
+def test_a_model_that_guesses_one_token_is_equally_bad_at_every_shift() -> None:
+    codes = found(made(Model(identity=5.0, next=5.0, skip=5.0)))
+    assert set(codes) == {"answers-worse"}
+
+
+@pytest.mark.parametrize(("loss", "hit"), [(3.2, True), (3.05, False)])
+def test_answers_worse(loss: float, hit: bool) -> None:
+    codes = found(made(replace(SOUND, next=loss)))
+    assert ("answers-worse" in codes) is hit
+    assert not hit or codes["answers-worse"].severity == "error"
+
+
+def test_worse_on_held_out_rows_only() -> None:
+    train, valid = made(SOUND), made(Model(next=4.0), split="valid")
+    both = replace(train, rows=train.rows + valid.rows)
+    codes = found(both)
+    assert {code: one.severity for code, one in codes.items()} == {"held-out-worse": "warning"}
+
+
+def test_more_padding_is_a_warning_and_the_first_is_a_note() -> None:
+    codes = found(made(replace(SOUND, padding={0: (0.1, 0.1)})))
+    assert {code: one.severity for code, one in codes.items()} == {"padding-learned": "warning"}
+    codes = found(made(replace(SOUND, padding={0: (0.1, 4.0)})))
+    assert {code: one.severity for code, one in codes.items()} == {"first-padding-learned": "info"}
+
+
+def test_a_base_model_that_expects_padding_did_not_learn_it() -> None:
+    pads = {0: (0.1, 0.1)}
+    assert not found(made(replace(SOUND, padding=pads), replace(BASE, padding=pads)))
+
+
+@pytest.mark.parametrize(("loss", "hit"), [(2.4, True), (2.2, False)])
+def test_the_end_token_was_forgotten(loss: float, hit: bool) -> None:
+    codes = found(made(replace(SOUND, end_after_answer=loss)))
+    assert ("end-token-unlearned" in codes) is hit
+    assert not hit or codes["end-token-unlearned"].severity == "error"
+
+
+def test_the_end_token_was_never_known() -> None:
+    never = made(replace(SOUND, end_after_answer=5.0), replace(BASE, end_after_answer=5.0))
+    assert found(never)["end-token-unlearned"].severity == "warning"
+
+
+@pytest.mark.parametrize(("loss", "hit"), [(0.6, True), (0.7, False)])
+def test_the_end_token_is_expected_at_once(loss: float, hit: bool) -> None:
+    assert ("end-token-everywhere" in found(made(replace(SOUND, end_at_start=loss)))) is hit
+
+
+def test_the_prompt_was_learned_although_masked() -> None:
+    learned = replace(SOUND, prompt=0.2)
+    assert found(made(learned, mask_prompt=True))["prompt-learned"].severity == "error"
+    assert "prompt-learned" not in found(made(learned, mask_prompt=False))
+
+
+@pytest.mark.parametrize(("prompt", "hit"), [(1.1, True), (1.25, False)])
+def test_half_of_the_answers_improvement_is_too_much(prompt: float, hit: bool) -> None:
+    # The answer loses 5/6 of its loss: from 2.0, the prompt may lose 5/12, to 1.17.
+    codes = found(made(replace(SOUND, prompt=prompt), mask_prompt=True))
+    assert ("prompt-learned" in codes) is hit
+
+
+@pytest.mark.parametrize(("loss", "hit"), [(3.1, True), (2.9, False)])
+def test_the_prompt_became_worse(loss: float, hit: bool) -> None:
+    codes = found(made(replace(SOUND, prompt=loss)))
+    assert ("prompt-worse" in codes) is hit
+    assert not hit or codes["prompt-worse"].severity == "error"
+    masked = found(made(replace(SOUND, prompt=3.1), mask_prompt=True))
+    assert masked["prompt-worse"].severity == "warning"
+
+
+def test_nothing_learned() -> None:
+    assert found(made(BASE))["nothing-learned"].severity == "error"
+    assert "nothing-learned" not in found(made(replace(BASE, next=2.9)))
+    known = replace(BASE, next=0.1)
+    assert "nothing-learned" not in found(made(known, known))
+
+
+def test_losses_that_are_not_finite() -> None:
+    codes = found(made(Model(next=float("nan"))))
+    assert set(codes) == {"not-finite"}
+    assert codes["not-finite"].measured["not_finite"] == 16
+
+
+def test_a_broken_base_model() -> None:
+    assert found(made(SOUND, replace(BASE, next=6.7)))["base-broken"].severity == "error"
+    assert "base-broken" not in found(made(SOUND, replace(BASE, next=6.5)))
+    assert "base-broken" in found(made(SOUND, replace(BASE, next=float("inf"))))
+
+
+def test_too_few_rows_decide_nothing() -> None:
+    assert outcome(learned_targets, made(SOUND, rows=7)).status == "inconclusive"
+    assert outcome(learned_targets).status == "skipped"
+
+
+def test_a_refused_adapter_still_shows_the_base_model() -> None:
+    refused = replace(made(None, replace(BASE, next=7.0)), load_failure="ValueError: names")
+    said = outcome(learned_targets, refused)
+    assert [one.code for one in said.findings] == ["learned-targets.base-broken"]
+    assert outcome(learned_targets, replace(made(None), load_failure="x")).status == "inconclusive"

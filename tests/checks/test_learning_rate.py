@@ -1,0 +1,107 @@
+"""Rate × scale against the guideline."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from mlxdoctor.checks.learning_rate import Limits, learning_rate
+
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
+from tests.checks.data_evidence import BASE, config_of, run
+
+CORRECTED = {"optimizer_config": {"adam": {"bias_correction": True}}}
+
+
+def codes_of(config, parameters=None):
+    """The codes for a model of that many parameters; the check reads nothing else of it."""
+    base = SimpleNamespace(parameter_count=parameters) if parameters else None
+    return {
+        one.code.removeprefix("learning-rate."): one.severity.value
+        for one in learning_rate.function(config, base, Limits())
+    }
+
+
+def with_step(tmp_path, rate, scale=20.0, **more):
+    parameters = {"rank": 8, "dropout": 0.0, "scale": scale}
+    return config_of(tmp_path, learning_rate=rate, lora_parameters=parameters, **CORRECTED, **more)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "rate", "scale", "expected"),
+    [
+        # The incident this tool began with, and its cure.
+        (3.2e9, 2e-4, 20, {"far-above-guideline": "warning"}),
+        (3.2e9, 2e-5, 20, {}),
+        (3.2e9, 5e-5, 20, {"above-guideline": "info"}),
+        # mlx-lm's defaults.
+        (6e8, 1e-5, 20, {}),
+        (8e9, 1e-5, 20, {}),
+        # The best rates of sweeps with alpha / rank.
+        (1.2e9, 1e-3, 1, {}),
+        (8e9, 3e-4, 1, {}),
+        # Recorded runs of a tiny model: sound, garbled, NaN.
+        (4.8e5, 3e-4, 20, {}),
+        (4.8e5, 2e-3, 20, {"above-guideline": "info"}),
+        (4.8e5, 2e-2, 20, {"far-above-guideline": "warning"}),
+        (3.2e9, 1e-6, 20, {"below-guideline": "info"}),
+        (3.2e9, 1e-8, 20, {"far-below-guideline": "warning"}),
+        # Without the model's size nothing is more than a note.
+        (None, 1e-4, 20, {"above-guideline": "info"}),
+        (None, 2e-3, 20, {"far-above-guideline": "info"}),
+    ],
+)
+def test_the_band(tmp_path, parameters, rate, scale, expected):
+    assert codes_of(with_step(tmp_path, rate, scale), parameters) == expected
+
+
+@pytest.mark.parametrize(
+    ("rate", "code"),
+    [(0, "zero"), (0.0, "zero"), (-1e-5, "not-a-rate"), (float("nan"), "not-a-rate")],
+)
+def test_no_rate_to_learn_at(tmp_path, rate, code):
+    assert codes_of(with_step(tmp_path, rate), 3e9) == {code: "error"}
+
+
+@pytest.mark.parametrize(("scale", "found"), [(63, False), (64, True), (160, True)])
+def test_a_scale_like_an_alpha(tmp_path, scale, found):
+    codes = codes_of(with_step(tmp_path, 2e-4 / scale, scale), 3e9)
+    assert ("scale-looks-like-alpha" in codes) is found
+
+
+def test_the_fix_divides_by_the_rank(tmp_path):
+    base = SimpleNamespace(parameter_count=3e9)
+    (finding,) = learning_rate.function(with_step(tmp_path, 1e-6, 160), base, Limits())
+    assert finding.fix.startswith("set lora_parameters.scale to 20 ")
+
+
+def test_peft_scales_are_alpha_over_rank(tmp_path):
+    path = tmp_path / "adapter_config.json"
+    path.write_text(json.dumps({"peft_type": "LORA", "r": 8, "lora_alpha": 512}))
+    outcome, _ = run(learning_rate, TrainingConfig.read(path))
+    assert outcome.status.value == "skipped"
+
+
+def test_adam_without_warm_up(tmp_path):
+    base = BaseModel.read(BASE)
+    plain = config_of(tmp_path, learning_rate=3e-4)
+    assert run(learning_rate, plain, base)[1] == {"learning-rate.no-bias-correction": "info"}
+    assert run(learning_rate, with_step(tmp_path, 3e-4), base)[1] == {}
+    schedule = {"name": "cosine_decay", "warmup": 50, "arguments": [3e-4, 100]}
+    warm = config_of(tmp_path, lr_schedule=schedule)
+    assert run(learning_rate, warm, base)[1] == {}
+    sgd = config_of(tmp_path, learning_rate=3e-4, optimizer="sgd")
+    assert run(learning_rate, sgd, base)[1] == {}
+
+
+def test_full_fine_tuning_has_no_band_but_zero_is_zero(tmp_path):
+    full = config_of(tmp_path, fine_tune_type="full", learning_rate=1.0)
+    assert run(learning_rate, full)[0].status.value == "skipped"
+    zero = config_of(tmp_path, fine_tune_type="full", learning_rate=0.0)
+    assert run(learning_rate, zero)[1] == {"learning-rate.zero": "error"}
+
+
+def test_missing_evidence_is_skipped():
+    assert run(learning_rate)[0].status.value == "skipped"

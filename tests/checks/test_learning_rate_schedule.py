@@ -1,0 +1,67 @@
+"""Logged rates against the configured ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mlxdoctor.checks.learning_rate_schedule import learning_rate_schedule
+
+from mlxdoctor.evidence.training_log import TrainingLog
+from tests.checks.data_evidence import config_of
+from tests.checks.log_evidence import LogWriter, finding, found, judge
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> LogWriter:
+    return LogWriter(tmp_path)
+
+
+def rates(logs: LogWriter, *values: float) -> TrainingLog:
+    return logs.text(
+        *(
+            f"Iter {i}0: Train loss 2.0, Learning Rate {one:.3e}, It/sec 1.0"
+            for i, one in enumerate(values, 1)
+        )
+    )
+
+
+def cosine(steps: int, warmup: int = 0) -> dict[str, object]:
+    return {"lr_schedule": {"name": "cosine_decay", "arguments": [1e-4, steps], "warmup": warmup}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "symptoms"),
+    [
+        (cosine(100), {"ignored": "warning"}),
+        (cosine(100_000), {}),
+        (cosine(100_000, warmup=30), {"ignored": "warning"}),
+        (cosine(100_000, warmup=15), {}),
+        ({"learning_rate": 1e-4}, {}),
+        ({"learning_rate": 1.005e-4}, {}),
+        ({"learning_rate": 2e-4}, {"other-rate": "warning"}),
+        ({}, {}),
+    ],
+)
+def test_a_constant_rate(
+    logs: LogWriter, tmp_path: Path, settings: dict[str, object], symptoms: dict[str, str]
+) -> None:
+    config = config_of(tmp_path, fine_tune_type="lora", **settings)
+    outcome = judge(learning_rate_schedule, rates(logs, *[1e-4] * 10), config)
+    assert found(outcome) == symptoms
+    if "ignored" in symptoms:
+        assert finding(outcome, "ignored").measured["logged"] == 1e-4
+
+
+def test_a_rate_that_moves_is_right(logs: LogWriter, tmp_path: Path) -> None:
+    config = config_of(tmp_path, fine_tune_type="lora", **cosine(100))
+    moving = rates(logs, *(1e-4 * (1 - i / 20) for i in range(10)))
+    assert judge(learning_rate_schedule, moving, config).status.value == "passed"
+
+
+def test_missing_evidence(logs: LogWriter, tmp_path: Path) -> None:
+    config = config_of(tmp_path, fine_tune_type="lora", **cosine(100))
+    assert judge(learning_rate_schedule, logs.losses([2.0]), config).status.value == "skipped"
+    assert judge(learning_rate_schedule, rates(logs, 1e-4)).status.value == "skipped"
+    few = judge(learning_rate_schedule, rates(logs, 1e-4), config)
+    assert few.status.value == "inconclusive"

@@ -1,0 +1,74 @@
+"""Runs that broke off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mlxdoctor.checks.log_failures import log_failures
+
+from mlxdoctor.evidence.training_log import TrainingLog
+from tests.checks.log_evidence import LogWriter, errors, finding, found, judge
+
+START = "Starting training..., iters: 100"
+REPORTS = tuple(f"Iter {i}: Train loss 2.0, It/sec 1.0" for i in range(10, 110, 10))
+OOM = "libc++abi: terminating due to std::runtime_error: [METAL] Insufficient Memory"
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> LogWriter:
+    return LogWriter(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("after", "symptoms"),
+    [
+        ((OOM, "zsh: abort      mlx_lm.lora"), {"out-of-memory": "error"}),
+        (("Traceback (most recent call last):", "  x", "ValueError: y"), {"traceback": "error"}),
+        (("zsh: killed     mlx_lm.lora",), {"killed": "error"}),
+        (("zsh: segmentation fault  mlx_lm.lora",), {"aborted": "error"}),
+        (("[METAL] Command buffer execution failed: Timeout",), {"gpu-error": "error"}),
+        (
+            ("Traceback (most recent call last):", "  x", "KeyboardInterrupt"),
+            {"interrupted": "warning"},
+        ),
+        (("Saved final weights to adapters.safetensors.",), {}),
+    ],
+)
+def test_endings(logs: LogWriter, after: tuple[str, ...], symptoms: dict[str, str]) -> None:
+    assert found(judge(log_failures, logs.text(START, *REPORTS, *after))) == symptoms
+
+
+def test_where_it_broke_off(cases: Path) -> None:
+    log = TrainingLog.read([cases / "logs" / "mlx-lm-236-oom-full-ft.log"])
+    one = finding(judge(log_failures, log), "out-of-memory")
+    assert (one.onset, one.where) == (50, "line 7")
+    assert one.measured["peak_memory_gb"] == 34.108
+
+
+def test_a_failure_before_the_run_was_survived(logs: LogWriter) -> None:
+    outcome = judge(log_failures, logs.text(OOM, START, *REPORTS))
+    assert found(outcome) == {"out-of-memory": "info"}
+    assert "reports follow" in finding(outcome, "out-of-memory").message
+
+
+@pytest.mark.parametrize(("reports", "hit"), [(5, True), (10, False)])
+def test_early_end(logs: LogWriter, reports: int, hit: bool) -> None:
+    outcome = judge(log_failures, logs.text(START, *REPORTS[:reports]))
+    assert ("ends-early" in found(outcome)) is hit
+    assert errors(outcome) == []
+
+
+def test_failure_without_any_report(logs: LogWriter) -> None:
+    outcome = judge(log_failures, logs.text("Loading pretrained model", OOM))
+    assert found(outcome) == {"out-of-memory": "error"}
+    assert finding(outcome, "out-of-memory").onset is None
+
+
+def test_controls_have_no_error(cases: Path) -> None:
+    for path in sorted((cases / "logs").glob("CONTROL-*")):
+        assert errors(judge(log_failures, TrainingLog.read([path]))) == [], path.name
+
+
+def test_without_a_log_it_is_skipped() -> None:
+    assert judge(log_failures).status.value == "skipped"

@@ -1,0 +1,116 @@
+"""Losses that are no numbers, or stand for none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mlxdoctor.checks.loss_finite import loss_finite
+
+from mlxdoctor.evidence.training_log import TrainingLog
+from tests.checks.log_evidence import LogWriter, finding, found, judge
+from tests.conftest import RUNS, run_names
+
+NAN = float("nan")
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> LogWriter:
+    return LogWriter(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "symptoms"),
+    [
+        ("mlx-lm-423-longcat-nan.log", {"non-finite": "error"}),
+        ("torch-gemma_pytorch-24-intermittent-nan.log", {"non-finite": "error"}),
+        ("torch-MiniCPM-V-212-loss0-gradnan.log", {"hidden-non-finite": "error"}),
+        ("mlx-examples-620-a-rank64-lr7e-5.log", {}),
+    ],
+)
+def test_user_logs(cases: Path, name: str, symptoms: dict[str, str]) -> None:
+    assert found(judge(loss_finite, TrainingLog.read([cases / "logs" / name]))) == symptoms
+
+
+def test_onset_and_what_was_before(cases: Path) -> None:
+    logs = cases / "logs"
+    first = finding(
+        judge(loss_finite, TrainingLog.read([logs / "mlx-lm-423-longcat-nan.log"])), "non-finite"
+    )
+    assert first.onset == 10
+    assert first.measured["base_validation_loss"] == 11.392
+    assert "sound until it was trained" in first.message
+    hidden = finding(
+        judge(loss_finite, TrainingLog.read([logs / "torch-MiniCPM-V-212-loss0-gradnan.log"])),
+        "hidden-non-finite",
+    )
+    assert (hidden.onset, hidden.measured["zero_reports"]) == (2, 6)
+
+
+def test_controls_and_healthy_runs_pass(cases: Path) -> None:
+    paths = sorted((cases / "logs").glob("CONTROL-*"))
+    paths += [
+        path
+        for name in run_names()
+        if name.startswith("healthy")
+        for path in sorted(RUNS.joinpath(name).glob("train.*"))
+    ]
+    assert len(paths) >= 6
+    for path in paths:
+        assert judge(loss_finite, TrainingLog.read([path])).status.value == "passed", path
+
+
+def test_nan_after_good_reports(logs: LogWriter) -> None:
+    one = finding(judge(loss_finite, logs.losses([2.0, 1.5, NAN, NAN], {1: 2.1})), "non-finite")
+    assert one.onset == 30
+    assert one.measured["last_finite_loss"] == 1.5
+    assert "from iteration 30 on" in one.message
+
+
+def test_infinity_counts(logs: LogWriter) -> None:
+    assert found(judge(loss_finite, logs.losses([2.0, float("inf")]))) == {"non-finite": "error"}
+
+
+def test_base_that_was_broken_already(logs: LogWriter) -> None:
+    one = finding(judge(loss_finite, logs.losses([NAN, NAN], {1: NAN})), "non-finite")
+    assert "neither was the validation loss" in one.message
+
+
+def test_only_the_validation(logs: LogWriter) -> None:
+    outcome = judge(loss_finite, logs.losses([2.0, 1.5], {1: NAN, 20: NAN}))
+    assert found(outcome) == {"validation-non-finite": "warning"}
+
+
+@pytest.mark.parametrize(
+    ("losses", "symptoms"),
+    [
+        ([1.0, 0.0, 0.0], {"exact-zero": "error"}),
+        ([0.0, 0.0], {"exact-zero": "error"}),
+        ([0.5, 0.1, 0.01, 0.0], {}),
+        ([0.5, 0.001], {}),
+    ],
+)
+def test_exact_zero(logs: LogWriter, losses: list[float], symptoms: dict[str, str]) -> None:
+    assert found(judge(loss_finite, logs.losses(losses))) == symptoms
+
+
+def test_zero_is_ordinary_in_preference_training(logs: LogWriter) -> None:
+    log = logs.text(
+        "Iter 10: Train loss 0.000, Total rewards mean 0.000, KL 0.000",
+        "Iter 20: Train loss 0.000, Total rewards mean 0.000, KL 0.000",
+    )
+    assert found(judge(loss_finite, log)) == {"exact-zero": "warning"}
+
+
+@pytest.mark.parametrize(("tokens", "symptoms"), [(0, {"no-trained-tokens": "error"}), (100, {})])
+def test_no_tokens(logs: LogWriter, tokens: int, symptoms: dict[str, str]) -> None:
+    log = logs.text(
+        *(f"Iter {i}: Train loss 2.0, It/sec 1.0, Trained Tokens {tokens}" for i in (10, 20, 30))
+    )
+    assert found(judge(loss_finite, log)) == symptoms
+
+
+def test_missing_evidence(logs: LogWriter) -> None:
+    assert judge(loss_finite).status.value == "skipped"
+    only_failure = logs.text("Trainable parameters: 0.048% (4.473M/9241.706M)")
+    assert judge(loss_finite, only_failure).status.value == "inconclusive"

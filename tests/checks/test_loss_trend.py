@@ -1,0 +1,280 @@
+"""Where a loss goes: user logs, fixture runs, and curves on either side of each limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mlxdoctor.checks.loss_trend import loss_trend
+
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.training_log import TrainingLog
+from tests.checks.data_evidence import config_of
+from tests.checks.log_evidence import LogWriter, decay, errors, finding, found, judge
+from tests.conftest import RUNS, expected, run_names
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> LogWriter:
+    return LogWriter(tmp_path)
+
+
+def outcome_of_run(name: str):
+    folder = RUNS / name
+    paths = [path for path in (folder / "train.log", folder / "train.jsonl") if path.exists()]
+    if not paths:
+        pytest.skip("the run has no log")
+    return judge(
+        loss_trend, TrainingLog.read(paths[:1]), TrainingConfig.read(folder / "adapter_config.json")
+    )
+
+
+@pytest.mark.parametrize("name", [one for one in run_names() if one.startswith("healthy")])
+def test_healthy_runs_have_no_complaint(name: str) -> None:
+    assert expected(name)["verdict"] == "healthy"
+    assert found(outcome_of_run(name)) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "symptom"),
+    [
+        ("collapse-frequent-token", "diverged"),
+        ("rate-far-too-high-nan", "diverged"),
+        ("rate-too-high-garbled", "rose-again"),
+        ("rate-too-low", "never-learned"),
+        ("gradients-blocked", "never-learned"),
+    ],
+)
+def test_faulty_runs(name: str, symptom: str) -> None:
+    assert found(outcome_of_run(name)) == {symptom: "error"}
+
+
+@pytest.mark.parametrize(
+    ("name", "symptoms"),
+    [
+        ("mlx-examples-620-a-rank64-lr7e-5.log", {"diverged": "error"}),
+        ("mlx-examples-199-flat.log", {"never-learned": "warning"}),
+        ("mlx-examples-216-plateau.log", {}),
+        ("mlx-examples-557-a-mixtral-4bit.log", {}),
+        ("mlx-examples-620-c-qwen1.5-14b-before-nan.log", {}),
+        ("mlx-examples-664-oom.log", {}),
+        ("mlx-lm-236-oom-full-ft.log", {}),
+        ("mlx-lm-423-longcat-nan.log", {}),
+        ("mlx-vlm-499-full-ft-noisy.log", {}),
+        ("mlx-vlm-795-orpo.log", {}),
+        ("mlx-examples-1210-orpo.log", {}),
+        ("torch-gemma_pytorch-24-intermittent-nan.log", {"spiked": "warning"}),
+        ("torch-unsloth-255-plain.log", {}),
+    ],
+)
+def test_user_logs(cases: Path, name: str, symptoms: dict[str, str]) -> None:
+    assert found(judge(loss_trend, TrainingLog.read([cases / "logs" / name]))) == symptoms
+
+
+def test_healthy_user_logs_have_no_complaint(cases: Path) -> None:
+    controls = sorted((cases / "logs").glob("CONTROL-*"))
+    assert len(controls) == 4
+    for path in controls:
+        assert found(judge(loss_trend, TrainingLog.read([path]))) == {}, path.name
+
+
+# --- diverged ---------------------------------------------------------------------------
+
+
+def test_the_incident_with_four_reports(logs: LogWriter) -> None:
+    """Seed 000: four reports, and yet certain."""
+    log = logs.losses([2.148, 2.609, 4.104, 10.965], {1: 1.858, 20: 10.821}, every=5)
+    one = finding(judge(loss_trend, log), "diverged")
+    assert one.severity.value == "error"
+    assert one.measured["start"] == 1.858
+    assert one.measured["last_loss"] == 10.965
+    assert one.onset == 10
+
+
+def test_its_cure(logs: LogWriter) -> None:
+    log = logs.losses([2.036, 1.797, 1.687, 1.637, 1.537], {1: 1.858, 50: 1.648})
+    outcome = judge(loss_trend, log)
+    assert found(outcome) == {}
+    assert outcome.status.value == "inconclusive"
+
+
+def test_a_leap_above_uniform_that_slowly_falls(logs: LogWriter) -> None:
+    log = logs.losses(decay(60, 11.8, 7.0), {1: 1.86})
+    one = finding(judge(loss_trend, log), "diverged")
+    assert one.onset == 10
+    assert "falling since" in one.message
+
+
+def test_a_wrecked_level_throughout(logs: LogWriter) -> None:
+    log = logs.losses(decay(40, 9.98, 9.97, noise=0.1), {1: 1.86, 200: 9.99, 400: 9.97})
+    assert found(judge(loss_trend, log)) == {"diverged": "error"}
+
+
+def test_a_leap_without_any_validation(logs: LogWriter) -> None:
+    log = logs.losses([2.1, 6.0, *decay(30, 8.5, 7.0)])
+    assert found(judge(loss_trend, log)) == {"diverged": "error"}
+
+
+@pytest.mark.parametrize(("level", "symptoms"), [(2.10, {"diverged": "error"}), (2.02, {})])
+def test_harm_is_seen_in_every_later_validation(
+    logs: LogWriter, level: float, symptoms: dict[str, str]
+) -> None:
+    train = decay(30, 2.2, level, noise=0.01)
+    log = logs.losses(train, {1: 1.95, 100: level + 0.05, 200: level, 300: level})
+    assert {k: v for k, v in found(judge(loss_trend, log)).items() if k == "diverged"} == symptoms
+
+
+def test_harder_training_rows_are_no_divergence(logs: LogWriter) -> None:
+    log = logs.losses(decay(30, 2.4, 2.0), {1: 1.95, 150: 1.8, 300: 1.7})
+    assert found(judge(loss_trend, log)) == {}
+
+
+def test_few_noisy_batches_of_one_are_not_judged(logs: LogWriter) -> None:
+    log = logs.losses([2.4, 3.1, 1.9], {1: 2.3}, every=1)
+    assert found(judge(loss_trend, log)) == {}
+
+
+def test_a_log_from_the_middle_is_not_called_diverged(logs: LogWriter) -> None:
+    log = logs.losses([4.0, 4.1, 6.5, 6.4, 6.6, 6.4, 6.5], first=500)
+    assert found(judge(loss_trend, log)) == {}
+
+
+# --- exploded, rose again, spiked ---------------------------------------------------------
+
+
+def test_exploded_with_its_onset(logs: LogWriter) -> None:
+    log = logs.losses([*decay(40, 6.0, 1.5), *decay(30, 4.5, 4.0, seed=1)], {1: 6.1})
+    one = finding(judge(loss_trend, log), "exploded")
+    assert one.severity.value == "error"
+    assert one.onset == 410
+    assert one.measured["end"] == pytest.approx(4.05, abs=0.2)
+
+
+def test_a_small_step_up_is_no_explosion(logs: LogWriter) -> None:
+    log = logs.losses([*decay(40, 6.0, 1.5), *decay(30, 1.75, 1.75, seed=1)], {1: 6.1})
+    assert found(judge(loss_trend, log)) == {}
+
+
+@pytest.mark.parametrize(("end", "symptoms"), [(3.4, {"rose-again": "error"}), (2.6, {})])
+def test_rose_again_needs_both_losses(
+    logs: LogWriter, end: float, symptoms: dict[str, str]
+) -> None:
+    train = [*decay(20, 4.0, 2.5), *[2.6 + (end - 2.6) * i / 10 for i in range(11)]]
+    log = logs.losses(
+        train, {1: 4.1, 100: 2.7, 200: 2.55, 250: (2.55 + end) / 2, 300: end, 310: end}
+    )
+    assert found(judge(loss_trend, log)) == symptoms
+
+
+@pytest.mark.parametrize(
+    ("height", "symptoms"),
+    [(40.0, {"spiked": "warning"}), (6.0, {"spiked": "info"}), (2.4, {})],
+)
+def test_spikes_that_recovered(logs: LogWriter, height: float, symptoms: dict[str, str]) -> None:
+    train = decay(40, 2.2, 1.8)
+    train[20] = height
+    log = logs.losses(train, {1: 2.3})
+    outcome = judge(loss_trend, log)
+    assert {k: v for k, v in found(outcome).items() if k != "never-learned"} == symptoms
+    if symptoms:
+        assert finding(outcome, "spiked").onset == 210
+
+
+def test_scatter_of_single_rows_is_no_spike(logs: LogWriter) -> None:
+    log = logs.losses(decay(200, 3.0, 1.0, noise=0.35), {1: 3.0}, every=1)
+    assert found(judge(loss_trend, log)) == {}
+
+
+# --- never learned ------------------------------------------------------------------------
+
+FRESH = ("Trainable parameters: 0.048% (4.473M/9241.706M)", "Starting training..., iters: 300")
+
+
+def test_unmoved_from_the_start_is_an_error_only_of_a_fresh_run(logs: LogWriter) -> None:
+    flat = decay(30, 1.8, 1.8, noise=0.02)
+    log = logs.losses(flat, {1: 1.8}, head=FRESH)
+    assert found(judge(loss_trend, log)) == {"never-learned": "error"}
+    assert found(judge(loss_trend, logs.losses(flat, {1: 1.8}))) == {"never-learned": "warning"}
+
+
+def test_the_configuration_tells_a_fresh_run_from_a_resumed_one(
+    logs: LogWriter, tmp_path: Path
+) -> None:
+    log = logs.losses(decay(30, 1.8, 1.8, noise=0.02), {1: 1.8})
+    fresh = config_of(tmp_path, fine_tune_type="lora", learning_rate=1e-8)
+    assert found(judge(loss_trend, log, fresh)) == {"never-learned": "error"}
+    resumed = config_of(tmp_path, fine_tune_type="lora", resume_adapter_file="a.safetensors")
+    assert found(judge(loss_trend, log, resumed)) == {}
+
+
+def test_a_log_that_resumes_says_so(logs: LogWriter) -> None:
+    head = ("Loading fine-tuned weights from a/adapters.safetensors", *FRESH)
+    log = logs.losses(decay(30, 1.8, 1.8, noise=0.02), {1: 1.8}, head=head)
+    assert found(judge(loss_trend, log)) == {}
+
+
+@pytest.mark.parametrize(("end", "symptoms"), [(1.95, {"never-learned"}), (1.8, set())])
+def test_the_limit_of_not_learning(logs: LogWriter, end: float, symptoms: set[str]) -> None:
+    log = logs.losses(decay(40, 2.0, end, noise=0.01), {1: 2.0}, head=FRESH)
+    assert set(found(judge(loss_trend, log))) == symptoms
+
+
+def test_validation_that_is_exactly_the_same_is_certain(logs: LogWriter) -> None:
+    train = decay(15, 1.8, 1.8, noise=0.1)
+    one = finding(
+        judge(loss_trend, logs.losses(train, {1: 1.81, 50: 1.81, 100: 1.81})), "never-learned"
+    )
+    assert one.severity.value == "error"
+    assert one.measured["same_validation_losses"] is True
+
+
+def test_a_loss_already_low_need_not_fall(logs: LogWriter) -> None:
+    log = logs.losses(decay(30, 0.2, 0.2, noise=0.01), {1: 0.2}, head=FRESH)
+    assert found(judge(loss_trend, log)) == {}
+
+
+# --- overfitting --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("last", "symptoms"),
+    [(2.6, {"overfitting": "error"}), (2.2, {"overfitting": "info"}), (2.05, {})],
+)
+def test_overfitting(logs: LogWriter, last: float, symptoms: dict[str, str]) -> None:
+    middle = (2.0 + last) / 2
+    val = {1: 3.0, 100: 2.0, 200: middle, 300: last, 400: last}
+    outcome = judge(loss_trend, logs.losses(decay(40, 3.0, 0.3), val))
+    assert found(outcome) == symptoms
+    if symptoms:
+        assert finding(outcome, "overfitting").onset == 100
+
+
+def test_three_validations_do_not_show_overfitting(logs: LogWriter) -> None:
+    log = logs.losses(decay(40, 3.0, 0.3), {1: 3.0, 100: 2.0, 200: 3.0})
+    assert found(judge(loss_trend, log)) == {}
+
+
+# --- missing evidence ---------------------------------------------------------------------
+
+
+def test_without_a_log_it_is_skipped() -> None:
+    assert judge(loss_trend).status.value == "skipped"
+
+
+def test_preference_losses_are_not_judged(logs: LogWriter) -> None:
+    log = logs.text(
+        *(f"Iter {i}: loss {0.69 + i / 10}, chosen_r -0.1, margin 0.0" for i in range(1, 40))
+    )
+    assert judge(loss_trend, log).status.value == "skipped"
+
+
+def test_a_failed_log_without_losses_is_inconclusive(logs: LogWriter) -> None:
+    assert judge(loss_trend, logs.text(FRESH[0])).status.value == "inconclusive"
+
+
+def test_no_error_in_noise(logs: LogWriter) -> None:
+    """Sound curves of every length and scatter: not one error."""
+    for seed in range(60):
+        count, sigma = 12 + 5 * seed, (0.02, 0.1, 0.3)[seed % 3]
+        log = logs.losses(decay(count, 2.5, 1.2, sigma, seed), {1: 2.5}, every=1 + seed % 10)
+        assert errors(judge(loss_trend, log)) == [], seed

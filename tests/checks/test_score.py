@@ -1,0 +1,36 @@
+"""The user's own score, compared."""
+
+import pytest
+
+from mlxdoctor.checks.score import score
+from mlxdoctor.scoring import ItemScore, Scores
+from tests.given import findings, outcome
+
+
+def scores(base: list[float | None], tuned: list[float], unscored: int = 0) -> Scores:
+    items = tuple(ItemScore(f"p{i}", b, t) for i, (b, t) in enumerate(zip(base, tuned, strict=True)))
+    return Scores((), "voice.py:voice", items, (unscored, "ValueError: x" if unscored else ""))
+
+
+def test_a_lower_score_on_every_prompt() -> None:
+    found = findings(score, scores([0.8] * 8, [0.0] * 7 + [0.7]))
+    finding = found["score.worse-than-base"]
+    assert finding.severity == "error"
+    assert finding.measured["base_score"] == pytest.approx(0.8)
+    assert finding.measured["p_value"] == pytest.approx(2 / 2**8)
+
+
+def test_a_higher_score_and_noise_pass() -> None:
+    assert outcome(score, scores([0.0] * 8, [0.8] * 8)).status == "passed"
+    assert outcome(score, scores([0.5] * 8, [0.4, 0.6] * 4)).status == "passed"
+
+
+def test_too_few_prompts() -> None:
+    assert outcome(score, scores([0.8] * 7, [0.0] * 7)).status == "inconclusive"
+    assert outcome(score, scores([None] * 9, [0.0] * 9)).status == "inconclusive"
+    assert outcome(score).status == "skipped"
+
+
+def test_answers_without_a_score_are_counted() -> None:
+    finding = findings(score, scores([0.0] * 8, [0.8] * 8, 2))["score.unscored-answers"]
+    assert (finding.severity, finding.measured["unscored"]) == ("warning", 2)

@@ -1,0 +1,98 @@
+"""Collapsed answers: one token, token 0, loops."""
+
+import pytest
+
+from mlxdoctor.checks.token_collapse import token_collapse
+from mlxdoctor.evidence.generations import Generation, Generations
+from mlxdoctor.evidence.supervision import SupervisedRows
+from tests.conftest import RUNS, expected, run_names
+from tests.given import answers, findings, outcome
+
+SOUND = (1, 2, 3, 4, 5, 6, 7, 8, 1, 3, 5, 9)
+COMMAS = (11,) * 16
+
+
+def test_one_token_on_every_prompt_is_an_error() -> None:
+    found = findings(token_collapse, answers([COMMAS] * 4, [SOUND] * 4))
+    finding = found["token-collapse.single-token"]
+    assert finding.severity == "error"
+    assert finding.measured["token"] == 11
+    assert finding.measured["tuned_share"] == 1.0
+    assert "token-collapse.repetition" not in found
+
+
+def test_a_run_of_one_token_into_another_is_a_collapse_too() -> None:
+    two = (5,) * 6 + (11,) * 10
+    finding = findings(token_collapse, answers([two] * 4, [SOUND] * 4))
+    assert finding["token-collapse.single-token"].measured["token"] == 11
+
+
+@pytest.mark.parametrize(("alike", "hit"), [(9, True), (8, False)])
+def test_nine_tenths_is_the_limit(alike: int, hit: bool) -> None:
+    one = (11,) * alike + (1, 2)[: 10 - alike]
+    found = findings(token_collapse, answers([one] * 4, [SOUND] * 4))
+    assert ("token-collapse.single-token" in found) is hit
+
+
+@pytest.mark.parametrize(("length", "hit"), [(8, True), (7, False)])
+def test_short_answers_are_not_judged(length: int, hit: bool) -> None:
+    found = findings(token_collapse, answers([(11,) * length] * 4, [SOUND] * 4))
+    assert ("token-collapse.single-token" in found) is hit
+
+
+def test_a_base_model_that_does_it_too_is_no_finding() -> None:
+    assert outcome(token_collapse, answers([COMMAS] * 8, [COMMAS] * 8)).status == "passed"
+
+
+def test_token_zero_is_told_apart() -> None:
+    found = findings(token_collapse, answers([(0,) * 16] * 4, [SOUND] * 4))
+    assert list(found) == ["token-collapse.token-zero"]
+    assert found["token-collapse.token-zero"].severity == "error"
+
+
+def test_a_loop_is_an_error_only_beside_the_base_model() -> None:
+    loop = (1, 2, 3, 4) * 4
+    code = "token-collapse.repetition"
+    assert findings(token_collapse, answers([loop] * 4, [SOUND] * 4))[code].severity == "error"
+    assert findings(token_collapse, answers([loop] * 4, None))[code].severity == "warning"
+
+
+@pytest.mark.parametrize(("repeats", "hit"), [(3, True), (2, False)])
+def test_three_repetitions_make_a_loop(repeats: int, hit: bool) -> None:
+    loop = (1, 2, 3, 4) * repeats
+    found = findings(token_collapse, answers([loop] * 4, [SOUND] * 4))
+    assert ("token-collapse.repetition" in found) is hit
+
+
+def test_text_without_tokens_is_judged_by_words_and_signs() -> None:
+    items = tuple(Generation(f"p{i}", None, "," * 50) for i in range(3))
+    found = findings(token_collapse, Generations((), items))
+    finding = found["token-collapse.single-token"]
+    assert finding.severity == "error"
+    assert finding.measured["token_text"] == ","
+
+
+def test_special_tokens_only() -> None:
+    items = tuple(Generation(f"p{i}", "An answer.", "<|a|><|b|><|a|>") for i in range(4))
+    found = findings(token_collapse, Generations((), items))
+    assert found["token-collapse.special-tokens"].severity == "error"
+
+
+def test_no_answers_is_inconclusive_and_no_evidence_is_skipped() -> None:
+    refused = Generations((), (), load_failure="ValueError: names")
+    assert outcome(token_collapse, refused).status == "inconclusive"
+    assert outcome(token_collapse).status == "skipped"
+    assert not any(one.kind is SupervisedRows and not one.optional for one in token_collapse.requirements)
+
+
+@pytest.mark.parametrize("name", [n for n in run_names() if expected(n)["verdict"] == "healthy"])
+def test_healthy_runs_pass(name: str) -> None:
+    recorded = Generations.read(RUNS / name / "generations.jsonl")
+    assert outcome(token_collapse, recorded).status == "passed"
+
+
+def test_the_fixture_that_prints_commas() -> None:
+    recorded = Generations.read(RUNS / "collapse-frequent-token" / "generations.jsonl")
+    finding = findings(token_collapse, recorded)["token-collapse.single-token"]
+    assert finding.severity == "error"
+    assert finding.measured["tuned_hits"] == 16

@@ -1,0 +1,107 @@
+"""What the trainable-ratio check counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlxdoctor.checks.trainable_ratio import trainable_ratio
+
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.finding import Outcome, Severity, Status
+from tests.conftest import FIXTURES, RUNS
+from tests.weight_files import Evidence, lora, save, write_config
+
+BASE = BaseModel.read(FIXTURES / "base")
+KEYS = {"rank": 8, "scale": 20.0, "keys": ["self_attn.q_proj"]}
+#: 4 layers, rank 8, 96 + 96.
+EXPECTED = 4 * 8 * 192
+
+
+def log(folder: Path, numbers: int, total: float = 0.480) -> TrainingLog:
+    millions = numbers / 1e6
+    text = f"Trainable parameters: {millions / total * 100:.3f}% ({millions:.3f}M/{total:.3f}M)\n"
+    reports = "".join(f"Iter {i}: Train loss 2.5, Learning Rate 1e-5\n" for i in range(1, 9))
+    folder.mkdir(exist_ok=True)
+    (folder / "train.log").write_text(text + reports)
+    return TrainingLog.read([folder / "train.log"])
+
+
+def config(folder: Path, **changes: Any) -> TrainingConfig:
+    stated = {"num_layers": 4, "lora_parameters": KEYS, **changes}
+    return TrainingConfig.read(write_config(folder, **stated))
+
+
+def codes(outcome: Outcome) -> set[str]:
+    assert outcome.status is not Status.CRASHED, outcome.reason
+    return {finding.code.removeprefix("trainable-ratio.") for finding in outcome.findings}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        (EXPECTED, set()),
+        (round(1.4 * EXPECTED), set()),
+        (round(2.0 * EXPECTED), {"unfrozen"}),
+        (round(0.75 * EXPECTED), set()),
+        (round(0.4 * EXPECTED), {"fewer-than-configured"}),
+    ],
+)
+def test_log_against_configuration(tmp_path: Path, numbers: int, expected: set[str]) -> None:
+    outcome = trainable_ratio.run(Evidence(log(tmp_path, numbers), config(tmp_path), BASE))
+    assert codes(outcome) == expected
+    assert all(finding.severity is Severity.WARNING for finding in outcome.findings)
+
+
+def test_log_against_the_adapters_factors_is_certain(tmp_path: Path) -> None:
+    path = save(tmp_path / "adapters.safetensors", lora({"model.layers.0.q": (96, 96)}, rank=8))
+    outcome = trainable_ratio.run(Evidence(log(tmp_path, 9_000), Adapter.read(path)))
+    (finding,) = outcome.findings
+    assert (finding.code, finding.severity) == ("trainable-ratio.unfrozen", Severity.ERROR)
+    assert finding.measured["expected"] == 8 * 192
+
+
+def test_the_whole_model_was_trainable(tmp_path: Path) -> None:
+    outcome = trainable_ratio.run(Evidence(log(tmp_path, 480_000), config(tmp_path), BASE))
+    (finding,) = outcome.findings
+    assert (finding.code, finding.severity) == ("trainable-ratio.unfrozen", Severity.ERROR)
+    alone = trainable_ratio.run(Evidence(log(tmp_path, 480_000), config(tmp_path)))
+    assert codes(alone) == {"unfrozen"}
+
+
+def test_nothing_was_trainable(tmp_path: Path) -> None:
+    outcome = trainable_ratio.run(Evidence(log(tmp_path, 0), config(tmp_path), BASE))
+    assert codes(outcome) == {"none-trainable"}
+    assert outcome.findings[0].severity is Severity.ERROR
+
+
+@pytest.mark.parametrize(("total", "hit"), [(0.470, False), (0.500, False), (0.600, True)])
+def test_a_model_of_another_size(tmp_path: Path, total: float, hit: bool) -> None:
+    outcome = trainable_ratio.run(Evidence(log(tmp_path, EXPECTED, total), config(tmp_path), BASE))
+    assert codes(outcome) == ({"total-mismatch"} if hit else set())
+
+
+def test_a_full_fine_tune_is_not_asked(tmp_path: Path) -> None:
+    stated = config(tmp_path, fine_tune_type="full")
+    assert trainable_ratio.run(Evidence(log(tmp_path, 480_000), stated)).status is Status.SKIPPED
+
+
+def test_too_little_is_inconclusive(tmp_path: Path) -> None:
+    assert trainable_ratio.run(Evidence()).status is Status.INCONCLUSIVE
+    few = Evidence(log(tmp_path, EXPECTED), config(tmp_path))
+    assert trainable_ratio.run(few).status is Status.INCONCLUSIVE
+
+
+def test_a_real_run_agrees_to_the_last_digit() -> None:
+    folder = RUNS / "healthy-ordinary"
+    read = TrainingLog.read([folder / "train.log"])
+    adapter = Adapter.read(folder)
+    evidence = Evidence(read, TrainingConfig.read(folder), adapter, BASE)
+    assert trainable_ratio.run(evidence).status is Status.PASSED
+    assert read.trainable is not None
+    assert read.trainable.trainable_millions == round(adapter.lora_parameter_count / 1e6, 3)
+    assert read.trainable.total_millions == round(BASE.parameter_count / 1e6, 3)

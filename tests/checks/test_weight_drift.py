@@ -1,0 +1,180 @@
+"""How large an update may be, on real runs and either side of each limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mlxdoctor.checks.weight_drift import Limits, weight_drift
+
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.finding import Outcome, Severity, Status
+from tests.conftest import FIXTURES, RUNS
+from tests.weight_files import Evidence, lora, save, write_config
+
+BASE = BaseModel.read(FIXTURES / "base")
+MODULES = {f"model.layers.{i}.self_attn.q_proj": (96, 96) for i in range(4)}
+LIMITS = Limits()
+
+
+def examine(
+    folder: Path, tensors: dict[str, Any], base: BaseModel | None = BASE, **config: Any
+) -> Outcome:
+    save(folder / "adapters.safetensors", tensors)
+    config.setdefault("lora_parameters", {"rank": 4, "scale": 1.0})
+    # A rate that allows every update here, so that the bound stays out of the way.
+    config.setdefault("learning_rate", 1e9)
+    stated = TrainingConfig.read(write_config(folder, **config))
+    return weight_drift.run(
+        Evidence(*(one for one in (Adapter.read(folder), stated, base) if one is not None))
+    )
+
+
+def codes(outcome: Outcome) -> set[str]:
+    assert outcome.status is not Status.CRASHED, outcome.reason
+    return {finding.code.removeprefix("weight-drift.") for finding in outcome.findings}
+
+
+def of_relative_norm(relative: float) -> dict[str, Any]:
+    """Factors whose update is `relative` times the base weight in every module."""
+    tensors = lora(MODULES)
+    for name in MODULES:
+        a, b = (tensors[f"{name}.lora_{x}"].astype(float) for x in "ab")
+        wanted = relative * BASE.weight_norm(name)
+        tensors[f"{name}.lora_b"] = (b * wanted / np.linalg.norm(a @ b)).astype("f4")
+    return tensors
+
+
+@pytest.mark.parametrize(
+    ("relative", "expected", "severity"),
+    [
+        (LIMITS.exploded * 1.01, {"exploded"}, Severity.ERROR),
+        (LIMITS.exploded * 0.99, {"large"}, Severity.WARNING),
+        (LIMITS.large * 1.01, {"large"}, Severity.WARNING),
+        (LIMITS.large * 0.99, set(), None),
+        (0.3, set(), None),
+        (LIMITS.negligible * 1.01, set(), None),
+        (LIMITS.negligible * 0.99, {"negligible"}, Severity.WARNING),
+    ],
+)
+def test_relative_norms(
+    tmp_path: Path, relative: float, expected: set[str], severity: Severity | None
+) -> None:
+    outcome = examine(tmp_path, of_relative_norm(relative))
+    assert codes(outcome) == expected
+    for finding in outcome.findings:
+        assert finding.severity is severity
+        assert finding.measured["median_relative_norm"] == pytest.approx(relative, rel=1e-4)
+
+
+def test_the_scale_counts(tmp_path: Path) -> None:
+    tensors = of_relative_norm(0.5)
+    scaled = {"rank": 4, "scale": 10.0}
+    assert codes(examine(tmp_path, tensors, lora_parameters=scaled)) == {"exploded"}
+
+
+def of_nominal_norm(nominal: float) -> dict[str, Any]:
+    tensors = lora(MODULES)
+    for name in MODULES:
+        a, b = (tensors[f"{name}.lora_{x}"].astype(float) for x in "ab")
+        factor = nominal * np.sqrt(96) / np.linalg.norm(a @ b)
+        tensors[f"{name}.lora_b"] = (b * factor).astype("f4")
+    return tensors
+
+
+@pytest.mark.parametrize(
+    ("nominal", "expected"),
+    [
+        (LIMITS.nominal_large * 1.01, {"large"}),
+        (LIMITS.nominal_large * 0.99, set()),
+        (LIMITS.nominal_negligible * 1.01, set()),
+        (LIMITS.nominal_negligible * 0.99, {"negligible"}),
+    ],
+)
+def test_without_a_base_model_only_warnings(
+    tmp_path: Path, nominal: float, expected: set[str]
+) -> None:
+    outcome = examine(tmp_path, of_nominal_norm(nominal), base=None)
+    assert codes(outcome) == expected
+    assert all(finding.severity is Severity.WARNING for finding in outcome.findings)
+
+
+@pytest.mark.parametrize(("factor", "hit"), [(1.05, True), (0.95, False)])
+def test_one_layer_takes_it_all(tmp_path: Path, factor: float, hit: bool) -> None:
+    tensors = of_nominal_norm(0.05)
+    tensors["model.layers.2.self_attn.q_proj.lora_b"] *= LIMITS.dominance * factor
+    outcome = examine(tmp_path, tensors)
+    assert codes(outcome) == ({"dominated-by-one-layer"} if hit else set())
+    assert all(finding.measured["layer"] == 2 for finding in outcome.findings)
+
+
+@pytest.mark.parametrize(("rest", "hit"), [(0.1, True), (0.4, False)])
+def test_one_direction(tmp_path: Path, rest: float, hit: bool) -> None:
+    tensors = {}
+    for name in MODULES:
+        a, b = np.zeros((96, 4), "f4"), np.zeros((4, 96), "f4")
+        np.fill_diagonal(a, 1)
+        np.fill_diagonal(b, [1, rest, rest, rest])
+        tensors[f"{name}.lora_a"], tensors[f"{name}.lora_b"] = a, b
+    outcome = examine(tmp_path, tensors)
+    assert codes(outcome) == ({"rank-collapsed"} if hit else set())
+
+
+@pytest.mark.parametrize(("times", "hit"), [(1.05, True), (0.95, False)])
+def test_more_than_adam_can_do(tmp_path: Path, times: float, hit: bool) -> None:
+    tensors = of_relative_norm(0.3)
+    largest = max(np.sqrt(np.mean(v**2)) for n, v in tensors.items() if n.endswith("b"))
+    rate = float(largest / times / LIMITS.adam_step / 100)
+    outcome = examine(tmp_path, tensors, learning_rate=rate, iters=100)
+    assert codes(outcome) == ({"beyond-the-rate"} if hit else set())
+    resumed = {"resume_adapter_file": "x", "iters": 100, "learning_rate": rate}
+    assert codes(examine(tmp_path / "resumed", tensors, **resumed)) == set()
+
+
+def test_an_unknown_scale_is_inconclusive(tmp_path: Path) -> None:
+    path = save(tmp_path / "adapters.safetensors", of_relative_norm(9))
+    outcome = weight_drift.run(Evidence(Adapter.read(path), BASE))
+    assert outcome.status is Status.INCONCLUSIVE
+    assert "scale" in outcome.reason
+
+
+def test_values_that_have_no_norm_are_inconclusive(tmp_path: Path) -> None:
+    tensors = of_relative_norm(0.3)
+    tensors["model.layers.0.self_attn.q_proj.lora_b"][0, 0] = np.nan
+    assert examine(tmp_path, tensors).status is Status.INCONCLUSIVE
+
+
+def test_no_update_is_not_judged(tmp_path: Path) -> None:
+    assert examine(tmp_path, lora(MODULES, b=0.0)).status is Status.SKIPPED
+
+
+def test_missing_evidence_is_skipped() -> None:
+    assert weight_drift.run(Evidence(BASE)).status is Status.SKIPPED
+
+
+@pytest.mark.parametrize("with_base", [True, False])
+@pytest.mark.parametrize(
+    "run",
+    ["healthy-ordinary", "healthy-noisy-batch1", "healthy-masked-warmup", "healthy-short-low-rate"],
+)
+def test_healthy_fixture_runs_pass(run: str, with_base: bool) -> None:
+    evidence = [Adapter.read(RUNS / run), TrainingConfig.read(RUNS / run)]
+    assert codes(weight_drift.run(Evidence(*evidence, *([BASE] if with_base else [])))) == set()
+
+
+@pytest.mark.parametrize(
+    ("run", "code"),
+    [
+        ("collapse-frequent-token", "exploded"),
+        ("rate-too-high-garbled", "exploded"),
+        ("scale-too-large", "large"),
+        ("rate-too-low", "negligible"),
+    ],
+)
+def test_failed_fixture_runs_are_seen(run: str, code: str) -> None:
+    evidence = Evidence(Adapter.read(RUNS / run), TrainingConfig.read(RUNS / run), BASE)
+    assert codes(weight_drift.run(evidence)) == {code}

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxdoctor.cli import main
+from mlxdoctor.cli.diagnose import exit_code
+from tests.report import sample
+
+ROOT = Path(__file__).parents[2]
+FAILED = ROOT / "fixtures" / "runs" / "collapse-frequent-token"
+HEALTHY = ROOT / "fixtures" / "runs" / "healthy-ordinary"
+STATIC = "--no-generate"
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def digest(folder: Path) -> dict[str, tuple[str, int]]:
+    return {
+        str(path): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_a_failed_run_exits_with_1_and_leaves_a_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = digest(FAILED)
+    arguments = ["diagnose", str(FAILED), STATIC, "-o", str(tmp_path)]
+    assert main([*arguments, "--format", "markdown", "--format", "json"]) == 1
+    report = (tmp_path / FAILED.name / "report.md").read_text()
+    data = json.loads((tmp_path / FAILED.name / "report.json").read_text())
+    assert data["verdict"] == "unhealthy"
+    assert capsys.readouterr().out.startswith(f"{FAILED.name}: ")
+    assert "](figures/loss.png)" in report
+    assert (tmp_path / FAILED.name / "figures" / "loss.png").is_file()
+    assert str(ROOT) not in report
+    assert digest(FAILED) == before
+
+
+def test_a_healthy_run_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(HEALTHY), STATIC, "--stdout", "json"]) == 0
+    assert printed(capsys)["verdict"] == "healthy"
+
+
+def test_stdout_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["diagnose", str(FAILED), STATIC, "--stdout", "markdown"])
+    text = capsys.readouterr().out
+    assert text.startswith("# ")
+    assert "![" not in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_alone_is_diagnosed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "my.log"
+    shutil.copy(FAILED / "train.log", log)
+    main(["diagnose", str(log), "--stdout", "json"])
+    data = printed(capsys)
+    assert data["name"] == "my"
+    kinds = {item["kind"] for item in data["run"]["evidence"]}
+    assert "training log" in kinds
+    assert "adapter" not in kinds
+
+
+def test_a_report_is_never_written_into_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(FAILED, run)
+    before = digest(run)
+    monkeypatch.chdir(run)
+    assert main(["diagnose", "."]) == 2
+    error = capsys.readouterr().err
+    assert "lies inside the inspected folder" in error
+    assert "--stdout" in error
+    assert digest(run) == before
+
+
+def test_a_folder_that_is_not_there_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", "no-such-folder"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == (
+        "mlxdoctor: no-such-folder: there is no such file or folder; check the path\n"
+    )
+    assert captured.out == ""
+
+
+def test_an_unreadable_file_is_named_and_the_rest_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(FAILED, run)
+    weights = (run / "adapters.safetensors").read_bytes()
+    (run / "adapters.safetensors").write_bytes(weights[:100])
+    assert main(["diagnose", str(run), STATIC, "-o", str(tmp_path / "out")]) == 2
+    assert "adapters.safetensors" in capsys.readouterr().err
+    report = (tmp_path / "out" / "run" / "report.md").read_text()
+    assert "## Files that could not be read" in report
+
+
+def test_select_and_ignore_take_lists_and_repeat(capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["diagnose", str(FAILED), STATIC, "--stdout", "json"]
+    main([*common, "--select", "token-collapse,learning-rate", "--select", "weight-drift"])
+    checks = {one["check"] for one in printed(capsys)["outcomes"]}
+    assert checks == {"token-collapse", "learning-rate", "weight-drift"}
+    main([*common, "--ignore", "token-collapse, learning-rate"])
+    assert (
+        not checks
+        & {"token-collapse", "learning-rate"}
+        & {one["check"] for one in printed(capsys)["outcomes"]}
+    )
+
+
+def test_an_unknown_code_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(FAILED), "--stdout", "json", "--select", "no-such"]) == 2
+    assert "no check and no code is called 'no-such'" in capsys.readouterr().err
+
+
+def data_with(**changes: Any) -> dict[str, Any]:
+    return sample.healthy() | changes
+
+
+WARNING = [sample.outcome("x", "found", sample.finding("x.y", "warning", "hm"))]
+ERROR = [sample.outcome("x", "found", sample.finding("x.y", "error", "oh"))]
+CRASHED = [sample.outcome("x", "crashed", reason="KeyError")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "fail_on", "code"),
+    [
+        ({}, "error", 0),
+        ({"outcomes": WARNING}, "error", 0),
+        ({"outcomes": WARNING}, "warning", 1),
+        ({"outcomes": WARNING}, "never", 0),
+        ({"outcomes": ERROR}, "error", 1),
+        ({"outcomes": ERROR}, "never", 0),
+        ({"outcomes": ERROR + CRASHED}, "error", 1),
+        ({"outcomes": ERROR + CRASHED}, "never", 3),
+        ({"outcomes": CRASHED}, "error", 3),
+        ({"verdict": "inconclusive"}, "error", 3),
+        ({"verdict": "inconclusive"}, "never", 3),
+        ({"outcomes": ERROR, "unreadable": ["x: is empty"]}, "error", 2),
+        ({"unreadable": ["x: is empty"]}, "never", 2),
+    ],
+)
+def test_exit_codes(changes: dict[str, Any], fail_on: str, code: int) -> None:
+    assert exit_code(data_with(**changes), fail_on) == code

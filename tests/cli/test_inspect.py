@@ -1,0 +1,181 @@
+"""`mlxdoctor inspect`: the table, the exit codes, and what it loads."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from mlxdoctor.cli import main
+from mlxdoctor.cli.inspect import inspect
+from tests.conftest import FIXTURES, RUNS
+from tests.weight_files import lora, save, write_config
+
+Q = "model.layers.1.self_attn.q_proj"
+HEALTHY = str(RUNS / "healthy-ordinary")
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(inspect, arguments, standalone_mode=False)
+
+
+def rows(*arguments: str) -> tuple[int, list[dict[str, Any]]]:
+    result = call(*arguments, "--format", "json")
+    assert result.exception is None, result.output
+    return result.return_value, json.loads(result.output)  # type: ignore[return-value]
+
+
+def adapter(folder: Path, tensors: dict[str, Any], **config: Any) -> str:
+    save(folder / "adapters.safetensors", tensors)
+    write_config(folder, **config)
+    return str(folder)
+
+
+def test_a_healthy_adapter() -> None:
+    code, (found,) = rows(HEALTHY, "--base", str(FIXTURES / "base"))
+    assert code == 0
+    assert not found["faulty"]
+    assert len(found["modules"]) == 28
+    assert {row["verdict"] for row in found["modules"]} <= {"ok", "larger than its weight"}
+    assert all(0.01 < row["relative"] < 3 for row in found["modules"])
+    assert found["configuration"]["scale"] == 20.0
+
+
+def test_figures_against_dense(tmp_path: Path) -> None:
+    tensors = lora({Q: (40, 30)}, b=0.3)
+    _, (found,) = rows(adapter(tmp_path, tensors))
+    (row,) = found["modules"]
+    dense = 10.0 * tensors[f"{Q}.lora_a"].astype(float) @ tensors[f"{Q}.lora_b"].astype(float)
+    sigma = np.linalg.svd(dense, compute_uv=False)
+    assert row["update_norm"] == pytest.approx(np.linalg.norm(dense), rel=1e-6)
+    assert row["spectral_norm"] == pytest.approx(sigma[0], rel=1e-6)
+    assert row["stable_rank"] == pytest.approx((sigma**2).sum() / sigma[0] ** 2, rel=1e-6)
+    assert (row["layer"], row["projection"], row["scale"]) == (1, "self_attn.q_proj", 10.0)
+
+
+def broken(kind: str) -> dict[str, Any]:
+    tensors = lora({Q: (40, 30)})
+    if kind == "non-finite":
+        tensors[f"{Q}.lora_b"][0, 0] = math.nan
+    elif kind == "fresh: never trained":
+        tensors[f"{Q}.lora_b"][:] = 0
+    elif kind == "zero B":
+        tensors[f"{Q}.lora_a"] *= 2
+        tensors[f"{Q}.lora_b"][:] = 0
+    else:
+        tensors[f"{Q}.lora_a"][:] = 0
+    return tensors
+
+
+@pytest.mark.parametrize("kind", ["non-finite", "fresh: never trained", "zero B", "zero A"])
+def test_certain_faults_exit_with_1(tmp_path: Path, kind: str) -> None:
+    code, (found,) = rows(adapter(tmp_path, broken(kind)))
+    assert code == 1
+    assert found["modules"][0]["verdict"] == kind
+
+
+def test_verdicts_on_the_base(tmp_path: Path) -> None:
+    names = {Q: (96, 96), "other.layers.1.self_attn.q_proj": (96, 96), f"{Q[:14]}.x": (1, 1)}
+    del names[f"{Q[:14]}.x"]
+    names["model.layers.2.self_attn.v_proj"] = (96, 96)
+    names["model.layers.3.self_attn.q_proj"] = (96, 96)
+    tensors = lora(names)
+    tensors["model.layers.3.self_attn.q_proj.lora_b"] *= 1e3
+    code, (found,) = rows(adapter(tmp_path, tensors), "--base", str(FIXTURES / "base"))
+    verdicts = {row["module"]: row["verdict"] for row in found["modules"]}
+    assert code == 0
+    assert verdicts == {
+        Q: "ok",
+        "other.layers.1.self_attn.q_proj": "not in the base",
+        "model.layers.2.self_attn.v_proj": "does not fit the base",
+        "model.layers.3.self_attn.q_proj": "larger than its weight",
+    }
+
+
+def test_a_whole_model_is_no_adapter() -> None:
+    code, (found,) = rows(str(RUNS / "adapter-never-attached"))
+    assert code == 1
+    assert (found["modules"], found["other_tensors"]) == ([], 38)
+    assert "no complete pair" in call(str(RUNS / "adapter-never-attached")).output
+
+
+def test_peft_and_several_adapters(tmp_path: Path) -> None:
+    name = f"base_model.model.{Q}"
+    factors = {
+        f"{name}.lora_A.weight": np.ones((2, 8), np.float32),
+        f"{name}.lora_B.weight": np.ones((6, 2), np.float32),
+    }
+    save(tmp_path / "adapter_model.safetensors", factors)
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 8, "base_model_name_or_path": "x"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    code, (one, two) = rows(str(tmp_path), HEALTHY)
+    assert code == 0
+    assert (one["naming"], two["naming"]) == ("peft", "mlx-lm")
+    assert one["modules"][0]["scale"] == 4.0
+    assert one["modules"][0]["update_norm"] == pytest.approx(4 * 2 * math.sqrt(48))
+
+
+def test_sorting(tmp_path: Path) -> None:
+    _, (found,) = rows(HEALTHY, "--sort", "stable-rank")
+    ranks = [row["stable_rank"] for row in found["modules"]]
+    assert ranks == sorted(ranks, reverse=True)
+    _, (found,) = rows(HEALTHY)
+    layers = [row["layer"] for row in found["modules"]]
+    assert layers == sorted(layers)
+
+
+def test_without_a_configuration_the_scale_is_unknown(tmp_path: Path) -> None:
+    path = save(tmp_path / "some.safetensors", lora({Q: (40, 30)}))
+    _, (found,) = rows(str(path))
+    assert found["modules"][0]["scale"] is None
+    assert "‖A·B‖" in call(str(path)).output
+
+
+def test_names_from_the_file_are_harmless(tmp_path: Path) -> None:
+    name = "model.layers.0.\x1b[31m[x](http://e.vil)|"
+    where = adapter(tmp_path, lora({name: (8, 8)}))
+    assert "\x1b" not in call(where).output
+    assert "[x](http" not in call(where, "--format", "markdown").output
+
+
+def test_the_markdown_table() -> None:
+    lines = call(HEALTHY, "--format", "markdown").output.splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert len(table) == 28 + 2
+    assert len({line.count("|") for line in table}) == 1
+
+
+@pytest.mark.parametrize("what", ["missing", "empty", "folder", "pickle"])
+def test_unusable_input_is_one_sentence(
+    tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "adapters.safetensors"
+    if what == "empty":
+        path.write_bytes(b"")
+    elif what == "folder":
+        path = tmp_path
+    elif what == "pickle":
+        path = tmp_path / "adapter.bin"
+        path.write_bytes(b"\x80\x04")
+    assert main(["inspect", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert str(path.name) in captured.err
+
+
+def test_it_loads_no_framework() -> None:
+    code = (
+        "import sys\nfrom mlxdoctor.cli import main\n"
+        f"main(['inspect', {HEALTHY!r}])\n"
+        "print([m for m in ('mlx', 'torch', 'scipy', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

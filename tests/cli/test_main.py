@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import importlib
+import os
+import resource
+import subprocess
+import sys
+from importlib.metadata import version
+from typing import Any
+
+import click
+import pytest
+
+from mlxdoctor import cli
+from mlxdoctor.errors import InputError
+
+HEAVY = ("numpy", "scipy", "matplotlib", "mlx", "jinja2", "tabulate", "yaml")
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONUTF8": "1"},
+    )
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_line_in_help_is_the_commands_own(name: str) -> None:
+    command = importlib.import_module(f"mlxdoctor.cli.{name}").command
+    assert command.name == name
+    assert command.short_help == cli.COMMANDS[name]
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_teaches_with_an_example(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([name, "--help"]) == 0
+    assert f"  mlxdoctor {name}" in capsys.readouterr().out
+
+
+def test_help_lists_the_commands_without_loading_any() -> None:
+    code = (
+        "import sys; from mlxdoctor.cli import main; main(['--help']); "
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    printed = python("-c", code).stdout
+    for name, text in cli.COMMANDS.items():
+        assert f"  {name}" in printed
+        assert text in printed
+    assert printed.endswith("[]\n")
+
+
+def test_help_takes_at_most_twice_the_import_of_click() -> None:
+    def processor_time(*arguments: str) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        python(*arguments)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
+
+    # In turns, so that a busy machine slows both down.
+    pairs = [
+        (processor_time("-m", "mlxdoctor", "--help"), processor_time("-c", "import click"))
+        for _ in range(5)
+    ]
+    assert min(mine for mine, _ in pairs) <= 2 * min(theirs for _, theirs in pairs)
+
+
+def test_version_is_the_installed_one() -> None:
+    result = python("-m", "mlxdoctor", "--version")
+    assert (result.returncode, result.stdout) == (0, f"mlxdoctor {version('mlxdoctor')}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["diagnos"], "Did you mean 'diagnose'?"),
+        (["xyzzy"], "No such command 'xyzzy'."),
+        (["diagnose"], "Missing argument 'PATH...'"),
+        (["diagnose", "x", "--formt", "json"], "No such option"),
+        (["diagnose", "x", "--fail-on", "info"], "is not one of"),
+    ],
+)
+def test_wrong_usage_exits_with_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == cli.EXIT_UNUSABLE
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.out == ""
+
+
+def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fail(**_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(cli.group, "main", fail)
+
+
+def test_unusable_input_is_one_sentence_without_escape_sequences(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raising(monkeypatch, InputError("a\x1b[31m.log", "is empty", "name another"))
+    assert cli.main([]) == cli.EXIT_UNUSABLE
+    assert capsys.readouterr().err == "mlxdoctor: a\\x1b[31m.log: is empty; name another\n"
+
+
+def test_a_bug_shows_its_traceback_and_never_counts_as_a_finding(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raising(monkeypatch, RuntimeError("boom"))
+    assert cli.main([]) == cli.EXIT_INCONCLUSIVE
+    captured = capsys.readouterr().err
+    assert "RuntimeError: boom" in captured
+    assert "this is a bug in mlxdoctor" in captured
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
+def test_an_interruption_exits_with_130(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    raising(monkeypatch, error)
+    assert cli.main([]) == cli.EXIT_INTERRUPTED

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.cli import output
+from mlxdoctor.errors import InputError
+
+
+@pytest.mark.parametrize("inside", ["", "reports", "a/b"])
+def test_nothing_is_written_inside_an_inspected_folder(tmp_path: Path, inside: str) -> None:
+    with pytest.raises(InputError, match="inside the inspected folder"):
+        output.refuse_inside(tmp_path / inside, [tmp_path])
+
+
+def test_a_link_into_an_inspected_folder_is_seen_through(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (tmp_path / "reports").symlink_to(run)
+    with pytest.raises(InputError):
+        output.refuse_inside(tmp_path / "reports" / "x", [run])
+
+
+def test_a_folder_beside_or_above_an_inspected_one_is_fine(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "train.log").write_text("x")
+    for folder in (tmp_path / "reports", tmp_path, tmp_path / "run-2"):
+        output.refuse_inside(folder, [run, run / "train.log"])
+
+
+def test_files_are_replaced_whole_and_stale_ones_removed(tmp_path: Path) -> None:
+    output.write_files(tmp_path / "a", {"report.md": b"old", "figures/x.png": b"1"})
+    written = output.write_files(
+        tmp_path / "a", {"report.md": b"new"}, stale=["figures/x.png", "figures/y.png"]
+    )
+    assert written == [tmp_path / "a" / "report.md"]
+    found = sorted(path.name for path in (tmp_path / "a").rglob("*") if path.is_file())
+    assert found == ["report.md"]
+    assert (tmp_path / "a" / "report.md").read_bytes() == b"new"
+
+
+def test_a_link_is_replaced_and_what_it_led_to_is_left_alone(tmp_path: Path) -> None:
+    evidence = tmp_path / "evidence.md"
+    evidence.write_text("evidence")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "report.md").symlink_to(evidence)
+    output.write_files(tmp_path / "out", {"report.md": b"new"})
+    assert evidence.read_text() == "evidence"
+    assert (tmp_path / "out" / "report.md").read_text() == "new"
+
+
+def test_a_report_can_be_read_by_those_the_umask_allows(tmp_path: Path) -> None:
+    (path,) = output.write_files(tmp_path, {"report.md": b"x"})
+    plain = tmp_path / "plain"
+    plain.write_text("x")
+    assert path.stat().st_mode == plain.stat().st_mode
+
+
+def test_a_folder_that_can_not_be_made_is_the_users_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="cannot be written"):
+        output.write_files(tmp_path / "file", {"report.md": b"x"})
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output.write_files(tmp_path, {"report.md": b"old"})
+
+    def full(self: Path, target: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(InputError, match="No space left"):
+        output.write_files(tmp_path, {"report.md": b"new"})
+    assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
+    assert (tmp_path / "report.md").read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    ("tty", "environment", "expected"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"NO_COLOR": ""}, True),
+        (True, {"TERM": "dumb"}, False),
+    ],
+)
+def test_colour_is_for_terminals_that_want_it(
+    monkeypatch: pytest.MonkeyPatch, tty: bool, environment: dict[str, str], expected: bool
+) -> None:
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setitem(os.environ, name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: tty)
+    assert output.is_coloured() is expected
+    assert ("\x1b" in output.style("x", "red", True)) is expected

@@ -1,0 +1,48 @@
+"""What several tests need: the fixture runs, and the folder of real cases."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FIXTURES = ROOT / "fixtures"
+RUNS = FIXTURES / "runs"
+#: Real logs that users reported; beside the checkout, not in it.
+CASES = ROOT.parent / "shared" / "cases"
+
+
+def run_names() -> list[str]:
+    """The fixture runs, by name."""
+    return sorted(path.parent.name for path in RUNS.glob("*/expected.json"))
+
+
+def expected(name: str) -> dict[str, Any]:
+    """What is known of a fixture run: its cause (None for a healthy one) and verdict."""
+    known: dict[str, Any] = json.loads((RUNS / name / "expected.json").read_text())
+    return known
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Callable[[str], Path]:
+    """Copies a fixture run, so that a test may damage it."""
+
+    def copy(name: str) -> Path:
+        target = tmp_path / name
+        shutil.copytree(RUNS / name, target)
+        return target
+
+    return copy
+
+
+@pytest.fixture
+def cases() -> Path:
+    """The folder of real cases; the test is skipped where it is not beside the checkout."""
+    if not CASES.is_dir():
+        pytest.skip("the folder of real cases is not beside the checkout")
+    return CASES

@@ -1,0 +1,143 @@
+"""Names, orientations and counts of adapters' tensors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.tuned_model import TunedModel, base_name
+from tests.conftest import RUNS
+from tests.weight_files import lora, save
+
+Q = "model.layers.3.self_attn.q_proj"
+
+
+def test_mlx_names(tmp_path: Path) -> None:
+    tensors = lora({Q: (12, 20), "lm_head": (12, 50)}, rank=4)
+    tensors[f"{Q}.m"] = np.ones(20, np.float32)
+    adapter = Adapter.read(save(tmp_path / "adapters.safetensors", tensors))
+    first, head = adapter.modules
+    assert (first.name, first.layer, first.projection) == (Q, 3, "self_attn.q_proj")
+    assert (first.rank, first.in_features, first.out_features) == (4, 12, 20)
+    assert first.magnitude is not None
+    assert (head.layer, head.projection) == (None, "lm_head")
+    assert adapter.naming == "mlx-lm"
+    assert adapter.others == ()
+    assert adapter.parameter_count == 4 * (12 + 20) + 20 + 4 * (12 + 50)
+    assert adapter.lora_parameter_count == adapter.parameter_count
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "base_model.model.{}.lora_{}.weight",
+        "base_model.model.{}.lora_{}.default.weight",
+        "{}.lora_{}.weight",
+    ],
+)
+def test_peft_names_and_orientation(tmp_path: Path, pattern: str) -> None:
+    a, b = np.arange(24, dtype=np.float32).reshape(2, 12), np.ones((20, 2), np.float32)
+    tensors = {pattern.format(Q, "A"): a, pattern.format(Q, "B"): b}
+    adapter = Adapter.read(save(tmp_path / "adapter_model.safetensors", tensors))
+    (module,) = adapter.modules
+    assert adapter.naming == "peft"
+    assert (module.name, module.rank) == (Q, 2)
+    assert (module.in_features, module.out_features) == (12, 20)
+    ours_a, ours_b = module.factors()
+    np.testing.assert_array_equal(ours_a, a.T)
+    np.testing.assert_array_equal(ours_b, b.T)
+
+
+def test_experts(tmp_path: Path) -> None:
+    name = "model.layers.0.mlp.switch_mlp.up_proj"
+    random = np.random.default_rng(0)
+    a = random.normal(size=(3, 2, 8)).astype(np.float32)
+    b = random.normal(size=(3, 6, 2)).astype(np.float32)
+    tensors = {f"{name}.lora_a": a, f"{name}.lora_b": b}
+    adapter = Adapter.read(save(tmp_path / "adapters.safetensors", tensors))
+    (module,) = adapter.modules
+    assert (module.experts, module.rank) == (3, 2)
+    assert (module.in_features, module.out_features) == (8, 6)
+    dense = b.astype(float) @ a.astype(float)
+    assert adapter.statistics[0].frobenius == pytest.approx(np.linalg.norm(dense), rel=1e-9)
+    largest = np.linalg.svd(dense, compute_uv=False).max()
+    assert adapter.statistics[0].spectral == pytest.approx(largest, rel=1e-9)
+
+
+def test_incomplete_pairs(tmp_path: Path) -> None:
+    tensors = lora({Q: (12, 20), "model.layers.0.mlp.up_proj": (12, 20)})
+    del tensors[f"{Q}.lora_b"]
+    tensors["model.layers.0.mlp.up_proj.lora_b"] = np.zeros((5, 20), np.float32)
+    adapter = Adapter.read(save(tmp_path / "adapters.safetensors", tensors))
+    assert adapter.modules == ()
+    assert adapter.unpaired == (f"{Q}.lora_a",)
+    assert adapter.mismatched == ("model.layers.0.mlp.up_proj",)
+
+
+def test_npz_adapters_read_alike(tmp_path: Path) -> None:
+    tensors = lora({Q: (12, 20)})
+    np.savez(tmp_path / "adapters.npz", **tensors)  # type: ignore[arg-type]
+    one = Adapter.read(tmp_path)
+    two = Adapter.read(save(tmp_path / "b" / "adapters.safetensors", tensors))
+    assert one.statistics == two.statistics
+
+
+def test_a_full_model_is_no_adapter() -> None:
+    adapter = Adapter.read(RUNS / "adapter-never-attached")
+    assert adapter.modules == ()
+    assert len(adapter.others) == 38
+    tuned = TunedModel.of(adapter)
+    assert tuned is not None
+    assert tuned.from_adapter
+    assert "model.layers.0.self_attn.q_proj.weight" in tuned.tensors
+
+
+def test_a_fixture_adapter() -> None:
+    adapter = Adapter.read(RUNS / "healthy-ordinary")
+    assert len(adapter.modules) == 28
+    assert {module.rank for module in adapter.modules} == {8}
+    assert adapter.sources[0].sha256 is not None
+    assert TunedModel.of(adapter) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("model.layers.0.self_attn.q_proj.linear.weight", f"{Q[:13]}0.self_attn.q_proj.weight"),
+        ("model.embed_tokens.embedding.weight", "model.embed_tokens.weight"),
+        ("model.norm.weight", "model.norm.weight"),
+        ("base_model.model.lm_head.base_layer.weight", "lm_head.weight"),
+    ],
+)
+def test_wrapped_weights_have_the_base_models_name(name: str, expected: str) -> None:
+    assert base_name(name) == expected
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "adapter_model.bin").write_bytes(b"\x80\x04")
+    with pytest.raises(InputError, match="never opened"):
+        Adapter.read(tmp_path)
+    with pytest.raises(InputError, match="never opened"):
+        Adapter.read(tmp_path / "adapter_model.bin")
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no adapter weights"):
+        Adapter.read(tmp_path)
+
+
+def test_reading_imports_no_framework() -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\n"
+        "from mlxdoctor.inspection import inspect_adapter\n"
+        f"inspect_adapter(Path({str(RUNS / 'healthy-ordinary')!r}))\n"
+        "print([m for m in ('mlx', 'torch', 'scipy', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,54 @@
+"""Finding a run's checkpoints, in order."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.checkpoints import CheckpointHistory
+from tests.conftest import RUNS
+from tests.weight_files import lora, save
+
+FACTORS = lora({"model.layers.0.q": (4, 4)})
+
+
+def test_the_fixture_runs_checkpoints() -> None:
+    history = CheckpointHistory.read(RUNS / "healthy-ordinary")
+    assert [one.iteration for one in history.checkpoints] == [300, 600, None]
+    assert history.checkpoints[1].sha256 == history.checkpoints[2].sha256
+    assert history.checkpoints[0].sha256 != history.checkpoints[1].sha256
+    assert len(history.checkpoints[0].adapter.modules) == 28
+
+
+def test_order_is_by_number_and_other_files_are_ignored(tmp_path: Path) -> None:
+    for name in ("0000900_adapters.safetensors", "1000_adapters.safetensors", "x.safetensors"):
+        save(tmp_path / name, FACTORS)
+    history = CheckpointHistory.read(tmp_path)
+    assert [one.iteration for one in history.checkpoints] == [900, 1000]
+    content = (tmp_path / "0000900_adapters.safetensors").read_bytes()
+    assert history.sources[0].sha256 == hashlib.sha256(content).hexdigest()
+
+
+def test_peft_folders(tmp_path: Path) -> None:
+    for step in (20, 100):
+        save(tmp_path / f"checkpoint-{step}" / "adapter_model.safetensors", FACTORS)
+    save(tmp_path / "adapter_model.safetensors", FACTORS)
+    history = CheckpointHistory.read(tmp_path)
+    assert [one.iteration for one in history.checkpoints] == [20, 100, None]
+
+
+def test_none_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no numbered checkpoint"):
+        CheckpointHistory.read(tmp_path)
+    with pytest.raises(InputError, match="is not a folder"):
+        CheckpointHistory.read(tmp_path / "nowhere")
+
+
+def test_a_broken_checkpoint_is_found_when_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "0000100_adapters.safetensors").write_bytes(b"")
+    history = CheckpointHistory.read(tmp_path)
+    with pytest.raises(InputError, match="is empty"):
+        _ = history.checkpoints[0].adapter

@@ -1,0 +1,184 @@
+"""The strict header of .safetensors files, and values against the safetensors library."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.npz_file import read_npz
+from mlxdoctor.evidence.safetensors_file import model_files, read_safetensors
+from mlxdoctor.evidence.tensor import count_nonfinite
+from tests.conftest import FIXTURES
+from tests.weight_files import save, save_raw, to_bfloat16
+
+
+def entry(shape: list[int], begin: int, end: int, dtype: str = "F32") -> dict[str, object]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int64", "uint8", "bool"])
+def test_values_are_those_the_library_wrote(tmp_path: Path, dtype: str) -> None:
+    values = (np.random.default_rng(0).normal(size=(5, 7)) * 3).astype(dtype)
+    save_file({"x": values, "y": values[:2]}, tmp_path / "t.safetensors")
+    tensors = read_safetensors(tmp_path / "t.safetensors").tensors
+    loaded = tensors["x"].load()
+    assert loaded.dtype == (np.float32 if dtype == "float16" else values.dtype)
+    np.testing.assert_array_equal(loaded, values)
+    np.testing.assert_array_equal(np.concatenate(list(tensors["x"].blocks(16))), values.ravel())
+    np.testing.assert_array_equal(tensors["x"].rows(1, 3), values[1:3])
+
+
+def test_bfloat16_becomes_float32(tmp_path: Path) -> None:
+    values = np.array([1.0, -2.5, 3.140625, np.inf, 0.0], np.float32)
+    path = save(tmp_path / "t.safetensors", {"x": to_bfloat16(values)}, {"x": "BF16"})
+    tensor = read_safetensors(path).tensors["x"]
+    np.testing.assert_array_equal(tensor.load(), values)
+    assert count_nonfinite(tensor) == 1
+
+
+def test_mlx_writes_null_metadata(tmp_path: Path) -> None:
+    header = {"__metadata__": None, "x": entry([1], 0, 4)}
+    path = save_raw(tmp_path / "t.safetensors", json.dumps(header).encode(), b"\0" * 4)
+    assert read_safetensors(path).metadata == {}
+
+
+def test_eight_bit_floats_are_known_and_not_decoded(tmp_path: Path) -> None:
+    values = {"x": np.zeros(3, np.int8)}
+    path = save(tmp_path / "t.safetensors", values, {"x": "F8_E4M3"})
+    tensor = read_safetensors(path).tensors["x"]
+    assert tensor.shape == (3,)
+    with pytest.raises(InputError, match="F8_E4M3, whose values are not read"):
+        tensor.load()
+
+
+LIES = {
+    "shape": ({"x": entry([3], 0, 4)}, "span 4"),
+    "overlap": ({"x": entry([2], 0, 8), "y": entry([1], 4, 8)}, "overlaps"),
+    "hole": ({"x": entry([1], 0, 4), "y": entry([1], 8, 12)}, "bytes before y"),
+    "beyond the end": ({"x": entry([4], 0, 16)}, "truncated"),
+    "trailing bytes": ({"x": entry([1], 0, 4)}, "after its last tensor"),
+    "negative": ({"x": entry([1], -4, 0)}, "offsets"),
+    "huge shape": ({"x": entry([1 << 62, 1 << 62], 0, 8)}, "span 8"),
+    "true as a size": ({"x": entry([True], 0, 4)}, "shape"),
+    "type": ({"x": entry([1], 0, 4, "F31")}, "unknown type"),
+    "no dtype": ({"x": {"shape": [1], "data_offsets": [0, 4]}}, "no dtype"),
+    "a list": ([1, 2], "not a JSON object"),
+    "metadata": ({"__metadata__": {"a": 1}, "x": entry([2], 0, 8)}, "metadata"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lying_header_is_refused(tmp_path: Path, lie: str) -> None:
+    header, problem = LIES[lie]
+    body = b"\0" * (12 if lie == "hole" else 8)
+    path = save_raw(tmp_path / "t.safetensors", json.dumps(header).encode(), body)
+    with pytest.raises(InputError, match=problem):
+        read_safetensors(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "is empty"),
+        (b"\x08\0\0", "truncated"),
+        (struct.pack("<Q", 1 << 62) + b"{}", "truncated"),
+        (struct.pack("<Q", 2) + b"{", "truncated"),
+        (struct.pack("<Q", 4) + b"nope", "header that is not valid"),
+        (struct.pack("<Q", 2) + b"\xff\xfe", "header that is not valid"),
+        (struct.pack("<Q", 200_000) + b"[" * 200_000, "header that is not valid"),
+    ],
+)
+def test_what_is_no_safetensors_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
+    path = tmp_path / "t.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=problem):
+        read_safetensors(path)
+
+
+def test_a_name_twice_is_refused(tmp_path: Path) -> None:
+    one = json.dumps(entry([1], 0, 4))
+    header = f'{{"x": {one}, "x": {one}}}'.encode()
+    with pytest.raises(InputError, match="'x' is there twice"):
+        read_safetensors(save_raw(tmp_path / "t.safetensors", header, b"\0" * 4))
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a folder"):
+        read_safetensors(tmp_path)
+
+
+def test_a_file_that_shrinks_is_reported(tmp_path: Path) -> None:
+    path = save(tmp_path / "t.safetensors", {"x": np.ones(100, np.float32)})
+    tensor = read_safetensors(path).tensors["x"]
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(InputError, match="ended inside x"):
+        tensor.load()
+
+
+def test_the_fixture_base_reads_as_the_library_reads_it() -> None:
+    from safetensors.numpy import load_file
+
+    path = FIXTURES / "base" / "model.safetensors"
+    theirs, ours = load_file(path), read_safetensors(path).tensors
+    assert set(ours) == set(theirs)
+    for name, values in theirs.items():
+        np.testing.assert_array_equal(ours[name].load(), values)
+
+
+@pytest.mark.parametrize("name", ["../evil.safetensors", "/etc/passwd", "a/b.safetensors", ".."])
+def test_a_shard_outside_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    index = {"weight_map": {"x": name}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match="outside its folder"):
+        model_files(tmp_path)
+
+
+@pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
+def test_npz_values(tmp_path: Path, write: object) -> None:
+    values = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    write(tmp_path / "a.npz", **{"m.lora_a": values, "n": values.astype(np.float16)})  # type: ignore[operator]
+    tensors = read_npz(tmp_path / "a.npz")
+    np.testing.assert_array_equal(tensors["m.lora_a"].load(), values)
+    assert tensors["n"].dtype == "F16"
+    np.testing.assert_array_equal(tensors["m.lora_a"].elements(3, 9), values.ravel()[3:9])
+
+
+def test_npz_with_objects_is_refused_without_unpickling(tmp_path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return Path.touch, (tmp_path / "exploded",)  # type: ignore[return-value]
+
+    np.savez(tmp_path / "a.npz", x=np.array([Bomb()], dtype=object))
+    with pytest.raises(InputError, match="objects never"):
+        read_npz(tmp_path / "a.npz")
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_npz_that_unpacks_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros(100_000, np.float32))
+    monkeypatch.setattr("mlxdoctor.evidence.npz_file.MAX_UNPACKED_BYTES", 400_000)
+    with pytest.raises(InputError, match="unpacks to"):
+        read_npz(tmp_path / "a.npz")
+
+
+def test_npz_whose_member_lies_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(4, np.float32))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", (tmp_path / "x.npy").read_bytes()[:-4])
+    with pytest.raises(InputError, match="promises 16 bytes and has 12"):
+        read_npz(tmp_path / "a.npz")
+
+
+def test_npz_that_is_no_archive_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.npz").write_bytes(b"PK\x03\x04 nothing")
+    with pytest.raises(InputError, match=r"not a readable \.npz"):
+        read_npz(tmp_path / "a.npz")

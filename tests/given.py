@@ -1,0 +1,60 @@
+"""Evidence given directly, for running one check."""
+
+from typing import Any
+
+from mlxdoctor.check import Check
+from mlxdoctor.evidence.generations import Generation, Generations
+from mlxdoctor.finding import Finding, Outcome
+
+
+class Given:
+    """An evidence source that has what it was given, by class."""
+
+    def __init__(self, *evidence: Any) -> None:
+        self.evidence = {type(one): one for one in evidence}
+
+    def get(self, kind: type[Any]) -> Any:
+        return self.evidence.get(kind)
+
+    def why_missing(self, kind: type[Any]) -> str:
+        return f"no {kind.__name__} was given"
+
+
+def outcome(check: Check, *evidence: Any) -> Outcome:
+    """What the check says to this evidence."""
+    return check.run(Given(*evidence))
+
+
+def findings(check: Check, *evidence: Any) -> dict[str, Finding]:
+    """The findings by code; the check must not crash."""
+    found = outcome(check, *evidence)
+    assert found.status != "crashed", found.reason
+    return {one.code: one for one in found.findings}
+
+
+def answers(
+    tuned: list[tuple[int, ...]],
+    base: list[tuple[int, ...]] | None,
+    *,
+    ends: tuple[int, ...] = (9,),
+    max_tokens: int = 16,
+    expected: str | None = None,
+) -> Generations:
+    """Generations of token ids, with each id as a word of its text."""
+
+    def text(tokens: tuple[int, ...]) -> str:
+        return " ".join(f"w{token}" for token in tokens)
+
+    items = tuple(
+        Generation(
+            prompt=f"prompt {i}",
+            base=text(base[i]) if base is not None else None,
+            tuned=text(tokens),
+            base_tokens=base[i] if base is not None else None,
+            tuned_tokens=tokens,
+            max_tokens=max_tokens,
+            expected=expected,
+        )
+        for i, tokens in enumerate(tuned)
+    )
+    return Generations((), items, ends)

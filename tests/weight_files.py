@@ -1,0 +1,95 @@
+"""Small files of weights for tests, and runs of evidence for checks."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+_NAMES = {"float32": "F32", "float64": "F64", "float16": "F16", "uint32": "U32", "int8": "I8"}
+
+
+def to_bfloat16(values: NDArray[Any]) -> NDArray[np.uint16]:
+    """The upper halves of float32 values, rounded to the nearest."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def save(
+    path: Path,
+    tensors: Mapping[str, NDArray[Any]],
+    dtypes: Mapping[str, str] | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Path:
+    """Write a .safetensors file; `dtypes` overrides the type's name ("BF16")."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    body = b""
+    for name, values in tensors.items():
+        content = np.ascontiguousarray(values).tobytes()
+        header[name] = {
+            "dtype": (dtypes or {}).get(name) or _NAMES[str(values.dtype)],
+            "shape": list(values.shape),
+            "data_offsets": [len(body), len(body) + len(content)],
+        }
+        body += content
+    return save_raw(path, json.dumps(header).encode(), body)
+
+
+def save_raw(path: Path, header: bytes, body: bytes) -> Path:
+    """Write a header and a body as they are, with the right length before them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(struct.pack("<Q", len(header)) + header + body)
+    return path
+
+
+def lora(
+    modules: Mapping[str, tuple[int, int]], rank: int = 4, b: float = 0.01, seed: int = 0
+) -> dict[str, NDArray[Any]]:
+    """mlx-lm factors for modules of (in, out): A as drawn, B normal with deviation `b`."""
+    random = np.random.default_rng(seed)
+    tensors: dict[str, NDArray[Any]] = {}
+    for name, (inputs, outputs) in modules.items():
+        bound = 1 / np.sqrt(inputs)
+        tensors[f"{name}.lora_a"] = random.uniform(-bound, bound, (inputs, rank)).astype("f4")
+        tensors[f"{name}.lora_b"] = (b * random.normal(size=(rank, outputs))).astype("f4")
+    return tensors
+
+
+class Evidence:
+    """A run made of the evidence it is given."""
+
+    def __init__(self, *values: object) -> None:
+        self.values = values
+
+    def get(self, kind: type[T]) -> T | None:
+        """The evidence of that class."""
+        return next((one for one in self.values if isinstance(one, kind)), None)
+
+    def why_missing(self, kind: type[Any]) -> str:
+        """What a real run would say."""
+        return f"no {kind.kind} was given"
+
+
+MLX_CONFIG: Mapping[str, Any] = {
+    "fine_tune_type": "lora",
+    "num_layers": 2,
+    "learning_rate": 1e-4,
+    "iters": 1000,
+    "optimizer": "adam",
+    "lora_parameters": {"rank": 4, "scale": 10.0, "dropout": 0.0},
+}
+
+
+def write_config(folder: Path, **changes: Any) -> Path:
+    """Write an mlx-lm adapter_config.json with `changes`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps({**MLX_CONFIG, **changes}))
+    return path
