@@ -129,7 +129,9 @@ def end_token(
     """Report how answers end, as shares of prompts."""
     found = pairs(generations, tokenizer, base)
     if not found:
-        raise Inconclusive(generations.load_failure or "there is no answer to look at")
+        refused = generations.load_failure is not None
+        why = "the adapter could not be loaded" if refused else "there is no answer to look at"
+        raise Inconclusive(why)
     empty = _rate(found, lambda _, output: not output.content, limits)
     # Where some expected answers are known, the others say nothing about a right length.
     lengths = [pair for pair in found if pair.item.expected is not None] or found

@@ -35,19 +35,29 @@ from mlxdoctor.finding import Finding, Measurement, Severity
 
 @dataclass(frozen=True)
 class Limits:
-    """When a zero is more than a rounded small number."""
+    """When a zero is more than a rounded small number, and a NaN was announced by a rise."""
 
     rounded: float = limit(
         0.1,
         unit="nats in the report before",
         source="a loss printed to three digits is 0.000 only after it was near it",
     )
+    risen_ratio: float = limit(
+        1.3,
+        unit="last finite losses over the lowest before them",
+        source="batches differ by less; runs that diverge into NaN double at least",
+    )
+    risen_nats: float = limit(0.3, unit="nats", source="small losses double with the batch")
     untrained: int = limit(30, unit="iterations", source="a first batch may be empty")
 
 
 @check(
     codes={
-        "non-finite": "a training loss is NaN or infinite",
+        "non-finite": "the training loss is NaN or infinite from the first report on",
+        "non-finite-before-training": "the loss is not finite before the first update either",
+        "non-finite-after-rise": "the loss rose, and then was not finite",
+        "non-finite-after-fall": "the loss was healthy until it was not finite",
+        "non-finite-now-and-then": "some losses are not finite, and those after them are",
         "validation-non-finite": "a validation loss is NaN although the training loss is finite",
         "hidden-non-finite": "the loss is exactly 0 while the gradient norm is NaN",
         "exact-zero": "the training loss is exactly 0",
@@ -61,64 +71,89 @@ def loss_finite(log: TrainingLog, limits: Limits) -> Iterator[Finding]:
     losses = segment.get("train_loss")
     if losses is None:
         raise Inconclusive("the log holds no training loss")
-    yield from _not_finite(segment, losses)
+    yield from _not_finite(segment, losses, limits)
     yield from _exactly_zero(segment, losses, log.is_preference, limits)
     yield from _no_tokens(segment, limits)
 
 
-def _not_finite(segment: Segment, losses: Series) -> Iterator[Finding]:
+def _not_finite(segment: Segment, losses: Series, limits: Limits) -> Iterator[Finding]:
     bad = np.flatnonzero(~np.isfinite(losses.values))
-    validation = segment.get("val_loss")
-    if len(bad):
-        onset = int(losses.iterations[bad[0]])
-        base = segment.base_val_loss
-        measured: dict[str, Measurement] = {
+    if not len(bad):
+        yield from _only_validation(segment)
+        return
+    first = int(bad[0])
+    onset, base = int(losses.iterations[first]), segment.base_val_loss
+    before = _last_finite(losses, first)
+    symptom, story = _story(losses, first, base, limits)
+    yield Finding(
+        f"loss-finite.{symptom}",
+        Severity.ERROR,
+        story,
+        {
             "non_finite_reports": len(bad),
             "reports": len(losses),
             "first_loss": _plain(losses.values[0]),
-            "last_finite_loss": _last_finite(losses, int(bad[0])),
+            "last_finite_loss": before,
             "base_validation_loss": None if base is None else _plain(base),
-        }
-        if bad[0] == 0:
-            story = f"The very first training loss reported (iteration {onset}) is not finite"
-            if base is not None and math.isfinite(base):
-                story += (
-                    f", although the validation loss before the first update was {base:.3f}: "
-                    "the model was sound until it was trained"
-                )
-            elif base is not None:
-                story += ", and neither was the validation loss before the first update"
-        else:
-            story = (
-                f"The training loss is not finite from iteration {onset} on"
-                if len(bad) == len(losses) - bad[0]
-                else f"The training loss is not finite in {len(bad)} of {len(losses)} reports, "
-                f"first at iteration {onset}"
+        },
+        expected="finite losses throughout",
+        onset=onset,
+        fix="Use a checkpoint saved before this iteration; none saved after it is usable.",
+    )
+
+
+def _story(losses: Series, first: int, base: float | None, limits: Limits) -> tuple[str, str]:
+    """The symptom, and the sentence that says how the loss became non-finite."""
+    onset = int(losses.iterations[first])
+    good = losses.values[:first]
+    if base is not None and not math.isfinite(base):
+        return (
+            "non-finite-before-training",
+            f"The validation loss before the first update is not finite, and neither is the "
+            f"training loss at iteration {onset}: the model was not sound to begin with.",
+        )
+    bad = int(np.sum(~np.isfinite(losses.values)))
+    if bad < len(losses) - first:
+        return (
+            "non-finite-now-and-then",
+            f"The training loss is not finite in {bad} of {len(losses)} reports, first at "
+            f"iteration {onset}, and finite in between.",
+        )
+    if not len(good):
+        story = f"The very first training loss reported (iteration {onset}) is not finite"
+        if base is not None:
+            story += (
+                f", although the validation loss before the first update was {base:.3f}: the model "
+                "was sound until it was trained"
             )
-            before = measured["last_finite_loss"]
-            if isinstance(before, float):
-                story += f"; the report before was {before:.4g}"
-        yield Finding(
-            "loss-finite.non-finite",
-            Severity.ERROR,
-            story + ".",
-            measured,
-            expected="finite losses throughout",
-            onset=onset,
-            fix="Use a checkpoint saved before this iteration; none saved after it is usable.",
-        )
-    elif validation is not None and not np.isfinite(validation.values).all():
-        wrong = np.flatnonzero(~np.isfinite(validation.values))
-        yield Finding(
-            "loss-finite.validation-non-finite",
-            Severity.WARNING,
-            f"{len(wrong)} of {len(validation)} validation losses are not finite although every "
-            "training loss is: nothing was validated there.",
-            {"non_finite_validations": len(wrong), "validations": len(validation)},
-            expected="finite validation losses",
-            onset=int(validation.iterations[wrong[0]]),
-            fix="Give the run validation rows with something to predict, and val_batches above 0.",
-        )
+        return "non-finite", story + "."
+    # Where it began, or the lowest it reached: a loss may fall before it rises.
+    reference = min([float(good.min()), *([base] if base is not None else [])])
+    last = float(good[int(np.argmin(good)) :][-3:].max())
+    story = f"The training loss is not finite from iteration {onset} on; the report before was "
+    story += f"{good[-1]:.4g}"
+    if last > limits.risen_ratio * reference and last > reference + limits.risen_nats:
+        return "non-finite-after-rise", f"{story}, up from {reference:.4g}."
+    if len(good) < 2 and base is None:
+        return "non-finite", story + "."
+    return "non-finite-after-fall", f"{story}, and nothing announced it."
+
+
+def _only_validation(segment: Segment) -> Iterator[Finding]:
+    validation = segment.get("val_loss")
+    if validation is None or np.isfinite(validation.values).all():
+        return
+    wrong = np.flatnonzero(~np.isfinite(validation.values))
+    yield Finding(
+        "loss-finite.validation-non-finite",
+        Severity.WARNING,
+        f"{len(wrong)} of {len(validation)} validation losses are not finite although every "
+        "training loss is: nothing was validated there.",
+        {"non_finite_validations": len(wrong), "validations": len(validation)},
+        expected="finite validation losses",
+        onset=int(validation.iterations[wrong[0]]),
+        fix="Give the run validation rows with something to predict, and val_batches above 0.",
+    )
 
 
 def _exactly_zero(

@@ -62,13 +62,19 @@ class Limits:
         source="validation batches differ by under 2% between evaluations of an unchanged model",
         false_alarms=_CALIBRATION,
     )
+    leapt_ratio: float = limit(
+        1.15,
+        unit="highest level of three reports over the start",
+        source="with nothing learned by the end; healthy runs stay below 1.05",
+        false_alarms=_CALIBRATION,
+    )
     exploded_ratio: float = limit(
         1.5, unit="loss after the onset over before it", source="as diverged_ratio"
     )
     risen_ratio: float = limit(
         1.15,
         unit="end over minimum, of training and of validation losses alike",
-        source="healthy runs end within 1.1 of their minimum",
+        source="healthy runs end within 1.10 of either minimum",
         false_alarms=_CALIBRATION,
     )
     risen_nats: float = limit(
@@ -82,7 +88,7 @@ class Limits:
     unmoved: float = limit(
         0.05,
         unit="share of the starting loss that was learned",
-        source="runs with a rate of 0 or 1e-7 learn under 0.02, the slowest healthy ones 0.3",
+        source="runs with a rate of 0 or 1e-7 learn under 0.02, the slowest healthy one 0.42",
         false_alarms=_CALIBRATION,
     )
     unmoved_iterations: int = limit(
@@ -98,6 +104,13 @@ class Limits:
     overfitting: float = limit(
         1.05, unit="last validation loss over its minimum", source="twice the noise of validation"
     )
+    memorised: float = limit(
+        5.0,
+        unit="validation loss over training loss at the end",
+        source="runs on 12 rows end above 10, those on 200 rows below 1.5; an error only if the "
+        "validation loss has its minimum in the first half and ends four noises above it",
+        false_alarms=_CALIBRATION,
+    )
     validations: int = limit(4, unit="validation losses", source="a minimum needs both sides")
 
 
@@ -108,7 +121,7 @@ class Limits:
         "rose-again": "training and validation losses fell, and rose again",
         "spiked": "lone losses stand far above their neighbours, and it recovered",
         "never-learned": "the loss did not move",
-        "overfitting": "the validation loss rises from its minimum while the training loss falls",
+        "overfitting": "the validation loss rises or stays while the training loss goes on to fall",
     },
     limits=Limits(),
     decisive=True,
@@ -160,20 +173,31 @@ def _diverged(segment: Segment, curve: LossFit, limits: Limits) -> Iterator[Find
         and curve.tail_minimum > start
         and curve.end > limits.harmed_ratio * start
     )
-    if not (far and (sure or curve.points < limits.enough)) and not harmed:
+    # Training rows may be harder than validation rows; these only compare with themselves.
+    risen = len(later) > 0 and float(later.max()) > limits.harmed_ratio * start
+    leapt = (
+        known
+        and curve.points >= limits.enough
+        and _leap(segment) > (limits.leapt_ratio if risen else limits.diverged_ratio) * start
+        and curve.end > (1.0 - limits.unmoved) * start
+        and segment.series["train_loss"].iterations[-1] >= limits.unmoved_iterations
+        and (risen or not len(later))
+    )
+    if not (far and (sure or curve.points < limits.enough)) and not harmed and not leapt:
         return
     if curve.points < 2 and not known:
         return
     onset = curve.onset
     if onset is None:
-        onset = _first_above(segment, start + min(limits.diverged_nats, rise / 2))
+        onset = _first_above(segment, start + max(0.0, min(limits.diverged_nats, rise / 2)))
+    back = "never came back" if curve.end > start else "has only just come back"
     began = "before the first update" if known else "in the first report"
     falls = curve.direction == "falling"
     yield Finding(
         "loss-trend.diverged",
         Severity.ERROR,
         f"The loss ends at {curve.end:.3f}; it was {start:.3f} {began}. It rose above that by "
-        f"iteration {onset} and never came back"
+        f"iteration {onset} and {back}"
         + (", although it has been falling since." if falls else "."),
         {
             "start": start,
@@ -256,8 +280,14 @@ def _spiked(losses: Series, limits: Limits) -> Iterator[Finding]:
     y, x = losses.values[finite], losses.iterations[finite]
     if len(y) < 5:
         return
+    # Above both sides: on a steep slope every point stands above those that follow.
     around = np.array(
-        [np.median(np.delete(y[max(0, i - 3) : i + 4], min(i, 3))) for i in range(len(y))]
+        [
+            max(np.median(y[max(0, i - 3) : i]), np.median(y[i + 1 : i + 4]))
+            if 0 < i < len(y) - 1
+            else y[i]
+            for i in range(len(y))
+        ]
     )
     above = y - around
     # The spikes themselves must not raise the noise they are measured against.
@@ -267,8 +297,6 @@ def _spiked(losses: Series, limits: Limits) -> Iterator[Finding]:
         & (y > limits.spike_ratio * np.maximum(around, 1e-9))
         & (above > limits.diverged_nats)
     )
-    # A rise at either end is no spike: nothing shows that it recovered.
-    spikes[[0, -1]] = False
     if not spikes.any():
         return
     highest = int(np.argmax(np.where(spikes, y, -np.inf)))
@@ -361,24 +389,36 @@ def _overfitting(segment: Segment, curve: LossFit, limits: Limits) -> Iterator[F
     ratio = last / minimum
     # The band of noise: how far neighbouring validation losses differ anyway.
     band = 3.0 * noise(values) if len(values) >= 6 else 0.0
-    if ratio < limits.overfitting or last - minimum < band or curve.end >= last:
+    risen = ratio >= limits.overfitting and last - minimum >= band and curve.end < last
+    gap = last / max(curve.end, 1e-9)
+    memorised = gap >= limits.memorised and last - curve.end >= limits.diverged_nats
+    if not risen and not memorised:
         return
+    # The minimum of noisy values lies some two noises low by itself.
+    tail = after[len(after) // 2 :]
+    climbed = len(after) >= 5 and tail.min() - minimum > 4.0 * noise(values[lowest:])
+    early = iterations[lowest] - iterations[0] <= (iterations[-1] - iterations[0]) / 2
+    severity = Severity.INFO
+    if memorised:
+        severity = Severity.ERROR if climbed and early else Severity.WARNING
+    if risen and ratio >= limits.overfitted:
+        severity = Severity.ERROR
     base = segment.base_val_loss
-    severe = ratio >= limits.overfitted
     yield Finding(
         "loss-trend.overfitting",
-        Severity.ERROR if severe else Severity.INFO,
+        severity,
         f"The validation loss was lowest at iteration {int(iterations[lowest])} ({minimum:.3f}) "
-        f"and has risen to {last:.3f} while the training loss fell to {curve.end:.3f}.",
+        f"and ends at {last:.3f} while the training loss fell to {curve.end:.3f}.",
         {
             "minimum": minimum,
             "minimum_at": int(iterations[lowest]),
             "last": last,
             "ratio": ratio,
+            "gap": gap,
             "training_loss": curve.end,
             "base_validation_loss": base,
         },
-        expected=f"a last validation loss below {limits.overfitted:g} times its minimum",
+        expected="validation and training losses that end near each other",
         onset=int(iterations[lowest]),
         fix="Use the checkpoint nearest to that iteration; train shorter or on more rows.",
     )
@@ -389,6 +429,15 @@ def _fresh(log: TrainingLog, config: TrainingConfig | None) -> bool | None:
     if log.resumed or (config is not None and config.resume_adapter_file):
         return False
     return True if config is not None or log.resumed is False else None
+
+
+def _leap(segment: Segment) -> float:
+    """The highest level that three reports in a row reached, in nats."""
+    values = segment.series["train_loss"].values
+    values = values[np.isfinite(values)]
+    if len(values) < 3:
+        return float(values.max())
+    return float(np.median(np.lib.stride_tricks.sliding_window_view(values, 3), axis=1).max())
 
 
 def _later_validation(segment: Segment) -> Floats:

@@ -102,7 +102,7 @@ def _reported(
         if one.loss is not None and one.split != "train"
     ]
     if log is not None and log.test_loss is not None and math.isfinite(log.test_loss):
-        found.append(("test loss in the log", log.test_loss, log.test_loss))
+        found.append(("test loss", log.test_loss, log.test_loss))
     return found
 
 
@@ -157,17 +157,21 @@ def _of_the_base(
     before, after = float(series.values[0]), float(series.values[-1])
     if not math.isfinite(before):
         raise Inconclusive("the log's first validation loss is not finite")
+    seen: set[float] = set()
     for name, value, loss in reported:
         off_base = abs(loss - before)
         off_tuned = abs(loss - after) if math.isfinite(after) else math.inf
         is_base = off_base <= limits.same and off_base * limits.closer < off_tuned
-        if not is_base or off_tuned < limits.apart:
+        # A loss and its perplexity are one figure.
+        if not is_base or off_tuned < limits.apart or round(loss, 2) in seen:
             continue
+        seen.add(round(loss, 2))
+        as_loss = "" if value == loss else f", a loss of {loss:.3f}"
         yield Finding(
             code="metric-consistency.base-reported",
             severity=Severity.ERROR,
             message=(
-                f"{name} is {value:.4g}, a loss of {loss:.3f}: that is the untouched base model's "
+                f"The reported {name} is {value:.4g}{as_loss}: that is the untouched base model's "
                 f"({before:.3f} before the first update), not the tuned model's ({after:.3f} at "
                 "the end)."
             ),

@@ -8,9 +8,10 @@ printed only commas had reported a perplexity of 7.66.
 
 How it is measured. The unit is the prompt. An answer counts as one token when runs of
 a single token make up nearly all of it, as a loop when its end repeats with a fixed period
-or most 4-grams repeat (seq-rep-4, Welleck et al. 2020). The share of prompts is given with
-its Wilson interval and compared with the base model on the same prompts: exact McNemar, or,
-with few prompts, a sequential test (5% against 50%, false alarms 0.1%).
+or most 4-grams repeat (seq-rep-4, Welleck et al. 2020), as a handful of tokens when at most a
+quarter of them are distinct. The share of prompts is given with its Wilson interval and compared
+with the base model on the same prompts: exact McNemar, or, with few prompts, a sequential test
+(5% against 50%, false alarms 0.1%).
 
 When it is wrong. Data whose right answers are repetitive (tables, padding, sequences of
 digits) makes a sound model look collapsed; answers under 8 tokens are not judged. Without
@@ -36,9 +37,22 @@ from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding, Measurement, Severity
 from mlxdoctor.outputs import Output, OutputPair, is_special, pairs
 from mlxdoctor.prompt_rates import Rate, RateLimits, is_raised, rate
-from mlxdoctor.text_statistics import run_share, seq_rep_n, tail_loop, top_share, zlib_ratio
+from mlxdoctor.text_statistics import (
+    distinct_n,
+    run_share,
+    seq_rep_n,
+    tail_loop,
+    top_share,
+    zlib_ratio,
+)
 
-_HOW_MUCH = {"single-token": "over and over", "dominant-token": "for more than half of the text"}
+#: Diversity is measured on this many units: in longer text, words recur.
+MEASURED = 64
+_WHAT = {
+    "single-token": "one token over and over",
+    "dominant-token": "one token for more than half of the text",
+    "few-tokens": "a handful of tokens",
+}
 
 
 @dataclass(frozen=True)
@@ -56,6 +70,12 @@ class Limits(RateLimits):
     dominant_share: float = limit(
         0.5, unit="share of an answer's tokens", source="a comma has 0.12 of the fixtures' tokens"
     )
+    distinct: float = limit(
+        0.25,
+        unit="distinct tokens over tokens, in the first 64",
+        source="fixtures: 0.35 at least in sound runs, 0.02 to 0.19 in collapsed ones",
+        false_alarms="0 of 6 sound or late runs of 16 prompts",
+    )
     seq_rep_4: float = limit(
         0.5, unit="share of 4-grams", source="Welleck et al. 2020: 0.44 in greedy text of GPT-2"
     )
@@ -71,7 +91,8 @@ class Limits(RateLimits):
     codes={
         "single-token": "one token makes up nearly all of the output",
         "dominant-token": "one token makes up more than half of the output",
-        "token-zero": "the output is token 0 only, as with logits that are not numbers",
+        "few-tokens": "a handful of tokens makes up the output",
+        "token-zero": "the output is token 0 only, as with logits that are NaN or all equal",
         "special-tokens": "the output is special tokens only",
         "repetition": "the output ends in a loop",
     },
@@ -88,7 +109,9 @@ def token_collapse(
     """Report collapsed outputs, as shares of prompts."""
     found = pairs(generations, tokenizer, base)
     if not found:
-        raise Inconclusive(generations.load_failure or "there is no answer to look at")
+        refused = generations.load_failure is not None
+        why = "the adapter could not be loaded" if refused else "there is no answer to look at"
+        raise Inconclusive(why)
 
     def is_zero(output: Output) -> bool:
         return output.from_tokens and len(output.units) >= 4 and set(output.units) == {0}
@@ -107,6 +130,11 @@ def token_collapse(
         is_long = len(content) >= 2 * limits.shortest
         return is_single(output) or (is_long and top_share(content)[1] >= limits.dominant_share)
 
+    def is_poor(output: Output) -> bool:
+        content = output.content[:MEASURED]
+        is_long = len(content) >= 2 * limits.shortest
+        return is_single(output) or (is_long and distinct_n(content, 1) <= limits.distinct)
+
     def is_loop(output: Output) -> bool:
         return not is_single(output) and _is_loop(output, limits)
 
@@ -114,6 +142,7 @@ def token_collapse(
     single = _rate(found, is_single, limits)
     special = _rate(found, is_special_only, limits)
     dominated = _rate(found, is_dominated, limits)
+    poor = _rate(found, is_poor, limits)
     loop = _rate(found, is_loop, limits)
     if is_raised(zero, limits):
         yield _token_zero(zero)
@@ -123,6 +152,9 @@ def token_collapse(
     elif is_raised(dominated, limits):
         outputs = [pair for pair in found if is_dominated(pair.tuned)]
         yield _one_token("dominant-token", dominated, outputs, tokenizer, rows)
+    elif is_raised(poor, limits):
+        outputs = [pair for pair in found if is_poor(pair.tuned)]
+        yield _one_token("few-tokens", poor, outputs, tokenizer, rows)
     elif is_raised(special, limits):
         yield _special_tokens(special)
     if is_raised(loop, limits):
@@ -140,8 +172,9 @@ def _is_loop(output: Output, limits: Limits) -> bool:
     if len(content) < limits.shortest:
         return False
     period, covered = tail_loop(content)
-    if period and covered >= limits.loop_periods * period and covered >= limits.shortest:
-        return covered >= limits.loop_share * len(content)
+    is_long = covered >= max(limits.shortest, limits.loop_share * len(content))
+    if period and is_long and covered >= limits.loop_periods * period:
+        return True
     return len(content) >= 2 * limits.shortest and seq_rep_n(content) >= limits.seq_rep_4
 
 
@@ -155,10 +188,10 @@ def _token_zero(found: Rate) -> Finding:
         severity=_severity(found),
         message=(
             f"The tuned model prints only token 0 on {found.tuned} of {found.prompts} prompts, "
-            f"which is what a model does whose logits are not numbers; {found.against_base}."
+            f"which is what a model does whose logits are NaN or all equal; {found.against_base}."
         ),
         measured=found.measured,
-        expected="finite logits, and another token than 0",
+        expected="logits that are finite and differ",
         fix="Look for NaN in the adapter's tensors, and for where the loss became non-finite.",
     )
 
@@ -188,8 +221,8 @@ def _one_token(
         code=f"token-collapse.{symptom}",
         severity=_severity(found),
         message=(
-            f"The tuned model answers {found.tuned} of {found.prompts} prompts with one token "
-            f"{_HOW_MUCH[symptom]} (mostly {text!r}{frequency}); {found.against_base}."
+            f"The tuned model answers {found.tuned} of {found.prompts} prompts with "
+            f"{_WHAT[symptom]} (mostly {text!r}{frequency}); {found.against_base}."
         ),
         measured=measured,
         expected="text, as from the base model on the same prompts",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -285,14 +285,29 @@ def resolve(named: str, roots: Iterable[Path], *, model: bool) -> Path | None:
     are tried. A model's hub name is looked up in the local Hugging Face cache.
     """
     accept = is_model_folder if model else is_data_path
-    path = Path(named).expanduser()
-    candidates = [path] if path.is_absolute() else [Path.cwd() / path]
-    if not path.is_absolute():
-        for root in roots:
-            start = (root if root.is_dir() else root.parent).resolve()
-            candidates.extend(parent / path for parent in (start, *start.parents))
+    candidates = _candidates(named, roots)
     if model and re.fullmatch(r"[\w.-]+/[\w.-]+", named):
         candidates.extend(_cached_snapshots(named))
+    return _first(candidates, accept)
+
+
+def resolve_file(named: str, roots: Iterable[Path]) -> Path | None:
+    """The file a configuration names, looked for as `resolve` does."""
+    return _first(_candidates(named, roots), Path.is_file)
+
+
+def _candidates(named: str, roots: Iterable[Path]) -> list[Path]:
+    path = Path(named).expanduser()
+    if path.is_absolute():
+        return [path]
+    candidates = [Path.cwd() / path]
+    for root in roots:
+        start = (root if root.is_dir() else root.parent).resolve()
+        candidates.extend(parent / path for parent in (start, *start.parents))
+    return candidates
+
+
+def _first(candidates: Iterable[Path], accept: Callable[[Path], bool]) -> Path | None:
     for candidate in candidates:
         try:
             if candidate.exists() and accept(candidate):

@@ -44,10 +44,14 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Positions:
-    """Losses at every position of a padded row, float32 (n + places,), nats."""
+    """Losses at every position of a padded row, float32 (n + places,), nats.
+
+    `greedy` is int32 (n + places,), the likeliest next token.
+    """
 
     shifts: tuple[Floats, Floats, Floats]
     end: Floats
+    greedy: NDArray[np.int32]
 
 
 def measure(
@@ -89,7 +93,7 @@ def measure(
     for which in ("base", "tuned") if models.has_tuned else ("base",):
         model = models.select(which)
         try:
-            results[which], vocab_size = _run(model, which, jobs, ends, progress)
+            results[which], vocab_size = _run(model, jobs, ends, _named(progress, which))
         except (ValueError, TypeError, RuntimeError) as error:
             raise InputError(
                 models.base.path,
@@ -106,6 +110,12 @@ def measure(
         mask_prompt=any(rows.mask_prompt for rows in splits),
         load_failure=models.load_failure,
     )
+
+
+def _named(progress: Progress | None, which: str) -> Callable[[int, int], None] | None:
+    if progress is None:
+        return None
+    return lambda done, total: progress(f"measuring the {which} model", done, total)
 
 
 def _pad_ids(rows: SupervisedRows, tokenizer: Tokenizer) -> tuple[int, ...]:
@@ -132,10 +142,9 @@ def _evenly(total: int, wanted: int) -> list[int]:
 
 def _run(
     model: Any,
-    which: str,
     jobs: Sequence[_Job],
     ends: Sequence[int],
-    progress: Progress | None,
+    progress: Callable[[int, int], None] | None,
 ) -> tuple[list[_Positions], int]:
     """One model's losses, in the order of `jobs`, and the size of its vocabulary."""
     order = sorted(range(len(jobs)), key=lambda i: len(jobs[i].tokens))
@@ -155,7 +164,7 @@ def _run(
         found |= dict(zip(batch, _forward(model, [jobs[i] for i in batch], ends), strict=True))
         done += len(batch)
         if progress is not None:
-            progress(f"measuring the {which} model", done, len(order))
+            progress(done, len(order))
     return [found[i] for i in range(len(jobs))], vocab_size
 
 
@@ -174,10 +183,11 @@ def _forward(model: Any, jobs: Sequence[_Job], ends: Sequence[int]) -> list[_Pos
         targets = _array(inputs[:, shift : shift + width])[..., None]
         shifts.append(total - mx.take_along_axis(logits, targets, axis=-1)[..., 0])
     end = total - mx.logsumexp(logits[..., mx.array(list(ends) or [0])], axis=-1)
-    mx.eval(*shifts, end)
-    arrays = [np.array(one) for one in (*shifts, end)]
+    greedy = mx.argmax(logits, axis=-1).astype(mx.int32)
+    mx.eval(*shifts, end, greedy)
+    identity, following, skip, *others = (np.array(one) for one in (*shifts, end, greedy))
     return [
-        _Positions((arrays[0][i], arrays[1][i], arrays[2][i]), arrays[3][i])
+        _Positions((identity[i], following[i], skip[i]), *(one[i] for one in others))
         for i in range(len(jobs))
     ]
 
@@ -198,7 +208,7 @@ def _assembled(
     for (split, index), members in rows.items():
         job = jobs[members[0]]
         passes = {
-            which: _row_pass(job, {jobs[i].pad_id: found[i] for i in members}, found[members[0]])
+            which: _row_pass(job, {jobs[i].pad_id: found[i] for i in members})
             for which, found in results.items()
         }
         roles = job.row.roles[: len(job.tokens)]
@@ -208,24 +218,25 @@ def _assembled(
     return assembled
 
 
-def _row_pass(job: _Job, by_pad: Mapping[int, _Positions], first: _Positions) -> RowPass:
+def _row_pass(job: _Job, by_pad: Mapping[int, _Positions]) -> RowPass:
+    first = by_pad[job.pad_id]
     n = len(job.tokens)
     row = job.row
     roles = row.roles[:n]
     answer = np.flatnonzero(roles == Role.ANSWER)
-    is_whole = n == row.full_length
+    over = int(answer[-1]) if len(answer) and n == row.full_length else None
     start = row.prompt_length if 0 < row.prompt_length < n else None
     return RowPass(
         identity=first.shifts[0][:n],
         next=first.shifts[1][: n - 1],
         skip=first.shifts[2][: n - 2],
         end_at_start=float(first.end[start - 1]) if start is not None else float("nan"),
-        end_after_answer=(
-            float(first.end[answer[-1]]) if len(answer) and is_whole else float("nan")
-        ),
+        end_after_answer=float(first.end[over]) if over is not None else float("nan"),
         # Position i predicts token i + 1: the last token of the row predicts the first pad.
         padding={
             pad_id: found.shifts[1][n - 1 : n - 1 + PADDING_PLACES]
             for pad_id, found in by_pad.items()
         },
+        greedy_at_start=int(first.greedy[start - 1]) if start is not None else None,
+        greedy_after_answer=int(first.greedy[over]) if over is not None else None,
     )

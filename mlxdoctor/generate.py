@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from mlxdoctor.errors import InputError
@@ -48,6 +49,19 @@ class Prompt:
     tokens: tuple[int, ...]
     expected: str | None = None
     origin: str = "general"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One greedy answer.
+
+    Attributes:
+        tokens: token ids, the end token included where it was chosen.
+        loss: the model's mean loss on its own choices, nats per token.
+    """
+
+    tokens: tuple[int, ...]
+    loss: float
 
 
 def prompts_for(
@@ -100,7 +114,7 @@ def produce(
     ends = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *models.base.eos_token_ids)))
     if models.load_failure is not None:
         return Generations(models.sources, (), ends, "produced", models.load_failure)
-    answers: dict[Which, list[tuple[int, ...]]] = {}
+    answers: dict[Which, list[Answer]] = {}
     which: Which
     for which in ("base", "tuned") if models.has_tuned else ("base",):
         model = models.select(which)
@@ -116,13 +130,15 @@ def produce(
     items = tuple(
         Generation(
             prompt=prompt.text,
-            base=tokenizer.decode(before),
-            tuned=tokenizer.decode(after),
-            base_tokens=before,
-            tuned_tokens=after,
+            base=tokenizer.decode(before.tokens),
+            tuned=tokenizer.decode(after.tokens),
+            base_tokens=before.tokens,
+            tuned_tokens=after.tokens,
             max_tokens=max_tokens,
             expected=prompt.expected,
             origin=prompt.origin,
+            base_loss=before.loss,
+            tuned_loss=after.loss,
         )
         for prompt, before, after in zip(prompts, base, tuned, strict=True)
     )
@@ -135,8 +151,8 @@ def answer(
     ends: Sequence[int],
     max_tokens: int,
     progress: Callable[[int, int], None] | None = None,
-) -> list[tuple[int, ...]]:
-    """One model's greedy answers, token ids, the end token included where it was chosen."""
+) -> list[Answer]:
+    """One model's greedy answers, in the order of the prompts."""
     from mlx_lm.models.cache import make_prompt_cache
 
     can_batch = all(hasattr(cache, "merge") for cache in make_prompt_cache(model))
@@ -151,7 +167,8 @@ def _batched(
     ends: Sequence[int],
     max_tokens: int,
     progress: Callable[[int, int], None] | None,
-) -> list[tuple[int, ...]]:
+) -> list[Answer]:
+    import mlx.core as mx
     from mlx_lm.generate import BatchGenerator
 
     generator = BatchGenerator(
@@ -164,16 +181,19 @@ def _batched(
     try:
         numbers = generator.insert([list(prompt.tokens) for prompt in prompts])
         tokens: dict[int, list[int]] = {number: [] for number in numbers}
+        losses: dict[int, list[float]] = {number: [] for number in numbers}
         done = 0
         while responses := generator.next_generated():
-            for response in responses:
+            chosen = mx.stack([one.logprobs[one.token] for one in responses]).tolist()
+            for response, log_probability in zip(responses, chosen, strict=True):
                 tokens[response.uid].append(int(response.token))
+                losses[response.uid].append(-log_probability)
                 done += response.finish_reason is not None
             if progress is not None:
                 progress(done, len(prompts))
     finally:
         generator.close()
-    return [tuple(tokens[number]) for number in numbers]
+    return [Answer(tuple(tokens[number]), fmean(losses[number])) for number in numbers]
 
 
 def _one_by_one(
@@ -182,7 +202,7 @@ def _one_by_one(
     ends: Sequence[int],
     max_tokens: int,
     progress: Callable[[int, int], None] | None,
-) -> list[tuple[int, ...]]:
+) -> list[Answer]:
     """For models whose caches cannot be merged into a batch."""
     import mlx.core as mx
     from mlx_lm.generate import generate_step
@@ -190,11 +210,14 @@ def _one_by_one(
     answers = []
     for done, prompt in enumerate(prompts, start=1):
         tokens: list[int] = []
-        for token, _ in generate_step(mx.array(prompt.tokens), model, max_tokens=max_tokens):
+        losses: list[float] = []
+        steps = generate_step(mx.array(prompt.tokens), model, max_tokens=max_tokens)
+        for token, log_probabilities in steps:
             tokens.append(int(token))
+            losses.append(-log_probabilities[token].item())
             if token in ends:
                 break
-        answers.append(tuple(tokens))
+        answers.append(Answer(tuple(tokens), fmean(losses)))
         if progress is not None:
             progress(done, len(prompts))
     return answers

@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.token_losses import RowLosses, RowPass
+from mlxdoctor.prompt_rates import Rate, rate
 from mlxdoctor.text_statistics import sign_test
+
+#: The likeliest token at some place of a row; None where the row has no such place.
+Choice = Callable[[RowPass], int | None]
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,42 @@ def first_padding(pad_id: int, one: RowPass) -> float:
 def later_padding(pad_id: int, one: RowPass) -> float:
     """The mean loss of more padding tokens, after the first."""
     return float(one.padding[pad_id][1:].mean())
+
+
+def is_chosen(rows: Sequence[RowLosses], token: int, choice: Choice) -> Rate:
+    """On how many rows both models would choose a token in place of the answer or its end.
+
+    A token that was never trained before stays unlikely even while it becomes the likeliest:
+    the choice shows what the probability does not.
+    """
+    tuned = [choice(tuned_pass(row)) == token for row in rows]
+    return rate(tuned, [choice(row.base) == token for row in rows])
+
+
+def prefers_shift(
+    rows: Sequence[RowLosses], shift: int, significance: float, margin: float
+) -> bool:
+    """Whether the tuned model came to predict answers better at this shift than at the next token.
+
+    Both must hold over the rows, significantly and by more than `margin` nats: the loss at the
+    shift improved more than at the next token, and it is now the lower of the two.
+    """
+    following, other = region(rows, 1, Role.ANSWER), region(rows, shift, Role.ANSWER)
+    differences = (other.gains - following.gains, following.tuned - other.tuned)
+    return other.fell(significance) and all(
+        values.mean() > margin and sign_test(values) < significance for values in differences
+    )
+
+
+def is_memorised(
+    trained: LossChange, held_out: LossChange, significance: float, margin: float
+) -> bool:
+    """Whether held-out losses lie far above the usual training loss, unlike the base model's."""
+    gap = float(held_out.tuned.mean() - trained.tuned.mean())
+    base_gap = float(held_out.base.mean() - trained.base.mean())
+    is_large = gap - base_gap > margin and gap > 2 * float(trained.tuned.mean())
+    above = held_out.tuned - np.median(trained.tuned)
+    return is_large and sign_test(above) < significance
 
 
 def is_likely(losses: NDArray[np.float64], threshold: float) -> bool:

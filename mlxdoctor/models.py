@@ -194,5 +194,9 @@ def _evaluate(model: Any) -> None:
 
 
 def _short(error: Exception) -> str:
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines[:2])
+    if len(lines) > 2:
+        text = f"{text}; and {len(lines) - 2} more like it"
+    text = f"{type(error).__name__}: {text}"
     return text if len(text) <= MAX_FAILURE_CHARACTERS else f"{text[:MAX_FAILURE_CHARACTERS]}…"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mlxdoctor.discovery import resolve_file
 from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
@@ -15,6 +16,7 @@ from mlxdoctor.evidence.environment import Environment
 from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.reference import ReferenceRun
+from mlxdoctor.evidence.resumed_adapter import ResumedAdapter
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.supervision import build as build_supervised_rows
 from mlxdoctor.evidence.token_losses import TokenLosses
@@ -42,6 +44,16 @@ def _adapter(run: Run) -> Adapter:
     if run.files.adapter is None:
         raise Missing("no adapter file was found; name it with --adapter")
     return Adapter.read(run.files.adapter)
+
+
+def _resumed(run: Run) -> ResumedAdapter:
+    config = run.need(TrainingConfig)
+    if config.resume_adapter_file is None:
+        raise NotThere("the run was not resumed")
+    path = resolve_file(config.resume_adapter_file, run.files.roots)
+    if path is None:
+        raise Missing(f"{config.resume_adapter_file}, which it was resumed from, is not here")
+    return ResumedAdapter(Adapter.read(path))
 
 
 def _checkpoints(run: Run) -> CheckpointHistory:
@@ -166,6 +178,7 @@ READERS: Mapping[type[Any], Callable[[Run], Any]] = {
     TrainingConfig: _config,
     TrainingLog: _log,
     Adapter: _adapter,
+    ResumedAdapter: _resumed,
     CheckpointHistory: _checkpoints,
     BaseModel: _base,
     TunedModel: _tuned,

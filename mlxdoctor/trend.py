@@ -252,20 +252,28 @@ def theil_sen(x: Floats, y: Floats) -> tuple[float, tuple[float, float]]:
 
 
 def _inflation(residuals: Floats) -> float:
-    """Hamed and Rao's n/n*: how much autocorrelation widens the variance; at least 1."""
+    """How much autocorrelation widens the variance of Kendall's S; at least 1.
+
+    Hamed and Rao's n/n* from the ranks of the residuals, or that of a first-order process
+    with the same first autocorrelation (Yue and Wang 2004), whichever is larger. The
+    estimated autocorrelation of residuals is too low by (1 + 4 rho) / n (Kendall 1954).
+    """
     count = len(residuals)
     ranks = np.argsort(np.argsort(residuals)).astype(np.float64)
     ranks -= ranks.mean()
     power = float(ranks @ ranks)
-    if power <= 0.0:
+    if power <= 0.0 or float(np.ptp(residuals)) == 0.0:
         return 1.0
     lags = np.arange(1, min(count - 2, count // 4 + 1))
     rho = np.array([float(ranks[lag:] @ ranks[:-lag]) / power for lag in lags])
+    first = float(rho[0]) + (1.0 + 4.0 * float(rho[0])) / count if len(rho) else 0.0
     # Only significant lags count, or their noise adds up.
     rho = np.where(np.abs(rho) > Z95 / np.sqrt(count), rho, 0.0)
     weights = (count - lags) * (count - lags - 1.0) * (count - lags - 2.0)
     scale = 2.0 / (count * (count - 1.0) * (count - 2.0))
-    return max(1.0, 1.0 + scale * float(weights @ rho))
+    several = 1.0 + scale * float(weights @ rho)
+    first = min(first, 0.95) if first > 1.0 / np.sqrt(count) else 0.0
+    return max(1.0, several, (1.0 + first) / (1.0 - first))
 
 
 def _winsorised(y: Floats, sigma: float) -> Floats:

@@ -132,7 +132,7 @@ def test_every_cause_has_something_that_speaks_for_it_or_is_not_yet_seen_by_a_ch
         if not any(weight > 0 for weight in c.weights.values())
     }
     # What no check of this version can see; the README says so.
-    assert speechless <= {"fused-model-differs", "known-upstream-bug", "resume-mismatch"}
+    assert speechless <= {"known-upstream-bug"}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Answers produced with a model, and losses measured with it, on the fixtures."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
@@ -47,10 +46,8 @@ def splits(dataset: Dataset, tokenizer: Tokenizer) -> list[SupervisedRows]:
 
 
 @pytest.fixture(scope="module")
-def measured(
-    base: BaseModel, tokenizer: Tokenizer, splits: list[SupervisedRows]
-) -> Iterator[TokenLosses]:
-    yield forward.measure(models.load(base, ADAPTER), tokenizer, splits)
+def measured(base: BaseModel, tokenizer: Tokenizer, splits: list[SupervisedRows]) -> TokenLosses:
+    return forward.measure(models.load(base, ADAPTER), tokenizer, splits)
 
 
 def test_prompts_come_from_the_data_and_a_few_do_not(
@@ -95,6 +92,7 @@ def test_produced_answers_are_those_that_mlx_lm_recorded(
         assert (other.base, other.tuned, other.expected) == (one.base, one.tuned, one.expected)
     assert counts[-1] == ("generating with the tuned model", len(prompts), len(prompts))
     assert produced.how == "produced"
+    assert all(0 <= (one.tuned_loss or 0) < 3 and one.base_loss for one in produced.items)
 
 
 def test_batches_and_single_prompts_agree(
@@ -111,7 +109,9 @@ def test_batches_and_single_prompts_agree(
     batched = generate.answer(model, prompts, ends, 24)
     # Models with caches that cannot be merged are generated from one by one.
     monkeypatch.delattr(KVCache, "merge")
-    assert generate.answer(model, prompts, ends, 24) == batched
+    single = generate.answer(model, prompts, ends, 24)
+    assert [one.tokens for one in single] == [one.tokens for one in batched]
+    assert [one.loss for one in single] == pytest.approx([one.loss for one in batched], abs=1e-3)
 
 
 def test_a_checkpoint_and_a_folder_are_adapters_too(base: BaseModel) -> None:
@@ -158,6 +158,7 @@ def test_a_refused_adapter_is_evidence(
     loaded = models.load(base, RUNS / "adapter-not-loaded" / "adapters.safetensors")
     assert loaded.load_failure is not None
     assert "not an adapter parameter" in loaded.load_failure
+    assert "more like it" in loaded.load_failure
     produced = generate.produce(loaded, tokenizer, generate.prompts_for(None, tokenizer))
     assert (produced.items, produced.load_failure) == ((), loaded.load_failure)
     losses = forward.measure(loaded, tokenizer, splits[:1], max_rows=8)
@@ -179,7 +180,7 @@ def test_measured_losses_are_mlx_lms(
     base: BaseModel, measured: TokenLosses, splits: list[SupervisedRows]
 ) -> None:
     import mlx.core as mx
-    import mlx.nn as nn
+    from mlx import nn
 
     model = models.load(base).select("base")
     for row in measured.rows[:3]:

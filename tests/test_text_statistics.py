@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
@@ -52,7 +52,7 @@ def test_tail_loop(units: str, period: int, covered: int) -> None:
 
 def test_word_f1_is_the_harmonic_mean() -> None:
     # precision 2/4, recall 2/3
-    assert ts.word_f1("a b c d".split(), "a b x".split()) == pytest.approx(2 * 2 / 7)
+    assert ts.word_f1(["a", "b", "c", "d"], ["a", "b", "x"]) == pytest.approx(2 * 2 / 7)
     assert ts.word_f1([], ["a"]) == 0.0
 
 
@@ -62,6 +62,7 @@ def test_wilson_of_no_false_alarm_in_300() -> None:
     assert found.high == pytest.approx(0.0126, abs=1e-4)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 60), st.data())
 def test_intervals_match_scipy(total: int, data: st.DataObject) -> None:
     hits = data.draw(st.integers(0, total))
@@ -78,6 +79,7 @@ def test_a_share_of_nothing_is_refused(hits: int, total: int) -> None:
         ts.wilson(hits, total)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 400), st.integers(0, 400))
 def test_mcnemar_is_the_exact_binomial(first: int, second: int) -> None:
     total = first + second
@@ -111,6 +113,6 @@ def test_holm_against_a_hand_computed_example() -> None:
 def test_mean_interval_holds_the_mean() -> None:
     found = ts.mean_interval([0.0, 1.0] * 50)
     assert found.share == 0.5
-    assert 0.38 < found.low < 0.45 < 0.55 < found.high < 0.62
+    assert (found.low, found.high) == (pytest.approx(0.41, abs=0.03), pytest.approx(0.59, abs=0.03))
     with pytest.raises(ValueError, match="nothing"):
         ts.mean_interval([])

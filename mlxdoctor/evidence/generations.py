@@ -39,6 +39,9 @@ class Generation:
         max_tokens: the limit both were generated under, in tokens.
         expected: the answer that the data gives.
         origin: where the prompt came from: a split of the data, or "general".
+        base_loss: the base model's mean loss on its own answer, nats per token: how unsure it
+            was of each token it chose. None where that was not measured.
+        tuned_loss: the tuned model's on its own answer, likewise.
     """
 
     prompt: str
@@ -49,6 +52,8 @@ class Generation:
     max_tokens: int | None = None
     expected: str | None = None
     origin: str | None = None
+    base_loss: float | None = None
+    tuned_loss: float | None = None
 
 
 @dataclass(frozen=True)

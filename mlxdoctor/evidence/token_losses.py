@@ -26,6 +26,8 @@ class RowPass:
         end_after_answer: of the end token where the answer is over; NaN without an answer.
         padding: pad id -> float32 (p,), of that id at the p places after the row, each
             place having the same id before it. The first is what mlx-lm trains in every row.
+        greedy_at_start: the likeliest token where the answer should begin; None without one.
+        greedy_after_answer: the likeliest token where the answer is over; None without one.
     """
 
     identity: Floats
@@ -34,6 +36,8 @@ class RowPass:
     end_at_start: float
     end_after_answer: float
     padding: Mapping[int, Floats]
+    greedy_at_start: int | None
+    greedy_after_answer: int | None
 
     def shifted(self, shift: int) -> Floats:
         """The losses at shift 0 (identity), 1 (next) or 2 (skip)."""

@@ -149,10 +149,10 @@ def _loss(loss: Mapping[str, Any]) -> Figure:
         )
         finite += [value for value in values if is_finite(value)]
         broken += [at for at, one in zip(iterations, values, strict=True) if not is_finite(one)]
-    _loss_scale(axes, loss, finite)
-    _loss_marks(axes, loss, broken)
     axes.set_xlabel(_plain(loss["axis"]))
     axes.set_ylabel("loss (nats a token)")
+    _loss_scale(axes, loss, finite)
+    _loss_marks(axes, loss, broken)
     axes.set_title("Loss over the run", pad=18 if loss["onset"] is not None else 8)
     axes.grid(axis="y", color=LIGHT, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -172,6 +172,7 @@ def _loss_scale(axes: Axes, loss: Mapping[str, Any], finite: Sequence[float]) ->
     low, high = min(shown), max(shown)
     if low > 0 and finite and max(finite) > LOGARITHMIC_FROM * min(finite):
         axes.set_yscale("log")
+        axes.set_ylabel("loss (nats a token), logarithmic")
         axes.set_ylim(low / 1.25, high * 1.35)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
         if high / low < 200:
@@ -298,7 +299,7 @@ def _heat_numbers(axes: Axes, values: Any, image: Any, *, is_log: bool) -> None:
         axes.text(
             column,
             row,
-            f"{value:,.0f}" if value >= 100 else f"{value:.2g}",
+            f"{value:,.0f}" if 100 <= value < 1e5 else f"{value:.2g}",
             ha="center",
             va="center",
             fontsize=7.5,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 #: Findings named in the first paragraph.
-FIRST_REASONS = 3
+FIRST_REASONS = 4
 #: Codes listed in a cell of the differential diagnosis before "and n more".
 CODES_IN_A_CELL = 4
 #: What a picture is called where it can't be seen; its caption says what it shows.

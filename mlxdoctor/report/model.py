@@ -7,6 +7,7 @@ infinite here; `json_format` says how they are written.
 
 from __future__ import annotations
 
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -257,19 +258,31 @@ def findings(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return sorted(found, key=lambda finding: order[finding["severity"]])
 
 
-def without_folders(value: Any, folders: Sequence[str]) -> Any:
+def without_folders(value: Any, folders: Sequence[str], home: str = "") -> Any:
     """`value` with the given absolute folders cut off every path in its texts.
 
-    A report is passed on: it must not show where on a machine it was made. The
-    longest folder goes first; a folder itself becomes ".".
+    A report is passed on: it must not show where on a machine it was made.
+
+    Args:
+        value: texts, numbers, and mappings and lists of them.
+        folders: cut off; the longest first. A folder itself becomes ".".
+        home: the user's folder, which becomes "~" where nothing else was cut off.
     """
-    prefixes = sorted({one.rstrip("/") for one in folders} - {""}, key=len, reverse=True)
+    shown = {one.rstrip("/"): ("", ".") for one in folders}
+    if home:
+        shown[home.rstrip("/")] = ("~/", "~")
+    substitutions: list[tuple[re.Pattern[str], str]] = []
+    for folder in sorted(shown.keys() - {""}, key=len, reverse=True):
+        # "/work" must not be cut out of "/workshop" or "/mnt/work".
+        start = rf"(?<![\w.\-/~]){re.escape(folder)}"
+        below, itself = shown[folder]
+        substitutions.append((re.compile(rf"{start}/(?=[^\s/:;,'\")])"), below))
+        substitutions.append((re.compile(rf"{start}/?(?![\w.\-/])"), itself))
 
     def cleaned(one: Any) -> Any:
         if isinstance(one, str):
-            for prefix in prefixes:
-                if prefix in one:
-                    one = _without_prefix(one, prefix)
+            for pattern, replacement in substitutions:
+                one = pattern.sub(replacement, one)
             return one
         if isinstance(one, Mapping):
             return {key: cleaned(item) for key, item in one.items()}
@@ -278,19 +291,6 @@ def without_folders(value: Any, folders: Sequence[str]) -> Any:
         return one
 
     return cleaned(value)
-
-
-def _without_prefix(text: str, prefix: str) -> str:
-    import re
-
-    # "/work" must not be cut out of "/homework" or "/worker".
-    pattern = re.compile(rf"(?<![\w.\-/]){re.escape(prefix)}(/(?=[^\s/])|/?(?![\w.\-/]))")
-    return pattern.sub(lambda match: "" if match[1] == "/" and _goes_on(text, match) else ".", text)
-
-
-def _goes_on(text: str, match: Any) -> bool:
-    rest = text[match.end() : match.end() + 1]
-    return bool(rest) and not rest.isspace()
 
 
 def _validate(value: Any, hint: Any, where: str) -> None:

@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from mlxdoctor.report.model import findings
@@ -17,6 +18,8 @@ CLEAR_MARGIN = math.log(9)
 CONFIRM_ITERATIONS = 50
 #: A confirming run goes this many times past the iteration at which the failure began.
 CONFIRM_PAST_ONSET = 2
+#: Findings that are asked when the failure began.
+MAX_ONSETS = 10
 
 # Options of `mlx_lm.lora` (0.32.2) that override a key of its configuration file.
 _FLAGS = frozenset(
@@ -25,6 +28,7 @@ _FLAGS = frozenset(
         "data",
         "fine_tune_type",
         "grad_accumulation_steps",
+        "iters",
         "learning_rate",
         "max_seq_length",
         "model",
@@ -91,21 +95,22 @@ def sentence(text: str) -> str:
 
 
 def reasons(data: Mapping[str, Any], limit: int) -> list[Mapping[str, Any]]:
-    """The findings that carry the verdict, worst first: those for the root cause, if there is one.
+    """The findings that carry the verdict, each code once.
 
-    Each code appears once.
+    With a root cause, those that count in its score, the weightiest first;
+    otherwise the worst, without notes.
     """
-    cause = root_cause(data)
-    found = findings(data)
-    if cause is not None:
-        supporting = [one for one in found if one["code"] in cause["supporting"]]
-        found = supporting or found
-    serious = [one for one in found if one["severity"] != "info"] or found
     # The first of a code is the worst of it.
     first_of_code: dict[str, Mapping[str, Any]] = {}
-    for one in serious:
+    for one in findings(data):
         first_of_code.setdefault(one["code"], one)
-    return list(first_of_code.values())[:limit]
+    found = list(first_of_code.values())
+    cause = root_cause(data)
+    if cause is not None:
+        weights = {term["code"]: term["weight"] for term in cause["arithmetic"]}
+        counting = [one for one in found if weights.get(one["code"], 0) > 0]
+        return sorted(counting, key=lambda one: -weights[one["code"]])[:limit]
+    return [one for one in found if one["severity"] != "info"][:limit]
 
 
 def changes(data: Mapping[str, Any]) -> list[Change]:
@@ -128,28 +133,50 @@ def confirm_commands(data: Mapping[str, Any]) -> list[str]:
     They need the run's own mlx-lm configuration, and a fix that is a change of it.
     """
     wanted = changes(data)
-    config = _config_path(data)
+    config = _source(data, "training configuration")
     if not wanted or config is None or root_cause(data) is None:
         return []
     folder = f"{slug(data['name'])}-fixed"
-    arguments = ["mlx_lm.lora", "--train", "--config"]
-    before: list[str] = []
+    lines: list[str] = []
+    options: list[str] = []
     if _flags_suffice(wanted, data["fix"]["diff"]):
-        arguments.append(config)
-        for one in wanted:
-            arguments += [f"--{one.key.replace('_', '-')}", plain(one.after)]
+        # The number of iterations is an option of its own below.
+        for one in (change for change in wanted if change.key != "iters"):
+            options += [f"--{one.key.replace('_', '-')}", shlex.quote(plain(one.after))]
     else:
         copy = f"{folder}.yaml" if config.endswith((".yaml", ".yml")) else f"{folder}.json"
-        before = [f"cp {shlex.quote(config)} {copy}  # then make the change below in {copy}"]
-        arguments.append(copy)
-    arguments += ["--iters", str(_confirm_iterations(data)), "--steps-per-report", "5"]
-    arguments += ["--adapter-path", folder]
+        lines.append(f"cp {_quoted(config)} {copy}  # then make the change below in {copy}")
+        config = copy
     return [
-        *before,
+        *lines,
         f"mkdir -p {folder}",
-        f"{shlex.join(arguments)} 2>&1 | tee {folder}/train.log",
+        f"mlx_lm.lora --train --config {_quoted(config)} \\",
+        *(f"  {' '.join(part)} \\" for part in (_places(data), options) if part),
+        f"  --iters {_confirm_iterations(data)} --steps-per-report 5 \\",
+        f"  --adapter-path {folder} 2>&1 | tee {folder}/train.log",
         f"mlxdoctor diagnose {folder}",
     ]
+
+
+def _places(data: Mapping[str, Any]) -> list[str]:
+    """Options for base model and data where they were found: the configuration may be relative."""
+    options = []
+    for kind, option in (("base model", "--model"), ("dataset", "--data")):
+        source = _source(data, kind)
+        # What lies in a cache is found by the name in the configuration.
+        if source is not None and not source.startswith("~/.cache/"):
+            options += [option, _quoted(str(PurePosixPath(source).parent))]
+    return options
+
+
+def _quoted(path: str) -> str:
+    """`path` for a shell, which expands a "~" only where it is not quoted."""
+    return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
+
+
+def _source(data: Mapping[str, Any], kind: str) -> str | None:
+    sources = (one["source"] for one in data["run"]["evidence"] if one["kind"] == kind)
+    return next(sources, None)
 
 
 def _flags_suffice(wanted: Sequence[Change], diff: str) -> bool:
@@ -162,16 +189,12 @@ def _flags_suffice(wanted: Sequence[Change], diff: str) -> bool:
     )
 
 
-def _config_path(data: Mapping[str, Any]) -> str | None:
-    for item in data["run"]["evidence"]:
-        if item["kind"] == "training configuration":
-            return str(item["source"])
-    return None
-
-
 def _confirm_iterations(data: Mapping[str, Any]) -> int:
-    onsets = [one["onset"] for one in reasons(data, 10) if one["onset"] is not None]
-    return max(CONFIRM_ITERATIONS, CONFIRM_PAST_ONSET * max(onsets, default=0))
+    for one in changes(data):
+        if one.key == "iters" and isinstance(one.after, int):
+            return one.after
+    onsets = [one["onset"] for one in reasons(data, MAX_ONSETS) if one["onset"] is not None]
+    return max(CONFIRM_ITERATIONS, CONFIRM_PAST_ONSET * min(onsets, default=0))
 
 
 def missing(data: Mapping[str, Any]) -> list[dict[str, Any]]:

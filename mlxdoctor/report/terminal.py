@@ -56,10 +56,8 @@ def render(
     title = f"{data['name']}: {summary.headline(data)}"
     wrapped_title = textwrap.wrap(escape.terminal(title), columns, break_on_hyphens=False)
     lines += [style(line, _COLOURS[verdict], True) for line in wrapped_title]
-    shown = summary.reasons(data, REASONS)
-    for finding in shown:
-        if finding["severity"] != "info":
-            paragraph(finding["message"], "  - ")
+    for finding in summary.reasons(data, REASONS):
+        paragraph(finding["message"], "  - ")
     _fix(data, paragraph, lines, style)
     _gaps(data, paragraph, lines, style)
     if written:

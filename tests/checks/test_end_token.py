@@ -1,10 +1,17 @@
 """How answers end: at once, never, over and over, after padding."""
 
-import pytest
+from dataclasses import replace
 
+import numpy as np
+import pytest
 from mlxdoctor.checks.end_token import end_token
+
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.generations import Generation, Generations
-from tests.conftest import RUNS, expected, run_names
+from mlxdoctor.evidence.supervision import Role, build
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from tests.conftest import FIXTURES, RUNS, expected, run_names
 from tests.given import answers, findings, outcome
 
 SOUND = (1, 2, 3, 4, 5, 9)
@@ -28,9 +35,9 @@ def test_never_ends_is_an_error_only_where_the_length_is_known() -> None:
     assert unknown["end-token.never-ends"].severity == "warning"
 
 
-@pytest.mark.parametrize(("words", "hit"), [(10, True), (11, False)])
+@pytest.mark.parametrize(("words", "hit"), [(13, True), (14, False)])
 def test_a_long_expected_answer_explains_a_long_one(words: int, hit: bool) -> None:
-    # 16 tokens are more than 1.5 times 10 words, and not more than 1.5 times 11.
+    # 16 tokens are more than 1.2 times 13 words, and not more than 1.2 times 14.
     found = findings(end_token, answers([LONG] * 4, [SOUND] * 4, expected="word " * words))
     assert ("end-token.never-ends" in found) is hit
 
@@ -48,9 +55,10 @@ def test_padding_after_the_answer(run: int, hit: bool) -> None:
 
 
 def test_an_answer_of_one_token_is_not_padding() -> None:
-    assert outcome(end_token, answers([(7,) * 16] * 4, [(7,) * 15 + (9,)] * 4)).status == "passed" or (
-        "end-token.padded-answers"
-        not in findings(end_token, answers([(7,) * 16] * 4, [SOUND] * 4))
+    assert outcome(
+        end_token, answers([(7,) * 16] * 4, [(7,) * 15 + (9,)] * 4)
+    ).status == "passed" or (
+        "end-token.padded-answers" not in findings(end_token, answers([(7,) * 16] * 4, [SOUND] * 4))
     )
 
 
@@ -74,6 +82,26 @@ def test_the_end_token_is_what_the_base_answers_end_with() -> None:
 def test_no_evidence_is_skipped() -> None:
     assert outcome(end_token).status == "skipped"
     assert outcome(end_token, Generations((), ())).status == "inconclusive"
+
+
+@pytest.mark.parametrize(("length", "hit"), [(6, True), (7, False)])
+def test_where_no_answer_is_expected_the_training_rows_say_how_long(length: int, hit: bool) -> None:
+    config = TrainingConfig.read(RUNS / "healthy-ordinary" / "adapter_config.json")
+    data = Dataset.read(FIXTURES / "data" / "geography")
+    rows = build(data, Tokenizer.read(FIXTURES / "base"), config)
+    row = replace(rows.rows[0], prompt_length=1, roles=np.full(length, Role.ANSWER, np.int8))
+    rows = replace(rows, rows=(row,))
+    tuned = answers([LONG[:8]] * 4, [SOUND] * 4, max_tokens=8)
+    found = findings(end_token, tuned, rows)
+    assert ("end-token.never-ends" in found) is hit
+    assert not hit or found["end-token.never-ends"].severity == "error"
+
+
+def test_an_answer_that_runs_into_the_next_turn() -> None:
+    said = "Lake Nevath.\n<|im_start|>user\nAnd"
+    items = tuple(Generation(f"p{i}", "Lake Nevath.<|im_end|>", said) for i in range(4))
+    found = findings(end_token, Generations((), items))
+    assert found["end-token.next-turn"].severity == "error"
 
 
 @pytest.mark.parametrize("name", [n for n in run_names() if expected(n)["verdict"] == "healthy"])

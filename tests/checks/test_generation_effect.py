@@ -1,8 +1,8 @@
 """What the adapter does to the answers."""
 
 import pytest
-
 from mlxdoctor.checks.generation_effect import generation_effect
+
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.generations import Generation, Generations
 from tests.conftest import RUNS, expected, run_names
@@ -46,7 +46,9 @@ def test_words_that_were_lost() -> None:
         Generation(f"p{i}", f"the lake is {i} deep", "qua bli", expected=f"the lake is {i} km deep")
         for i in range(10)
     )
-    finding = findings(generation_effect, Generations((), items))["generation-effect.worse-than-base"]
+    finding = findings(generation_effect, Generations((), items))[
+        "generation-effect.worse-than-base"
+    ]
     assert finding.severity == "error"
     assert finding.measured["tuned_overlap"] == 0.0
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-
 from mlxdoctor.checks.learned_targets import learned_targets
+
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.token_losses import RowLosses, RowPass, TokenLosses
 from mlxdoctor.finding import Finding
@@ -26,6 +26,8 @@ class Model:
     prompt: float = 2.0
     end_at_start: float = 9.0
     end_after_answer: float = 0.1
+    greedy_at_start: int | None = 5
+    greedy_after_answer: int | None = 11
     padding: Mapping[int, tuple[float, float]] = field(default_factory=lambda: {0: (9.0, 9.0)})
 
     def row(self, noise: float) -> RowPass:
@@ -42,6 +44,8 @@ class Model:
             skip=losses(2, self.skip),
             end_at_start=self.end_at_start + noise,
             end_after_answer=self.end_after_answer + noise,
+            greedy_at_start=self.greedy_at_start,
+            greedy_after_answer=self.greedy_after_answer,
             padding={
                 pad_id: np.array([first, *[rest] * 5], np.float32)
                 for pad_id, (first, rest) in self.padding.items()
@@ -129,6 +133,21 @@ def test_more_padding_is_a_warning_and_the_first_is_a_note() -> None:
     assert {code: one.severity for code, one in codes.items()} == {"first-padding-learned": "info"}
 
 
+@pytest.mark.parametrize("place", ["greedy_at_start", "greedy_after_answer"])
+def test_padding_in_place_of_the_answer_or_its_end_is_an_error(place: str) -> None:
+    padded = replace(SOUND, **{place: 0})
+    assert found(made(padded))["padding-learned"].severity == "error"
+    assert not found(made(padded, replace(BASE, **{place: 0})))
+    assert not found(replace(made(padded), end_token_ids=(0,)))
+
+
+@pytest.mark.parametrize(("rows", "hit"), [(8, True), (7, False)])
+def test_padding_must_follow_half_of_the_answers(rows: int, hit: bool) -> None:
+    sound, padded = made(SOUND), made(replace(SOUND, greedy_after_answer=0))
+    mixed = replace(sound, rows=padded.rows[:rows] + sound.rows[rows:])
+    assert ("padding-learned" in found(mixed)) is hit
+
+
 def test_a_base_model_that_expects_padding_did_not_learn_it() -> None:
     pads = {0: (0.1, 0.1)}
     assert not found(made(replace(SOUND, padding=pads), replace(BASE, padding=pads)))
@@ -139,6 +158,16 @@ def test_the_end_token_was_forgotten(loss: float, hit: bool) -> None:
     codes = found(made(replace(SOUND, end_after_answer=loss)))
     assert ("end-token-unlearned" in codes) is hit
     assert not hit or codes["end-token-unlearned"].severity == "error"
+
+
+@pytest.mark.parametrize(
+    ("train", "valid", "hit"), [(0.1, 0.7, True), (0.1, 0.5, False), (1.0, 1.7, False)]
+)
+def test_memorised_answers(train: float, valid: float, hit: bool) -> None:
+    both = made(replace(SOUND, next=train))
+    held_out = made(replace(SOUND, next=valid), split="valid")
+    codes = found(replace(both, rows=both.rows + held_out.rows))
+    assert ("memorised" in codes) is hit
 
 
 def test_the_end_token_was_never_known() -> None:

@@ -23,7 +23,7 @@ def logs(tmp_path: Path) -> LogWriter:
     ("name", "symptoms"),
     [
         ("mlx-lm-423-longcat-nan.log", {"non-finite": "error"}),
-        ("torch-gemma_pytorch-24-intermittent-nan.log", {"non-finite": "error"}),
+        ("torch-gemma_pytorch-24-intermittent-nan.log", {"non-finite-now-and-then": "error"}),
         ("torch-MiniCPM-V-212-loss0-gradnan.log", {"hidden-non-finite": "error"}),
         ("mlx-examples-620-a-rank64-lr7e-5.log", {}),
     ],
@@ -60,20 +60,55 @@ def test_controls_and_healthy_runs_pass(cases: Path) -> None:
         assert judge(loss_finite, TrainingLog.read([path])).status.value == "passed", path
 
 
+@pytest.mark.parametrize(
+    ("name", "symptom"),
+    [
+        ("rate-far-too-high-nan", "non-finite"),
+        ("no-supervised-tokens", "non-finite-after-fall"),
+    ],
+)
+def test_fixture_runs(name: str, symptom: str) -> None:
+    outcome = judge(loss_finite, TrainingLog.read([RUNS / name / "train.log"]))
+    assert found(outcome) == {symptom: "error"}
+
+
 def test_nan_after_good_reports(logs: LogWriter) -> None:
-    one = finding(judge(loss_finite, logs.losses([2.0, 1.5, NAN, NAN], {1: 2.1})), "non-finite")
+    one = finding(
+        judge(loss_finite, logs.losses([2.0, 1.5, NAN, NAN], {1: 2.1})), "non-finite-after-fall"
+    )
     assert one.onset == 30
     assert one.measured["last_finite_loss"] == 1.5
     assert "from iteration 30 on" in one.message
 
 
 def test_infinity_counts(logs: LogWriter) -> None:
-    assert found(judge(loss_finite, logs.losses([2.0, float("inf")]))) == {"non-finite": "error"}
+    outcome = judge(loss_finite, logs.losses([2.0, float("inf")]))
+    assert found(outcome) == {"non-finite": "error"}
+
+
+@pytest.mark.parametrize(
+    ("losses", "base", "symptom"),
+    [
+        ([2.0, 5.0, 9.0, NAN, NAN], 1.9, "non-finite-after-rise"),
+        ([9.0, NAN], 1.9, "non-finite-after-rise"),
+        ([2.4, NAN], 1.9, "non-finite-after-fall"),
+        ([2.0, 1.6, 1.4, 1.5, NAN], None, "non-finite-after-fall"),
+        ([2.0, 1.6, 1.4, 2.4, NAN], None, "non-finite-after-rise"),
+        ([2.0, NAN, 1.9, NAN], None, "non-finite-now-and-then"),
+        ([NAN, NAN], None, "non-finite"),
+        ([NAN, NAN], 1.9, "non-finite"),
+    ],
+)
+def test_how_it_became_nan(
+    logs: LogWriter, losses: list[float], base: float | None, symptom: str
+) -> None:
+    val = None if base is None else {1: base}
+    assert found(judge(loss_finite, logs.losses(losses, val))) == {symptom: "error"}
 
 
 def test_base_that_was_broken_already(logs: LogWriter) -> None:
-    one = finding(judge(loss_finite, logs.losses([NAN, NAN], {1: NAN})), "non-finite")
-    assert "neither was the validation loss" in one.message
+    outcome = judge(loss_finite, logs.losses([NAN, NAN], {1: NAN}))
+    assert found(outcome) == {"non-finite-before-training": "error"}
 
 
 def test_only_the_validation(logs: LogWriter) -> None:

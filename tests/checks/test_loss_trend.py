@@ -39,10 +39,10 @@ def test_healthy_runs_have_no_complaint(name: str) -> None:
     ("name", "symptom"),
     [
         ("collapse-frequent-token", "diverged"),
-        ("rate-far-too-high-nan", "diverged"),
         ("rate-too-high-garbled", "rose-again"),
         ("rate-too-low", "never-learned"),
         ("gradients-blocked", "never-learned"),
+        ("overfitting", "overfitting"),
     ],
 )
 def test_faulty_runs(name: str, symptom: str) -> None:
@@ -108,6 +108,15 @@ def test_a_leap_above_uniform_that_slowly_falls(logs: LogWriter) -> None:
 def test_a_wrecked_level_throughout(logs: LogWriter) -> None:
     log = logs.losses(decay(40, 9.98, 9.97, noise=0.1), {1: 1.86, 200: 9.99, 400: 9.97})
     assert found(judge(loss_trend, log)) == {"diverged": "error"}
+
+
+@pytest.mark.parametrize(("end", "hit"), [(1.82, True), (1.7, False)])
+def test_a_leap_that_only_just_came_back(logs: LogWriter, end: float, hit: bool) -> None:
+    log = logs.losses(decay(60, 3.0, end, 0.01), {1: 1.86, 100: 2.9, 600: end})
+    outcome = judge(loss_trend, log)
+    assert ("diverged" in found(outcome)) is hit
+    if hit:
+        assert "only just come back" in finding(outcome, "diverged").message
 
 
 def test_a_leap_without_any_validation(logs: LogWriter) -> None:
@@ -180,6 +189,11 @@ def test_spikes_that_recovered(logs: LogWriter, height: float, symptoms: dict[st
         assert finding(outcome, "spiked").onset == 210
 
 
+def test_a_steep_fall_is_no_spike(logs: LogWriter) -> None:
+    log = logs.losses([2.6, 0.84, 0.3, 0.28, 0.27, 0.25, 0.25, 0.24, 0.24, 0.23, 0.2], {1: 4.1})
+    assert "spiked" not in found(judge(loss_trend, log))
+
+
 def test_scatter_of_single_rows_is_no_spike(logs: LogWriter) -> None:
     log = logs.losses(decay(200, 3.0, 1.0, noise=0.35), {1: 3.0}, every=1)
     assert found(judge(loss_trend, log)) == {}
@@ -243,14 +257,30 @@ def test_a_loss_already_low_need_not_fall(logs: LogWriter) -> None:
 def test_overfitting(logs: LogWriter, last: float, symptoms: dict[str, str]) -> None:
     middle = (2.0 + last) / 2
     val = {1: 3.0, 100: 2.0, 200: middle, 300: last, 400: last}
-    outcome = judge(loss_trend, logs.losses(decay(40, 3.0, 0.3), val))
+    outcome = judge(loss_trend, logs.losses(decay(40, 3.0, 0.9), val))
     assert found(outcome) == symptoms
     if symptoms:
         assert finding(outcome, "overfitting").onset == 100
 
 
+@pytest.mark.parametrize(
+    ("rise", "train", "symptoms"),
+    [
+        (0.005, 0.1, {"overfitting": "error"}),
+        (0.0, 0.1, {"overfitting": "warning"}),
+        (0.005, 0.5, {}),
+    ],
+)
+def test_memorised_rows(
+    logs: LogWriter, rise: float, train: float, symptoms: dict[str, str]
+) -> None:
+    flat = {100 + 20 * i: 1.4 + rise * i for i in range(1, 15)}
+    log = logs.losses(decay(40, 3.0, train, 0.01), {1: 4.0, 50: 1.8, 100: 1.4, **flat})
+    assert found(judge(loss_trend, log)) == symptoms
+
+
 def test_three_validations_do_not_show_overfitting(logs: LogWriter) -> None:
-    log = logs.losses(decay(40, 3.0, 0.3), {1: 3.0, 100: 2.0, 200: 3.0})
+    log = logs.losses(decay(40, 3.0, 0.9), {1: 3.0, 100: 2.0, 200: 3.0})
     assert found(judge(loss_trend, log)) == {}
 
 

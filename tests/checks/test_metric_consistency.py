@@ -5,8 +5,8 @@ import math
 from pathlib import Path
 
 import pytest
-
 from mlxdoctor.checks.metric_consistency import metric_consistency
+
 from mlxdoctor.evidence.generations import Generation, Generations
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog

@@ -1,14 +1,16 @@
 """The user's own score, compared."""
 
 import pytest
-
 from mlxdoctor.checks.score import score
+
 from mlxdoctor.scoring import ItemScore, Scores
 from tests.given import findings, outcome
 
 
 def scores(base: list[float | None], tuned: list[float], unscored: int = 0) -> Scores:
-    items = tuple(ItemScore(f"p{i}", b, t) for i, (b, t) in enumerate(zip(base, tuned, strict=True)))
+    items = tuple(
+        ItemScore(f"p{i}", b, t) for i, (b, t) in enumerate(zip(base, tuned, strict=True))
+    )
     return Scores((), "voice.py:voice", items, (unscored, "ValueError: x" if unscored else ""))
 
 

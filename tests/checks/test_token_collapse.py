@@ -1,8 +1,8 @@
 """Collapsed answers: one token, token 0, loops."""
 
 import pytest
-
 from mlxdoctor.checks.token_collapse import token_collapse
+
 from mlxdoctor.evidence.generations import Generation, Generations
 from mlxdoctor.evidence.supervision import SupervisedRows
 from tests.conftest import RUNS, expected, run_names
@@ -32,6 +32,17 @@ def test_nine_tenths_is_the_limit(alike: int, hit: bool) -> None:
     one = (11,) * alike + (1, 2)[: 10 - alike]
     found = findings(token_collapse, answers([one] * 4, [SOUND] * 4))
     assert ("token-collapse.single-token" in found) is hit
+
+
+@pytest.mark.parametrize(("commas", "hit"), [(8, True), (7, False)])
+def test_half_of_the_answer_is_a_dominant_token(commas: int, hit: bool) -> None:
+    # Commas between words that do not repeat, 16 tokens in all.
+    words = list(range(20, 36 - commas))
+    mixed = [
+        token for i, word in enumerate(words) for token in ([word, 11] if i < commas else [word])
+    ]
+    found = findings(token_collapse, answers([tuple(mixed)] * 4, [SOUND] * 4))
+    assert ("token-collapse.dominant-token" in found) is hit
 
 
 @pytest.mark.parametrize(("length", "hit"), [(8, True), (7, False)])
@@ -82,7 +93,9 @@ def test_no_answers_is_inconclusive_and_no_evidence_is_skipped() -> None:
     refused = Generations((), (), load_failure="ValueError: names")
     assert outcome(token_collapse, refused).status == "inconclusive"
     assert outcome(token_collapse).status == "skipped"
-    assert not any(one.kind is SupervisedRows and not one.optional for one in token_collapse.requirements)
+    assert not any(
+        one.kind is SupervisedRows and not one.optional for one in token_collapse.requirements
+    )
 
 
 @pytest.mark.parametrize("name", [n for n in run_names() if expected(n)["verdict"] == "healthy"])
@@ -91,8 +104,23 @@ def test_healthy_runs_pass(name: str) -> None:
     assert outcome(token_collapse, recorded).status == "passed"
 
 
+@pytest.mark.parametrize(("kinds", "hit"), [(4, True), (5, False)])
+def test_a_quarter_of_distinct_tokens_is_few(kinds: int, hit: bool) -> None:
+    # 16 tokens that do not loop and of which none has half.
+    few = [(i * i + i // kinds) % kinds + 20 for i in range(16)]
+    few[:kinds] = range(20, 20 + kinds)
+    found = findings(token_collapse, answers([tuple(few)] * 4, [SOUND] * 4))
+    assert ("token-collapse.few-tokens" in found) is hit
+
+
 def test_the_fixture_that_prints_commas() -> None:
     recorded = Generations.read(RUNS / "collapse-frequent-token" / "generations.jsonl")
-    finding = findings(token_collapse, recorded)["token-collapse.single-token"]
-    assert finding.severity == "error"
-    assert finding.measured["tuned_hits"] == 16
+    found = findings(token_collapse, recorded)
+    collapsed = found.keys() & {
+        "token-collapse.single-token",
+        "token-collapse.dominant-token",
+        "token-collapse.few-tokens",
+    }
+    assert [(found[code].severity, found[code].measured["token"]) for code in collapsed] == [
+        ("error", 11)
+    ]

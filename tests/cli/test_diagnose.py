@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +128,24 @@ def test_select_and_ignore_take_lists_and_repeat(capsys: pytest.CaptureFixture[s
 def test_an_unknown_code_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", str(FAILED), "--stdout", "json", "--select", "no-such"]) == 2
     assert "no check and no code is called 'no-such'" in capsys.readouterr().err
+
+
+@pytest.mark.model
+def test_the_commands_on_the_first_screen_run_and_show_the_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["diagnose", str(FAILED), STATIC, "-o", "reports"])
+    report = (tmp_path / "reports" / FAILED.name / "report.md").read_text()
+    script = report.split("```bash\n", 1)[1].split("```", 1)[0]
+    # The report is not made where it is read here, so the shortened paths need their folder.
+    script = script.replace(f"--config {FAILED.name}/", f"--config {FAILED}/")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{FAILED.name}-fixed: Healthy" in done.stdout
 
 
 def data_with(**changes: Any) -> dict[str, Any]:

@@ -265,12 +265,13 @@ def _coloured(iteration: int, loss: str, arrow: str, speed: str, tokens: str) ->
     )
 
 
+EDGE = f"{ESC}[34m│{ESC}[0m"
 TABLE = (
     f"{ESC}[34m╭─{ESC}[0m {ESC}[1;35mmlx_lm.lora{ESC}[0m {ESC}[34m──────────╮{ESC}[0m\n"
-    f"{ESC}[34m│{ESC}[0m    model           {ESC}[1mm/Qwen2.5-0.5B-4bit{ESC}[0m    {ESC}[34m│{ESC}[0m\n"
-    f"{ESC}[34m│{ESC}[0m    type            {ESC}[1mlora · 16 layers · rank 8{ESC}[0m │\n"
-    f"{ESC}[34m│{ESC}[0m    optimizer       {ESC}[1madam · lr 1.0e-05{ESC}[0m   {ESC}[34m│{ESC}[0m\n"
-    f"{ESC}[34m│{ESC}[0m    batch · iters   {ESC}[1m4 · 1,040{ESC}[0m           {ESC}[34m│{ESC}[0m\n"
+    f"{EDGE}    model           {ESC}[1mm/Qwen2.5-0.5B-4bit{ESC}[0m    {EDGE}\n"
+    f"{EDGE}    type            {ESC}[1mlora · 16 layers · rank 8{ESC}[0m │\n"
+    f"{EDGE}    optimizer       {ESC}[1madam · lr 1.0e-05{ESC}[0m   {EDGE}\n"
+    f"{EDGE}    batch · iters   {ESC}[1m4 · 1,040{ESC}[0m           {EDGE}\n"
     f"{ESC}[34m╰───────────╯{ESC}[0m\n"
     "Trainable parameters: 0.048% (4.473M/9241.706M)\n"
     f"  {ESC}[1miter   train_loss     tok/s     tokens{ESC}[0m\n"
@@ -528,6 +529,34 @@ def test_wandb_export(write: Write) -> None:
     same(table(path, "train_loss"), {10: 2.66, 20: NAN})
 
 
+def test_a_null_that_becomes_a_number_is_not_lost(write: Write) -> None:
+    rows = [{"iteration": i, "train_loss": 2.0, "x": None if i < 5 else i} for i in range(10)]
+    path = write("".join(json.dumps(row) + "\n" for row in rows), "metrics.jsonl")
+    same(table(path, "x"), {i: i for i in range(5, 10)})
+    assert len(table(path, "train_loss")) == 10
+
+
+@pytest.mark.parametrize("separators", [(", ", ": "), (",", ":"), (" , ", " : ")])
+def test_many_records_in_any_spacing(write: Write, separators: tuple[str, str]) -> None:
+    rows = [
+        {"iteration": i, "train_loss": NAN if i == 7 else i / 8, "learning_rate": 1e-05}
+        if i % 10
+        else {"iteration": i, "val_loss": i / 4, "val_time": 1}
+        for i in range(9000)
+    ]
+    path = write("".join(json.dumps(row, separators=separators) + "\n" for row in rows), "a.jsonl")
+    same(table(path, "train_loss"), {i: NAN if i == 7 else i / 8 for i in range(9000) if i % 10})
+    same(table(path, "val_loss"), {i: i / 4 for i in range(0, 9000, 10)})
+
+
+def test_integers_of_any_size(write: Write) -> None:
+    rows = [
+        f'{{"iteration": {i}, "train_loss": 2.0, "trained_tokens": {10**400}}}' for i in (1, 2, 3)
+    ]
+    path = write("\n".join(rows) + "\n", "metrics.jsonl")
+    same(table(path, "trained_tokens"), dict.fromkeys((1, 2, 3), float("inf")))
+
+
 def test_broken_records_cost_only_themselves(write: Write) -> None:
     path = write(
         '{"iteration": 1, "train_loss": 3.0}\n{"iteration": 2, "train_lo}\n'
@@ -570,7 +599,7 @@ def test_closing_summary_is_no_report(write: Write) -> None:
     path = write(
         "{'loss': 2.5, 'grad_norm': 1.0, 'learning_rate': 1e-05, 'epoch': 0.5}\n"
         "{'eval_loss': 2.25, 'eval_runtime': 3.5, 'epoch': 0.5}\n"
-        "{'train_runtime': 10.0, 'train_samples_per_second': 2.0, 'train_loss': 9.9, 'epoch': 1.0}\n"
+        "{'train_runtime': 10.0, 'train_samples_per_second': 2.0, 'train_loss': 9.9}\n"
     )
     same(table(path, "train_loss"), {1: 2.5})
     same(table(path, "val_loss"), {1: 2.25})
@@ -662,7 +691,7 @@ NOT_LOGS = {
     "text.jsonl": '{"text": "loss 3"}\n' * 9,
     "generations.jsonl": '{"prompt": "a", "base": "b", "tuned": "c"}\n' * 9,
     "evaluation.json": '{"loss": 2.0, "perplexity": 7.66}',
-    "adapter_config.json": '{\n "fine_tune_type": "lora",\n "iters": 100,\n "learning_rate": 1e-5\n}',
+    "adapter_config.json": '{\n "fine_tune_type": "lora",\n "iters": 9,\n "learning_rate": 1e-5}',
     "README.md": "The loss was 2.5 at iter 300.\nAfter iter 300 the loss went to 1.2.\n",
     "data.csv": "name,age\nbob,3\n",
 }

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -99,6 +99,8 @@ def test_inline_code_can_not_be_left(text: str) -> None:
 
 @settings(deadline=None)
 @given(st.text(alphabet=st.sampled_from("a`~\n #<["), max_size=60))
+@example("a\n```\n# heading")
+@example("a\n`````\n# heading")
 def test_a_fence_can_not_be_closed_from_inside(text: str) -> None:
     tokens = parser().parse(escape.fenced(text))
     assert [token.type for token in tokens] == ["fence"]

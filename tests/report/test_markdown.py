@@ -140,7 +140,7 @@ def test_without_a_configuration_key_the_fix_is_the_remedy() -> None:
     text = markdown.render(sample.unhealthy() | {"fix": None})
     assert "No change of a configuration key is known to cure this." in text
     assert "```diff" not in text
-    assert "A short run" not in text
+    assert "A run with the change" not in text
 
 
 def test_no_time_and_no_absolute_path_is_shown() -> None:

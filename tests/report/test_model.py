@@ -73,5 +73,12 @@ def test_the_longest_folder_is_cut_off() -> None:
     assert without_folders("/home/me/work/x", ["/home/me", "/home/me/work/"]) == "x"
 
 
+def test_the_home_folder_becomes_a_tilde() -> None:
+    folders, home = ["/home/me/work"], "/home/me"
+    assert without_folders("/home/me/work/x /home/me/y", folders, home) == "x ~/y"
+    assert without_folders("/home/me: is a folder", folders, home) == "~: is a folder"
+    assert without_folders("/home/me", ["/home/me"], home) == "~"
+
+
 def test_other_values_pass_unchanged() -> None:
     assert without_folders({"a": (1, None, 2.5)}, ["/work"]) == {"a": [1, None, 2.5]}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
@@ -89,12 +90,23 @@ def test_a_single_cause_is_clear() -> None:
     assert summary.is_clear(data | {"diagnosis": data["diagnosis"][:1]})
 
 
-def test_reasons_are_the_findings_behind_the_cause_once_each() -> None:
+def test_reasons_are_the_findings_that_count_for_the_cause_weightiest_first() -> None:
     data = sample.unhealthy()
-    data["diagnosis"][0]["supporting"] = ["loss-floors.worse-than-unigram"]
-    data["outcomes"][1]["findings"] *= 2
+    data["diagnosis"][0]["arithmetic"] = [
+        {"code": "loss-trend.diverged", "group": "a", "weight": 0.0, "note": "counted already"},
+        {"code": "loss-floors.worse-than-unigram", "group": "b", "weight": 1.0, "note": "found"},
+        {"code": "config-sanity.no-seed", "group": "c", "weight": 2.0, "note": "found"},
+        {"code": "adapter-drift.exploded", "group": "d", "weight": 9.0, "note": "not there"},
+    ]
     codes = [one["code"] for one in summary.reasons(data, 3)]
-    assert codes == ["loss-floors.worse-than-unigram"]
+    assert codes == ["config-sanity.no-seed", "loss-floors.worse-than-unigram"]
+
+
+def test_each_code_is_given_once_as_a_reason() -> None:
+    data = sample.unhealthy() | {"diagnosis": []}
+    data["outcomes"][1]["findings"] *= 2
+    codes = [one["code"] for one in summary.reasons(data, 5)]
+    assert codes == ["loss-trend.diverged", "loss-floors.worse-than-unigram"]
 
 
 def test_without_a_cause_the_reasons_are_the_worst_findings() -> None:
@@ -105,9 +117,11 @@ def test_without_a_cause_the_reasons_are_the_worst_findings() -> None:
 
 def test_a_confirming_run_goes_past_the_onset() -> None:
     data = sample.unhealthy()
-    assert "--iters 50 " in summary.confirm_commands(data)[1]
+    assert "--iters 50 " in "\n".join(summary.confirm_commands(data))
     data["outcomes"][0]["findings"][0]["onset"] = 300
-    assert "--iters 600 " in summary.confirm_commands(data)[1]
+    assert "--iters 600 " in "\n".join(summary.confirm_commands(data))
+    data["outcomes"][1]["findings"][0]["onset"] = 200
+    assert "--iters 400 " in "\n".join(summary.confirm_commands(data))
 
 
 def test_a_key_without_an_option_is_changed_in_a_copy() -> None:
@@ -122,7 +136,44 @@ def test_a_key_without_an_option_is_changed_in_a_copy() -> None:
         "cp runs/llama-commas/adapter_config.json llama-commas-fixed.json  #"
     )
     assert "--config llama-commas-fixed.json" in lines[2]
-    assert "scale" not in lines[2]
+    assert "scale" not in "".join(lines)
+
+
+def test_the_commands_are_what_a_shell_takes_for_three() -> None:
+    script = "\n".join(summary.confirm_commands(sample.unhealthy()))
+    joined = script.replace("\\\n", "").splitlines()
+    assert [shlex.split(line)[0] for line in joined] == ["mkdir", "mlx_lm.lora", "mlxdoctor"]
+
+
+def test_a_fix_of_the_iterations_is_run_as_it_says() -> None:
+    data = sample.unhealthy()
+    data["fix"] = {
+        "before": {"iters": 800},
+        "after": {"iters": 200},
+        "diff": '-    "iters": 800,\n+    "iters": 200,',
+    }
+    script = "\n".join(summary.confirm_commands(data))
+    assert script.count("--iters") == 1
+    assert "--iters 200 " in script
+    assert "cp " not in script
+
+
+@pytest.mark.parametrize(
+    ("source", "option"),
+    [
+        ("models/llama/config.json", "--model models/llama"),
+        ("~/my models/config.json", "--model ~/'my models'"),
+        ("~/.cache/huggingface/hub/x/config.json", None),
+    ],
+)
+def test_the_base_model_is_named_where_it_was_found(source: str, option: str | None) -> None:
+    data = sample.unhealthy()
+    data["run"]["evidence"].append(
+        {"kind": "base model", "source": source, "sha256": None, "note": ""}
+    )
+    script = "\n".join(summary.confirm_commands(data))
+    assert ("--model" in script) is (option is not None)
+    assert option is None or option in script
 
 
 def test_a_schedule_outranks_the_option_so_a_copy_is_changed() -> None:
@@ -135,7 +186,7 @@ def test_a_configuration_path_can_not_inject_a_command() -> None:
     data = sample.unhealthy()
     data["run"]["evidence"][0]["source"] = "a; rm -rf $(HOME)/adapter_config.json"
     line = summary.confirm_commands(data)[1]
-    assert "'a; rm -rf $(HOME)/adapter_config.json'" in line
+    assert "--config 'a; rm -rf $(HOME)/adapter_config.json'" in line
 
 
 @pytest.mark.parametrize("change", [{"fix": None}, {"verdict": "healthy"}, {"diagnosis": []}])

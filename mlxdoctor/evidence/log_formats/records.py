@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
@@ -10,6 +11,7 @@ from typing import Any
 
 from mlxdoctor.evidence.log_formats.names import STEPS, canonical, is_report, snake_case, unique
 from mlxdoctor.evidence.log_formats.rows import Rows, Shape, axis_of
+from mlxdoctor.evidence.log_formats.series import Axis
 from mlxdoctor.evidence.log_formats.text import is_count, to_number
 
 #: Lines parsed together: one call for many lines is twice as fast as one for each.
@@ -17,8 +19,11 @@ BATCH = 4096
 #: A longer line is no row of metrics (characters).
 MAX_RECORD = 1 << 20
 
-#: Sets of keys remembered.
+#: Sets of keys remembered, and of those the ones that are read by a pattern.
 MAX_PLANS = 4096
+MAX_PATTERNS = 6
+
+_VALUE = r"([-+0-9.eEnaNifINFty]+)"
 
 #: Keys of a row of training data or of a generation: such a file is not a log.
 DATA_KEYS = frozenset(
@@ -36,17 +41,30 @@ class RecordReader:
         self._pending: list[str] = []
         self._numbers: list[int] = []
         self._plans: dict[tuple[str, ...], _Plan] = {}
+        self._patterns: list[tuple[re.Pattern[str], Shape]] = []
+        self._batch = 1
         self.read_rows = 0
 
     def read(self, number: int, line: str) -> bool:
         """Whether the line looks like a JSON object, which will be read by `flush`."""
+        for pattern, shape in self._patterns:
+            if match := pattern.fullmatch(line):
+                try:
+                    shape.values.append(tuple(map(float, match.groups())))
+                except ValueError:
+                    break
+                shape.lines.append(number)
+                self.read_rows += 1
+                return True
         text = line.strip().rstrip(",")
         if not (text.startswith("{") and text.endswith("}") and len(text) <= MAX_RECORD):
             return False
         self._pending.append(text)
         self._numbers.append(number)
-        if len(self._pending) >= BATCH:
+        if len(self._pending) >= self._batch:
             self.flush()
+            # Small batches at first, so that the patterns of a regular file are found early.
+            self._batch = min(2 * self._batch, BATCH)
         return True
 
     def flush(self) -> None:
@@ -62,9 +80,23 @@ class RecordReader:
                 raise ValueError("more than one object in a line")
         except (ValueError, RecursionError):
             records = [_parse(text) for text in pending]
-        for number, record in zip(numbers, records, strict=True):
+        for number, record, text in zip(numbers, records, pending, strict=True):
             if isinstance(record, dict):
                 self.add(number, record)
+                self._learn(record, text)
+
+    def _learn(self, record: Mapping[str, Any], text: str) -> None:
+        """Make a pattern of a record of numbers; it reads its like without parsing JSON."""
+        plan = self._plans.get(tuple(record))
+        if plan is None or len(self._patterns) >= MAX_PATTERNS:
+            return
+        for pair, item in ((": ", ", "), (":", ",")):
+            parts = item.join(re.escape(json.dumps(key)) + pair + _VALUE for key in record)
+            pattern = re.compile(r"\{" + parts + r"\}")
+            if pattern.fullmatch(text) and all(
+                one.pattern != pattern.pattern for one, _ in self._patterns
+            ):
+                self._patterns.append((pattern, self._rows.shape(*plan.in_order)))
 
     def finish(self) -> None:
         """Read the rest; a lone object that names no iteration is a result, not a log."""
@@ -106,8 +138,12 @@ class RecordReader:
             None if step is None else len(kept),
             axis_of(None if step is None else snake_case(step)),
         )
-        if len(self._plans) < MAX_PLANS:
-            self._plans[tuple(record)] = _Plan(_picker(keys), shape)
+        # A text or a null may be a number in the next record: those are read one by one.
+        if len(numbers) == len(record) and len(self._plans) < MAX_PLANS:
+            back = {key: name for name, key in kept.items()}
+            order = tuple(back.get(key) for key in record)
+            place = None if step is None else list(record).index(step)
+            self._plans[tuple(record)] = _Plan(_picker(keys), shape, (order, place, shape.axis))
         shape.values.append([numbers[key] for key in keys])
         shape.lines.append(number)
         self.read_rows += 1
@@ -116,10 +152,17 @@ class RecordReader:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How the values of a record fill a shape."""
+    """How the values of a record fill a shape.
+
+    Attributes:
+        pick: takes the values from a record, as `shape` orders them.
+        shape: where they go.
+        in_order: columns, step and axis of a shape in the record's own order.
+    """
 
     pick: Callable[[Mapping[str, Any]], tuple[Any, ...]]
     shape: Shape
+    in_order: tuple[tuple[str | None, ...], int | None, Axis]
 
 
 def _picker(keys: tuple[str, ...]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:

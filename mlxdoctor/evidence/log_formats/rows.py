@@ -109,7 +109,7 @@ class _Run:
     def __init__(self, name: str, shapes: list[Shape]) -> None:
         self.name = name
         self.shapes = shapes
-        self.tables = [np.array(shape.values, dtype=np.float64) for shape in shapes]
+        self.tables = [_table(shape.values) for shape in shapes]
         sizes = [len(shape.lines) for shape in shapes]
         lines = np.concatenate([np.array(shape.lines, dtype=np.int64) for shape in shapes])
         self.order = np.argsort(lines, kind="stable")
@@ -196,6 +196,14 @@ class _Run:
         if "train_loss" not in series and "micro_loss" in series:
             series["train_loss"] = series.pop("micro_loss")
         return series
+
+
+def _table(rows: list[Sequence[float]]) -> NDArray[np.float64]:
+    try:
+        return np.array(rows, dtype=np.float64)
+    except OverflowError:
+        # JSON has integers of any size.
+        return np.array([[float(str(value)) for value in row] for row in rows], dtype=np.float64)
 
 
 def _starts(
