@@ -80,11 +80,6 @@ class Limits:
     risen_nats: float = limit(
         0.2, unit="nats", source="small losses double and halve with the batch"
     )
-    spike_sigmas: float = limit(
-        8.0, unit="noises above both neighbours", source="7 is a usual spike score"
-    )
-    spike_ratio: float = limit(2.0, unit="times its neighbours", source="smaller ones are batches")
-    great_spike: float = limit(10.0, unit="times its neighbours", source="Megatron's alarm")
     unmoved: float = limit(
         0.05,
         unit="share of the starting loss that was learned",
@@ -119,7 +114,6 @@ class Limits:
         "diverged": "the loss ends far above where it began",
         "exploded": "the loss left the level it had reached and never came back",
         "rose-again": "training and validation losses fell, and rose again",
-        "spiked": "lone losses stand far above their neighbours, and it recovered",
         "never-learned": "the loss did not move",
         "overfitting": "the validation loss rises or stays while the training loss goes on to fall",
     },
@@ -137,7 +131,6 @@ def loss_trend(
         raise Inconclusive("the log holds no finite training loss")
     if log.is_preference:
         raise NotApplicable("the loss of preference training has no level or trend to judge")
-    yield from _spiked(losses, limits)
     lost = (
         list(_diverged(segment, curve, limits))
         or list(_exploded(curve, limits))
@@ -272,49 +265,6 @@ def _rose_again(segment: Segment, curve: LossFit, limits: Limits) -> Iterator[Fi
         expected=f"an end within {limits.risen_ratio:g} times the minimum",
         onset=curve.minimum_at,
         fix="Use the checkpoint nearest to the minimum; lower the learning rate.",
-    )
-
-
-def _spiked(losses: Series, limits: Limits) -> Iterator[Finding]:
-    finite = np.isfinite(losses.values)
-    y, x = losses.values[finite], losses.iterations[finite]
-    if len(y) < 5:
-        return
-    # Above both sides: on a steep slope every point stands above those that follow.
-    around = np.array(
-        [
-            max(np.median(y[max(0, i - 3) : i]), np.median(y[i + 1 : i + 4]))
-            if 0 < i < len(y) - 1
-            else y[i]
-            for i in range(len(y))
-        ]
-    )
-    above = y - around
-    # The spikes themselves must not raise the noise they are measured against.
-    sigma = noise(np.minimum(y, around + 3.0 * np.median(np.abs(above))))
-    spikes = (
-        (above > limits.spike_sigmas * max(sigma, 1e-3))
-        & (y > limits.spike_ratio * np.maximum(around, 1e-9))
-        & (above > limits.diverged_nats)
-    )
-    if not spikes.any():
-        return
-    highest = int(np.argmax(np.where(spikes, y, -np.inf)))
-    ratio = float(y[highest] / max(around[highest], 1e-9))
-    yield Finding(
-        "loss-trend.spiked",
-        Severity.WARNING if ratio > limits.great_spike else Severity.INFO,
-        f"{int(spikes.sum())} of {len(y)} losses stand alone above their neighbours; the highest "
-        f"is {y[highest]:.6g} at iteration {int(x[highest])}, {ratio:.1f} times theirs.",
-        {
-            "spikes": int(spikes.sum()),
-            "highest": float(y[highest]),
-            "neighbours": float(around[highest]),
-            "iterations": tuple(int(one) for one in x[spikes][:10]),
-        },
-        expected="losses that differ no more than batches do",
-        onset=int(x[np.argmax(spikes)]),
-        fix="Look at the rows of that batch; clip gradients if it recurs.",
     )
 
 

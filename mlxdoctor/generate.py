@@ -184,7 +184,7 @@ def _batched(
         losses: dict[int, list[float]] = {number: [] for number in numbers}
         done = 0
         while responses := generator.next_generated():
-            chosen = mx.stack([one.logprobs[one.token] for one in responses]).tolist()
+            chosen: Any = mx.stack([one.logprobs[one.token] for one in responses]).tolist()
             for response, log_probability in zip(responses, chosen, strict=True):
                 tokens[response.uid].append(int(response.token))
                 losses[response.uid].append(-log_probability)

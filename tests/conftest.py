@@ -5,16 +5,29 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from mlxdoctor.check import Check, discover
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "fixtures"
 RUNS = FIXTURES / "runs"
 #: Real logs that users reported; beside the checkout, not in it.
 CASES = ROOT.parent / "shared" / "cases"
+
+
+@cache
+def _checks() -> dict[str, Check]:
+    return {one.name: one for one in discover()}
+
+
+def check_called(name: str) -> Check:
+    """The check of that name, found as the tool finds it."""
+    return _checks()[name]
 
 
 def run_names() -> list[str]:

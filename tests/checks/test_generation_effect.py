@@ -1,5 +1,7 @@
 """What the adapter does to the answers."""
 
+from dataclasses import replace
+
 import pytest
 from mlxdoctor.checks.generation_effect import generation_effect
 
@@ -51,6 +53,17 @@ def test_words_that_were_lost() -> None:
     ]
     assert finding.severity == "error"
     assert finding.measured["tuned_overlap"] == 0.0
+
+
+@pytest.mark.parametrize(("tuned_loss", "hit"), [(0.82, True), (0.78, False)])
+@pytest.mark.parametrize("origin", ["valid", "general"])
+def test_a_model_that_guesses(tuned_loss: float, hit: bool, origin: str) -> None:
+    items = tuple(
+        replace(one, origin=origin, base_loss=0.3 + i / 100, tuned_loss=tuned_loss + i / 100)
+        for i, one in enumerate(answers([OTHER] * 8, [BASE] * 8).items)
+    )
+    found = findings(generation_effect, Generations((), items, (9,)))
+    assert ("generation-effect.unsure" in found) is (hit and origin == "valid")
 
 
 def test_the_base_answers_are_needed() -> None:

@@ -26,7 +26,6 @@ LEARNED = {
     "rate-too-low": "nothing-learned",
     "no-supervised-tokens": "not-finite",
     "overfitting": "memorised",
-    "rate-too-high-garbled": "prompt-worse",
     "collapse-frequent-token": "end-token-unlearned",
     "missing-end-token": "end-token-unlearned",
 }

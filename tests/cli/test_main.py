@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import pkgutil
 import resource
 import subprocess
 import sys
@@ -32,6 +33,14 @@ def test_the_line_in_help_is_the_commands_own(name: str) -> None:
     command = importlib.import_module(f"mlxdoctor.cli.{name}").command
     assert command.name == name
     assert command.short_help == cli.COMMANDS[name]
+
+
+def test_every_module_with_a_command_is_listed() -> None:
+    modules = [info.name for info in pkgutil.iter_modules(cli.__path__)]
+    loaded = {name: importlib.import_module(f"mlxdoctor.cli.{name}") for name in modules}
+    assert {name for name, module in loaded.items() if hasattr(module, "command")} == set(
+        cli.COMMANDS
+    )
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mlxdoctor.report import figures
+from mlxdoctor.report import figures, loss_figure
 from tests.report import sample
 from tests.report.test_escape import HOSTILE
 
@@ -73,8 +73,8 @@ def test_any_loss_can_be_drawn(train: dict[str, Any] | None, floors: bool) -> No
 def test_thinning_keeps_the_extremes_and_the_ends() -> None:
     values = [1.0] * 10_000
     values[1234], values[7777] = 99.0, -5.0
-    iterations, thinned = figures.thinned(range(10_000), values)
-    assert len(thinned) <= figures.MAX_POINTS + 4
+    iterations, thinned = loss_figure.thinned(range(10_000), values)
+    assert len(thinned) <= loss_figure.MAX_POINTS + 4
     assert (iterations[0], iterations[-1]) == (0, 9_999)
     assert max(thinned) == 99.0
     assert min(thinned) == -5.0
@@ -83,12 +83,12 @@ def test_thinning_keeps_the_extremes_and_the_ends() -> None:
 
 def test_thinning_keeps_a_stretch_without_numbers() -> None:
     values = [1.0] * 3_000 + [NAN] * 3_000
-    _, thinned = figures.thinned(range(6_000), values)
+    _, thinned = loss_figure.thinned(range(6_000), values)
     assert sum(math.isnan(value) for value in thinned) > 10
 
 
 def test_short_curves_are_not_thinned() -> None:
-    assert figures.thinned([1, 2], [3.0, NAN])[0] == [1, 2]
+    assert loss_figure.thinned([1, 2], [3.0, NAN])[0] == [1, 2]
 
 
 @pytest.mark.parametrize(
