@@ -20,8 +20,7 @@ reached after the first save.
 When it is wrong. A rate that was scheduled down to exactly zero stops the changes on
 purpose. A folder used by two runs mixes their checkpoints.
 
-What to do. Use the last sound checkpoint. `mlxdoctor bisect` finds the last one whose
-outputs are good.
+What to do. Use the last sound checkpoint: `mlxdoctor diagnose RUN --adapter FILE` judges one.
 """
 
 from collections.abc import Iterator, Sequence

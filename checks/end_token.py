@@ -16,7 +16,7 @@ When it is wrong. Training on long answers makes a sound model longer than its b
 expected answer is known, never ending is only a warning. The end token is taken from the
 tokenizer or the recording; where it is unknown, it is what the base model's answers end with.
 
-What to do. See with `mlxdoctor labels` whether each row's last supervised token is the end
+What to do. See in the report's label strip whether a row's last supervised token is the end
 token, once, and whether padding is trained on.
 """
 

@@ -211,7 +211,7 @@ def _finding(message: str, measured: dict[str, Measurement]) -> Finding:
         message=message,
         measured=measured,
         expected="answers that are right at least as often as the base model's",
-        fix="Do not use this adapter; an earlier checkpoint may be better (`mlxdoctor bisect`).",
+        fix="Do not use this adapter; an earlier checkpoint may be better (--adapter FILE).",
     )
 
 

@@ -80,7 +80,7 @@ def _zero(norms: Series, preference: bool, limits: Limits) -> Iterator[Finding]:
         {"zero_reports": count, "reports": len(norms)},
         expected="gradient norms above 0",
         onset=int(norms.iterations[np.argmax(zero)]),
-        fix="See whether the loss depends on the adapter's parameters: mlxdoctor probe.",
+        fix="Run the whole forward pass inside the function that nn.value_and_grad is given.",
     )
 
 

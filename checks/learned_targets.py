@@ -17,8 +17,9 @@ When it is wrong. Answers that repeat one token are predicted equally well at ev
 padding token right after the row is learned in every sound run of mlx-lm, whose loss covers it;
 that is reported as a note. Rows where the base model is already certain have nothing to learn.
 
-What to do. Compare with `mlxdoctor labels`, which shows the targets that mlx-lm would make of
-the same rows, and with `mlxdoctor probe` for a trainer of your own.
+What to do. Compare with the label strip of the report, which shows the targets that mlx-lm
+would make of the same rows. In a trainer of your own, print one row's inputs and targets side by
+side: each target is the token after its input.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def learned_targets(
             "weights or activations are NaN or infinite.",
             {"rows": len(rows), "not_finite": len(broken)},
             "finite losses",
-            fix="Do not use this adapter; find the last good checkpoint with `mlxdoctor bisect`.",
+            fix="Do not use this adapter; diagnose its earlier checkpoints with --adapter FILE.",
         )
         return
     if base:
@@ -333,7 +334,7 @@ def _answers(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Finding]:
             f"{mean_of(kept.tuned)}, while it is {mean_of(trained.tuned)} on those trained on.",
             kept.measured,
             "held-out answers predicted at least as well as before",
-            fix="Stop earlier: `mlxdoctor bisect` finds the best checkpoint.",
+            fix="Stop earlier, or use the checkpoint nearest to the lowest validation loss.",
         )
     elif has_both and loss_changes.is_memorised(
         trained, kept, limits.significance, limits.memorised

@@ -136,7 +136,7 @@ def _against_the_band(
     growth = (1e10 / max(parameters, 1.0)) ** limits.exponent
     low, high = limits.lowest * growth, limits.highest * growth
     step = rate * abs(scale)
-    size = f"{parameters:.2g} parameters" if base is not None else "unknown size"
+    size = f"{_in_words(parameters)} parameters" if base is not None else "unknown size"
     measured: dict[str, Measurement] = {
         "learning_rate": rate,
         "scale": scale,
@@ -166,3 +166,10 @@ def _against_the_band(
         if scale
         else "set lora_parameters.scale to 20",
     )
+
+
+def _in_words(parameters: float) -> str:
+    for unit, name in ((1e9, " billion"), (1e6, " million"), (1e3, " thousand")):
+        if parameters >= unit:
+            return f"{parameters / unit:.3g}{name}"
+    return f"{parameters:.0f}"

@@ -213,7 +213,7 @@ def _no_tokens(segment: Segment, limits: Limits) -> Iterator[Finding]:
             {"trained_tokens": 0, "iterations": int(tokens.iterations[-1])},
             expected="a count that grows with every batch",
             onset=int(tokens.iterations[0]),
-            fix="See which tokens of a row are supervised: mlxdoctor labels DATA.",
+            fix="See which tokens of a row are supervised, and lengthen max_seq_length if none is.",
         )
 
 

@@ -139,14 +139,9 @@ def _longest_run(flags: NDArray[np.bool_]) -> tuple[int, int]:
 def _spiked(losses: Series, limits: Limits) -> Iterator[Finding]:
     y, x = losses.values, losses.iterations
     # Above both sides: on a steep slope every point stands above those that follow.
-    around = np.array(
-        [
-            max(np.median(y[max(0, i - 3) : i]), np.median(y[i + 1 : i + 4]))
-            if 0 < i < len(y) - 1
-            else y[i]
-            for i in range(len(y))
-        ]
-    )
+    padded = np.pad(y, 3, mode="edge")
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(padded, 3), axis=1)
+    around = np.maximum(medians[: len(y)], medians[4:])
     above = y - around
     # The spikes themselves must not raise the noise they are measured against.
     sigma = noise(np.minimum(y, around + 3.0 * np.median(np.abs(above))))

@@ -219,7 +219,7 @@ def _low_loss(log: TrainingLog, generations: Generations, limits: Limits) -> Ite
             "base_overlap": round(mean(base), 3),
         },
         expected="answers like those that were trained on",
-        fix="See with `mlxdoctor labels` or `mlxdoctor probe` which token is whose target.",
+        fix="Print one row's inputs and targets: each target is the token after its input.",
     )
 
 

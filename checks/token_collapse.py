@@ -227,7 +227,7 @@ def _one_token(
         measured=measured,
         expected="text, as from the base model on the same prompts",
         where=f"prompt {outputs[0].item.prompt[:80]!r}",
-        fix="Do not use this adapter; find the last good checkpoint with `mlxdoctor bisect`.",
+        fix="Do not use this adapter; diagnose its earlier checkpoints with --adapter FILE.",
     )
 
 
@@ -241,7 +241,7 @@ def _special_tokens(found: Rate) -> Finding:
         ),
         measured=found.measured,
         expected="text between the prompt and the end token",
-        fix="See with `mlxdoctor labels` which special tokens are trained on, and where.",
+        fix="See in the label strip which special tokens are trained on, and where.",
     )
 
 

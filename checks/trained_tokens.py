@@ -18,7 +18,7 @@ that is the same in every report although rows differ in length comes from rows 
 When it is wrong. The data must be those of the run. Packing several rows into blocks of one
 length gives a fixed count too, and is not at fault by itself.
 
-What to do. See one row with `mlxdoctor labels`, and compare with what the trainer's loss masks.
+What to do. Compare the report's label strip with what the trainer's loss masks.
 """
 
 import math
@@ -74,6 +74,7 @@ class _Logged:
     rounding: float
     iterations: float
     steps: Floats
+    windows: Floats
 
 
 @check(
@@ -106,7 +107,7 @@ def trained_tokens(
         if any(_fits(logged, count, rows, limits) for count in counts.values())
     }
     configured = _ANSWER if rows.mask_prompt and _ANSWER in families else _WHOLE
-    if _is_fixed(logged, families, limits):
+    if _is_fixed(logged, rows, families, limits):
         if not fitting & {_PADDED, _PADDED_ANSWER} or configured in fitting:
             yield _fixed(logged, rows, families)
             yield from _packed(logged, rows, families)
@@ -123,7 +124,7 @@ def trained_tokens(
             f"than the answers have: their end token is left out, or targets are shifted.",
             logged,
             families,
-            fix="see with `mlxdoctor labels` that the targets are the tokens after the inputs, "
+            fix="print a row's inputs and targets: the targets are the tokens after the inputs, "
             "up to the end token",
         )
     elif not fitting:
@@ -187,6 +188,7 @@ def _logged(log: TrainingLog, limits: Limits) -> _Logged:
         rounding=0.0 if unit == 1.0 else float(unit / span),
         iterations=span,
         steps=steps[kept],
+        windows=iterations[kept],
     )
 
 
@@ -244,7 +246,13 @@ def _fits(logged: _Logged, counts: Floats, rows: SupervisedRows, limits: Limits)
     return abs(logged.per_iteration - float(counts.mean())) <= allowed
 
 
-def _is_fixed(logged: _Logged, families: Mapping[str, Family], limits: Limits) -> bool:
+def _is_fixed(
+    logged: _Logged, rows: SupervisedRows, families: Mapping[str, Family], limits: Limits
+) -> bool:
+    batches = max(rows.total_rows // rows.batch_size, 1)
+    if (logged.windows % batches == 0).all():
+        # Each report covers whole epochs, and an epoch always has the same tokens.
+        return False
     varies = families[_WHOLE]["as mlx-lm"].std() >= limits.spread
     same = len(logged.steps) >= limits.reports and np.ptp(logged.steps) == 0
     return bool(varies and same and logged.rounding == 0)

@@ -18,7 +18,7 @@ from mlxdoctor.evidence.environment import Environment
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.figure_data import figure_data
 from mlxdoctor.finding import Outcome, Severity, Status
-from mlxdoctor.remedy import fix_for
+from mlxdoctor.remedy import fix_for, usual_rates
 from mlxdoctor.report.model import SCHEMA_VERSION, Report, without_folders
 from mlxdoctor.run import Progress, Run
 from mlxdoctor.timeline import timeline
@@ -110,7 +110,8 @@ def _report(run: Run, paths: Sequence[Path], outcomes: tuple[Outcome, ...]) -> R
     knowledge = load_causes()
     diagnosed = diagnose_outcomes(outcomes, knowledge)
     change = diagnosed[0].cause.change if diagnosed else None
-    fix = fix_for(change, run.get(TrainingConfig))
+    findings = [finding for outcome in outcomes for finding in outcome.findings]
+    fix = fix_for(change, run.get(TrainingConfig), usual_rates(findings))
     log = run.get(TrainingLog)
     environment = Environment.read()
     figures = figure_data(run, outcomes)
@@ -134,7 +135,8 @@ def _report(run: Run, paths: Sequence[Path], outcomes: tuple[Outcome, ...]) -> R
         "versions": {**environment.here, **(log.versions if log is not None else {})},
         "unreadable": [str(error) for error in run.unreadable],
     }
-    return Report(without_folders(data, _folders(paths)))
+    shown = without_folders(data, [str(Path.cwd())], home=str(Path.home()))
+    return Report(shown)
 
 
 def _evidence(run: Run) -> list[dict[str, Any]]:
@@ -191,8 +193,3 @@ def _command(run: Run, paths: Sequence[Path]) -> str:
     if not run.allow_model:
         arguments.append("--no-generate")
     return shlex.join(arguments)
-
-
-def _folders(paths: Sequence[Path]) -> list[str]:
-    """Folders to cut off paths in the report: it must not show where it was made."""
-    return [str(Path.cwd()), *(str(path.resolve().parent) for path in paths), str(Path.home())]

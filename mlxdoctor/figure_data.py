@@ -7,6 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from mlxdoctor.drift import module_drifts
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
@@ -17,6 +21,7 @@ from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import Segment, TrainingLog
 from mlxdoctor.finding import Outcome
 from mlxdoctor.run import Run
+from mlxdoctor.trend import Floats
 
 #: Points a curve is drawn with at most; more would be closer than a pixel.
 MAX_POINTS = 1_000
@@ -25,6 +30,8 @@ MAX_TOKENS = 12
 #: Tokens in the label strip.
 MAX_LABELS = 120
 
+#: Checks whose onsets the loss figure marks.
+_LOSS_CHECKS = frozenset({"loss-trend", "loss-finite", "loss-stability"})
 _REGIONS = {
     Role.PROMPT: "prompt",
     Role.ANSWER: "answer",
@@ -38,7 +45,7 @@ def figure_data(run: Run, outcomes: Iterable[Outcome]) -> dict[str, Any]:
     tokenizer = run.get(Tokenizer)
     return {
         "loss": _loss(run, outcomes),
-        "drift": _drift(run.get(Adapter), run.get(TrainingConfig)),
+        "drift": _drift(run.get(Adapter), run.get(TrainingConfig), run.get(BaseModel)),
         "tokens": _tokens(run.get(Generations), tokenizer),
         "labels": _labels(run.get(SupervisedRows), tokenizer),
     }
@@ -55,7 +62,7 @@ def _loss(run: Run, outcomes: Iterable[Outcome]) -> dict[str, Any] | None:
     onsets = [
         finding.onset
         for outcome in outcomes
-        if outcome.check == "loss-trend"
+        if outcome.check in _LOSS_CHECKS
         for finding in outcome.findings
         if finding.onset is not None and finding.severity.rank > 0
     ]
@@ -63,13 +70,16 @@ def _loss(run: Run, outcomes: Iterable[Outcome]) -> dict[str, Any] | None:
         "train": train,
         "val": val,
         "onset": min(onsets, default=None),
-        "floors": _floors(run),
+        "floors": _floors(run, segment),
         "axis": segment.axis,
     }
 
 
-def _floors(run: Run) -> list[dict[str, Any]]:
+def _floors(run: Run, segment: Segment) -> list[dict[str, Any]]:
     floors = []
+    start = segment.base_val_loss
+    if start is not None and math.isfinite(start):
+        floors.append({"label": "the base model's own loss", "value": start})
     base, rows = run.get(BaseModel), run.get(SupervisedRows)
     if base is not None and base.vocab_size:
         label = f"uniform guess, ln({base.vocab_size:,})"
@@ -83,22 +93,47 @@ def _curve(segment: Segment, name: str) -> dict[str, Any] | None:
     series = segment.get(name)
     if series is None:
         return None
-    step = max(1, math.ceil(len(series.values) / MAX_POINTS))
+    kept = _thinned(series.values)
     return {
-        "iterations": [int(one) for one in series.iterations[::step]],
-        "values": [float(one) for one in series.values[::step]],
+        "iterations": [int(one) for one in series.iterations[kept]],
+        "values": [float(one) for one in series.values[kept]],
     }
 
 
-def _drift(adapter: Adapter | None, config: TrainingConfig | None) -> dict[str, Any] | None:
+def _thinned(values: Floats) -> NDArray[np.intp]:
+    """Indices of the points to draw: all, or the lowest and highest of each stretch.
+
+    A stretch with a value that is not finite keeps the first of those too.
+    """
+    if len(values) <= MAX_POINTS:
+        return np.arange(len(values))
+    kept: set[int] = {0, len(values) - 1}
+    for stretch in np.array_split(np.arange(len(values)), MAX_POINTS // 2):
+        finite = np.isfinite(values[stretch])
+        if finite.any():
+            known = stretch[finite]
+            kept |= {int(known[values[known].argmin()]), int(known[values[known].argmax()])}
+        if not finite.all():
+            kept.add(int(stretch[~finite][0]))
+    return np.array(sorted(kept))
+
+
+def _drift(
+    adapter: Adapter | None, config: TrainingConfig | None, base: BaseModel | None
+) -> dict[str, Any] | None:
     if adapter is None or not adapter.modules:
         return None
-    scale = config.scale if config is not None else None
-    quantity = "‖scale · A·B‖" if scale is not None else "‖A·B‖ (scale not known)"
+    drifts = module_drifts(adapter, config, base)
+    if all(one.relative is not None for one in drifts):
+        quantity, sizes = "‖ΔW‖ / ‖W‖", [one.relative or 0.0 for one in drifts]
+    elif all(math.isfinite(one.scale) for one in drifts):
+        quantity, sizes = "‖ΔW‖", [one.norm for one in drifts]
+    else:
+        quantity, sizes = "‖A·B‖, scale not known", [one.statistics.frobenius for one in drifts]
     norms: dict[tuple[str, str], float] = {}
-    for module, statistics in zip(adapter.modules, adapter.statistics, strict=True):
-        row = "other" if module.layer is None else f"layer {module.layer}"
-        norms[row, module.projection] = statistics.frobenius * (1.0 if scale is None else scale)
+    for one, size in zip(drifts, sizes, strict=True):
+        row = "other" if one.module.layer is None else f"layer {one.module.layer}"
+        norms[row, one.module.projection] = size
     rows = list(dict.fromkeys(row for row, _ in norms))
     columns = list(dict.fromkeys(column for _, column in norms))
     values = [[norms.get((row, column), math.nan) for column in columns] for row in rows]
@@ -129,7 +164,7 @@ def _counted(
     counts: Counter[str] = Counter()
     for tokens, text in answers:
         if tokens is not None and tokenizer is not None:
-            counts.update(tokenizer.token(token) for token in tokens)
+            counts.update(tokenizer.decode([token]) for token in tokens)
         else:
             counts.update(text.split())
     return counts
@@ -148,13 +183,13 @@ def _labels(rows: SupervisedRows | None, tokenizer: Tokenizer | None) -> dict[st
     shown = min(row.length, MAX_LABELS)
     labels = [
         {
-            "text": tokenizer.token(int(row.tokens[position])),
+            "text": tokenizer.decode([int(row.tokens[position])]),
             "region": _REGIONS[Role(int(row.roles[position]))],
             "target": position >= first,
         }
         for position in range(shown)
     ]
     if row.padded and shown == row.length:
-        text = tokenizer.token(rows.pad_id)
+        text = tokenizer.decode([rows.pad_id])
         labels.append({"text": text, "region": "pad", "target": True})
     return {"split": rows.split, "row": row.index, "tokens": labels}

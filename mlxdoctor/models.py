@@ -112,7 +112,7 @@ def _is_lora(file: Path) -> bool:
         raise InputError(
             file,
             "is a PEFT adapter, which mlx-lm does not load",
-            "convert it with `mlxdoctor convert`",
+            "transpose its factors and rename them lora_a and lora_b",
         )
     return bool(adapter.modules) or bool(adapter.unpaired)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlxdoctor.discovery import resolve_file
 from mlxdoctor.errors import InputError
@@ -23,9 +23,12 @@ from mlxdoctor.evidence.token_losses import TokenLosses
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.run import Missing, NotThere, Run
+from mlxdoctor.missing import Missing, NotThere
 from mlxdoctor.scoring import Scores, load_function
 from mlxdoctor.scoring import score as score_answers
+
+if TYPE_CHECKING:
+    from mlxdoctor.run import Run
 
 
 def _config(run: Run) -> TrainingConfig:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from mlxdoctor.causes import Change
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.finding import Finding
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,23 @@ class Fix:
         return {"before": dict(self.before), "after": dict(self.after), "diff": self.diff}
 
 
-def fix_for(change: Change | None, config: TrainingConfig | None) -> Fix | None:
-    """`change` applied to `config`; None where there is no key to change or nothing changes."""
+def fix_for(
+    change: Change | None,
+    config: TrainingConfig | None,
+    usual: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+) -> Fix | None:
+    """`change` applied to `config`; None where there is no key to change or nothing changes.
+
+    Args:
+        change: what cures the cause.
+        config: the run's.
+        usual: key -> the range of values that is usual; a change goes at least into it.
+    """
     if change is None or config is None or config.origin != "mlx-lm":
         return None
     values = copy.deepcopy(dict(config.values))
     before = _current(config, change.key)
-    after = _changed(before, change)
+    after = _changed(before, change, usual.get(change.key))
     if after is None or after == before:
         return None
     changed = copy.deepcopy(values)
@@ -61,15 +73,29 @@ def _current(config: TrainingConfig, key: str) -> Any:
     return value
 
 
-def _changed(before: Any, change: Change) -> Any:
+def _changed(before: Any, change: Change, usual: tuple[float, float] | None) -> Any:
     if change.operation == "set":
         return change.value
     if isinstance(before, bool) or not isinstance(before, int | float):
         return None
-    scaled = before / change.value if change.operation == "divide" else before * change.value
-    if isinstance(before, int):
-        return max(1, round(scaled))
-    return float(f"{scaled:.6g}")
+    if change.operation == "divide":
+        scaled = before / change.value
+        # A rate a thousand times too high is still too high after one division.
+        scaled = min(scaled, usual[1]) if usual is not None else scaled
+    else:
+        scaled = before * change.value
+        scaled = max(scaled, usual[0]) if usual is not None else scaled
+    return max(1, round(scaled)) if isinstance(before, int) else float(f"{scaled:.2g}")
+
+
+def usual_rates(findings: Iterable[Finding]) -> dict[str, tuple[float, float]]:
+    """The range of usual learning rates at the run's scale, where a check measured it."""
+    for finding in findings:
+        guideline, scale = finding.measured.get("guideline"), finding.measured.get("scale")
+        if isinstance(guideline, tuple) and isinstance(scale, int | float) and scale:
+            low, high = (float(bound) / abs(scale) for bound in guideline)
+            return {"learning_rate": (low, high)}
+    return {}
 
 
 def _assign(values: dict[str, Any], key: str, value: Any) -> None:

@@ -14,6 +14,8 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.missing import Missing, NotThere
+from mlxdoctor.readers import READERS
 
 if TYPE_CHECKING:
     from mlxdoctor.models import LoadedModels
@@ -21,14 +23,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: Called with what is being done, a count done and a total; draws progress.
 Progress = Callable[[str, int, int], None]
-
-
-class Missing(Exception):  # noqa: N818 - an answer, not an error
-    """Raised by a reader when the run left no such evidence; the reason is a clause."""
-
-
-class NotThere(Missing):
-    """Raised where nothing is lacking either: this run has no such thing, or nobody asked."""
 
 
 @dataclass(frozen=True)
@@ -150,8 +144,6 @@ class Run:
         return self._reasons.get(kind, "it was not asked for")
 
     def _read(self, kind: type[Any]) -> Any:
-        from mlxdoctor.readers import READERS
-
         reader = READERS.get(kind)
         if reader is None:
             raise TypeError(f"{kind.__name__} is not a kind of evidence")

@@ -24,9 +24,11 @@ def timeline(run: Run, outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
         events.extend(_reports(log.main))
     events.extend(_saves(run.get(CheckpointHistory)))
     for outcome in outcomes:
-        for finding in outcome.findings:
-            if finding.onset is not None and finding.severity.rank > 0:
-                events.append((finding.onset, f"{finding.code}: {finding.message}"))
+        events.extend(
+            (finding.onset, f"{finding.code}: {finding.message}")
+            for finding in outcome.findings
+            if finding.onset is not None and finding.severity.rank > 0
+        )
     events.sort(key=lambda event: event[0])
     return [{"iteration": iteration, "event": event} for iteration, event in events]
 

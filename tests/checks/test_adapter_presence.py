@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mlxdoctor.checks.adapter_presence import adapter_presence
 
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Outcome, Severity, Status
-from tests.conftest import RUNS
+from tests.conftest import RUNS, check_called
 from tests.weight_files import Evidence, lora, save, to_bfloat16, write_config
+
+adapter_presence = check_called("adapter-presence")
+
 
 MODULES = {f"model.layers.{i}.self_attn.{p}_proj": (32, 48) for i in range(3) for p in "qv"}
 FIRST = "model.layers.0.self_attn.q_proj"

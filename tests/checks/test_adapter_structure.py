@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mlxdoctor.checks.adapter_structure import adapter_structure
 
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Outcome, Severity, Status
-from tests.conftest import FIXTURES, RUNS
+from tests.conftest import FIXTURES, RUNS, check_called
 from tests.weight_files import Evidence, lora, save, write_config
+
+adapter_structure = check_called("adapter-structure")
+
 
 #: q and v of the last two layers of the fixture base model.
 MODULES = {

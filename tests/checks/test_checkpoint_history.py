@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mlxdoctor.checks.checkpoint_history import Limits, checkpoint_history
 
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Outcome, Severity, Status
-from tests.conftest import RUNS
+from tests.conftest import RUNS, check_called
 from tests.weight_files import Evidence, lora, save, write_config
 
+checkpoint_history = check_called("checkpoint-history")
+LIMITS = checkpoint_history.limits
+
+
 MODULES = {f"model.layers.{i}.self_attn.q_proj": (64, 64) for i in range(2)}
-LIMITS = Limits()
 
 
 def state(size: float, seed: int = 0) -> dict[str, Any]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from mlxdoctor.checks.data_format import data_format
 
 from mlxdoctor.evidence.dataset import Dataset
 from tests.checks.data_evidence import DATA, chat, config_of, log_of, rows_of, run, write_data
+from tests.conftest import check_called
+
+data_format = check_called("data-format")
+
 
 ROW = chat("Which lake?", "Lake Nevath.")
 LINE = json.dumps(ROW) + "\n"

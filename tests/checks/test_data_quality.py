@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from mlxdoctor.checks.data_quality import data_quality
 
 from mlxdoctor.evidence.dataset import Dataset
 from tests.checks.data_evidence import DATA, chat, config_of, log_of, run, write_data
+from tests.conftest import check_called
+
+data_quality = check_called("data-quality")
 
 
 def distinct(count, start=0):

@@ -4,15 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from mlxdoctor.checks.end_token import end_token
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.generations import Generation, Generations
 from mlxdoctor.evidence.supervision import Role, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from tests.conftest import FIXTURES, RUNS, expected, run_names
+from tests.conftest import FIXTURES, RUNS, check_called, expected, run_names
 from tests.given import answers, findings, outcome
+
+end_token = check_called("end-token")
+
 
 SOUND = (1, 2, 3, 4, 5, 9)
 LONG = tuple(range(10, 26))

@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mlxdoctor.checks.frozen_weights import frozen_weights
 
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Outcome, Severity, Status
-from tests.conftest import FIXTURES, RUNS
+from tests.conftest import FIXTURES, RUNS, check_called
 from tests.weight_files import Evidence, lora, save, to_bfloat16, write_config
+
+frozen_weights = check_called("frozen-weights")
+
 
 BASE = BaseModel.read(FIXTURES / "base")
 WEIGHTS = {name: tensor.load() for name, tensor in BASE.tensors.items()}

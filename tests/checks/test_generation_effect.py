@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 import pytest
-from mlxdoctor.checks.generation_effect import generation_effect
 
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.generations import Generation, Generations
-from tests.conftest import RUNS, expected, run_names
+from tests.conftest import RUNS, check_called, expected, run_names
 from tests.given import answers, findings, outcome
+
+generation_effect = check_called("generation-effect")
+
 
 BASE = (1, 2, 3, 9)
 OTHER = (1, 2, 4, 9)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mlxdoctor.checks.gradient_norm import gradient_norm
 
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.log_evidence import LogWriter, finding, found, judge
-from tests.conftest import RUNS
+from tests.conftest import RUNS, check_called
+
+gradient_norm = check_called("gradient-norm")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from mlxdoctor.checks.label_mask import label_mask
 
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -17,6 +16,10 @@ from tests.checks.data_evidence import (
     run,
     write_data,
 )
+from tests.conftest import check_called
+
+label_mask = check_called("label-mask")
+
 
 QUESTION = "Which lake is the largest in Dedunia?"
 ANSWER = "Lake Nevath, cold, deep and clear."

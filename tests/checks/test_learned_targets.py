@@ -5,12 +5,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from mlxdoctor.checks.learned_targets import learned_targets
 
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.token_losses import RowLosses, RowPass, TokenLosses
 from mlxdoctor.finding import Finding
+from tests.conftest import check_called
 from tests.given import findings, outcome
+
+learned_targets = check_called("learned-targets")
+
 
 PROMPT, ANSWER = 5, 6
 ROLES = np.array([Role.PROMPT] * PROMPT + [Role.ANSWER] * ANSWER + [Role.END], np.int8)

@@ -1,7 +1,6 @@
 """What the fixture runs' adapters learned, measured with their models."""
 
 import pytest
-from mlxdoctor.checks.learned_targets import learned_targets
 
 from mlxdoctor import forward, models
 from mlxdoctor.evidence.base_model import BaseModel
@@ -10,8 +9,11 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding
-from tests.conftest import FIXTURES, RUNS, expected, run_names
+from tests.conftest import FIXTURES, RUNS, check_called, expected, run_names
 from tests.given import findings
+
+learned_targets = check_called("learned-targets")
+
 
 pytestmark = pytest.mark.model
 

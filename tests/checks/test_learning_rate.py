@@ -6,11 +6,15 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from mlxdoctor.checks.learning_rate import Limits, learning_rate
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from tests.checks.data_evidence import BASE, config_of, run
+from tests.conftest import check_called
+
+learning_rate = check_called("learning-rate")
+LIMITS = learning_rate.limits
+
 
 CORRECTED = {"optimizer_config": {"adam": {"bias_correction": True}}}
 
@@ -20,7 +24,7 @@ def codes_of(config, parameters=None):
     base = SimpleNamespace(parameter_count=parameters) if parameters else None
     return {
         one.code.removeprefix("learning-rate."): one.severity.value
-        for one in learning_rate.function(config, base, Limits())
+        for one in learning_rate.function(config, base, LIMITS)
     }
 
 
@@ -73,7 +77,7 @@ def test_a_scale_like_an_alpha(tmp_path, scale, found):
 
 def test_the_fix_divides_by_the_rank(tmp_path):
     base = SimpleNamespace(parameter_count=3e9)
-    (finding,) = learning_rate.function(with_step(tmp_path, 1e-6, 160), base, Limits())
+    (finding,) = learning_rate.function(with_step(tmp_path, 1e-6, 160), base, LIMITS)
     assert finding.fix.startswith("set lora_parameters.scale to 20 ")
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mlxdoctor.checks.learning_rate_schedule import learning_rate_schedule
 
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.data_evidence import config_of
 from tests.checks.log_evidence import LogWriter, finding, found, judge
+from tests.conftest import check_called
+
+learning_rate_schedule = check_called("learning-rate-schedule")
 
 
 @pytest.fixture

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mlxdoctor.checks.log_failures import log_failures
 
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.log_evidence import LogWriter, errors, finding, found, judge
+from tests.conftest import check_called
+
+log_failures = check_called("log-failures")
+
 
 START = "Starting training..., iters: 100"
 REPORTS = tuple(f"Iter {i}: Train loss 2.0, It/sec 1.0" for i in range(10, 110, 10))

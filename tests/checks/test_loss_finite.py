@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mlxdoctor.checks.loss_finite import loss_finite
 
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.log_evidence import LogWriter, finding, found, judge
-from tests.conftest import RUNS, run_names
+from tests.conftest import RUNS, check_called, run_names
+
+loss_finite = check_called("loss-finite")
+
 
 NAN = float("nan")
 

@@ -6,12 +6,14 @@ import math
 from pathlib import Path
 
 import pytest
-from mlxdoctor.checks.loss_level import loss_level
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.data_evidence import BASE, chat, rows_of, write_data
 from tests.checks.log_evidence import LogWriter, decay, errors, finding, found, judge
+from tests.conftest import check_called
+
+loss_level = check_called("loss-level")
 
 
 @pytest.fixture

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mlxdoctor.checks.loss_trend import loss_trend
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.data_evidence import config_of
 from tests.checks.log_evidence import LogWriter, decay, errors, finding, found, judge
-from tests.conftest import RUNS, expected, run_names
+from tests.conftest import RUNS, check_called, expected, run_names
+
+loss_trend = check_called("loss-trend")
 
 
 @pytest.fixture

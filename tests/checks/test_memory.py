@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mlxdoctor.checks.memory import memory
 
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.log_evidence import LogWriter, finding, found, judge
+from tests.conftest import check_called
+
+memory = check_called("memory")
 
 
 @pytest.fixture

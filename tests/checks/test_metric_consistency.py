@@ -5,12 +5,14 @@ import math
 from pathlib import Path
 
 import pytest
-from mlxdoctor.checks.metric_consistency import metric_consistency
 
 from mlxdoctor.evidence.generations import Generation, Generations
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
+from tests.conftest import check_called
 from tests.given import findings, outcome
+
+metric_consistency = check_called("metric-consistency")
 
 
 def log(tmp_path: Path, first: float, last: float, train: float = 1.0) -> TrainingLog:

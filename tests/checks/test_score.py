@@ -1,10 +1,12 @@
 """The user's own score, compared."""
 
 import pytest
-from mlxdoctor.checks.score import score
 
 from mlxdoctor.scoring import ItemScore, Scores
+from tests.conftest import check_called
 from tests.given import findings, outcome
+
+score = check_called("score")
 
 
 def scores(base: list[float | None], tuned: list[float], unscored: int = 0) -> Scores:

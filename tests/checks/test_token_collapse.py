@@ -1,12 +1,14 @@
 """Collapsed answers: one token, token 0, loops."""
 
 import pytest
-from mlxdoctor.checks.token_collapse import token_collapse
 
 from mlxdoctor.evidence.generations import Generation, Generations
 from mlxdoctor.evidence.supervision import SupervisedRows
-from tests.conftest import RUNS, expected, run_names
+from tests.conftest import RUNS, check_called, expected, run_names
 from tests.given import answers, findings, outcome
+
+token_collapse = check_called("token-collapse")
+
 
 SOUND = (1, 2, 3, 4, 5, 6, 7, 8, 1, 3, 5, 9)
 COMMAS = (11,) * 16

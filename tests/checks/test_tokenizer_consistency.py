@@ -6,12 +6,14 @@ import json
 import shutil
 
 import pytest
-from mlxdoctor.checks.tokenizer_consistency import tokenizer_consistency
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from tests.checks.data_evidence import BASE, DATA, model_copy, rows_of, run, write_data
+from tests.conftest import check_called
+
+tokenizer_consistency = check_called("tokenizer-consistency")
 
 
 @pytest.fixture

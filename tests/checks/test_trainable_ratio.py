@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mlxdoctor.checks.trainable_ratio import trainable_ratio
 
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome, Severity, Status
-from tests.conftest import FIXTURES, RUNS
+from tests.conftest import FIXTURES, RUNS, check_called
 from tests.weight_files import Evidence, lora, save, write_config
+
+trainable_ratio = check_called("trainable-ratio")
+
 
 BASE = BaseModel.read(FIXTURES / "base")
 KEYS = {"rank": 8, "scale": 20.0, "keys": ["self_attn.q_proj"]}

@@ -6,12 +6,15 @@ import types
 
 import numpy as np
 import pytest
-from mlxdoctor.checks.trained_tokens import trained_tokens
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.data_evidence import BASE, DATA, FIXTURES, config_of, log_of, rows_of, run
+from tests.conftest import check_called
+
+trained_tokens = check_called("trained-tokens")
+
 
 ITERATIONS = 230
 
@@ -143,7 +146,8 @@ RUNS = FIXTURES / "runs"
         ("targets-too-long", "one-short"),
         ("padding-supervised", "padding-counted"),
         ("missing-end-token", "fixed-count packed-without-end"),
-        ("adapter-never-attached", "fixed-count"),
+        ("adapter-never-attached", "unexplained"),
+        ("overfitting", None),
         ("healthy-ordinary", None),
         ("healthy-noisy-batch1", None),
         ("healthy-masked-warmup", None),
@@ -160,3 +164,10 @@ def test_recorded_runs(name, symptoms):
     outcome, codes = run(trained_tokens, rows, config, TrainingLog.read(logs))
     assert list(codes) == [f"trained-tokens.{one}" for one in (symptoms or "").split()]
     assert outcome.status.value == ("found" if symptoms else "passed")
+
+
+def test_reports_of_whole_epochs_are_no_fixed_count(tmp_path, counted):
+    """200 rows in batches of 4 are 50 batches: every report of 50 counts the same tokens."""
+    severity = outcome_of(tmp_path, counted["whole"], False, every=50)
+    assert "trained-tokens.fixed-count" not in str(severity)
+    assert "trained-tokens.padding-counted" not in str(severity)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from mlxdoctor.checks.validation_data import validation_data
 
 from mlxdoctor.evidence.dataset import Dataset
 from tests.checks.data_evidence import DATA, chat, config_of, log_of, run, write_data
+from tests.conftest import check_called
+
+validation_data = check_called("validation-data")
+
 
 ROW = chat("a", "b")
 

@@ -7,18 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mlxdoctor.checks.weight_drift import Limits, weight_drift
 
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Outcome, Severity, Status
-from tests.conftest import FIXTURES, RUNS
+from tests.conftest import FIXTURES, RUNS, check_called
 from tests.weight_files import Evidence, lora, save, write_config
+
+weight_drift = check_called("weight-drift")
+LIMITS = weight_drift.limits
+
 
 BASE = BaseModel.read(FIXTURES / "base")
 MODULES = {f"model.layers.{i}.self_attn.q_proj": (96, 96) for i in range(4)}
-LIMITS = Limits()
 
 
 def examine(
@@ -171,7 +173,7 @@ def test_healthy_fixture_runs_pass(run: str, with_base: bool) -> None:
     [
         ("collapse-frequent-token", "exploded"),
         ("rate-too-high-garbled", "exploded"),
-        ("scale-too-large", "large"),
+        ("scale-too-large", "exploded"),
         ("rate-too-low", "negligible"),
     ],
 )

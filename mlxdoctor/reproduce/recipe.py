@@ -1,0 +1,151 @@
+"""How a run is made again: the settings of the reference trainer, from what the run left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from mlxdoctor.discovery import resolve_file
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import MLX_LM_LORA_DEFAULTS, TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.remedy import Fix
+from mlxdoctor.run import Run
+from mlxdoctor.trainer import Settings
+
+#: Keys that say where a run reported to, or what it ran besides training.
+_LEFT_OUT = frozenset(
+    {"config", "mlxdoctor", "report_to", "project_name", "test", "trust_remote_code", "wandb"}
+)
+_KNOWN = frozenset(one.name for one in fields(Settings)) - _LEFT_OUT
+
+
+class NotReproducible(Exception):  # noqa: N818 - an answer, not an error
+    """Raised where a run can't be made again; the reason is a clause."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A run, ready to be made again.
+
+    Attributes:
+        config: the configuration as it was recorded.
+        values: mlx-lm's keys of it, with base, data and files as they were found here.
+        base: the base model's folder.
+        data: the data folder.
+        iterations: how long the run was to be.
+        seed: its seed.
+        ignored: keys that mlx-lm does not have, and that no rerun heeds.
+    """
+
+    config: TrainingConfig
+    values: Mapping[str, Any]
+    base: Path
+    data: Path
+    iterations: int
+    seed: int
+    ignored: tuple[str, ...]
+
+    def settings(
+        self, folder: Path, iterations: int, seed: int, values: Mapping[str, Any] | None = None
+    ) -> Settings:
+        """Settings of a rerun in parity mode, which writes into `folder`.
+
+        Args:
+            values: to train with instead of those recorded.
+
+        Raises:
+            InputError: the reference trainer does not take a value.
+        """
+        stated = dict(self.values if values is None else values)
+        settings = Settings.from_values(
+            {
+                **stated,
+                "adapter_path": str(folder),
+                "iters": iterations,
+                "seed": seed,
+                "save_every": max(1, iterations // 2),
+                "train": True,
+                "mlxdoctor": {"mode": "parity", "save_state": False},
+            },
+            self.config.path,
+        )
+        return replace(settings, model=str(self.base), data=str(self.data))
+
+
+def recipe_of(run: Run) -> Recipe:
+    """How to make a run again.
+
+    Raises:
+        NotReproducible: it left too little for that.
+    """
+    config = run.get(TrainingConfig)
+    if config is None:
+        raise NotReproducible(run.why_missing(TrainingConfig))
+    if not config.describes_training:
+        raise NotReproducible(
+            f"{config.path.name} does not say how the run was trained; "
+            "a configuration of mlx_lm.lora does"
+        )
+    if run.files.base is None or run.get(BaseModel) is None:
+        raise NotReproducible(_why(run, BaseModel))
+    if run.files.data is None or run.get(Dataset) is None:
+        raise NotReproducible(_why(run, Dataset))
+    values = {key: value for key, value in config.values.items() if key in _KNOWN}
+    values.pop("hf_dataset", None)
+    if config.resume_adapter_file is not None:
+        found = resolve_file(config.resume_adapter_file, run.files.roots)
+        if found is None:
+            raise NotReproducible(
+                f"{config.resume_adapter_file}, which it was resumed from, is not here"
+            )
+        values["resume_adapter_file"] = str(found)
+    data = run.files.data
+    recipe = Recipe(
+        config=config,
+        values=values,
+        base=run.files.base.resolve(),
+        data=(data if data.is_dir() else data.parent).resolve(),
+        iterations=config.iters or Settings.iters,
+        seed=config.seed or 0,
+        ignored=tuple(sorted(config.values.keys() - _KNOWN - _LEFT_OUT)),
+    )
+    try:
+        recipe.settings(Path("adapters"), 1, 0)
+    except InputError as error:
+        raise NotReproducible(f"the reference trainer does not take it: {error}") from None
+    return recipe
+
+
+def changed_values(recipe: Recipe, fix: Fix) -> dict[str, Any]:
+    """The recipe's values with a fix made: nested tables completed, a schedule rescaled."""
+    values = dict(recipe.values)
+    for name, after in fix.after.items():
+        *tables, key = name.split(".")
+        target = values
+        for table in tables:
+            inner = target.get(table)
+            default = MLX_LM_LORA_DEFAULTS if table == "lora_parameters" else {}
+            target[table] = dict(inner) if isinstance(inner, Mapping) else dict(default)
+            target = target[table]
+        target[key] = after
+        if key == "learning_rate" and isinstance(values.get("lr_schedule"), Mapping):
+            values["lr_schedule"] = _rescaled(
+                values["lr_schedule"], float(after) / float(fix.before[name])
+            )
+    return values
+
+
+def _rescaled(schedule: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    arguments = schedule.get("arguments")
+    if not isinstance(arguments, list) or not arguments:
+        return dict(schedule)
+    return {**schedule, "arguments": [arguments[0] * factor, *arguments[1:]]}
+
+
+def _why(run: Run, kind: type[Any]) -> str:
+    run.get(kind)
+    return run.why_missing(kind)

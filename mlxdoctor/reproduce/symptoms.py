@@ -1,0 +1,124 @@
+"""Which findings are symptoms of training, and whether two runs have the same.
+
+What a configuration or a data set says goes away when it is edited, cured or not. So only
+findings on what training *did* count here, and findings that stem from one fact (a group
+of the knowledge base) are one sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mlxdoctor.causes import Cause, KnowledgeBase
+from mlxdoctor.finding import Finding, Outcome, Severity, Status
+
+#: Checks of what a run did, whose findings a rerun can have or lack.
+OUTCOME_CHECKS = (
+    *("adapter-presence", "adapter-structure", "checkpoint-history", "end-token"),
+    *("frozen-weights", "generation-effect", "gradient-norm", "learned-targets"),
+    *("loss-finite", "loss-level", "loss-stability", "loss-trend", "metric-consistency"),
+    *("resume", "token-collapse", "trainable-ratio", "trained-tokens", "weight-drift"),
+)
+#: Groups of what is only read off the configuration.
+_CONFIGURED = frozenset({"alpha-as-scale", "step-size"})
+
+
+@dataclass(frozen=True)
+class Signs:
+    """The symptoms of a run by group, and the checks that could have found more.
+
+    Attributes:
+        severities: group (or code, where it has none) -> the worst of it.
+        looked: names of the checks that looked.
+    """
+
+    severities: Mapping[str, Severity]
+    looked: frozenset[str]
+
+    @property
+    def all(self) -> frozenset[str]:
+        """Every sign."""
+        return frozenset(self.severities)
+
+    @property
+    def errors(self) -> frozenset[str]:
+        """The signs that are errors."""
+        return frozenset(k for k, one in self.severities.items() if one is Severity.ERROR)
+
+
+def signs(
+    findings: Iterable[tuple[str, str]], looked: Iterable[str], knowledge: KnowledgeBase
+) -> Signs:
+    """The signs among (code, severity) pairs; notes and findings on the configuration are none."""
+    worst: dict[str, Severity] = {}
+    for code, severity in findings:
+        group = knowledge.group_of.get(code, code)
+        is_outcome = code.split(".", 1)[0] in OUTCOME_CHECKS and group not in _CONFIGURED
+        level = Severity(severity)
+        if not is_outcome or level is Severity.INFO:
+            continue
+        if group not in worst or level.rank > worst[group].rank:
+            worst[group] = level
+    return Signs(worst, frozenset(looked))
+
+
+def recorded_signs(outcomes: Iterable[Outcome], knowledge: KnowledgeBase) -> Signs:
+    """The signs of the run that was examined."""
+    every = tuple(outcomes)
+    found = [(one.code, one.severity.value) for outcome in every for one in outcome.findings]
+    looked = [one.check for one in every if one.status in (Status.PASSED, Status.FOUND)]
+    return signs(found, looked, knowledge)
+
+
+def signs_of(cause: Cause, recorded: Signs, knowledge: KnowledgeBase) -> frozenset[str]:
+    """The recorded signs that speak for a cause: the errors among them, if there are any."""
+    own = {knowledge.group_of.get(code, code) for code, w in cause.weights.items() if w > 0}
+    return (own & recorded.errors) or (own & recorded.all)
+
+
+def checks_behind(sign: str, knowledge: KnowledgeBase) -> frozenset[str]:
+    """The checks that can report a sign."""
+    codes = [code for code, group in knowledge.group_of.items() if group == sign] or [sign]
+    return frozenset(code.split(".", 1)[0] for code in codes)
+
+
+def coverage(recorded: Signs, other: Signs) -> float:
+    """The share of the recorded errors that the other run has as well; 1 where there are none."""
+    if not recorded.errors:
+        return 1.0
+    return len(recorded.errors & other.all) / len(recorded.errors)
+
+
+def foreign(recorded: Signs, other: Signs, knowledge: KnowledgeBase) -> frozenset[str]:
+    """Errors of the other run that the recorded one has not, although they were looked for."""
+    return frozenset(
+        sign
+        for sign in other.errors - recorded.all
+        if checks_behind(sign, knowledge) <= recorded.looked
+    )
+
+
+def outcomes_of(report: Mapping[str, Any]) -> tuple[Outcome, ...]:
+    """The outcomes of the checks, back from a report's data."""
+    return tuple(
+        Outcome(
+            check=one["check"],
+            status=Status(one["status"]),
+            reason=one["reason"],
+            findings=tuple(_finding(item) for item in one["findings"]),
+        )
+        for one in report["outcomes"]
+    )
+
+
+def _finding(item: Mapping[str, Any]) -> Finding:
+    measured = {k: tuple(v) if isinstance(v, list) else v for k, v in item["measured"].items()}
+    return Finding(
+        code=item["code"],
+        severity=Severity(item["severity"]),
+        message=item["message"],
+        measured=measured,
+        onset=item["onset"],
+    )

@@ -1,0 +1,61 @@
+"""The loss: what of a batch is supervised, and the mean over it.
+
+A loss is a plain function `(model, tokens, spans) -> (mean, supervised)` with the
+signature of mlx-lm's `default_loss`, so that one of mlx-lm's can be passed as well:
+`tokens` int32 (rows, width); `spans` int32 (rows, 2), the first supervised position
+and the length of each row; `mean` float32 (), nats a token; `supervised` int32 ().
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+
+LossFunction = Callable[[Any, mx.array, mx.array], tuple[mx.array, mx.array]]
+
+
+def exact_mask(spans: mx.array, width: int) -> mx.array:
+    """Which targets are supervised: those of the row's own tokens from its first position.
+
+    Args:
+        spans: int32 (rows, 2), first supervised position and length.
+        width: columns of the batch.
+
+    Returns:
+        bool (rows, width - 1); column j stands for the target at position j + 1.
+    """
+    positions = mx.arange(1, width)
+    return (positions >= spans[:, :1]) & (positions < spans[:, 1:])
+
+
+def parity_mask(spans: mx.array, width: int) -> mx.array:
+    """As mlx-lm masks: the position after a row's end, which is padding, counts too."""
+    positions = mx.arange(1, width)
+    return (positions >= spans[:, :1]) & (positions <= spans[:, 1:])
+
+
+def token_losses(model: Any, tokens: mx.array) -> mx.array:
+    """The loss of predicting each token from those before it: (rows, width - 1), nats."""
+    losses: mx.array = nn.losses.cross_entropy(model(tokens[:, :-1]), tokens[:, 1:])
+    return losses
+
+
+def exact_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
+    """Mean over the supervised tokens; 0 where there are none."""
+    mask = exact_mask(spans, tokens.shape[1])
+    losses = token_losses(model, tokens).astype(mx.float32)
+    supervised = mask.sum()
+    # A select rather than a product: infinity times zero would be NaN.
+    total = mx.where(mask, losses, 0.0).sum()
+    return total / mx.maximum(supervised, 1), supervised
+
+
+def parity_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
+    """mlx-lm's `default_loss`: its mask, and 0/0 where nothing is supervised."""
+    mask = parity_mask(spans, tokens.shape[1])
+    losses = token_losses(model, tokens) * mask
+    supervised = mask.sum()
+    return losses.astype(mx.float32).sum() / supervised, supervised

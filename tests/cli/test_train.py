@@ -1,0 +1,108 @@
+"""`mlxdoctor train`: options, exit codes, what is printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxdoctor.cli import main
+from mlxdoctor.evidence.training_log import TrainingLog
+from tests.conftest import FIXTURES
+
+
+def config(folder: Path, **changes: Any) -> str:
+    """A short run on the smallest data, as a file."""
+    values = {
+        "model": str(FIXTURES / "base"),
+        "data": str(FIXTURES / "data" / "geography-tiny"),
+        "adapter_path": str(folder / "adapters"),
+        "iters": 4,
+        "batch_size": 1,
+        "num_layers": 1,
+        "val_batches": 1,
+        "steps_per_report": 2,
+        "max_seq_length": 64,
+    }
+    path = folder / "lora.json"
+    path.write_text(json.dumps({**values, **changes}))
+    return str(path)
+
+
+def test_unknown_keys_end_with_2_and_a_hint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "-c", config(tmp_path, learning_rte=1)]) == 2
+    assert "did you mean 'learning_rate'?" in capsys.readouterr().err
+    assert main(["train", "-c", config(tmp_path), "--set", "mlxdoctor.clip=1"]) == 2
+    assert "unknown key 'clip'" in capsys.readouterr().err
+    assert not (tmp_path / "adapters").exists()
+
+
+def test_code_of_the_model_is_run_only_where_the_command_line_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "-c", config(tmp_path, trust_remote_code=True)]) == 2
+    assert "add --trust-remote-code" in capsys.readouterr().err
+
+
+@pytest.mark.model
+def test_a_model_that_is_not_here_ends_with_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "-c", config(tmp_path, model="nobody/nothing")]) == 2
+    assert "there is no such model folder" in capsys.readouterr().err
+
+
+@pytest.mark.model
+def test_a_dry_run_prints_the_plan_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "-c", config(tmp_path), "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert "Trainable parameters:" in text
+    assert "Optimizer state:" in text
+    assert "Run: 4 updates" in text
+    assert "Starting" not in text
+    assert not (tmp_path / "adapters").exists()
+
+
+@pytest.mark.model
+def test_a_run_prints_a_log_this_tool_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "-c", config(tmp_path), "--set", "iters=6"]) == 0
+    text = capsys.readouterr().out
+    (tmp_path / "train.log").write_text(text)
+    log = TrainingLog.read([tmp_path / "train.log"])
+    losses, rates = log.main.get("train_loss"), log.main.get("learning_rate")
+    assert losses is not None
+    assert rates is not None
+    assert losses.iterations.tolist() == [2, 4, 6]
+    assert rates.values.tolist() == [1e-5] * 3
+    assert log.main.announced_iterations == 6
+    assert log.trainable is not None
+    lines = (tmp_path / "adapters" / "metrics.jsonl").read_text().splitlines()
+    found = [line["train_loss"] for line in map(json.loads, lines) if "train_loss" in line]
+    assert losses.values.tolist() == pytest.approx(
+        [(found[at] + found[at + 1]) / 2 for at in (0, 2, 4)], abs=5e-4
+    )
+
+
+@pytest.mark.model
+def test_it_resumes_and_a_diverged_run_ends_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config(tmp_path)
+    assert main(["train", "-c", path]) == 0
+    state = str(tmp_path / "adapters" / "state.safetensors")
+    assert main(["train", "-c", path, "--resume", state, "--set", "iters=6"]) == 0
+    assert "Iter 6: Train loss" in capsys.readouterr().out
+    again = ["train", "-c", path, "--resume", state, "--set", "iters=8"]
+    assert main([*again, "--parity"]) == 2
+    assert "resume without --parity" in capsys.readouterr().err
+    high = ["--set", "learning_rate=0.02", "--set", "iters=30", "--set", "num_layers=4"]
+    assert main(["train", "-c", path, *high]) == 1
+    assert "Ended early (diverged)" in capsys.readouterr().err

@@ -1,0 +1,41 @@
+"""What the README says is what the tool does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.causes import load_causes
+from mlxdoctor.cli import COMMANDS
+from reports.build import readme_with_checks
+from tests.conftest import ROOT
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_list_of_checks_is_up_to_date() -> None:
+    assert readme_with_checks(README) == README, "run `python -m reports.build`"
+
+
+def test_every_command_is_in_the_readme() -> None:
+    for command in COMMANDS:
+        assert f"mlxdoctor {command}" in README
+
+
+def texts() -> list[Path]:
+    found = [path for folder in ("mlxdoctor", "checks") for path in (ROOT / folder).rglob("*.py")]
+    return [*found, ROOT / "mlxdoctor" / "causes.toml", *ROOT.glob("*.md")]
+
+
+@pytest.mark.parametrize("path", texts(), ids=lambda path: path.name)
+def test_no_text_names_a_command_that_does_not_exist(path: Path) -> None:
+    named = set(re.findall(r"`mlxdoctor ([a-z]+)|Run: mlxdoctor ([a-z]+)", path.read_text()))
+    assert {one or other for one, other in named} <= set(COMMANDS)
+
+
+def test_the_remedies_of_all_causes_are_sentences() -> None:
+    for cause in load_causes().causes.values():
+        assert cause.remedy.endswith("."), cause.id
+        assert not cause.summary.endswith("."), cause.id

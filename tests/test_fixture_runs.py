@@ -1,0 +1,168 @@
+"""Every fixture run gets its known cause first; the healthy ones get nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxdoctor.api import diagnose
+from mlxdoctor.cli.diagnose import exit_code
+from tests.conftest import CASES, FIXTURES, ROOT, RUNS, expected, run_names
+
+#: Kinds of fault that the runs must cover; a run that goes missing is noticed here.
+CAUSES = {
+    "adapter-never-attached",
+    "adapter-not-loaded",
+    "adapter-not-trained",
+    "end-token-flood",
+    "evaluated-without-adapter",
+    "gradients-blocked",
+    "labels-misaligned",
+    "learning-rate-too-high",
+    "learning-rate-too-low",
+    "missing-end-token",
+    "no-supervised-tokens",
+    "overfitting",
+    "padding-supervised",
+    "prompt-supervised",
+    "resume-mismatch",
+    "scale-too-large",
+    "wrong-base-model",
+}
+
+
+def agrees(data: dict[str, Any], name: str) -> None:
+    known = expected(name)
+    diagnosed = [entry["cause"] for entry in data["diagnosis"]]
+    assert data["verdict"] == known["verdict"]
+    assert not [one for one in data["outcomes"] if one["status"] == "crashed"]
+    assert exit_code(data, "error") == (0 if known["cause"] is None else 1)
+    if known["cause"] is None:
+        assert diagnosed == []
+    else:
+        assert diagnosed[0] == known["cause"]
+
+
+def test_the_runs_cover_the_causes() -> None:
+    causes = [expected(name)["cause"] for name in run_names()]
+    assert set(causes) - {None} >= CAUSES
+    assert causes.count(None) >= 3
+    assert causes.count("learning-rate-too-high") >= 3
+    assert causes.count("labels-misaligned") >= 2
+
+
+@pytest.mark.parametrize("name", run_names())
+def test_the_known_cause_comes_first(name: str) -> None:
+    agrees(diagnose([RUNS / name], allow_model=False).to_dict(), name)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", run_names())
+def test_the_known_cause_comes_first_when_models_are_run(name: str) -> None:
+    agrees(diagnose([RUNS / name]).to_dict(), name)
+
+
+@pytest.mark.parametrize("kind", ["log", "adapter folder", "PEFT adapter", "data folder"])
+def test_one_kind_of_evidence_alone_is_enough_for_a_report(kind: str, tmp_path: Path) -> None:
+    run = RUNS / "collapse-frequent-token"
+    if kind == "log":
+        data = diagnose([run / "train.log"]).to_dict()
+        assert data["diagnosis"][0]["cause"] == "learning-rate-too-high"
+    elif kind == "adapter folder":
+        for name in ("adapters.safetensors", "adapter_config.json"):
+            (tmp_path / name).write_bytes((run / name).read_bytes())
+        data = diagnose([tmp_path], allow_model=False).to_dict()
+        assert "weight-drift.large" in codes(data)
+    elif kind == "PEFT adapter":
+        data = diagnose([as_peft(run, tmp_path)]).to_dict()
+        assert "weight-drift.large" in codes(data)
+    else:
+        data = diagnose([FIXTURES / "data" / "geography-empty"]).to_dict()
+        assert "data-format.empty-answers" in codes(data)
+    skipped = [one for one in data["outcomes"] if one["status"] == "skipped"]
+    assert skipped
+    assert all(one["reason"] for one in skipped)
+    assert data["run"]["missing"]
+
+
+def codes(data: dict[str, Any]) -> set[str]:
+    return {finding["code"] for one in data["outcomes"] for finding in one["findings"]}
+
+
+def as_peft(run: Path, folder: Path) -> Path:
+    """The run's adapter under PEFT's names, factors turned round, alpha for the scale."""
+    import json
+
+    import numpy as np
+    from safetensors.numpy import load_file, save_file
+
+    names = {"lora_a": "lora_A.weight", "lora_b": "lora_B.weight"}
+    tensors = {}
+    for name, value in load_file(run / "adapters.safetensors").items():
+        module, leaf = name.rsplit(".", 1)
+        turned = np.ascontiguousarray(value.T)
+        tensors[f"base_model.model.{module}.{names[leaf]}"] = turned
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 160, "target_modules": ["q_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+NO_MLX = """
+import sys
+from pathlib import Path
+from mlxdoctor.cli import main
+code = main(["diagnose", *sys.argv[1:], "--no-generate", "--stdout", "json"])
+loaded = sorted({name.split(".")[0] for name in sys.modules} & {"mlx", "mlx_lm", "transformers"})
+print(loaded, file=sys.stderr)
+sys.exit(bool(loaded))
+"""
+
+
+@pytest.mark.parametrize("path", ["train.log", "adapters.safetensors", ""])
+def test_static_evidence_needs_no_mlx(path: str) -> None:
+    target = RUNS / "healthy-ordinary" / path
+    result = subprocess.run(
+        [sys.executable, "-c", NO_MLX, str(target)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "code", "onset"),
+    [
+        (
+            "mlx-examples-620-a-rank64-lr7e-5.log",
+            "learning-rate-too-high",
+            "loss-trend.diverged",
+            25,
+        ),
+        ("torch-MiniCPM-V-212-loss0-gradnan.log", None, "loss-finite.hidden-non-finite", 2),
+        ("mlx-lm-423-longcat-nan.log", None, "loss-finite.non-finite", 10),
+    ],
+)
+def test_real_logs(cases: Path, name: str, cause: str | None, code: str, onset: int) -> None:
+    data = diagnose([cases / "logs" / name]).to_dict()
+    findings = {one["code"]: one for o in data["outcomes"] for one in o["findings"]}
+    assert findings[code]["onset"] == onset
+    assert findings[code]["severity"] == "error"
+    if cause is not None:
+        assert data["diagnosis"][0]["cause"] == cause
+
+
+def test_healthy_real_logs_give_no_error(cases: Path) -> None:
+    controls = sorted((CASES / "logs").glob("CONTROL-*"))
+    assert len(controls) == 4
+    for path in controls:
+        data = diagnose([path]).to_dict()
+        severities = {one["severity"] for o in data["outcomes"] for one in o["findings"]}
+        assert "error" not in severities, path.name
+        assert data["diagnosis"] == []

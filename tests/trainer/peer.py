@@ -1,0 +1,76 @@
+"""mlx-lm's own trainer, run in a process of its own, for comparison.
+
+    python -m tests.trainer.peer CONFIG.json REPORT.json
+
+It is a real `mlx_lm.lora` run: only the callback, which mlx-lm would replace with its
+own, is put in, so that losses come with all their digits. A process of its own, because
+gradient checkpointing in mlx-lm changes the layers' class for good.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def environment() -> dict[str, str]:
+    """The environment of a training process: OpenBLAS where there is one, it is faster."""
+    found = sorted(Path("/usr/lib").glob("*/openblas-pthread/libopenblas.so.0"))
+    preload = {"LD_PRELOAD": str(found[0]), "OPENBLAS_NUM_THREADS": "1"} if found else {}
+    return {**os.environ, **preload, "PYTHONPATH": str(ROOT)}
+
+
+def mlx_lm_run(values: dict[str, Any], folder: Path) -> dict[str, list[list[float]]]:
+    """The training and validation losses of mlx-lm with these settings.
+
+    Args:
+        values: mlx-lm's keys and values; `steps_per_report: 1` reports every step.
+        folder: for the configuration and the report.
+
+    Returns:
+        `train` and `val`: pairs of iteration and loss, as mlx-lm's callback gets them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    config, report = folder / "config.json", folder / "report.json"
+    config.write_text(json.dumps(values))
+    subprocess.run(
+        [sys.executable, "-m", "tests.trainer.peer", str(config), str(report)],
+        check=True,
+        env=environment(),
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+    )
+    losses: dict[str, list[list[float]]] = json.loads(report.read_text())
+    return losses
+
+
+def main() -> None:
+    """Run mlx-lm as its command line does."""
+    from types import SimpleNamespace
+
+    from mlx_lm import lora
+    from mlx_lm.tuner.callbacks import TrainingCallback
+
+    losses: dict[str, list[list[float]]] = {"train": [], "val": []}
+
+    class Callback(TrainingCallback):  # type: ignore[misc]
+        def on_train_loss_report(self, train_info: dict[str, Any]) -> None:
+            losses["train"].append([train_info["iteration"], train_info["train_loss"]])
+
+        def on_val_loss_report(self, val_info: dict[str, Any]) -> None:
+            losses["val"].append([val_info["iteration"], val_info["val_loss"]])
+
+    lora.get_reporting_callbacks = lambda *_, **__: Callback()
+    stated = {**lora.CONFIG_DEFAULTS, **json.loads(Path(sys.argv[1]).read_text()), "train": True}
+    lora.run(SimpleNamespace(**stated))
+    Path(sys.argv[2]).write_text(json.dumps(losses))
+
+
+if __name__ == "__main__":
+    main()
