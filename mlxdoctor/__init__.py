@@ -1,1 +1,31 @@
-"""mlxdoctor tells a person why an MLX LoRA fine-tune failed, and proves it."""
+"""mlxdoctor tells a person why an MLX LoRA fine-tune failed, and proves it.
+
+    from mlxdoctor import diagnose
+
+    report = diagnose([Path("adapters")]).to_dict()
+    report["verdict"], report["diagnosis"]
+
+What is listed in `__all__` is loaded on first use, so that `mlxdoctor --help` and the
+readers of single files cost nothing more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlxdoctor.api import diagnose
+    from mlxdoctor.errors import InputError
+    from mlxdoctor.run import Run
+
+__all__ = ["InputError", "Run", "diagnose"]
+
+_HOMES = {"diagnose": "mlxdoctor.api", "InputError": "mlxdoctor.errors", "Run": "mlxdoctor.run"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mlxdoctor' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
