@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -96,7 +95,7 @@ def test_a_hub_model_is_looked_up_in_the_local_cache_only(
     snapshot = tmp_path / "models--someone--tiny" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     for file in (FIXTURES / "base").iterdir():
-        os.symlink(file, snapshot / file.name)
+        (snapshot / file.name).symlink_to(file)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     assert resolve("someone/tiny", [], model=True) == snapshot
     assert resolve("someone/else", [], model=True) is None

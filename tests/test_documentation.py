@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,10 @@ def test_the_remedies_of_all_causes_are_sentences() -> None:
     for cause in load_causes().causes.values():
         assert cause.remedy.endswith("."), cause.id
         assert not cause.summary.endswith("."), cause.id
+
+
+def test_the_wheel_has_every_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    listed = set(project["tool"]["setuptools"]["packages"]) - {"mlxdoctor.checks"}
+    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "mlxdoctor").rglob("__init__.py")}
+    assert listed == {".".join(folder.parts) for folder in folders}

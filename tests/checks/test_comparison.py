@@ -1,0 +1,79 @@
+"""Differences from a healthy run, on real runs of the same model and data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.api import run_checks
+from mlxdoctor.finding import Finding, Outcome, Status
+from mlxdoctor.run import Run
+from tests.conftest import FIXTURES, RUNS, check_called
+
+HEALTHY = RUNS / "healthy-ordinary"
+
+
+def outcome(path: Path, against: Path | None = HEALTHY) -> Outcome:
+    run = Run.discover([path], against=against, allow_model=False)
+    (found,) = run_checks([check_called("comparison")], run)
+    return found
+
+
+def findings(found: Outcome) -> dict[str, Finding]:
+    return {one.code.split(".")[1]: one for one in found.findings}
+
+
+def test_a_collapsed_run_differs_in_step_loss_and_update() -> None:
+    found = findings(outcome(RUNS / "collapse-frequent-token"))
+    assert set(found) == {"config-differs", "step-larger", "loss-higher", "update-larger"}
+    assert found["step-larger"].measured["healthy_step"] == pytest.approx(3e-4 * 20)
+    assert found["step-larger"].measured["ratio"] > 10
+    assert "learning_rate" in found["config-differs"].measured["keys"]
+
+
+def test_a_run_that_learned_nothing_differs_the_other_way() -> None:
+    found = findings(outcome(RUNS / "rate-too-low"))
+    assert {"step-smaller", "update-smaller", "loss-higher"} <= set(found)
+
+
+def test_a_run_is_no_different_from_itself() -> None:
+    assert outcome(HEALTHY).status is Status.PASSED
+
+
+@pytest.mark.parametrize(
+    ("factor", "symptom"), [(2.9, None), (3.1, "step-larger"), (0.32, "step-smaller")]
+)
+def test_the_step_is_compared_as_rate_times_scale(
+    copied: Callable[[str], Path], factor: float, symptom: str | None
+) -> None:
+    folder = copied("healthy-ordinary")
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config["learning_rate"] *= factor * 2
+    config["lora_parameters"]["scale"] /= 2
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    for name in ("adapters.safetensors", "train.log"):
+        (folder / name).unlink()
+    steps = {name for name in findings(outcome(folder)) if name.startswith("step")}
+    assert steps == ({symptom} if symptom else set())
+
+
+def test_where_a_run_was_written_to_is_no_difference(copied: Callable[[str], Path]) -> None:
+    folder = copied("healthy-ordinary")
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config.update(adapter_path="elsewhere", steps_per_report=1, save_every=7)
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    assert outcome(folder).status is Status.PASSED
+
+
+def test_without_a_healthy_run_it_is_skipped() -> None:
+    found = outcome(HEALTHY, against=None)
+    assert found.status is Status.SKIPPED
+    assert "--against" in found.reason
+
+
+def test_nothing_in_common_is_inconclusive() -> None:
+    found = outcome(FIXTURES / "data" / "geography")
+    assert found.status is Status.INCONCLUSIVE

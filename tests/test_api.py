@@ -1,0 +1,121 @@
+"""Paths in, report out: what the report says of the evidence, the fix, and what comes next."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlxdoctor.api import diagnose
+from mlxdoctor.figure_data import MAX_POINTS, figure_data
+from mlxdoctor.run import Run
+from tests.conftest import RUNS
+
+
+def report(name: str, **options: Any) -> dict[str, Any]:
+    return diagnose([RUNS / name], allow_model=False, **options).to_dict()
+
+
+def test_the_fix_of_the_first_cause_is_a_change_of_the_runs_own_configuration() -> None:
+    data = report("collapse-frequent-token")
+    config = json.loads((RUNS / "collapse-frequent-token" / "adapter_config.json").read_text())
+    assert data["fix"]["before"] == {"learning_rate": config["learning_rate"]}
+    assert data["fix"]["after"] == {"learning_rate": config["learning_rate"] / 10}
+    assert '+    "learning_rate"' in data["fix"]["diff"]
+
+
+def test_every_cause_that_is_named_is_explained() -> None:
+    data = report("adapter-never-attached")
+    assert len(data["diagnosis"]) > 1
+    assert set(data["causes"]) == {entry["cause"] for entry in data["diagnosis"]}
+
+
+def test_a_warning_that_the_cause_explains_is_no_contributing_factor() -> None:
+    data = report("scale-too-large")
+    assert data["diagnosis"][0]["cause"] == "scale-too-large"
+    assert "learning-rate.scale-looks-like-alpha" not in data["contributing"]
+    assert "data-quality.few-rows" in report("overfitting")["diagnosis"][0]["supporting"]
+
+
+def test_no_path_of_this_machine_is_in_a_report() -> None:
+    assert str(Path.home()) not in json.dumps(report("healthy-ordinary"), default=str)
+
+
+def test_selecting_and_ignoring_codes() -> None:
+    only = report("collapse-frequent-token", select=["loss-trend.diverged"])
+    found = [one["code"] for o in only["outcomes"] for one in o["findings"]]
+    assert found == ["loss-trend.diverged"]
+    without = report("collapse-frequent-token", ignore=["loss-trend.diverged"])
+    found = [one["code"] for o in without["outcomes"] for one in o["findings"]]
+    assert "loss-trend.diverged" not in found
+    assert "weight-drift.exploded" in found
+
+
+def test_what_would_say_most_is_asked_for(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text((RUNS / "collapse-frequent-token" / "train.log").read_text())
+    data = diagnose([log]).to_dict()
+    assert data["next"] is not None
+    assert data["next"]["why"]
+
+
+def test_a_users_score_is_compared(tmp_path: Path) -> None:
+    script = tmp_path / "quality.py"
+    script.write_text(
+        "def commas(prompt, output):\n    return -output.count(',') / (1 + len(output))\n"
+    )
+    data = report("collapse-frequent-token", score=f"{script}:commas")
+    assert "score.worse-than-base" in {
+        one["code"] for o in data["outcomes"] for one in o["findings"]
+    }
+
+
+def figures(path: Path) -> dict[str, Any]:
+    return figure_data(Run.discover([path], allow_model=False), [])
+
+
+def test_the_figures_hold_the_runs_own_numbers() -> None:
+    data = report("collapse-frequent-token")["figures"]
+    assert data["loss"]["val"]["values"][0] == pytest.approx(4.15, abs=0.005)
+    assert data["loss"]["onset"] == 10
+    floors = {floor["label"]: floor["value"] for floor in data["loss"]["floors"]}
+    assert floors["uniform guess, ln(768)"] == pytest.approx(math.log(768))
+    assert floors["the base model's own loss"] == pytest.approx(4.15, abs=0.005)
+    assert data["drift"]["quantity"] == "‖ΔW‖ / ‖W‖"
+    assert np.shape(data["drift"]["values"]) == (4, 7)
+    assert data["tokens"]["tokens"][0] == ","
+    assert data["labels"]["tokens"][-1]["region"] == "pad"
+
+
+def test_a_long_curve_keeps_its_extremes_and_what_is_not_finite(tmp_path: Path) -> None:
+    values = [1.0] * 20_000
+    values[777], values[15_001], values[19_000] = 40.0, float("nan"), 0.1
+    log = tmp_path / "long.log"
+    log.write_text(
+        "".join(f"Iter {i}: Train loss {v}, It/sec 1.0\n" for i, v in enumerate(values, 1))
+    )
+    curve = figures(log)["loss"]["train"]
+    assert len(curve["values"]) <= 3 * MAX_POINTS
+    assert 40.0 in curve["values"]
+    assert 0.1 in curve["values"]
+    assert any(math.isnan(value) for value in curve["values"])
+
+
+def test_the_timeline_is_in_order() -> None:
+    events = report("collapse-frequent-token")["timeline"]
+    iterations = [event["iteration"] for event in events]
+    assert iterations == sorted(iterations)
+    assert any(event["event"].startswith("saved 0000100_adapters") for event in events)
+
+
+def test_unreadable_evidence_is_named_once(copied: Callable[[str], Path]) -> None:
+    folder = copied("healthy-ordinary")
+    (folder / "adapters.safetensors").write_bytes(b"")
+    data = diagnose([folder], allow_model=False).to_dict()
+    assert len(data["unreadable"]) == 1
+    assert "adapters.safetensors" in data["unreadable"][0]
