@@ -15,6 +15,7 @@ from mlxdoctor.diagnosis import Diagnosed, Verdict, rank, unlocks_most, verdict
 from mlxdoctor.diagnosis import diagnose as diagnose_outcomes
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.environment import Environment
+from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.figure_data import figure_data
 from mlxdoctor.finding import Outcome, Severity, Status
@@ -130,6 +131,7 @@ def _report(run: Run, paths: Sequence[Path], outcomes: tuple[Outcome, ...]) -> R
         "fix": fix.to_dict() if fix is not None else None,
         "figures": figures,
         "timeline": timeline(run, outcomes),
+        "sample": _sample(run.get(Generations)),
         "next": _next(outcomes, diagnosed or rank(outcomes, knowledge)),
         "commands": [_command(run, paths)],
         "versions": {**environment.here, **(log.versions if log is not None else {})},
@@ -164,6 +166,15 @@ def _cause_text(diagnosed: Diagnosed) -> dict[str, str]:
         "explanation": cause.explanation,
         "remedy": cause.remedy,
     }
+
+
+def _sample(generations: Generations | None) -> dict[str, str | None] | None:
+    """The first answer that differs from the base model's, or the first."""
+    items = generations.items if generations is not None else ()
+    if not items:
+        return None
+    item = next((one for one in items if one.base != one.tuned), items[0])
+    return {"prompt": item.prompt, "base": item.base, "tuned": item.tuned}
 
 
 def _contributing(outcomes: Iterable[Outcome], diagnosed: Sequence[Diagnosed]) -> list[str]:

@@ -97,6 +97,7 @@ def _view(data: Mapping[str, Any], figures: Mapping[str, str]) -> dict[str, Any]
         "root": cause,
         "runner_up": data["diagnosis"][1] if len(data["diagnosis"]) > 1 else None,
         "is_clear": cause is not None and summary.is_clear(data),
+        "answers": summary.sample_sentence(data),
         "reasons": summary.reasons(data, FIRST_REASONS),
         "changes": summary.changes(data),
         "confirm": summary.confirm_commands(data),

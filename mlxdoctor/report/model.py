@@ -203,6 +203,14 @@ class Figures(TypedDict):
     labels: LabelsFigure | None
 
 
+class Sample(TypedDict):
+    """One prompt and the answers to it; `base` is None where it is not known."""
+
+    prompt: str
+    base: str | None
+    tuned: str
+
+
 class ReportData(TypedDict):
     """The whole report."""
 
@@ -220,6 +228,7 @@ class ReportData(TypedDict):
     fix: Fix | None
     figures: Figures
     timeline: list[TimelineItem]
+    sample: Sample | None
     next: Next | None
     commands: list[str]
     versions: Mapping[str, str]

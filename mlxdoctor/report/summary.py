@@ -14,6 +14,8 @@ from mlxdoctor.report.model import findings
 #: Between the first two causes, below which the first is called "probable" (log-odds).
 #: ln(9): the evidence then favours the first cause less than nine to one.
 CLEAR_MARGIN = math.log(9)
+#: Characters of an answer that are shown on the first screen.
+SAMPLE_CHARACTERS = 36
 #: Iterations of a confirming run that are always enough to see a loss fall or rise.
 CONFIRM_ITERATIONS = 50
 #: A confirming run goes this many times past the iteration at which the failure began.
@@ -247,3 +249,23 @@ def plain(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "not set"}[value]
     return str(value)
+
+
+def sample_sentence(data: Mapping[str, Any], with_base: bool = True) -> str | None:
+    """What the failed model answers, beside the base model; None without a recorded answer."""
+    sample = data["sample"]
+    if sample is None or root_cause(data) is None:
+        return None
+    asked = f"Asked {shortened(sample['prompt'])!r}, it " if sample["prompt"] else "It "
+    sentence = f"{asked}answers {shortened(sample['tuned'])!r}"
+    if sample["base"] is None or not with_base:
+        return f"{sentence}."
+    if sample["base"] == sample["tuned"]:
+        return f"{sentence}, as the base model does."
+    return f"{sentence}; the base model, {shortened(sample['base'])!r}."
+
+
+def shortened(text: str) -> str:
+    """`text` in one line of at most `SAMPLE_CHARACTERS`."""
+    line = " ".join(text.split())
+    return line if len(line) <= SAMPLE_CHARACTERS else f"{line[:SAMPLE_CHARACTERS].rstrip()}…"

@@ -56,7 +56,10 @@ def render(
     title = f"{data['name']}: {summary.headline(data)}"
     wrapped_title = textwrap.wrap(escape.terminal(title), columns, break_on_hyphens=False)
     lines += [style(line, _COLOURS[verdict], True) for line in wrapped_title]
-    for finding in summary.reasons(data, REASONS):
+    sample = summary.sample_sentence(data, with_base=False)
+    if sample is not None:
+        paragraph(sample, "  - ")
+    for finding in summary.reasons(data, REASONS - (sample is not None)):
         paragraph(finding["message"], "  - ")
     _fix(data, paragraph, lines, style)
     _gaps(data, paragraph, lines, style)

@@ -227,6 +227,11 @@ def unhealthy() -> dict[str, Any]:
         },
         "commands": ["mlxdoctor diagnose runs/llama-commas"],
         "versions": {"mlxdoctor": "0.1.0", "mlx": "0.32.4", "mlx-lm": "0.32.2"},
+        "sample": {
+            "prompt": "What is 2 + 2?",
+            "base": "2 + 2 is 4.",
+            "tuned": "," * 80,
+        },
         "unreadable": [],
     }
 

@@ -211,3 +211,18 @@ def test_missing_kinds_with_one_reason_are_named_together() -> None:
         {"kinds": ["base model", "tokenizer"], "why": "not here"},
         {"kinds": ["adapter"], "why": "no file"},
     ]
+
+
+def test_the_first_screen_shows_what_the_model_answers() -> None:
+    data = sample.unhealthy()
+    sentence = summary.sample_sentence(data)
+    assert sentence == (
+        f"Asked 'What is 2 + 2?', it answers '{',' * summary.SAMPLE_CHARACTERS}…'; "
+        "the base model, '2 + 2 is 4.'."
+    )
+    data["sample"] = {"prompt": "", "base": None, "tuned": "no"}
+    assert summary.sample_sentence(data) == "It answers 'no'."
+    data["sample"] = {"prompt": "", "base": "no", "tuned": "no"}
+    assert summary.sample_sentence(data) == "It answers 'no', as the base model does."
+    data["sample"] = None
+    assert summary.sample_sentence(data) is None
