@@ -114,6 +114,8 @@ def train(
     rows = parts.encode(settings, tokenizer)
     if not rows.train:
         raise InputError(Path(settings.data), "has no training rows")
+    if settings.test and not rows.test:
+        raise InputError(Path(settings.data), "has no test rows", "leave out `test: true`")
     parts.prepare(model, settings)
     optimizer = parts.build_optimizer(settings)
     optimizer.init(model.trainable_parameters())
@@ -150,6 +152,7 @@ def _run_steps(run: _Run, progress: Progress, accumulated: Accumulated | None) -
     ending: tuple[Ending, str] | None = None
     first = progress.iteration + 1
     batches = run.parts.train_batches(run.rows.train, first)
+    run.model.train()
     for iteration in range(first, settings.iters + 1):
         tic = time.perf_counter()
         # Drawn before the validation, as in mlx-lm: both draw from one generator there.
@@ -158,7 +161,6 @@ def _run_steps(run: _Run, progress: Progress, accumulated: Accumulated | None) -
         if run.rows.valid and _validates_before(settings, iteration):
             validations.append(_validate(run, iteration - 1))
             progress = after_validation(progress, validations[-1])
-        run.model.train()
         tic = time.perf_counter()
         is_update = _is_update(settings, iteration)
         output = _evaluated(run, batch, accumulated, is_update)
@@ -237,6 +239,7 @@ def _validate(run: _Run, iteration: int) -> ValidationRecord:
     tic = time.perf_counter()
     batches = run.parts.evaluation_batches(run.rows.valid, run.settings.val_batches)
     loss = evaluate(run.model, batches, run.parts.loss, run.worker.size)
+    run.model.train()
     record = ValidationRecord(iteration, loss, time.perf_counter() - tic)
     _write(run, record.to_dict())
     if run.leads and run.hooks.validation is not None:
@@ -245,8 +248,6 @@ def _validate(run: _Run, iteration: int) -> ValidationRecord:
 
 
 def _test(run: _Run) -> float:
-    if not run.rows.test:
-        raise InputError(Path(run.settings.data), "has no test rows", "leave out `test: true`")
     batches = run.parts.evaluation_batches(run.rows.test, run.settings.test_batches)
     return evaluate(run.model, batches, run.parts.loss, run.worker.size)
 

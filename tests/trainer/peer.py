@@ -1,10 +1,11 @@
-"""mlx-lm's own trainer, run in a process of its own, for comparison.
+"""Whole runs of mlx-lm's trainer and of ours, each in a process of its own, to compare.
 
-    python -m tests.trainer.peer CONFIG.json REPORT.json
+    python -m tests.trainer.peer TRAINER CONFIG.json REPORT.json
 
-It is a real `mlx_lm.lora` run: only the callback, which mlx-lm would replace with its
-own, is put in, so that losses come with all their digits. A process of its own, because
-gradient checkpointing in mlx-lm changes the layers' class for good.
+mlx-lm's is a real `mlx_lm.lora` run: only the callback, which it would replace with its
+own, is put in, so that losses come with all their digits. Processes of their own, because
+gradient checkpointing in mlx-lm changes the layers' class for good, and so that both
+have the same BLAS.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,11 +27,13 @@ def environment() -> dict[str, str]:
     return {**os.environ, **preload, "PYTHONPATH": str(ROOT)}
 
 
-def mlx_lm_run(values: dict[str, Any], folder: Path) -> dict[str, list[list[float]]]:
-    """The training and validation losses of mlx-lm with these settings.
+def losses_of(
+    trainer: Literal["mlx-lm", "ours"], values: dict[str, Any], folder: Path
+) -> dict[str, list[list[float]]]:
+    """The training and validation losses of a run with these settings.
 
     Args:
-        values: mlx-lm's keys and values; `steps_per_report: 1` reports every step.
+        values: mlx-lm's keys and values; `steps_per_report: 1` has mlx-lm report every step.
         folder: for the configuration and the report.
 
     Returns:
@@ -40,7 +43,7 @@ def mlx_lm_run(values: dict[str, Any], folder: Path) -> dict[str, list[list[floa
     config, report = folder / "config.json", folder / "report.json"
     config.write_text(json.dumps(values))
     subprocess.run(
-        [sys.executable, "-m", "tests.trainer.peer", str(config), str(report)],
+        [sys.executable, "-m", "tests.trainer.peer", trainer, str(config), str(report)],
         check=True,
         env=environment(),
         cwd=ROOT,
@@ -50,8 +53,19 @@ def mlx_lm_run(values: dict[str, Any], folder: Path) -> dict[str, list[list[floa
     return losses
 
 
-def main() -> None:
-    """Run mlx-lm as its command line does."""
+def our_losses(config: Path) -> dict[str, list[list[float]]]:
+    """Train with ours."""
+    from mlxdoctor.trainer import Settings, train
+
+    result = train(Settings.read(config))
+    return {
+        "train": [[one.iteration, one.train_loss] for one in result.steps],
+        "val": [[one.iteration, one.val_loss] for one in result.validations],
+    }
+
+
+def mlx_lm_losses(config: Path) -> dict[str, list[list[float]]]:
+    """Train with mlx-lm, as its command line does."""
     from types import SimpleNamespace
 
     from mlx_lm import lora
@@ -67,9 +81,16 @@ def main() -> None:
             losses["val"].append([val_info["iteration"], val_info["val_loss"]])
 
     lora.get_reporting_callbacks = lambda *_, **__: Callback()
-    stated = {**lora.CONFIG_DEFAULTS, **json.loads(Path(sys.argv[1]).read_text()), "train": True}
+    stated = {**lora.CONFIG_DEFAULTS, **json.loads(config.read_text()), "train": True}
     lora.run(SimpleNamespace(**stated))
-    Path(sys.argv[2]).write_text(json.dumps(losses))
+    return losses
+
+
+def main() -> None:
+    """Run the trainer that is named."""
+    trainer, config, report = sys.argv[1:]
+    run = mlx_lm_losses if trainer == "mlx-lm" else our_losses
+    Path(report).write_text(json.dumps(run(Path(config))))
 
 
 if __name__ == "__main__":

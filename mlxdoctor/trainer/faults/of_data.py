@@ -6,7 +6,6 @@ import json
 import random
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from mlxdoctor.trainer.faults.fault import Apply, Fault, beside
