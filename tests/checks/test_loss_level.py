@@ -40,12 +40,16 @@ def test_without_a_model(logs: LogWriter, first: float, symptoms: dict[str, str]
     assert found(outcome) == symptoms
 
 
-@pytest.mark.parametrize(("excess", "hit"), [(0.3, True), (0.1, False)])
-def test_with_the_model(logs: LogWriter, base: BaseModel, excess: float, hit: bool) -> None:
+@pytest.mark.parametrize(
+    ("excess", "severity"), [(1.6, "error"), (1.4, "warning"), (0.3, "warning"), (0.1, None)]
+)
+def test_with_the_model(
+    logs: LogWriter, base: BaseModel, excess: float, severity: str | None
+) -> None:
     uniform = math.log(base.vocab_size or 0)
     outcome = judge(loss_level, logs.losses(decay(20, 5.0, 2.0), {1: uniform + excess}), base)
-    assert ("starts-above-uniform" in found(outcome)) is hit
-    if hit:
+    assert found(outcome).get("starts-above-uniform") == severity
+    if severity is not None:
         one = finding(outcome, "starts-above-uniform")
         assert one.measured["uniform_guess"] == pytest.approx(uniform)
         assert one.onset == 1
