@@ -12,7 +12,7 @@ from typing import Any
 from mlxdoctor.errors import InputError
 
 _CAUSE_KEYS = {"title", "summary", "explanation", "remedy", "prior"}
-_OPTIONAL_KEYS = {"for", "against", "absent", "change"}
+_OPTIONAL_KEYS = {"for", "against", "absent", "change", "inject"}
 _OPERATIONS = ("set", "divide", "multiply")
 
 
@@ -46,6 +46,8 @@ class Cause:
         absent: code -> log-odds (negative) added when the check looked and did
             not report that code.
         change: the configuration change that cures it; None where no key does.
+        inject: faults of the reference trainer that re-create it where it lies in a run's
+            own trainer, the likeliest first.
     """
 
     id: str
@@ -57,6 +59,7 @@ class Cause:
     weights: Mapping[str, float] = field(default_factory=dict)
     absent: Mapping[str, float] = field(default_factory=dict)
     change: Change | None = None
+    inject: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,7 @@ def _cause(name: str, table: Mapping[str, Any]) -> Cause:
         weights=weights,
         absent={code: -float(weight) for code, weight in table.get("absent", {}).items()},
         change=_change(name, table["change"]) if "change" in table else None,
+        inject=tuple(table.get("inject", ())),
     )
 
 

@@ -20,6 +20,7 @@ COMMANDS = MappingProxyType(
     {
         "diagnose": "Find out why a fine-tune failed, and write a report.",
         "inspect": "Show an adapter as a table.",
+        "reproduce": "Make the failure again, and find the one change that cures it.",
         "train": "Train as mlx_lm.lora does, and record every step.",
         "checks": "List what can be found.",
         "explain": "Explain a check, a finding's code or a cause.",

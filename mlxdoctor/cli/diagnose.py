@@ -42,6 +42,9 @@ or options (a file that can't be read included), 3 too little to judge by.""",
     "--no-generate", is_flag=True, help="Run no model, even if base and adapter are here."
 )
 @click.option(
+    "--confirm", is_flag=True, help="Also rerun it to confirm the cause, as `reproduce` does."
+)
+@click.option(
     "--score",
     metavar="FILE:FUNCTION",
     help="Your own score of an output, a function of (prompt, output, expected). "
@@ -97,6 +100,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     generations: Path | None,
     against: Path | None,
     no_generate: bool,
+    confirm: bool,
     score: str | None,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
@@ -144,6 +148,15 @@ def command(  # noqa: PLR0917 - click passes every option by name
             ignore=ignore,
             progress=progress,
         )
+        if confirm:
+            from mlxdoctor.report.summary import slug
+            from mlxdoctor.reproduce import Options, Places, reproduce
+
+            work = folder / slug(report.data["name"]) / "reproduction"
+            output.refuse_inside(work, inspected)
+            report = reproduce(
+                report, paths, work, Options(), places=Places(base, data), progress=progress
+            )
     content = report.to_dict()
     if printed is not None:
         click.echo(render(content, printed), nl=False)

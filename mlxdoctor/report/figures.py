@@ -21,6 +21,7 @@ from mlxdoctor.report.canvas import (
     png,
     token_text,
 )
+from mlxdoctor.report.experiments_figure import draw_experiments
 from mlxdoctor.report.loss_figure import draw_loss
 from mlxdoctor.report.summary import is_finite
 
@@ -42,11 +43,14 @@ _REGION_COLOURS = {
 }
 
 
-def draw(figures: Mapping[str, Any]) -> dict[str, bytes]:
+def draw(
+    figures: Mapping[str, Any], experiments: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, bytes]:
     """The figures that have data, as PNG, by name.
 
     Args:
         figures: as `model.Figures` describes them.
+        experiments: reruns with a curve, as the report lists them.
     """
     import matplotlib as mpl
 
@@ -59,11 +63,14 @@ def draw(figures: Mapping[str, Any]) -> dict[str, bytes]:
     # A user's matplotlibrc must not change what a report looks like.
     settings: dict[Any, Any] = {**mpl.rcParamsDefault, **STYLE}
     with mpl.rc_context(settings):
-        return {
+        drawn = {
             name: png(draw_one(figures[name]))
             for name, draw_one in drawers.items()
             if figures[name] is not None
         }
+        if any(one.get("curve") for one in experiments):
+            drawn["experiments"] = png(draw_experiments(experiments))
+    return drawn
 
 
 def _drift(drift: Mapping[str, Any]) -> Figure:

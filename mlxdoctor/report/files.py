@@ -10,7 +10,7 @@ from mlxdoctor.report import json_format, markdown
 
 #: Figure -> its file, relative to the report.
 FIGURE_PATHS: Mapping[str, str] = MappingProxyType(
-    {name: f"figures/{name}.png" for name in ("loss", "drift", "tokens", "labels")}
+    {name: f"figures/{name}.png" for name in ("loss", "drift", "tokens", "labels", "experiments")}
 )
 #: Format -> its file.
 REPORT_PATHS: Mapping[str, str] = MappingProxyType({"markdown": "report.md", "json": "report.json"})
@@ -25,10 +25,10 @@ def report_files(data: Mapping[str, Any], formats: Iterable[str]) -> dict[str, b
     """Relative path -> content; the pictures come with the Markdown that shows them."""
     files: dict[str, bytes] = {}
     for one in dict.fromkeys(formats):
-        if one == "markdown" and any(data["figures"].values()):
+        if one == "markdown" and (any(data["figures"].values()) or data["experiments"]):
             from mlxdoctor.report import figures
 
-            pictures = figures.draw(data["figures"])
+            pictures = figures.draw(data["figures"], data["experiments"])
             files |= {FIGURE_PATHS[name]: picture for name, picture in pictures.items()}
             paths = {name: FIGURE_PATHS[name] for name in pictures}
             files[REPORT_PATHS[one]] = markdown.render(data, paths).encode()

@@ -30,6 +30,9 @@ class Limits:
         unit="share of the rerun's held-out loss",
         source="two seeds of a sound fixture run differ by under 0.05 of theirs",
     )
+    better_earlier: float = limit(
+        0.02, unit="as `better`, for fewer iterations", source="the minimum itself is shallow"
+    )
     recreated: float = limit(
         0.5,
         unit="share of the recorded kinds of error",

@@ -23,6 +23,8 @@ OUTCOME_CHECKS = (
 )
 #: Groups of what is only read off the configuration.
 _CONFIGURED = frozenset({"alpha-as-scale", "step-size"})
+#: Groups of what comes by degrees: a shorter run may have more of it.
+_GRADUAL = frozenset({"degenerate-output", "ending", "held-out", "loss-shape"})
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,12 @@ class Signs:
     Attributes:
         severities: group (or code, where it has none) -> the worst of it.
         looked: names of the checks that looked.
+        codes: the codes behind them.
     """
 
     severities: Mapping[str, Severity]
     looked: frozenset[str]
+    codes: frozenset[str] = frozenset()
 
     @property
     def all(self) -> frozenset[str]:
@@ -53,15 +57,17 @@ def signs(
 ) -> Signs:
     """The signs among (code, severity) pairs; notes and findings on the configuration are none."""
     worst: dict[str, Severity] = {}
+    codes: set[str] = set()
     for code, severity in findings:
         group = knowledge.group_of.get(code, code)
         is_outcome = code.split(".", 1)[0] in OUTCOME_CHECKS and group not in _CONFIGURED
         level = Severity(severity)
         if not is_outcome or level is Severity.INFO:
             continue
+        codes.add(code)
         if group not in worst or level.rank > worst[group].rank:
             worst[group] = level
-    return Signs(worst, frozenset(looked))
+    return Signs(worst, frozenset(looked), frozenset(codes))
 
 
 def recorded_signs(outcomes: Iterable[Outcome], knowledge: KnowledgeBase) -> Signs:
@@ -74,8 +80,28 @@ def recorded_signs(outcomes: Iterable[Outcome], knowledge: KnowledgeBase) -> Sig
 
 def signs_of(cause: Cause, recorded: Signs, knowledge: KnowledgeBase) -> frozenset[str]:
     """The recorded signs that speak for a cause: the errors among them, if there are any."""
-    own = {knowledge.group_of.get(code, code) for code, w in cause.weights.items() if w > 0}
+    own = frozenset(
+        knowledge.group_of.get(code, code) for code, w in cause.weights.items() if w > 0
+    )
     return (own & recorded.errors) or (own & recorded.all)
+
+
+def key_sign(cause: Cause, recorded: Signs, knowledge: KnowledgeBase) -> str | None:
+    """The recorded sign that speaks for a cause most; None where none does."""
+    wanted = signs_of(cause, recorded, knowledge)
+    weights = {
+        code: weight
+        for code, weight in cause.weights.items()
+        if code in recorded.codes and knowledge.group_of.get(code, code) in wanted
+    }
+    code = max(weights, key=lambda one: weights[one], default=None)
+    return knowledge.group_of.get(code, code) if code is not None else None
+
+
+def likeness(recorded: Signs, other: Signs) -> float:
+    """Codes that both runs have, over those that either has: 1 where they are the same."""
+    either = recorded.codes | other.codes
+    return len(recorded.codes & other.codes) / len(either) if either else 1.0
 
 
 def checks_behind(sign: str, knowledge: KnowledgeBase) -> frozenset[str]:
@@ -95,7 +121,7 @@ def foreign(recorded: Signs, other: Signs, knowledge: KnowledgeBase) -> frozense
     """Errors of the other run that the recorded one has not, although they were looked for."""
     return frozenset(
         sign
-        for sign in other.errors - recorded.all
+        for sign in other.errors - recorded.all - _GRADUAL
         if checks_behind(sign, knowledge) <= recorded.looked
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import mlx.core as mx
 
 from mlxdoctor.trainer.evaluation import evaluate
 from mlxdoctor.trainer.faults.fault import Afterwards, Fault, untouched
-from mlxdoctor.trainer.losses import exact_loss
 from mlxdoctor.trainer.parts import parts_of
 from mlxdoctor.trainer.settings import Settings
 
@@ -60,14 +58,12 @@ def zeroed(weights: Weights, what: Any) -> Weights:
 
 
 def evaluate_base(folder: Path, settings: Settings, severity: Any) -> None:
-    """Report the loss of the untouched base as that of the run."""
+    """Report the loss of the untouched base, over all validation rows, as that of the run."""
     del severity
-    # Every validation row and the right mask, whatever the run did.
-    settings = replace(settings, extras=replace(settings.extras, mode="exact"))
     parts = parts_of(settings)
     model, tokenizer = parts.load(settings)
     rows = parts.encode(settings, tokenizer).valid
-    loss = evaluate(model, parts.evaluation_batches(rows, -1), exact_loss)
+    loss = evaluate(model, parts.evaluation_batches(rows, -1), parts.loss)
     result = {"perplexity": math.exp(loss), "loss": loss, "split": "valid", "rows": len(rows)}
     (folder / "evaluation.json").write_text(json.dumps(result, indent=2) + "\n")
 

@@ -1,0 +1,131 @@
+"""`mlxdoctor reproduce`: the failure made again, and the one change that cures it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, output
+from mlxdoctor.cli.progress import ProgressLine
+
+_PATH = click.Path(path_type=Path)
+#: Below the run's report.
+FOLDER = "reproduction"
+
+
+@click.command(
+    name="reproduce",
+    short_help="Make the failure again, and find the one change that cures it.",
+    epilog="""\b
+Exit codes: 0 nothing to reproduce, 1 a cause is confirmed, 2 unusable input or
+options, 3 no cause could be confirmed.""",
+)
+@click.argument("paths", nargs=-1, required=True, type=_PATH, metavar="RUN...")
+@click.option("--base", type=_PATH, help="Folder of the base model, if the run does not name it.")
+@click.option("--data", type=_PATH, help="Folder with train.jsonl and valid.jsonl.")
+@click.option(
+    "--cause", "causes", multiple=True, metavar="ID", help="Try this cause as well. Repeatable."
+)
+@click.option(
+    "--iters", type=click.IntRange(1), help="Iterations of each rerun.  [default: past the onset]"
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(2),
+    default=3,
+    show_default=True,
+    help="Seeds at most; two thirds of them have to agree.",
+)
+@click.option(
+    "--budget", type=click.FloatRange(0), metavar="MINUTES", help="Stop trying after this long."
+)
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=_PATH,
+    default=Path("reports"),
+    show_default=True,
+    help="The report and the experiments go into a folder in here that has the run's name.",
+)
+def command(
+    *,
+    paths: tuple[Path, ...],
+    base: Path | None,
+    data: Path | None,
+    causes: tuple[str, ...],
+    iters: int | None,
+    seeds: int,
+    budget: float | None,
+    folder: Path,
+) -> int:
+    """Rerun a failed run as recorded, shortened, and again with one thing changed.
+
+    A cause is confirmed where its change cures the failure in two of three seeds, and
+    neither the rerun as recorded nor an irrelevant change (another order of the rows)
+    does. Where the fault lies in the run's own trainer, the reference trainer has to be
+    sound without it, and to fail in the same way with it. The same command continues a
+    reproduction that was stopped. Nothing is written into the run.
+
+    \b
+    Examples:
+      mlxdoctor reproduce adapters/
+      mlxdoctor reproduce adapters/ --cause scale-too-large --budget 10
+    """
+    inspected = [path for path in (*paths, base, data) if path is not None]
+    output.refuse_inside(folder, inspected)
+
+    from mlxdoctor.api import diagnose
+    from mlxdoctor.report.files import FIGURE_PATHS, report_files
+    from mlxdoctor.report.summary import slug
+    from mlxdoctor.reproduce import Options, Places, reproduce
+
+    started = time.monotonic()
+    with ProgressLine() as progress:
+        report = diagnose(paths, base=base, data=data, progress=progress)
+        if report.data["verdict"] == "healthy":
+            click.echo(f"{report.data['name']}: nothing to reproduce; no check found an error.")
+            return EXIT_CLEAN
+        target = folder / slug(report.data["name"])
+        output.refuse_inside(target / FOLDER, inspected)
+        options = Options(causes, seeds, iters, budget)
+        report = reproduce(
+            report,
+            paths,
+            target / FOLDER,
+            options,
+            places=Places(base, data),
+            progress=progress,
+        )
+    content = report.to_dict()
+    written = output.write_files(
+        target, report_files(content, ("markdown",)), stale=FIGURE_PATHS.values()
+    )
+    _print(content, time.monotonic() - started, written)
+    return exit_code(content)
+
+
+def exit_code(data: Mapping[str, Any]) -> int:
+    """1 where a cause is confirmed, 3 where none is."""
+    confirmed = any(one["confirmation"] == "confirmed" for one in data["diagnosis"])
+    return EXIT_FOUND if confirmed else EXIT_INCONCLUSIVE
+
+
+def _print(data: Mapping[str, Any], seconds: float, written: list[Path]) -> None:
+    from mlxdoctor.report.escape import terminal
+
+    verdicts = [one for one in data["experiments"] if one["experiment"] == "verdict"]
+    trials = [one for one in data["experiments"] if one["experiment"] != "verdict"]
+    if not verdicts:
+        click.echo(f"{data['name']}: there is no cause to try.")
+    for one in verdicts:
+        click.echo(terminal(f"{one['verdict']}: {one['cause']}: {one['reason']}."))
+    steps = sum(one["iterations"] for one in trials)
+    click.echo(f"{len(trials)} reruns, {steps:,} iterations, {seconds:.0f} seconds.")
+    for path in written:
+        if path.suffix == ".md":
+            click.echo(f"  {terminal(str(path))}")

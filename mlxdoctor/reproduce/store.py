@@ -1,0 +1,58 @@
+"""Results on disk, one file an experiment: a stopped reproduction continues where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.report import json_format
+from mlxdoctor.reproduce.observation import Observation
+
+#: Of the meaning of a stored result: those of another version are made again.
+VERSION = 1
+RESULT_FILE = "result.json"
+#: Characters of the key in a folder's name.
+KEY_LENGTH = 12
+
+
+def key_of(facts: Mapping[str, Any]) -> str:
+    """A name for an experiment that changes with whatever it depends on."""
+    text = json.dumps({"version": VERSION, **facts}, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
+
+
+def read(folder: Path) -> Observation | None:
+    """The result in an experiment's folder; None where it was not finished."""
+    try:
+        return Observation.from_dict(json.loads((folder / RESULT_FILE).read_text()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write(folder: Path, observation: Observation) -> None:
+    """Write a result, at once or not at all.
+
+    Raises:
+        InputError: the folder can't be written.
+    """
+    write_json(folder / RESULT_FILE, observation.to_dict())
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON, at once or not at all.
+
+    Raises:
+        InputError: the file can't be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json_format.render(content))
+        temporary.replace(path)
+    except OSError as error:
+        raise InputError(path, f"cannot be written ({error.strerror})") from None

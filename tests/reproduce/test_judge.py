@@ -1,0 +1,134 @@
+"""The rules that turn observations into verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mlxdoctor.causes import load_causes
+from mlxdoctor.diagnosis import Diagnosed
+from mlxdoctor.reproduce.investigate import length_of
+from mlxdoctor.reproduce.judge import Judgement, Question, judge_change, judge_injection
+from mlxdoctor.reproduce.limits import Limits, needed
+from mlxdoctor.reproduce.observation import Observation
+from mlxdoctor.reproduce.resolve import resolve
+from mlxdoctor.reproduce.symptoms import signs
+
+KNOWLEDGE = load_causes()
+LIMITS = Limits()
+LOOKED = ("loss-trend", "learned-targets", "token-collapse", "generation-effect", "gradient-norm")
+
+
+def observed(*codes: str, loss: float | None = 0.5) -> Observation:
+    """A rerun with these errors."""
+    found = tuple((code, "error") for code in codes)
+    return Observation(found, LOOKED, 5.0, loss, (1,), (1.0,), (), 1.0, 1)
+
+
+def question(code: str, *recorded: str) -> Question:
+    """What is asked of reruns of a run with these errors, the first being the key one."""
+    every = signs([(one, "error") for one in (code, *recorded)], LOOKED, KNOWLEDGE)
+    key = KNOWLEDGE.group_of.get(code, code)
+    return Question(frozenset({key}), key, every, KNOWLEDGE, LIMITS, 3)
+
+
+BAD = observed("loss-trend.diverged", loss=4.9)
+GOOD = observed()
+ASKED = question("loss-trend.diverged")
+
+
+def test_two_cures_of_two_confirm() -> None:
+    judged = judge_change(ASKED, {0: BAD, 1: BAD}, {0: BAD, 1: BAD}, {0: GOOD, 1: GOOD}, 0.1)
+    assert judged.verdict == "confirmed"
+
+
+def test_one_cure_of_three_does_not_confirm() -> None:
+    plain = dict.fromkeys(range(3), BAD)
+    judged = judge_change(ASKED, plain, plain, {0: GOOD, 1: BAD, 2: BAD}, 0.1)
+    assert judged.verdict == "undecided"
+
+
+def test_no_cure_refutes() -> None:
+    plain = dict.fromkeys(range(2), BAD)
+    assert judge_change(ASKED, plain, plain, plain, 0.1).verdict == "refuted"
+
+
+def test_a_placebo_that_cures_leaves_it_undecided() -> None:
+    plain = dict.fromkeys(range(2), BAD)
+    cured = dict.fromkeys(range(2), GOOD)
+    assert judge_change(ASKED, plain, {0: BAD, 1: GOOD}, cured, 0.1).verdict == "undecided"
+
+
+@pytest.mark.parametrize(("loss", "cured"), [(4.5, False), (4.3, True), (float("nan"), False)])
+def test_a_cure_takes_a_tenth_off_the_held_out_loss(loss: float, cured: bool) -> None:
+    assert ASKED.is_cured(BAD, replace(GOOD, loss=loss), 0.1) is cured
+
+
+def test_another_error_is_no_cure() -> None:
+    assert not ASKED.is_cured(BAD, observed("gradient-norm.zero"), 0.1)
+
+
+def test_a_fault_is_re_created_only_by_its_key_symptom() -> None:
+    asked = question("learned-targets.skip-learned", "learned-targets.answers-worse")
+    sound = dict.fromkeys(range(2), GOOD)
+    same = dict.fromkeys(range(2), observed("learned-targets.skip-learned"))
+    assert judge_injection(asked, sound, same).verdict == "confirmed"
+    other = dict.fromkeys(range(2), observed("learned-targets.answers-worse"))
+    assert judge_injection(asked, sound, other).verdict == "undecided"
+
+
+def test_errors_that_the_run_has_not_refute_a_fault() -> None:
+    asked = question("learned-targets.nothing-learned")
+    found = {0: observed("learned-targets.nothing-learned", "gradient-norm.zero")}
+    judged = judge_injection(asked, {0: GOOD, 1: GOOD}, found)
+    assert judged.verdict == "refuted"
+    assert "gradient-norm.zero" in judged.reason
+
+
+def test_a_reference_trainer_that_fails_too_proves_nothing() -> None:
+    asked = question("loss-trend.diverged")
+    assert judge_injection(asked, {0: BAD, 1: BAD}, {0: BAD, 1: BAD}).verdict == "undecided"
+
+
+def test_of_two_cures_the_one_that_restores_a_known_value_is_confirmed() -> None:
+    both = {
+        name: Judgement("confirmed", "cured", 1.0)
+        for name in ("learning-rate-too-high", "scale-too-large")
+    }
+    causes = [Diagnosed(KNOWLEDGE.causes[name], 3.0, (), (), (), ()) for name in both]
+    found = resolve(both, causes, LIMITS)
+    assert found["scale-too-large"].verdict == "confirmed"
+    assert found["learning-rate-too-high"].verdict == "undecided"
+
+
+def test_two_equal_re_creations_are_both_undecided() -> None:
+    both = {
+        name: Judgement("confirmed", "made", 0.5)
+        for name in ("adapter-never-attached", "base-weights-changed")
+    }
+    causes = [Diagnosed(KNOWLEDGE.causes[name], 3.0, (), (), (), ()) for name in both]
+    assert {one.verdict for one in resolve(both, causes, LIMITS).values()} == {"undecided"}
+
+
+@pytest.mark.parametrize(("seeds", "enough"), [(2, 2), (3, 2), (4, 3), (6, 4)])
+def test_two_thirds_of_the_seeds_have_to_agree(seeds: int, enough: int) -> None:
+    assert needed(seeds) == enough
+
+
+@pytest.mark.parametrize(
+    ("onset", "recorded", "length"),
+    [(10, 300, 50), (None, 300, 100), (70, 300, 200), (70, 120, 120)],
+)
+def test_a_rerun_goes_past_the_onset(onset: int | None, recorded: int, length: int) -> None:
+    assert length_of(onset, None, LIMITS, recorded) == length
+
+
+def test_an_observation_survives_its_file() -> None:
+    import json
+
+    from mlxdoctor.report import json_format
+
+    before = replace(BAD, loss=float("inf"))
+    after = Observation.from_dict(json.loads(json_format.render(before.to_dict())))
+    assert after == before
