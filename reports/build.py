@@ -109,7 +109,7 @@ def differences(files: dict[Path, bytes]) -> list[str]:
             found.append(f"{path} is missing")
         elif path.suffix != ".png":
             found.extend(text_differences(path, path.read_text("utf-8"), content.decode()))
-    committed = {path for path in REPORTS.rglob("*") if path.suffix in {".md", ".png"}}
+    committed = {path for path in REPORTS.glob("*/**/*") if path.suffix in {".md", ".png"}}
     found.extend(f"{path} is left over" for path in sorted(committed - set(files)))
     return found
 
