@@ -56,29 +56,29 @@ def test_findings_come_worst_first() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("/work/runs/a/train.log", "runs/a/train.log"),
-        ("/work: is a folder", ".: is a folder"),
-        ("/work/", "."),
-        ("in '/work/runs/x.json', line 3", "in 'runs/x.json', line 3"),
-        ("/workshop/x and /homework/x", "/workshop/x and /homework/x"),
-        ("/mnt/work/x", "/mnt/work/x"),
+        ("/train/runs/a/train.log", "runs/a/train.log"),
+        ("/train: is a folder", ".: is a folder"),
+        ("/train/", "."),
+        ("in '/train/runs/x.json', line 3", "in 'runs/x.json', line 3"),
+        ("/trainshop/x and /homework/x", "/trainshop/x and /homework/x"),
+        ("/mnt/train/x", "/mnt/train/x"),
         ("nothing here", "nothing here"),
     ],
 )
 def test_absolute_folders_are_cut_off_paths(text: str, expected: str) -> None:
-    assert without_folders({"a": [text]}, ["/work"]) == {"a": [expected]}
+    assert without_folders({"a": [text]}, ["/train"]) == {"a": [expected]}
 
 
 def test_the_longest_folder_is_cut_off() -> None:
-    assert without_folders("/home/me/work/x", ["/home/me", "/home/me/work/"]) == "x"
+    assert without_folders("/home/me/train/x", ["/home/me", "/home/me/train/"]) == "x"
 
 
 def test_the_home_folder_becomes_a_tilde() -> None:
-    folders, home = ["/home/me/work"], "/home/me"
-    assert without_folders("/home/me/work/x /home/me/y", folders, home) == "x ~/y"
+    folders, home = ["/home/me/train"], "/home/me"
+    assert without_folders("/home/me/train/x /home/me/y", folders, home) == "x ~/y"
     assert without_folders("/home/me: is a folder", folders, home) == "~: is a folder"
     assert without_folders("/home/me", ["/home/me"], home) == "~"
 
 
 def test_other_values_pass_unchanged() -> None:
-    assert without_folders({"a": (1, None, 2.5)}, ["/work"]) == {"a": [1, None, 2.5]}
+    assert without_folders({"a": (1, None, 2.5)}, ["/train"]) == {"a": [1, None, 2.5]}
