@@ -12,6 +12,9 @@ from mlx.utils import tree_flatten, tree_map
 
 from mlxdoctor.trainer.losses import LossFunction
 
+#: Elements above which a gradient is not copied for the sake of fewer kernels.
+STACKED = 2**20
+
 
 @dataclass(frozen=True)
 class StepRule:
@@ -94,8 +97,8 @@ def compile_step(model: Any, optimizer: Any, loss: LossFunction, rule: StepRule)
         if not is_alone:
             gradient, total = _mean(gradient, weight, rule.world)
             gradient = tree_map(_like, gradient, model.trainable_parameters())
-        norms = module_square_norms(gradient)
-        norm = mx.sqrt(sum(norms.values(), start=mx.array(0.0)))
+        norm = mx.sqrt(square_norm(gradient))
+        each = module_norms(gradient) if rule.module_norms else {}
         if rule.grad_clip is not None:
             factor = mx.minimum(1.0, rule.grad_clip / (norm + 1e-6))
             gradient = tree_map(lambda one: _like(one * factor, one), gradient)
@@ -105,7 +108,6 @@ def compile_step(model: Any, optimizer: Any, loss: LossFunction, rule: StepRule)
             _update_where(fit, model, optimizer, gradient)
         else:
             optimizer.update(model, gradient)
-        each = {name: mx.sqrt(one) for name, one in norms.items()} if rule.module_norms else {}
         return StepOutput(value, supervised, norm, sound, None, each)
 
     compiled = mx.compile(step, inputs=state, outputs=state)
@@ -124,14 +126,32 @@ def scalar(one: mx.array) -> float:
     return float(value)
 
 
-def module_square_norms(gradient: Any) -> dict[str, mx.array]:
-    """Module name -> the sum of squares of its parameters' gradients, float32 ()."""
+def square_norm(gradient: Any) -> mx.array:
+    """The sum of squares of all gradients, float32 ().
+
+    An adapter has hundreds of small tensors of a few shapes. On a GPU it is the number of
+    kernels that costs: those of one shape are stacked, which takes one kernel a tensor
+    where squaring and adding up takes two or three.
+    """
+    alike: dict[Any, list[mx.array]] = {}
+    for name, one in tree_flatten(gradient):
+        key = (one.shape, one.dtype) if one.size <= STACKED else name
+        alike.setdefault(key, []).append(one)
+    sums = [
+        (mx.stack(same) if len(same) > 1 else same[0]).astype(mx.float32).square().sum()
+        for same in alike.values()
+    ]
+    return sum(sums, start=mx.array(0.0))
+
+
+def module_norms(gradient: Any) -> dict[str, mx.array]:
+    """Module name -> the L2 norm of its parameters' gradients, float32 ()."""
     squares: dict[str, mx.array] = {}
     for name, one in tree_flatten(gradient):
         module = name.rpartition(".")[0]
         total = one.astype(mx.float32).square().sum()
         squares[module] = squares[module] + total if module in squares else total
-    return squares
+    return {name: mx.sqrt(one) for name, one in squares.items()}
 
 
 def _over_processes(
@@ -145,8 +165,7 @@ def _over_processes(
 
 
 def _finite_everywhere(value: mx.array, gradient: Any, world: int) -> mx.array:
-    squares = module_square_norms(gradient)
-    broken = mx.logical_not(mx.isfinite(sum(squares.values(), start=value))).astype(mx.float32)
+    broken = mx.logical_not(mx.isfinite(value + square_norm(gradient))).astype(mx.float32)
     return (broken if world == 1 else mx.distributed.all_sum(broken)) == 0
 
 
