@@ -12,7 +12,9 @@ never happened.
 
 How it is measured. Names and shapes only, from the files' headers: nothing is loaded.
 mlx-lm puts LoRA on the last `num_layers` layers and matches a key against the whole
-name within the layer; PEFT matches the end of the name.
+name within the layer; PEFT matches the end of the name. Missing modules are an error
+where `mlx_lm.lora` itself wrote the configuration, and where the same module has
+factors in one adapted layer and none in another: mlx-lm treats all its layers alike.
 
 When it is wrong. Base models that MLX did not write are renamed while they are loaded;
 then a name that is not found is a warning only. What a custom trainer called its keys
@@ -30,7 +32,7 @@ from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.lora_targets import matches, target_modules
+from mlxdoctor.lora_targets import matches, missing_targets
 
 _EXAMPLES = 3
 
@@ -176,35 +178,38 @@ def _missing(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -
             where=_examples(unmatched),
             fix="with mlx-lm write the name within the layer (self_attn.q_proj), not its last part",
         )
-    if base is not None and (targets := target_modules(config, base)) is not None:
-        expected = set(targets)
-        if config.keys is None:
-            # Without keys the trainer chose: hold it to the kinds of module that it did take.
-            taken = {module.projection for module in adapter.modules}
-            expected = {one for one in expected if one.split(".", 3)[-1] in taken}
-        missing = sorted(expected - set(names))
-        if missing and len(missing) < len(expected):
-            yield _missing_modules(len(missing), len(expected), "modules", _examples(missing))
+    if base is not None and (absent := missing_targets(adapter, config, base)) is not None:
+        missing = absent.names
+        # Factors under names that the base does not know may be those that are missing.
+        strangers = any(base.module_for(name) is None for name in names)
+        if missing and len(missing) < absent.expected and not strangers:
+            where, certain = _examples(missing), absent.is_certain
+            yield _missing_modules(len(missing), absent.expected, "modules", where, certain=certain)
         return
     layers = {module.layer for module in adapter.modules if module.layer is not None}
     wanted = config.num_layers
     if wanted is not None and not config.is_default("num_layers") and 0 < len(layers) < wanted:
-        yield _missing_modules(wanted - len(layers), wanted, "layers", None)
+        yield _missing_modules(wanted - len(layers), wanted, "layers", None, certain=False)
 
 
 def _is_pattern(config: TrainingConfig) -> bool:
     return config.origin == "peft" and isinstance(config.values.get("target_modules"), str)
 
 
-def _missing_modules(missing: int, expected: int, what: str, where: str | None) -> Finding:
+def _missing_modules(
+    missing: int, expected: int, what: str, where: str | None, *, certain: bool
+) -> Finding:
+    rest = ": they stay as the base model has them, untrained" if certain else ""
     return Finding(
         "adapter-structure.missing-modules",
-        Severity.WARNING,
-        f"{missing} of the {expected} {what} that the configuration names have no factors.",
+        Severity.ERROR if certain else Severity.WARNING,
+        f"{missing} of the {expected} {what} that the configuration names have no factors{rest}.",
         measured={"missing": missing, "expected": expected},
         expected=f"factors for all {expected} {what}",
         where=where,
-        fix="check keys and num_layers against the trainer that was used",
+        fix="save every trainable parameter, and look for what dropped these"
+        if certain
+        else "check keys and num_layers against the trainer that was used",
     )
 
 

@@ -1,16 +1,23 @@
 """The base model's own answers.
 
-What it finds. A base model that answers most prompts with nothing, or with one token over
-and over, before any adapter is put on it.
+What it finds. A base model that answers with nothing, with one token over and over, or with
+garble, before any adapter is put on it; and, as notes, one whose answers are in order and one
+that answers something else than it was asked.
 
-Why it matters. Then the fine-tune is not to blame: the weights, their quantisation, the
-tokenizer or the prompt format were broken before it began, and no training mends that.
+Why it matters. A broken base is not mended by training: the weights, their quantisation, the
+tokenizer or the prompt format were wrong before it began. A sound one clears them: a loss that
+is high at the start then comes from the labels.
 
-How it is measured. An answer is degenerate if it is empty, or if one token makes up nearly
-all of it. The share of such answers is given with its 95% Wilson interval over prompts.
+How it is measured. An answer is degenerate if it is empty, if one token makes up nearly all of
+it, if it holds broken or control characters, or if it stutters, one word four times in a row.
+The share of such answers is given with its 95% Wilson interval over prompts. Answers are to the
+point if they name the rare words of their own prompt more often than the other answers do
+(paired permutation test over prompts). Where they are, a few degenerate ones prove nothing.
 
 When it is wrong. A model that was never taught to chat may answer a chat template with
-its end token. Answers recorded without the base model say nothing about it.
+its end token, or go on in a loop. Answers about something else may come from slightly damaged
+weights or from questions that the base never saw, so that they are only noted. Answers recorded
+without the base model say nothing.
 
 What to do. Generate a few answers with the base model alone. If they are garbage there too,
 download or convert it again.
@@ -18,21 +25,27 @@ download or convert it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.outputs import Output, pairs
-from mlxdoctor.text_statistics import top_share, wilson
+from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.outputs import Output, OutputPair, pairs, words
+from mlxdoctor.prompt_rates import RateLimits, rate
+from mlxdoctor.text_statistics import paired_permutation, top_share
 
 
 @dataclass(frozen=True)
-class Limits:
-    """When a base model's answers show that it is broken."""
+class Limits(RateLimits):
+    """When a base model's answers show that it is broken, and when that it is sound."""
 
     prompts: int = limit(
         5, unit="prompts", source="5 of 5 leave a Wilson interval from 0.57 upwards"
@@ -41,7 +54,7 @@ class Limits:
         0.5,
         unit="lower end of the interval of the share of prompts",
         source="certainly more than half of the answers",
-        false_alarms="0 of 24 fixture runs: one base model answers in all of them",
+        false_alarms="0 of 4 sound base models",
     )
     shortest: int = limit(
         8, unit="tokens", source="shorter answers can be one repeated token by chance"
@@ -49,10 +62,22 @@ class Limits:
     run_share: float = limit(
         0.9, unit="share of an answer's tokens", source="as token-collapse.single-token"
     )
+    stutter: int = limit(4, unit="times one word in a row", source="three are emphasis")
+    related: float = limit(
+        0.05,
+        unit="p-value, paired permutation of prompts",
+        source="sound base models of 12 prompts: 0.002 to 0.02; noise on weights: 0.17 at least",
+        false_alarms="0 of 4 sound base models, 0 of 9 damaged ones called sound",
+    )
+    enough: int = limit(8, unit="prompts", source="as few as can give such a p-value")
 
 
 @check(
-    codes={"degenerate": "the base model itself answers with nothing or with one token"},
+    codes={
+        "degenerate": "the base model itself answers with nothing, one token, or garble",
+        "sound": "the base model's own answers are in order",
+        "off-topic": "the base model's answers are text, but have nothing to do with the prompts",
+    },
     limits=Limits(),
 )
 def base_answers(
@@ -61,34 +86,95 @@ def base_answers(
     base: BaseModel | None,
     limits: Limits,
 ) -> Iterator[Finding]:
-    """Report the share of degenerate answers of the base model."""
-    answers = [pair.base for pair in pairs(generations, tokenizer, base) if pair.base is not None]
+    """Judge the answers of the base model, the adapter left aside."""
+    found = pairs(generations, tokenizer, base)
+    answers = [pair.base for pair in found if pair.base is not None]
     if not answers:
         raise NotApplicable("the base model's answers were not recorded")
     if len(answers) < limits.prompts:
         raise Inconclusive(f"{len(answers)} prompts; {limits.prompts} are needed")
-    bad = sum(_is_degenerate(answer, limits) for answer in answers)
-    interval = wilson(bad, len(answers))
-    if interval.low < limits.share_low:
-        return
-    yield Finding(
-        code="base-answers.degenerate",
-        severity=Severity.ERROR,
-        message=f"The base model itself answers {bad} of {len(answers)} prompts with nothing or "
-        "with one token over and over: it was broken before training.",
-        measured={
-            "degenerate": bad,
-            "prompts": len(answers),
-            "share_low": interval.low,
-            "share_high": interval.high,
-        },
-        expected="answers in sentences",
-        fix="Generate with the base model alone; if that is garbage too, convert it again.",
-    )
+    bad = rate([_is_degenerate(answer, limits) for answer in answers], None, limits)
+    gain, p_value = _relatedness(found) or (0.0, None)
+    to_the_point = gain > 0.0 and p_value is not None and p_value < limits.related
+    beside_the_point = p_value is not None and (gain <= 0.0 or p_value >= 2 * limits.related)
+    measured: dict[str, Measurement] = {
+        "degenerate": bad.tuned,
+        "prompts": len(answers),
+        "share_low": bad.interval.low,
+        "share_high": bad.interval.high,
+        "own_words_gain": gain,
+        "p_value": p_value,
+    }
+    if bad.interval.low >= limits.share_low or (bad.decided and not to_the_point):
+        yield Finding(
+            code="base-answers.degenerate",
+            severity=Severity.ERROR,
+            message=f"The base model itself answers {bad.tuned} of {len(answers)} prompts with "
+            "nothing, with one token over and over, or with garble: it was broken before training.",
+            measured=measured,
+            expected="answers in sentences",
+            fix="Generate with the base model alone; if that is garbage too, convert it again.",
+        )
+    elif to_the_point and not bad.decided and len(answers) >= limits.enough:
+        yield Finding(
+            code="base-answers.sound",
+            severity=Severity.INFO,
+            message=f"The base model's own answers are in order: {len(answers) - bad.tuned} of "
+            f"{len(answers)} are text, and they name what their own prompt names more often than "
+            "the other answers do.",
+            measured=measured,
+        )
+    elif beside_the_point and len(answers) >= limits.enough:
+        yield Finding(
+            code="base-answers.off-topic",
+            severity=Severity.INFO,
+            message=f"The base model's answers name the rare words of their own prompts no more "
+            f"often than the answers to others do (p {p_value:.2f}): it may be damaged, or not "
+            "know this kind of prompt.",
+            measured=measured,
+            expected="answers to what was asked",
+            fix="Ask the base model alone something that it must know.",
+        )
 
 
 def _is_degenerate(answer: Output, limits: Limits) -> bool:
     content = answer.content
     if not content:
         return True
-    return len(content) >= limits.shortest and top_share(content)[1] >= limits.run_share
+    is_one_token = len(content) >= limits.shortest and top_share(content)[1] >= limits.run_share
+    return is_one_token or _has_broken_characters(answer.text) or _stutters(answer.text, limits)
+
+
+def _has_broken_characters(text: str) -> bool:
+    # The length limit may cut the last character in two.
+    whole = text.rstrip("\N{REPLACEMENT CHARACTER}")
+    return any(
+        one == "\N{REPLACEMENT CHARACTER}"
+        or (unicodedata.category(one) == "Cc" and one not in "\n\t\r")
+        for one in whole
+    )
+
+
+def _stutters(text: str, limits: Limits) -> bool:
+    runs = ((word, len(list(run))) for word, run in groupby(text.split()))
+    return any(
+        length >= limits.stutter and any(letter.isalpha() for letter in word)
+        for word, length in runs
+    )
+
+
+def _relatedness(found: Sequence[OutputPair]) -> tuple[float, float] | None:
+    """How much more of a prompt's rare words its own answer names than others do; its p-value.
+
+    None where no prompt has a rare word.
+    """
+    prompts = [set(words(pair.item.prompt)) for pair in found]
+    answers = [set(pair.base.words) if pair.base is not None else set() for pair in found]
+    known = Counter(word for prompt in prompts for word in prompt)
+    gains = []
+    for place, prompt in enumerate(prompts):
+        rare = {word for word in prompt if known[word] <= max(1, len(prompts) // 4)}
+        if rare and len(prompts) > 1:
+            named = np.array([len(rare & answer) / len(rare) for answer in answers])
+            gains.append(named[place] - np.delete(named, place).mean())
+    return (float(np.mean(gains)), paired_permutation(gains)) if gains else None

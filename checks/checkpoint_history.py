@@ -1,10 +1,10 @@
 """What the saved checkpoints say about the course of the run.
 
 What it finds. Checkpoints that never change, or stop changing; a B that is zero in every
-one of them; the first checkpoint with NaN or infinite values, and the last one without;
-an update that was already too large when it was first saved, or jumped between two
-saves; a final file that is an older checkpoint; and files that are unreadable or belong
-to another run.
+one of them, or zero again after it had been trained; the first checkpoint with NaN or
+infinite values, and the last one without; an update that was already too large when it
+was first saved, or jumped between two saves; a final file that is an older checkpoint;
+and files that are unreadable or belong to another run.
 
 Why it matters. Checkpoints date a failure when the log is lost, and tell which file is
 still good. A checkpoint that is byte for byte the one before it means that training
@@ -65,7 +65,8 @@ class Limits:
 class _State:
     checkpoint: Checkpoint
     nonfinite: int
-    b_is_zero: bool
+    trained: frozenset[str]
+    zero: frozenset[str]
     size: float
     names: frozenset[str]
 
@@ -75,6 +76,7 @@ class _State:
         "never-changed": "all checkpoints are identical: nothing was trained",
         "stopped-changing": "the last checkpoints are identical",
         "zero-b-throughout": "B is exactly zero in every checkpoint",
+        "b-erased": "a B that was trained is exactly zero in a later file",
         "non-finite": "checkpoints hold NaN or infinite values",
         "large-from-the-first": "the update was already far too large at the first save",
         "norm-jump": "the update grew suddenly between two saves",
@@ -118,7 +120,8 @@ def checkpoint_history(
         return
     yield from _unchanged(numbered)
     yield from _final(states)
-    if all(one.b_is_zero for one in numbered):
+    yield from _erased(states)
+    if all(one.zero and not one.trained for one in numbered):
         yield Finding(
             "checkpoint-history.zero-b-throughout",
             Severity.ERROR,
@@ -141,7 +144,8 @@ def _state(checkpoint: Checkpoint, config: TrainingConfig | None) -> _State:
         checkpoint,
         nonfinite=sum(one.statistics.a_nonfinite + one.statistics.b_nonfinite for one in drifts)
         + sum(map(count_nonfinite, rest)),
-        b_is_zero=bool(drifts) and all(one.statistics.b_is_zero for one in drifts),
+        trained=frozenset(one.module.name for one in drifts if not one.statistics.b_is_zero),
+        zero=frozenset(one.module.name for one in drifts if one.statistics.b_is_zero),
         size=median(sizes) if sizes and all(map(isfinite, sizes)) else float("nan"),
         names=frozenset(adapter.tensors),
     )
@@ -238,6 +242,28 @@ def _final(states: Sequence[_State]) -> Iterator[Finding]:
             where=final.path.name,
             fix="make sure that the older state was chosen on purpose",
         )
+
+
+def _erased(states: Sequence[_State]) -> Iterator[Finding]:
+    for before, after in pairwise(states):
+        lost = sorted(before.trained & after.zero)
+        if lost:
+            yield Finding(
+                "checkpoint-history.b-erased",
+                Severity.ERROR,
+                f"The B of {len(lost)} of {len(after.zero | after.trained)} modules is exactly "
+                f"zero in {after.checkpoint.label}, and was not in {before.checkpoint.label}: "
+                "what had been trained was lost.",
+                measured={
+                    "modules": len(lost),
+                    "last_trained": before.checkpoint.iteration,
+                },
+                expected="training never takes a whole B back to exactly zero",
+                where=lost[0],
+                onset=after.checkpoint.iteration,
+                fix=f"use {before.checkpoint.path.name}, and check how the later file was saved",
+            )
+            return
 
 
 def _sizes(numbered: Sequence[_State], limits: Limits) -> Iterator[Finding]:

@@ -28,33 +28,15 @@ from mlxdoctor.check import NotApplicable, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Finding, Measurement, Severity
-
-_SEED = "mlx-lm runs at scale 20: 1-3 B 1e-5 to 5e-5, 7 B 5e-6 to 2e-5, 13 B 1e-6 to 1e-5"
+from mlxdoctor.guideline import BandLimits, Step, step_of
 
 
 @dataclass(frozen=True)
-class Limits:
-    """The band of rate × scale, and how it depends on the model's size."""
+class Limits(BandLimits):
+    """The band of rate × scale, and what else to look at."""
 
-    lowest: float = limit(2e-5, unit="rate × scale at 10 B parameters", source=_SEED)
-    highest: float = limit(
-        5e-4,
-        unit="rate × scale at 10 B parameters",
-        source="between mlx-lm's advice (4e-4) and sweeps with alpha/rank (6e-4 for Llama 3.1 8B)",
-    )
-    exponent: float = limit(
-        0.4,
-        unit="power of 10 B / parameters",
-        source="fits sweeps (1e-3 for 1 B, 3e-4 for 8 B, tinker-cookbook) and runs of a 5e5 model",
-    )
-    far: float = limit(
-        3.0, unit="times the band's edge", source="seed 000 failed at 4 times the advised maximum"
-    )
     alpha_like: float = limit(
         64.0, unit="scale", source="mlx-lm's default is 20; alphas of 64 to 512 are common"
-    )
-    unknown_size: float = limit(
-        1e9, unit="parameters", source="assumed where the base model is not known"
     )
     adam_steps: int = limit(
         100,
@@ -86,9 +68,9 @@ def learning_rate(
     if rate == 0 or rate < 0 or not math.isfinite(rate):
         yield _unusable(rate)
         return
-    if config.fine_tune_type == "full" or config.scale is None:
+    step, scale = step_of(config, base, limits), config.scale
+    if step is None or scale is None:
         raise NotApplicable("the guideline is one for LoRA, and the run is not")
-    scale = config.scale
     if scale >= limits.alpha_like and config.origin == "mlx-lm":
         yield Finding(
             code="learning-rate.scale-looks-like-alpha",
@@ -99,7 +81,7 @@ def learning_rate(
             expected="alpha / rank, or mlx-lm's default of 20",
             fix=f"set lora_parameters.scale to {scale / (config.rank or 8):g} (alpha / rank)",
         )
-    yield from _against_the_band(rate, scale, base, limits)
+    yield from _against_the_band(rate, scale, step, limits)
     bias_corrected = bool(config.optimizer_config.get("bias_correction", False))
     if config.optimizer in ("adam", "adamw") and not bias_corrected and not config.warmup:
         updates = (config.iters or 0) // max(config.grad_accumulation_steps or 1, 1)
@@ -129,33 +111,29 @@ def _unusable(rate: float) -> Finding:
     )
 
 
-def _against_the_band(
-    rate: float, scale: float, base: BaseModel | None, limits: Limits
-) -> Iterator[Finding]:
-    parameters = float(base.parameter_count) if base is not None else limits.unknown_size
-    growth = (1e10 / max(parameters, 1.0)) ** limits.exponent
-    low, high = limits.lowest * growth, limits.highest * growth
-    step = rate * abs(scale)
-    size = f"{_in_words(parameters)} parameters" if base is not None else "unknown size"
+def _against_the_band(rate: float, scale: float, step: Step, limits: Limits) -> Iterator[Finding]:
+    low, high = step.low, step.high
+    known = step.parameters is not None
+    size = f"{_in_words(step.parameters)} parameters" if step.parameters else "unknown size"
     measured: dict[str, Measurement] = {
         "learning_rate": rate,
         "scale": scale,
-        "rate_times_scale": step,
+        "rate_times_scale": step.size,
         "guideline": (low, high),
-        "parameters": parameters if base is not None else None,
+        "parameters": step.parameters,
     }
-    if low <= step <= high:
+    if low <= step.size <= high:
         return
-    above = step > high
-    times = step / high if above else low / step
+    above = step.size > high
+    times = step.times_above if above else step.times_below
     far = times >= limits.far
     side = "above" if above else "below"
     # Without the model's size the band may be off by a power of ten.
-    severity = Severity.WARNING if far and base is not None else Severity.INFO
+    severity = Severity.WARNING if far and known else Severity.INFO
     yield Finding(
         code=f"learning-rate.{'far-' if far else ''}{side}-guideline",
         severity=severity,
-        message=f"Rate × scale is {step:.2g} ({rate:g} × {scale:g}), {times:.3g} times "
+        message=f"Rate × scale is {step.size:.2g} ({rate:g} × {scale:g}), {times:.3g} times "
         f"{side} the {low:.2g} to {high:.2g} usual for a model of {size}.",
         measured=measured,
         expected=f"a learning rate of {low / abs(scale):.1e} to {high / abs(scale):.1e} at this "

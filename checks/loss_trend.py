@@ -11,7 +11,9 @@ How it is measured. A multiple of the base model's own loss (the validation loss
 first update) is a fact. Then the curve: change points by optimal partitioning, so that a run
 that exploded and fell back a little is not called decreasing; then the Theil-Sen slope with its
 95% interval, widened for autocorrelation (Hamed and Rao 1998). With fewer than ten reports only
-facts are judged.
+facts are judged. Rows are known by heart where the validation loss stands far above the
+training loss; that is an error where it climbed, or fell no more for the last part of many
+passes over the same rows.
 
 When it is wrong. The training loss averages batches and the validation loss tokens, so small
 differences between the two are ignored. A run resumed from a trained adapter begins at a level
@@ -33,15 +35,17 @@ import numpy as np
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.trend import Floats, LossFit, blocks, fit, noise, theil_sen
+from mlxdoctor.memorising import MemorisingLimits, memorising, passes_over
+from mlxdoctor.trend import Floats, LossFit, blocks, fit, theil_sen
 
 _CALIBRATION = "0 of 36 healthy runs of the fixture model, 0 of 4 healthy users' logs"
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(MemorisingLimits):
     """When a loss curve is not that of a run that learns."""
 
     enough: int = limit(
@@ -90,23 +94,6 @@ class Limits:
         100, unit="iterations", source="warm-up and low rates need some", false_alarms=_CALIBRATION
     )
     already_low: float = limit(0.3, unit="nats", source="little is left to learn below")
-    overfitted: float = limit(
-        1.2,
-        unit="last validation loss over its minimum",
-        source="told 15 faulty QLoRA runs from 3 healthy ones without error",
-        false_alarms=_CALIBRATION,
-    )
-    overfitting: float = limit(
-        1.05, unit="last validation loss over its minimum", source="twice the noise of validation"
-    )
-    memorised: float = limit(
-        5.0,
-        unit="validation loss over training loss at the end",
-        source="runs on 12 rows end above 10, those on 200 rows below 1.5; an error only if the "
-        "validation loss has its minimum in the first half and ends four noises above it",
-        false_alarms=_CALIBRATION,
-    )
-    validations: int = limit(4, unit="validation losses", source="a minimum needs both sides")
 
 
 @check(
@@ -121,7 +108,7 @@ class Limits:
     decisive=True,
 )
 def loss_trend(
-    log: TrainingLog, limits: Limits, config: TrainingConfig | None
+    log: TrainingLog, limits: Limits, config: TrainingConfig | None, rows: SupervisedRows | None
 ) -> Iterator[Finding]:
     """Judge the curve of the log's main segment."""
     segment = log.main
@@ -139,7 +126,7 @@ def loss_trend(
     yield from lost
     if not lost:
         yield from _never_learned(segment, losses, curve, _fresh(log, config), limits)
-        yield from _overfitting(segment, curve, limits)
+        yield from _overfitting(segment, curve, passes_over(rows, config, segment), limits)
     if curve.points < limits.enough:
         raise Inconclusive(
             f"{curve.points} finite training losses are too few to judge a trend; "
@@ -323,53 +310,40 @@ def _never_learned(
     )
 
 
-def _overfitting(segment: Segment, curve: LossFit, limits: Limits) -> Iterator[Finding]:
-    validation = segment.get("val_loss")
-    if validation is None:
+def _overfitting(
+    segment: Segment, curve: LossFit, passes: float | None, limits: Limits
+) -> Iterator[Finding]:
+    found = memorising(segment, curve, limits)
+    # Few passes over many rows open a gap too, and the answers to other rows still improve.
+    many = passes is not None and passes >= limits.passes
+    if found is None or not (found.risen or found.is_far or (found.is_wide and many)):
         return
-    finite = np.isfinite(validation.values)
-    values, iterations = validation.values[finite], validation.iterations[finite]
-    if len(values) < limits.validations:
-        return
-    lowest = int(np.argmin(values))
-    after = values[lowest + 1 :]
-    if len(after) < 2 or values[lowest] <= 0:
-        return
-    last, minimum = float(np.median(after[-2:])), float(values[lowest])
-    ratio = last / minimum
-    # The band of noise: how far neighbouring validation losses differ anyway.
-    band = 3.0 * noise(values) if len(values) >= 6 else 0.0
-    risen = ratio >= limits.overfitting and last - minimum >= band and curve.end < last
-    gap = last / max(curve.end, 1e-9)
-    memorised = gap >= limits.memorised and last - curve.end >= limits.diverged_nats
-    if not risen and not memorised:
-        return
-    # The minimum of noisy values lies some two noises low by itself.
-    tail = after[len(after) // 2 :]
-    climbed = len(after) >= 5 and tail.min() - minimum > 4.0 * noise(values[lowest:])
-    early = iterations[lowest] - iterations[0] <= (iterations[-1] - iterations[0]) / 2
     severity = Severity.INFO
-    if memorised:
-        severity = Severity.ERROR if climbed and early else Severity.WARNING
-    if risen and ratio >= limits.overfitted:
+    if found.is_far or (found.is_wide and many):
+        certain = found.climbed or (found.stale and many)
+        severity = Severity.ERROR if certain else Severity.WARNING
+    if found.risen and found.ratio >= limits.overfitted:
         severity = Severity.ERROR
-    base = segment.base_val_loss
+    over = f" in {passes:.0f} passes over the rows" if many else ""
     yield Finding(
         "loss-trend.overfitting",
         severity,
-        f"The validation loss was lowest at iteration {int(iterations[lowest])} ({minimum:.3f}) "
-        f"and ends at {last:.3f} while the training loss fell to {curve.end:.3f}.",
+        f"The validation loss was lowest at iteration {found.minimum_at} ({found.minimum:.3f}) and "
+        f"ends at {found.last:.3f} while the training loss fell to {curve.end:.3f}{over}.",
         {
-            "minimum": minimum,
-            "minimum_at": int(iterations[lowest]),
-            "last": last,
-            "ratio": ratio,
-            "gap": gap,
+            "minimum": found.minimum,
+            "minimum_at": found.minimum_at,
+            "last": found.last,
+            "ratio": found.ratio,
+            "gap": found.gap,
+            "gap_share": found.share,
+            "settled": found.settled,
+            "passes": passes,
             "training_loss": curve.end,
-            "base_validation_loss": base,
+            "base_validation_loss": segment.base_val_loss,
         },
         expected="validation and training losses that end near each other",
-        onset=int(iterations[lowest]),
+        onset=found.minimum_at,
         fix="Use the checkpoint nearest to that iteration; train shorter or on more rows.",
     )
 

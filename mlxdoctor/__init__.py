@@ -16,11 +16,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mlxdoctor.api import diagnose
     from mlxdoctor.errors import InputError
+    from mlxdoctor.probing.probe import probe
+    from mlxdoctor.probing.testing import assert_training_step_sound
     from mlxdoctor.run import Run
 
-__all__ = ["InputError", "Run", "diagnose"]
+__all__ = ["InputError", "Run", "assert_training_step_sound", "diagnose", "probe"]
 
-_HOMES = {"diagnose": "mlxdoctor.api", "InputError": "mlxdoctor.errors", "Run": "mlxdoctor.run"}
+_HOMES = {
+    "InputError": "mlxdoctor.errors",
+    "Run": "mlxdoctor.run",
+    "assert_training_step_sound": "mlxdoctor.probing.testing",
+    "diagnose": "mlxdoctor.api",
+    "probe": "mlxdoctor.probing.probe",
+}
 
 
 def __getattr__(name: str) -> Any:

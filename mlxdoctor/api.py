@@ -38,6 +38,7 @@ def diagnose(
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     score: str | None = None,
+    trainer: str | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Examine what a run left behind and say why it failed, if it did.
@@ -54,6 +55,8 @@ def diagnose(
         select: names or codes of checks: only these.
         ignore: names or codes of checks: not these.
         score: `FILE:FUNCTION`, a user's own score of an answer. Runs that code.
+        trainer: `FILE:FUNCTION` that returns the parts of a user's own trainer, for a
+            training step to be measured. Runs that code.
         progress: called with what is being done, a count done, and a total.
 
     Raises:
@@ -72,6 +75,7 @@ def diagnose(
         against=against,
         allow_model=allow_model,
         score=score,
+        trainer=trainer,
         progress=progress,
     )
     outcomes = run_checks(checks, run, progress, select, ignore)

@@ -20,6 +20,8 @@ Progress = Callable[[str, int, int], None]
 
 #: Rows are cut after this many tokens: what a run learned shows well before.
 LONGEST_ROW = 1024
+#: Rows of fewer tokens have no target at every shift.
+SHORTEST_ROW = 3
 #: Places after a row at which padding is tried.
 PADDING_PLACES = 6
 #: Rows a split on which padding ids other than mlx-lm's own are tried.
@@ -49,7 +51,7 @@ class _Positions:
     `greedy` is int32 (n + places,), the likeliest next token.
     """
 
-    shifts: tuple[Floats, Floats, Floats]
+    shifts: tuple[Floats, Floats, Floats, Floats]
     end: Floats
     greedy: NDArray[np.int32]
 
@@ -60,6 +62,7 @@ def measure(
     splits: Sequence[SupervisedRows],
     *,
     max_rows: int = 16,
+    pad_ids: Sequence[int] | None = None,
     progress: Progress | None = None,
 ) -> TokenLosses:
     """Losses per token of both models, on up to `max_rows` rows of each split.
@@ -72,6 +75,7 @@ def measure(
         tokenizer: the base model's.
         splits: the rows as the trainer sees them, one entry a split.
         max_rows: rows a split, evenly spaced.
+        pad_ids: what to try as padding; None for all ids that may be used as such.
         progress: called batch by batch.
 
     Raises:
@@ -79,11 +83,11 @@ def measure(
     """
     ends = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *models.base.eos_token_ids)))
     jobs: list[_Job] = []
-    pad_ids: dict[int, None] = {}
+    tried: dict[int, None] = {}
     for rows in splits:
         # One split is enough to see which id is padding; the trainer's own is tried on all.
-        candidates = (rows.pad_id,) if jobs else _pad_ids(rows, tokenizer)
-        pad_ids |= dict.fromkeys(candidates)
+        candidates = pad_ids or ((rows.pad_id,) if jobs else _pad_ids(rows, tokenizer))
+        tried |= dict.fromkeys(candidates)
         jobs.extend(_jobs(rows, candidates, max_rows))
     if not jobs:
         raise InputError(None, "the data has no row to measure on", "name the data with --data")
@@ -106,7 +110,7 @@ def measure(
         rows=tuple(_assembled(jobs, results)),
         vocab_size=vocab_size,
         end_token_ids=ends,
-        pad_ids=tuple(pad_ids),
+        pad_ids=tuple(tried),
         mask_prompt=any(rows.mask_prompt for rows in splits),
         load_failure=models.load_failure,
     )
@@ -124,7 +128,7 @@ def _pad_ids(rows: SupervisedRows, tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def _jobs(rows: SupervisedRows, pad_ids: Sequence[int], max_rows: int) -> list[_Job]:
-    usable = [row for row in rows.rows if row.length >= 3]
+    usable = [row for row in rows.rows if row.length >= SHORTEST_ROW]
     picked = [usable[i] for i in _evenly(len(usable), max_rows)]
     shortest = sorted(picked, key=lambda row: row.length)[:PADDING_ROWS]
     jobs: list[_Job] = []
@@ -173,21 +177,21 @@ def _forward(model: Any, jobs: Sequence[_Job], ends: Sequence[int]) -> list[_Pos
 
     width = max(len(job.padded) for job in jobs)
     # Padding on the right cannot be seen by a causal model from the left of it.
-    inputs = np.zeros((len(jobs), width + 2), np.int32)
+    inputs = np.zeros((len(jobs), width + 3), np.int32)
     for line, job in zip(inputs, jobs, strict=True):
         line[: len(job.padded)] = job.padded
     logits = model(_array(inputs[:, :width])).astype(mx.float32)
     total = mx.logsumexp(logits, axis=-1)
     shifts = []
-    for shift in range(3):
+    for shift in range(4):
         targets = _array(inputs[:, shift : shift + width])[..., None]
         shifts.append(total - mx.take_along_axis(logits, targets, axis=-1)[..., 0])
     end = total - mx.logsumexp(logits[..., mx.array(list(ends) or [0])], axis=-1)
     greedy = mx.argmax(logits, axis=-1).astype(mx.int32)
     mx.eval(*shifts, end, greedy)
-    identity, following, skip, *others = (np.array(one) for one in (*shifts, end, greedy))
+    zero, one, two, three, *others = (np.array(values) for values in (*shifts, end, greedy))
     return [
-        _Positions((identity[i], following[i], skip[i]), *(one[i] for one in others))
+        _Positions((zero[i], one[i], two[i], three[i]), *(values[i] for values in others))
         for i in range(len(jobs))
     ]
 
@@ -213,7 +217,17 @@ def _assembled(
         }
         roles = job.row.roles[: len(job.tokens)]
         assembled.append(
-            RowLosses(split, index, job.tokens, roles, passes["base"], passes.get("tuned"))
+            RowLosses(
+                split,
+                index,
+                job.tokens,
+                roles,
+                passes["base"],
+                passes.get("tuned"),
+                job.row.prompt_length,
+                job.row.padded,
+                len(job.tokens) == job.row.length,
+            )
         )
     return assembled
 
@@ -239,4 +253,5 @@ def _row_pass(job: _Job, by_pad: Mapping[int, _Positions]) -> RowPass:
         },
         greedy_at_start=int(first.greedy[start - 1]) if start is not None else None,
         greedy_after_answer=int(first.greedy[over]) if over is not None else None,
+        skip_two=first.shifts[3][: n - 3],
     )

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from mlxdoctor.evidence.adapter import layer_of
+from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 
 #: Parts of names of modules that hold no language-model linear layer: other towers,
 #: and convolutions, whose weights are matrices too.
 _NOT_LINEAR = re.compile(r"vision|visual|audio|conv|rotary")
+#: What `mlx_lm.lora` writes of its arguments since October 2025; since that September it
+#: takes every linear layer where no keys are stated (mlx-lm pull requests 511 and 515).
+_TAKES_ALL = frozenset({"adapter_path", "grad_accumulation_steps", "test_batches", "train"})
+#: What is a linear layer in every architecture; other matrices may be bare parameters.
+_LINEAR = "_proj"
 
 
 def matches(key: str, name: str, config: TrainingConfig) -> bool:
@@ -60,11 +66,62 @@ def _peft_targets(config: TrainingConfig, names: Iterable[str]) -> tuple[str, ..
     return tuple(name for name in names if any(matches(key, name, config) for key in config.keys))
 
 
-def lora_parameters(modules: Iterable[str], rank: int, base: BaseModel) -> int:
-    """Numbers in LoRA factors of `rank` on those modules: r·(in + out), for every expert."""
+@dataclass(frozen=True)
+class MissingTargets:
+    """Modules that a configuration puts LoRA on and that an adapter has no factors for.
+
+    Attributes:
+        names: those modules, sorted.
+        expected: how many modules there should be.
+        is_certain: they were trained, and lost: the configuration is one that `mlx_lm.lora`
+            itself wrote of a base that MLX wrote, or a module has factors in one adapted
+            layer and none in another, which no trainer chooses.
+    """
+
+    names: tuple[str, ...]
+    expected: int
+    is_certain: bool
+
+
+def missing_targets(
+    adapter: Adapter, config: TrainingConfig, base: BaseModel
+) -> MissingTargets | None:
+    """What `adapter` lacks of what `config` describes, or None where that cannot be told."""
+    targets = target_modules(config, base)
+    if targets is None:
+        return None
+    kinds = {module.projection for module in adapter.modules}
+    layers = {module.layer for module in adapter.modules}
+    by_mlx_lm = config.origin == "mlx-lm" and config.values.keys() >= _TAKES_ALL
+    if config.keys is None:
+        # Without keys the trainer chose: hold it to the kinds of module that it did take.
+        targets = tuple(
+            one
+            for one in targets
+            if layer_of(one)[1] in kinds or (by_mlx_lm and one.endswith(_LINEAR))
+        )
+    missing = sorted(set(targets) - {module.name for module in adapter.modules})
+    scattered = any(layer in layers and kind in kinds for layer, kind in map(layer_of, missing))
+    return MissingTargets(
+        names=tuple(missing),
+        expected=len(targets),
+        is_certain=config.origin == "mlx-lm" and base.is_mlx and (by_mlx_lm or scattered),
+    )
+
+
+def configured_parameters(config: TrainingConfig, base: BaseModel) -> int | None:
+    """Trainable numbers of the adapter that `config` describes; None where it cannot be told.
+
+    r·(in + out) for every module, or for every expert of one; DoRA adds a magnitude for
+    every row of the weight.
+    """
+    targets, rank = target_modules(config, base), config.rank
+    if not targets or not rank:
+        return None
     total = 0
-    for name in modules:
+    for name in targets:
         shape = base.shape(name)
         experts = shape[0] if len(shape) == 3 else 1
         total += experts * rank * (shape[-1] + shape[-2])
+        total += shape[-2] if config.fine_tune_type == "dora" else 0
     return total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mlxdoctor.discovery import resolve_file
@@ -21,14 +22,19 @@ from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.supervision import build as build_supervised_rows
 from mlxdoctor.evidence.token_losses import TokenLosses
 from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.evidence.trainer_source import TrainerSource
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.evidence.tuned_model import TunedModel
+from mlxdoctor.evidence.validation_rows import ValidationRows
 from mlxdoctor.missing import Missing, NotThere
+from mlxdoctor.probing.measurement import TrainingStep
 from mlxdoctor.scoring import Scores, load_function
 from mlxdoctor.scoring import score as score_answers
 
 if TYPE_CHECKING:
     from mlxdoctor.run import Run
+
+NO_TRAINER = "no trainer was named; name yours with --trainer FILE:FUNCTION"
 
 
 def _config(run: Run) -> TrainingConfig:
@@ -141,6 +147,30 @@ def _token_losses(run: Run) -> TokenLosses:
     return measure(models, tokenizer, splits, progress=run.progress)
 
 
+def _validation_rows(run: Run) -> ValidationRows:
+    from mlxdoctor.validation import SPLIT, prepare
+
+    dataset = run.need(Dataset)
+    if SPLIT not in dataset.splits:
+        raise NotThere("the data has no validation split")
+    tokenizer, models, adapter = run.need(Tokenizer), run.models, run.files.adapter
+    unfused = None
+    if run.files.tuned is not None and adapter is not None:
+        from mlxdoctor.models import load
+
+        unfused = partial(load, models.base, adapter)
+    measured = run.get(TokenLosses)
+    return prepare(
+        models,
+        tokenizer,
+        dataset,
+        run.get(TrainingConfig),
+        known=measured.split(SPLIT) if measured is not None else (),
+        unfused=unfused,
+        progress=run.progress,
+    )
+
+
 def _metrics(run: Run) -> ReportedMetrics:
     if not run.files.metrics:
         raise NotThere("no evaluation result was found")
@@ -164,6 +194,32 @@ def _scores(run: Run) -> Scores:
         raise NotThere("no scoring function was named; name one with --score")
     function, sources = load_function(run.score)
     return score_answers(run.need(Generations), function, run.score, sources)
+
+
+def _training_step(run: Run) -> TrainingStep:
+    if run.trainer is None:
+        raise NotThere(NO_TRAINER)
+    # Loads MLX, and runs the user's code.
+    from mlxdoctor.probing.probe import measure
+    from mlxdoctor.probing.trainer import load_trainer
+
+    trainer, sources = load_trainer(run.trainer)
+    return measure(
+        trainer.model,
+        trainer.loss_fn,
+        trainer.batch,
+        optimizer=trainer.optimizer,
+        tokenizer=trainer.tokenizer,
+        step=trainer.step,
+        sources=sources,
+        progress=run.progress,
+    )
+
+
+def _trainer_source(run: Run) -> TrainerSource:
+    if run.trainer is None:
+        raise NotThere(NO_TRAINER)
+    return TrainerSource.read(run.need(TrainingStep).sources)
 
 
 def _environment(run: Run) -> Environment:
@@ -190,8 +246,11 @@ READERS: Mapping[type[Any], Callable[[Run], Any]] = {
     SupervisedRows: _supervised_rows,
     Generations: _generations,
     TokenLosses: _token_losses,
+    ValidationRows: _validation_rows,
     ReportedMetrics: _metrics,
     ReferenceRun: _reference,
     Scores: _scores,
+    TrainingStep: _training_step,
+    TrainerSource: _trainer_source,
     Environment: _environment,
 }

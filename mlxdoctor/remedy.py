@@ -52,15 +52,20 @@ def fix_for(
     if change.key == "learning_rate" and isinstance(values.get("lr_schedule"), dict):
         # A schedule wins over the plain rate in mlx-lm, so the fix has to reach it.
         _scale_schedule(changed["lr_schedule"], before, after)
+    return Fix({change.key: before}, {change.key: after}, config_diff(config, changed))
+
+
+def config_diff(config: TrainingConfig, changed: Mapping[str, Any]) -> str:
+    """A unified diff from a configuration as it is stated to changed values."""
     diff = difflib.unified_diff(
-        json.dumps(values, indent=4, default=str).splitlines(),
-        json.dumps(changed, indent=4, default=str).splitlines(),
+        json.dumps(dict(config.values), indent=4, default=str).splitlines(),
+        json.dumps(dict(changed), indent=4, default=str).splitlines(),
         fromfile=config.path.name,
         tofile=f"{config.path.name} (fixed)",
         lineterm="",
         n=1,
     )
-    return Fix({change.key: before}, {change.key: after}, "\n".join(diff))
+    return "\n".join(diff)
 
 
 def _current(config: TrainingConfig, key: str) -> Any:

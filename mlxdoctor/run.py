@@ -47,11 +47,13 @@ class Run:
         against: Path | None = None,
         allow_model: bool = True,
         score: str | None = None,
+        trainer: str | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.files = files
         self.against = against
         self.score = score
+        self.trainer = trainer
         self.allow_model = allow_model
         self.progress = progress
         self._evidence: dict[type[Any], Any] = {}
@@ -72,6 +74,7 @@ class Run:
         against: Path | None = None,
         allow_model: bool = True,
         score: str | None = None,
+        trainer: str | None = None,
         progress: Progress | None = None,
     ) -> Run:
         """The run in `paths`; options name evidence that lies elsewhere.
@@ -82,7 +85,14 @@ class Run:
         files = discover(
             paths, base=base, adapter=adapter, log=log, data=data, generations=generations
         )
-        run = cls(files, against=against, allow_model=allow_model, score=score, progress=progress)
+        run = cls(
+            files,
+            against=against,
+            allow_model=allow_model,
+            score=score,
+            trainer=trainer,
+            progress=progress,
+        )
         return run._followed()
 
     def _followed(self) -> Run:

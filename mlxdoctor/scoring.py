@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.generations import Generation, Generations
-from mlxdoctor.evidence.source import Source, hash_file
+from mlxdoctor.evidence.source import Source
+from mlxdoctor.user_code import load_named
 
 #: Takes prompt, output and, if it has a third parameter, the expected answer; higher is better.
 ScoringFunction = Callable[..., float]
@@ -62,25 +59,14 @@ def load_function(name: str) -> tuple[ScoringFunction, tuple[Source, ...]]:
         InputError: the name has no colon, or there is no such file, module or function, or
             importing it fails, or it does not take two or three arguments.
     """
-    place, colon, attribute = name.rpartition(":")
-    if not colon or not place or not attribute:
-        raise InputError(
-            None, f"{name!r} names no scoring function", "write FILE.py:FUNCTION or module:function"
-        )
-    path = Path(place)
-    module = _from_file(path) if path.suffix == ".py" else _from_module(place)
-    function = getattr(module, attribute, None)
-    if not callable(function):
-        raise InputError(place, f"has no function {attribute!r}", "check the name")
+    function, sources = load_named(name, "a scoring function")
     count = _arguments(function)
     if count not in (2, 3):
         raise InputError(
-            place,
-            f"{attribute} takes {count} arguments",
+            None,
+            f"{name} takes {count} arguments",
             "write it as (prompt, output) or (prompt, output, expected), returning a number",
         )
-    file = inspect.getsourcefile(module)
-    sources = (hash_file(Path(file)),) if file is not None else ()
     return function, sources
 
 
@@ -143,33 +129,3 @@ def _arguments(function: Callable[..., Any]) -> int:
         and (one.default is inspect.Parameter.empty or one.name == "expected")
         for one in parameters
     )
-
-
-def _from_file(path: Path) -> Any:
-    if not path.is_file():
-        raise InputError(path, "there is no such file", "check the path of the scoring function")
-    specification = importlib.util.spec_from_file_location(f"mlxdoctor_score_{path.stem}", path)
-    if specification is None or specification.loader is None:
-        raise InputError(path, "cannot be imported", "name a Python file")
-    module = importlib.util.module_from_spec(specification)
-    # Dataclasses and pickles in the user's file look their module up by name.
-    sys.modules[specification.name] = module
-    try:
-        specification.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[specification.name]
-        raise InputError(
-            path, f"fails when imported ({type(error).__name__}: {error})", "run it by hand"
-        ) from error
-    return module
-
-
-def _from_module(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        raise InputError(
-            None,
-            f"the module {name!r} cannot be imported ({type(error).__name__}: {error})",
-            "install it, or name a file as FILE.py:FUNCTION",
-        ) from error

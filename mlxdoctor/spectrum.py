@@ -9,9 +9,15 @@ square roots of the two Gram matrices, so that the cost is linear in in + out.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+#: How A relates to the uniform draw within ±1/sqrt(in) that mlx-lm and PEFT start from: still
+#: that draw; the draw made smaller, which weight decay alone does; with elements beyond its
+#: bound, so that something moved them; or none of these.
+Draw = Literal["drawn", "shrunk", "beyond", "other"]
 
 #: How far the largest |A| may lie over 1/sqrt(in) for A to be as it was drawn:
 #: bfloat16 rounds by up to 2^-8.
@@ -31,7 +37,7 @@ class ModuleStatistics:
         b_nonfinite: NaN or infinite elements of B.
         b_is_zero: every element of B is exactly zero.
         a_is_zero: every element of A is exactly zero.
-        a_is_initial: A still looks as it was drawn: uniform within ±1/sqrt(in).
+        a_draw: how A relates to the draw it started from.
         singular_values: of A·B, falling, (r,); with experts those of all, (E·r,).
     """
 
@@ -41,8 +47,13 @@ class ModuleStatistics:
     b_nonfinite: int
     b_is_zero: bool
     a_is_zero: bool
-    a_is_initial: bool
+    a_draw: Draw
     singular_values: tuple[float, ...]
+
+    @property
+    def a_is_initial(self) -> bool:
+        """A still looks as it was drawn: uniform within ±1/sqrt(in)."""
+        return self.a_draw == "drawn"
 
     @property
     def is_finite(self) -> bool:
@@ -105,7 +116,7 @@ def factor_statistics(a: NDArray[np.float64], b: NDArray[np.float64]) -> ModuleS
         b_nonfinite=b_nonfinite,
         b_is_zero=b_is_zero,
         a_is_zero=a_is_zero,
-        a_is_initial=bool(np.isfinite(a_square)) and _is_initial(a_experts, a_square),
+        a_draw=_draw(a_experts, a_square),
         singular_values=_singular_values(gram_a, gram_b) if finite else (),
     )
 
@@ -128,14 +139,23 @@ def _root(gram: NDArray[np.float64]) -> NDArray[np.float64]:
     return root
 
 
-def _is_initial(a: NDArray[np.float64], square: float) -> bool:
-    """Whether A (E, in, r) still has the bound and the mean square of its draw.
+def _draw(a: NDArray[np.float64], square: float) -> Draw:
+    """How A (E, in, r) relates to its draw.
 
     mlx-lm and PEFT both draw A uniformly within ±1/sqrt(in): mean square 1/(3 in),
     whose standard error over n elements is sqrt(4/45)/in/sqrt(n).
     """
+    if a.size == 0 or not np.isfinite(square):
+        return "other"
     inputs = a.shape[1]
-    if a.size == 0 or max(a.max(), -a.min()) * np.sqrt(inputs) > _INITIAL_BOUND_SLACK:
-        return False
-    off = abs(square / a.size * inputs - 1 / 3)
-    return bool(off <= _INITIAL_STANDARD_ERRORS * np.sqrt(4 / 45 / a.size))
+    peak = max(a.max(), -a.min()) * np.sqrt(inputs)
+    if peak > _INITIAL_BOUND_SLACK:
+        return "beyond"
+    mean_square = square / a.size * inputs
+    tolerance = _INITIAL_STANDARD_ERRORS * np.sqrt(4 / 45 / a.size)
+    if abs(mean_square - 1 / 3) <= tolerance:
+        return "drawn"
+    # The same shape of distribution, within the bound that its own largest element sets.
+    if peak > 0 and abs(mean_square / peak**2 - 1 / 3) <= tolerance:
+        return "shrunk"
+    return "other"

@@ -54,7 +54,7 @@ def test_failures_and_infinities_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("voice", "names no scoring function"),
+        ("voice", "does not name a scoring function"),
         ("nowhere.py:f", "no such file"),
         ("no_such_module_here:f", "cannot be imported"),
         ("operator:nothing", "has no function"),

@@ -79,16 +79,41 @@ def test_the_smallest_b_is_not_zero() -> None:
     assert not factor_statistics(np.ones((50, 4)), b).b_is_zero
 
 
-@pytest.mark.parametrize("change", ["gaussian", "shrunk", "one outlier"])
-def test_a_that_is_not_as_drawn(change: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "draw"),
+    [
+        ("none", "drawn"),
+        ("gaussian", "beyond"),
+        ("shrunk", "shrunk"),
+        ("one outlier", "beyond"),
+        ("one rounded up", "drawn"),
+        ("triangular", "other"),
+        ("not finite", "other"),
+    ],
+)
+def test_how_a_relates_to_its_draw(change: str, draw: str) -> None:
     a = lora({"q": (400, 30)}, rank=8)["q.lora_a"].astype(float)
+    random = np.random.default_rng(0)
     if change == "gaussian":
-        a = np.random.default_rng(0).normal(size=a.shape) / np.sqrt(3 * 400)
+        a = random.normal(size=a.shape) / np.sqrt(3 * 400)
     elif change == "shrunk":
         a *= 0.9
-    else:
+    elif change == "one outlier":
         a[0, 0] = 1.02 / np.sqrt(400)
-    assert not factor_statistics(a, np.zeros((8, 30))).a_is_initial
+    elif change == "one rounded up":
+        a[0, 0] = 1.004 / np.sqrt(400)
+    elif change == "triangular":
+        a = random.triangular(-1, 0, 1, a.shape) / np.sqrt(400)
+    elif change == "not finite":
+        a[0, 0] = np.inf
+    ours = factor_statistics(a, np.zeros((8, 30)))
+    assert (ours.a_draw, ours.a_is_initial) == (draw, draw == "drawn")
+
+
+def test_training_moves_a_out_of_its_draw() -> None:
+    for run in ("healthy-ordinary", "healthy-short-low-rate"):
+        assert {one.a_draw for one in Adapter.read(RUNS / run).statistics} == {"beyond"}
+    assert {one.a_draw for one in Adapter.read(RUNS / "gradients-blocked").statistics} == {"drawn"}
 
 
 def test_non_finite_values_are_counted() -> None:

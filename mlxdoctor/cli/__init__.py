@@ -22,8 +22,11 @@ COMMANDS = MappingProxyType(
         "inspect": "Show an adapter as a table.",
         "reproduce": "Make the failure again, and find the one change that cures it.",
         "train": "Train as mlx_lm.lora does, and record every step.",
+        "labels": "Show every token of a row, and whether it is trained on.",
+        "lint": "Find known MLX training mistakes in source code.",
+        "probe": "See what one training step of your trainer really does.",
         "checks": "List what can be found.",
-        "explain": "Explain a check, a finding's code or a cause.",
+        "explain": "Explain a check, a code, a cause or a lint rule.",
     }
 )
 

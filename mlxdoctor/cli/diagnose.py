@@ -51,6 +51,12 @@ or options (a file that can't be read included), 3 too little to judge by.""",
     "This runs code from FILE.",
 )
 @click.option(
+    "--trainer",
+    metavar="FILE:FUNCTION",
+    help="Your own trainer's model, loss and batch, as `mlxdoctor probe` takes them. "
+    "This runs code from FILE.",
+)
+@click.option(
     "--select", multiple=True, callback=_codes, metavar="CODE", help="Only these checks or codes."
 )
 @click.option(
@@ -102,6 +108,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     no_generate: bool,
     confirm: bool,
     score: str | None,
+    trainer: str | None,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     formats: tuple[str, ...],
@@ -144,6 +151,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
             against=against,
             allow_model=not no_generate,
             score=score,
+            trainer=trainer,
             select=select,
             ignore=ignore,
             progress=progress,

@@ -1,4 +1,4 @@
-"""`mlxdoctor explain`: what a check looks for, or what a cause is."""
+"""`mlxdoctor explain`: what a check looks for, what a cause is, what a lint rule means."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from mlxdoctor.errors import InputError
 if TYPE_CHECKING:
     from mlxdoctor.causes import Cause
     from mlxdoctor.check import Check, Requirement
+    from mlxdoctor.lint.rule import Rule
 
 MAX_WIDTH = 90
 
 
-@click.command(name="explain", short_help="Explain a check, a finding's code or a cause.")
+@click.command(name="explain", short_help="Explain a check, a code, a cause or a lint rule.")
 @click.argument("name", metavar="CODE_OR_CAUSE")
 def command(name: str) -> int:
-    """Explain a check, a finding's code or a cause.
+    """Explain a check, a finding's code, a cause or a lint rule.
 
     For a check: what it finds, how it is measured, when it is wrong, and its
     thresholds with their sources. For a cause: what speaks for and against it,
-    and the remedy.
+    and the remedy. For a lint rule: a bad example and a good one.
 
     \b
     Examples:
@@ -34,6 +35,7 @@ def command(name: str) -> int:
     """
     from mlxdoctor.causes import load_causes
     from mlxdoctor.check import discover
+    from mlxdoctor.lint.rule import rules
 
     causes, checks = load_causes().causes, discover()
     if name in causes:
@@ -43,7 +45,12 @@ def command(name: str) -> int:
         if name == check.name or name in check.codes:
             click.echo(_check(check, name))
             return EXIT_CLEAN
-    known = {*causes, *(check.name for check in checks), *(c for one in checks for c in one.codes)}
+    by_code = {one.code: one for one in rules()}
+    if name in by_code:
+        click.echo(_rule(by_code[name]))
+        return EXIT_CLEAN
+    codes = (code for check in checks for code in check.codes)
+    known = {*causes, *by_code, *(check.name for check in checks), *codes}
     raise InputError(None, f"no check, code or cause is called {name!r}", _suggestion(name, known))
 
 
@@ -53,6 +60,18 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name, sorted(known), n=3, cutoff=0.5)
     listed = ", ".join(close)
     return f"did you mean {listed}?" if close else "`mlxdoctor checks` lists the codes"
+
+
+def _rule(rule: Rule) -> str:
+    shown = [_heading(rule.title)]
+    for paragraph in rule.documentation.split("\n\n"):
+        shown += [_wrapped(paragraph), ""]
+    for title, example in (("Instead of", rule.bad), ("write", rule.good)):
+        shown += [_bold(title), textwrap.indent(example.strip("\n"), "  "), ""]
+    if rule.symptom is not None:
+        shown += [f"{_bold('Seen by')} the probe as {rule.symptom}", ""]
+    shown.append(f"Silence it with `# mlxdoctor: ignore[{rule.code}] reason` on its line.")
+    return "\n".join(shown)
 
 
 def _check(check: Check, name: str) -> str:

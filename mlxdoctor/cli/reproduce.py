@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, output
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, output
 from mlxdoctor.cli.progress import ProgressLine
 
 _PATH = click.Path(path_type=Path)
@@ -22,7 +21,7 @@ FOLDER = "reproduction"
     short_help="Make the failure again, and find the one change that cures it.",
     epilog="""\b
 Exit codes: 0 nothing to reproduce, 1 a cause is confirmed, 2 unusable input or
-options, 3 no cause could be confirmed.""",
+options, 3 no cause could be confirmed, 130 stopped with Ctrl-C.""",
 )
 @click.argument("paths", nargs=-1, required=True, type=_PATH, metavar="RUN...")
 @click.option("--base", type=_PATH, help="Folder of the base model, if the run does not name it.")
@@ -44,6 +43,18 @@ options, 3 no cause could be confirmed.""",
     "--budget", type=click.FloatRange(0), metavar="MINUTES", help="Stop trying after this long."
 )
 @click.option(
+    "--minimize",
+    "minimizes",
+    is_flag=True,
+    help="Find the configuration keys that matter, of those that differ from a healthy run's.",
+)
+@click.option(
+    "--against",
+    type=_PATH,
+    metavar="HEALTHY",
+    help="For --minimize: a healthy run, or its configuration.  [default: sound defaults]",
+)
+@click.option(
     "-o",
     "--output",
     "folder",
@@ -61,6 +72,8 @@ def command(
     iters: int | None,
     seeds: int,
     budget: float | None,
+    minimizes: bool,
+    against: Path | None,
     folder: Path,
 ) -> int:
     """Rerun a failed run as recorded, shortened, and again with one thing changed.
@@ -75,57 +88,58 @@ def command(
     Examples:
       mlxdoctor reproduce adapters/
       mlxdoctor reproduce adapters/ --cause scale-too-large --budget 10
+      mlxdoctor reproduce adapters/ --minimize --against adapters-that-worked/
     """
-    inspected = [path for path in (*paths, base, data) if path is not None]
+    if against is not None and not minimizes:
+        raise click.UsageError("--against is for --minimize, which is not given.")
+    inspected = [path for path in (*paths, base, data, against) if path is not None]
     output.refuse_inside(folder, inspected)
 
     from mlxdoctor.api import diagnose
+    from mlxdoctor.report.experiments_text import render
     from mlxdoctor.report.files import FIGURE_PATHS, report_files
     from mlxdoctor.report.summary import slug
     from mlxdoctor.reproduce import Options, Places, reproduce
 
-    started = time.monotonic()
     with ProgressLine() as progress:
         report = diagnose(paths, base=base, data=data, progress=progress)
-        if report.data["verdict"] == "healthy":
+        if report.data["verdict"] == "healthy" and not causes:
             click.echo(f"{report.data['name']}: nothing to reproduce; no check found an error.")
             return EXIT_CLEAN
         target = folder / slug(report.data["name"])
         output.refuse_inside(target / FOLDER, inspected)
-        options = Options(causes, seeds, iters, budget)
-        report = reproduce(
-            report,
-            paths,
-            target / FOLDER,
-            options,
-            places=Places(base, data),
-            progress=progress,
-        )
+        options = Options(causes, seeds, iters, budget, minimizes, against)
+        try:
+            report = reproduce(
+                report,
+                paths,
+                target / FOLDER,
+                options,
+                places=Places(base, data),
+                progress=progress,
+            )
+        except KeyboardInterrupt:
+            progress.clear()
+            return _stopped(target / FOLDER)
     content = report.to_dict()
     written = output.write_files(
         target, report_files(content, ("markdown",)), stale=FIGURE_PATHS.values()
     )
-    _print(content, time.monotonic() - started, written)
+    click.echo(render(content, written, output.width(), output.style), nl=False)
     return exit_code(content)
+
+
+def _stopped(folder: Path) -> int:
+    finished = len(list(folder.glob("*/result.json")))
+    click.echo(
+        f"Stopped. {finished} finished experiments are kept in {folder}; the same command goes on "
+        "from there.",
+        err=True,
+    )
+    return EXIT_INTERRUPTED
 
 
 def exit_code(data: Mapping[str, Any]) -> int:
     """1 where a cause is confirmed, 3 where none is."""
     confirmed = any(one["confirmation"] == "confirmed" for one in data["diagnosis"])
     return EXIT_FOUND if confirmed else EXIT_INCONCLUSIVE
-
-
-def _print(data: Mapping[str, Any], seconds: float, written: list[Path]) -> None:
-    from mlxdoctor.report.escape import terminal
-
-    verdicts = [one for one in data["experiments"] if one["experiment"] == "verdict"]
-    trials = [one for one in data["experiments"] if one["experiment"] != "verdict"]
-    if not verdicts:
-        click.echo(f"{data['name']}: there is no cause to try.")
-    for one in verdicts:
-        click.echo(terminal(f"{one['verdict']}: {one['cause']}: {one['reason']}."))
-    steps = sum(one["iterations"] for one in trials)
-    click.echo(f"{len(trials)} reruns, {steps:,} iterations, {seconds:.0f} seconds.")
-    for path in written:
-        if path.suffix == ".md":
-            click.echo(f"  {terminal(str(path))}")

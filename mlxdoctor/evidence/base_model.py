@@ -12,7 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mlxdoctor.errors import InputError
-from mlxdoctor.evidence.quantized import QuantizedTensor, quantized_tensor
+from mlxdoctor.evidence.quantized import (
+    QuantizedTensor,
+    quantization_stated,
+    quantized_tensors,
+)
 from mlxdoctor.evidence.safetensors_file import merged_tensors, model_files, read_safetensors
 from mlxdoctor.evidence.source import Source, read_json_object
 from mlxdoctor.evidence.tensor import TensorRef
@@ -61,7 +65,7 @@ class BaseModel:
             sources=(source, *(Source(file, None, _HEADER_ONLY) for file in files)),
             config=config,
             tensors=tensors,
-            quantized=_quantized(tensors, config),
+            quantized=quantized_tensors(tensors, config),
             is_mlx=all(file.metadata.get("format") == "mlx" for file in read),
         )
 
@@ -108,7 +112,7 @@ class BaseModel:
     @property
     def quantization(self) -> Mapping[str, Any] | None:
         """The quantisation's settings, as stated; None for an unquantised model."""
-        return _quantization(self.config)
+        return quantization_stated(self.config)
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -201,33 +205,3 @@ class BaseModel:
             if common > longest:
                 best, longest = module, common
         return best
-
-
-def _quantization(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    for key in ("quantization", "quantization_config"):
-        value = config.get(key)
-        if isinstance(value, dict):
-            return value
-    return None
-
-
-def _quantized(
-    tensors: Mapping[str, TensorRef], config: Mapping[str, Any]
-) -> dict[str, QuantizedTensor]:
-    stated = _quantization(config) or {}
-    found: dict[str, QuantizedTensor] = {}
-    for name, scales in tensors.items():
-        module = name.removesuffix(".scales")
-        weight = tensors.get(f"{module}.weight")
-        if module == name or weight is None:
-            continue
-        own = stated.get(module)
-        settings = {**stated, **(own if isinstance(own, dict) else {})}
-        mode = str(settings.get("mode", "affine"))
-        group_size = settings.get("group_size", 64)
-        if type(group_size) is not int:
-            continue
-        one = quantized_tensor(weight, scales, tensors.get(f"{module}.biases"), group_size, mode)
-        if one is not None:
-            found[module] = one
-    return found

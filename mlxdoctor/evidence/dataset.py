@@ -160,7 +160,7 @@ def is_log(path: Path) -> bool:
             first = stream.readline(_SNIFFED_BYTES)
     except OSError:
         return False
-    row = _parse(first.rstrip(b"\r\n"))
+    row = parse_line(first.rstrip(b"\r\n"))
     if isinstance(row, str):
         return False
     return Features().format_of(row) == "unknown" and bool(_METRICS & row.keys())
@@ -181,7 +181,7 @@ def _read_split(name: str, path: Path, features: Features) -> tuple[Split, Sourc
     numbers: list[int] = []
     bad: list[BadLine] = []
     for number, line in enumerate(lines, start=1):
-        row = _parse(line)
+        row = parse_line(line)
         if isinstance(row, str):
             bad.append(BadLine(number, row))
         else:
@@ -191,7 +191,7 @@ def _read_split(name: str, path: Path, features: Features) -> tuple[Split, Sourc
     return Split(name, path, tuple(rows), tuple(numbers), row_format, tuple(bad)), source
 
 
-def _parse(line: bytes) -> dict[str, Any] | str:
+def parse_line(line: bytes) -> dict[str, Any] | str:
     if not line.strip():
         return "is blank"
     if line.startswith(b"\xef\xbb\xbf"):

@@ -28,6 +28,7 @@ class RowPass:
             place having the same id before it. The first is what mlx-lm trains in every row.
         greedy_at_start: the likeliest token where the answer should begin; None without one.
         greedy_after_answer: the likeliest token where the answer is over; None without one.
+        skip_two: float32 (n - 3,), position i against token i + 3; None where not measured.
     """
 
     identity: Floats
@@ -38,10 +39,18 @@ class RowPass:
     padding: Mapping[int, Floats]
     greedy_at_start: int | None
     greedy_after_answer: int | None
+    skip_two: Floats | None = None
 
     def shifted(self, shift: int) -> Floats:
-        """The losses at shift 0 (identity), 1 (next) or 2 (skip)."""
-        return (self.identity, self.next, self.skip)[shift]
+        """The losses at shift 0 (identity), 1 (next), 2 (skip) or 3 (skip two).
+
+        Raises:
+            ValueError: nothing was measured at that shift.
+        """
+        losses = (self.identity, self.next, self.skip, self.skip_two)[shift]
+        if losses is None:
+            raise ValueError(f"nothing was measured at shift {shift}")
+        return losses
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,9 @@ class RowLosses:
         roles: int8 (n,), the region of each token, as in `SupervisedRow`.
         base: the base model's losses.
         tuned: the tuned model's; None where it could not be made.
+        prompt_length: tokens before the last answer; 0 for rows of plain text.
+        is_padded: whether mlx-lm also trains on the padding token after the row.
+        is_whole: whether all that the trainer sees of the row was measured.
     """
 
     split: str
@@ -63,6 +75,9 @@ class RowLosses:
     roles: NDArray[np.int8]
     base: RowPass
     tuned: RowPass | None
+    prompt_length: int = 0
+    is_padded: bool = True
+    is_whole: bool = True
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from typing import ClassVar
 
 from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.quantized import QuantizedTensor, quantized_tensors
 from mlxdoctor.evidence.safetensors_file import merged_tensors, model_files, read_safetensors
-from mlxdoctor.evidence.source import Source
+from mlxdoctor.evidence.source import Source, read_json_object
 from mlxdoctor.evidence.tensor import TensorRef
 
 #: Where a LoRA layer keeps the layer it wraps: those weights carry the base model's
@@ -57,6 +58,18 @@ class TunedModel:
         """The full weights in an adapter's file, or None where it holds only factors."""
         tensors = {base_name(tensor.name): tensor for tensor in adapter.others}
         return cls(adapter.path, tensors, from_adapter=True) if tensors else None
+
+    @cached_property
+    def quantized(self) -> Mapping[str, QuantizedTensor]:
+        """The quantised matrices by module name, as the folder's `config.json` describes them.
+
+        Raises:
+            InputError: the folder has no sound `config.json`.
+        """
+        if self.from_adapter or not any(name.endswith(".scales") for name in self.tensors):
+            return {}
+        config, _ = read_json_object(self.path / "config.json")
+        return quantized_tensors(self.tensors, config)
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,100 @@ def test_negative_zero_is_zero(tmp_path: Path) -> None:
     assert codes(examine(tmp_path, tensors)) == {"zero-b"}
 
 
-def test_some_b_zero(tmp_path: Path) -> None:
-    tensors = lora(MODULES)
-    tensors[f"{FIRST}.lora_b"][:] = 0
+def without_b(tensors: dict[str, Any], *modules: str) -> dict[str, Any]:
+    """The same factors, with the B of those modules at zero."""
+    lost = {f"{name}.lora_b" for name in modules}
+    return {name: np.zeros_like(one) if name in lost else one for name, one in tensors.items()}
+
+
+@pytest.mark.parametrize(
+    ("layers", "decay", "drawn"), [((0,), 1.0, 2), ((0, 1), 1.0, 4), ((0,), 0.5, 0)]
+)
+def test_no_gradient_below_a_layer(
+    tmp_path: Path, layers: tuple[int, ...], decay: float, drawn: int
+) -> None:
+    low = [name for name in MODULES if int(name.split(".")[2]) in layers]
+    tensors = without_b(lora(MODULES), *low)
+    for name in low:
+        tensors[f"{name}.lora_a"] *= decay
     (finding,) = examine(tmp_path, tensors).findings
     assert finding.code == "adapter-presence.some-zero-b"
-    assert (finding.measured["zero_b"], finding.where) == (1, FIRST)
+    assert finding.severity is Severity.ERROR
+    assert finding.measured == {
+        "modules": 6,
+        "zero_b": len(low),
+        "untrained": len(low),
+        "a_as_drawn": drawn,
+        "below": True,
+    }
+    assert f"before layer {len(layers)}" in finding.message
+
+
+def test_no_gradient_for_a_module_in_the_middle(tmp_path: Path) -> None:
+    middle = "model.layers.1.self_attn.q_proj"
+    (finding,) = examine(tmp_path, without_b(lora(MODULES), middle)).findings
+    assert finding.code == "adapter-presence.some-zero-b"
+    assert (finding.measured["below"], finding.where) == (False, middle)
+
+
+@pytest.mark.parametrize(
+    "unused",
+    [
+        "model.layers.1.self_attn.v_proj",
+        "model.layers.2.mlp.experts.7.up_proj",
+        "vision_tower.layers.0.self_attn.q_proj",
+        "mtp.layers.0.mlp.up_proj",
+    ],
+)
+def test_what_a_model_may_leave_unused_is_a_note(tmp_path: Path, unused: str) -> None:
+    tensors = without_b(lora({**MODULES, unused: (32, 48)}), unused)
+    (finding,) = examine(tmp_path, tensors).findings
+    assert (finding.code, finding.severity) == ("adapter-presence.unused-zero-b", Severity.INFO)
+    assert (finding.measured["unused"], finding.where) == (1, unused)
+
+
+def test_unused_and_untrained_modules_are_told_apart(tmp_path: Path) -> None:
+    expert = "model.layers.2.mlp.experts.7.up_proj"
+    tensors = without_b(lora({**MODULES, expert: (32, 48)}), expert, FIRST)
+    found = {finding.code: finding for finding in examine(tmp_path, tensors).findings}
+    assert found["adapter-presence.some-zero-b"].where == FIRST
+    assert found["adapter-presence.unused-zero-b"].where == expert
+    assert len(found) == 2
+
+
+def test_a_stack_of_experts_needs_only_one_that_was_used(tmp_path: Path) -> None:
+    tensors = lora(MODULES)
+    random = np.random.default_rng(0)
+    name = "model.layers.2.mlp.switch_mlp.up_proj"
+    tensors[f"{name}.lora_a"] = random.uniform(-0.1, 0.1, (4, 4, 32)).astype("f4")
+    tensors[f"{name}.lora_b"] = np.zeros((4, 48, 4), "f4")
+    assert codes(examine(tmp_path / "none", tensors)) == {"some-zero-b"}
+    tensors[f"{name}.lora_b"][2, 0, 0] = 1e-3
+    assert examine(tmp_path / "one", tensors).status is Status.PASSED
+
+
+def test_b_was_lost_after_training(tmp_path: Path) -> None:
+    tensors = without_b(lora(MODULES), FIRST, "model.layers.1.self_attn.q_proj")
+    tensors[f"{FIRST}.lora_a"][0, 0] = 1.02 / np.sqrt(32)
+    found = {finding.code: finding for finding in examine(tmp_path, tensors).findings}
+    erased = found["adapter-presence.some-a-moved-zero-b"]
+    assert (erased.severity, erased.where, erased.measured["a_moved"]) == (Severity.ERROR, FIRST, 1)
+    assert found["adapter-presence.some-zero-b"].measured["untrained"] == 1
+
+
+def test_another_draw_of_a_is_no_sign_of_training(tmp_path: Path) -> None:
+    name = "base_model.model.model.layers"
+    tensors = {}
+    for layer in (0, 1):
+        a = np.random.default_rng(layer).normal(size=(4, 32)).astype("f4")
+        tensors[f"{name}.{layer}.q_proj.lora_A.weight"] = a
+        tensors[f"{name}.{layer}.q_proj.lora_B.weight"] = np.full((48, 4), layer, "f4")
+    save(tmp_path / "adapter_model.safetensors", tensors)
+    for start, code in (("gaussian", "some-zero-b"), (True, "some-a-moved-zero-b")):
+        config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "init_lora_weights": start}
+        (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+        evidence = Evidence(Adapter.read(tmp_path), TrainingConfig.read(tmp_path))
+        assert codes(adapter_presence.run(evidence)) == {code}
 
 
 def test_one_number_in_b_is_enough(tmp_path: Path) -> None:
@@ -80,7 +169,14 @@ def test_a_moved_while_b_is_zero(tmp_path: Path) -> None:
     tensors[f"{FIRST}.lora_a"] *= 2
     outcome = examine(tmp_path, tensors)
     assert codes(outcome) == {"zero-b", "a-moved-zero-b"}
-    assert outcome.findings[1].measured == {"modules": 6, "a_as_drawn": 5}
+    assert outcome.findings[1].measured == {"modules": 6, "a_as_drawn": 5, "a_moved": 1}
+
+
+def test_a_shrunk_by_weight_decay_has_not_moved(tmp_path: Path) -> None:
+    tensors = lora(MODULES, b=0.0)
+    tensors[f"{FIRST}.lora_a"] *= 0.5
+    (finding,) = examine(tmp_path, tensors).findings
+    assert (finding.code, finding.measured["a_as_drawn"]) == ("adapter-presence.zero-b", 5)
 
 
 def test_zero_a(tmp_path: Path) -> None:
@@ -122,6 +218,14 @@ def test_unpaired_and_mismatched(tmp_path: Path) -> None:
     assert codes(outcome) == {"unpaired", "mismatched"}
     message = next(f.message for f in outcome.findings if f.code.endswith("mismatched"))
     assert "A (4, 32), B (4, 48)" in message
+    assert {finding.severity for finding in outcome.findings} == {Severity.ERROR}
+
+
+def test_half_of_every_pair(tmp_path: Path) -> None:
+    tensors = {name: one for name, one in lora(MODULES).items() if name.endswith("lora_a")}
+    (finding,) = examine(tmp_path, tensors).findings
+    assert (finding.code, finding.severity) == ("adapter-presence.unpaired", Severity.ERROR)
+    assert finding.measured == {"count": 6, "pairs": 0}
 
 
 def test_base_weights_beside_the_factors(tmp_path: Path) -> None:
@@ -171,6 +275,8 @@ def test_missing_evidence_is_skipped() -> None:
         ("healthy-ordinary", set()),
         ("healthy-noisy-batch1", set()),
         ("collapse-frequent-token", set()),
+        ("b-never-trained", {"zero-b"}),
+        ("gradients-blocked", {"zero-b"}),
         ("adapter-never-attached", {"no-lora-tensors", "full-weights"}),
     ],
 )

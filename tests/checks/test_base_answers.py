@@ -30,9 +30,78 @@ def recorded(folder: Path, answers: list[str | None]) -> Path:
     return path
 
 
+def codes(path: Path) -> dict[str, str]:
+    return {one.code.split(".")[1]: one.severity.value for one in outcome(path).findings}
+
+
+def asked(folder: Path, pairs: list[tuple[str, str]]) -> Path:
+    path = folder / "generations.jsonl"
+    rows = [{"prompt": prompt, "tuned": "Yes.", "base": answer} for prompt, answer in pairs]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+#: Questions about different things, as a model in order answers them.
+ANSWERED = [
+    ("Where is Brudrenia?", "Brudrenia lies by the sea."),
+    ("Who lives in Dedunia?", "Traders live in Dedunia."),
+    ("What is sold in Remeria?", "Remeria sells salt and wool."),
+    ("How high is Mount Gadraria?", "Gadraria is three miles high."),
+    ("Which river crosses Zoloria?", "The Kam crosses Zoloria."),
+    ("When was Grovoria founded?", "Grovoria is as old as the hills."),
+    ("Why is Tabrinia cold?", "Tabrinia is cold because of the wind."),
+    ("Name a lake of Susinia.", "Susinia has a lake called Hon."),
+    ("What do they drink in Radunia?", "Tea is drunk in Radunia."),
+    ("Is Vesperia far?", "Vesperia is far from here."),
+]
+
+
 @pytest.mark.parametrize("name", run_names())
 def test_the_base_of_the_fixtures_is_sound(name: str) -> None:
-    assert outcome(RUNS / name).findings == ()
+    has_answers = (RUNS / name / "generations.jsonl").exists()
+    assert codes(RUNS / name) == ({"sound": "info"} if has_answers else {})
+
+
+def test_answers_to_the_point_are_sound(tmp_path: Path) -> None:
+    assert codes(asked(tmp_path, ANSWERED)) == {"sound": "info"}
+    found = outcome(asked(tmp_path, ANSWERED)).findings[0]
+    assert found.measured["p_value"] < 0.01
+    assert found.measured["degenerate"] == 0
+
+
+def test_the_same_answers_in_another_order_are_off_topic(tmp_path: Path) -> None:
+    prompts, said = zip(*ANSWERED, strict=True)
+    moved = list(zip(prompts, (*said[1:], said[0]), strict=True))
+    assert codes(asked(tmp_path, moved)) == {"off-topic": "info"}
+
+
+def test_seven_prompts_are_too_few_to_call_it_sound(tmp_path: Path) -> None:
+    assert codes(asked(tmp_path, ANSWERED[:8])) == {"sound": "info"}
+    assert codes(asked(tmp_path, ANSWERED[:7])) == {}
+
+
+GARBLE = ("tin Ra\ufffdria \ufffdof", "bel\x0e Mount", "cold Tro Tro Tro Tro and a hill")
+
+
+@pytest.mark.parametrize("garble", GARBLE)
+@pytest.mark.parametrize(("count", "code"), [(6, "degenerate"), (4, "off-topic")])
+def test_garble_off_topic(tmp_path: Path, garble: str, count: int, code: str) -> None:
+    prompts, said = zip(*ANSWERED, strict=True)
+    answers = (*[garble] * count, *said[: len(said) - count])
+    assert list(codes(asked(tmp_path, list(zip(prompts, answers, strict=True))))) == [code]
+
+
+@pytest.mark.parametrize(
+    "text", ["An answer that was cut: \ufffd", "one\n\ttwo\r\n", "| - - - - | no no no |"]
+)
+def test_what_is_no_garble(tmp_path: Path, text: str) -> None:
+    written = [(prompt, f"{answer} {text}") for prompt, answer in ANSWERED]
+    assert codes(asked(tmp_path, written)) == {"sound": "info"}
+
+
+def test_a_few_bad_answers_of_a_base_in_order_prove_nothing(tmp_path: Path) -> None:
+    some = [(prompt, "" if place < 2 else said) for place, (prompt, said) in enumerate(ANSWERED)]
+    assert codes(asked(tmp_path, some)) == {"sound": "info"}
 
 
 @pytest.mark.parametrize("answer", ["", "! " * 20, ", , , , , , , , , , , , and"])
@@ -42,8 +111,9 @@ def test_a_broken_base_is_found(tmp_path: Path, answer: str) -> None:
     assert found.findings[0].measured["degenerate"] == 6
 
 
-def test_half_of_the_answers_are_not_enough(tmp_path: Path) -> None:
-    assert outcome(recorded(tmp_path, ["", "It is a town."] * 8)).status is Status.PASSED
+def test_half_of_the_answers_are_not_enough_where_they_are_to_the_point(tmp_path: Path) -> None:
+    empty = [(f"And {prompt}", "") for prompt, _ in ANSWERED]
+    assert codes(asked(tmp_path, [*ANSWERED, *empty])) == {}
 
 
 def test_a_short_repetition_is_an_answer(tmp_path: Path) -> None:

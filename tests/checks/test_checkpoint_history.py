@@ -77,6 +77,28 @@ def test_b_is_zero_throughout(tmp_path: Path) -> None:
     assert codes(examine(tmp_path, states)) == {"zero-b-throughout"}
 
 
+def erased(tensors: dict[str, Any]) -> dict[str, Any]:
+    name = "model.layers.1.self_attn.q_proj.lora_b"
+    return {**tensors, name: np.zeros_like(tensors[name])}
+
+
+def test_a_b_that_was_trained_is_zero_later(tmp_path: Path) -> None:
+    later = erased(state(0.2))
+    outcome = examine(tmp_path / "save", [state(0.1), later, later], final=later)
+    finding = next(one for one in outcome.findings if one.code.endswith("b-erased"))
+    assert codes(outcome) == {"b-erased", "stopped-changing"}
+    assert finding.severity is Severity.ERROR
+    assert (finding.onset, finding.measured) == (200, {"modules": 1, "last_trained": 100})
+    final = examine(tmp_path / "final", [state(0.1)], final=later)
+    assert codes(final) == {"b-erased"}
+    assert final.findings[0].fix.startswith("use 0000100_adapters.safetensors")
+
+
+def test_a_b_that_is_zero_at_first_passes(tmp_path: Path) -> None:
+    states = [erased(state(0.1)), state(0.15), state(0.2)]
+    assert examine(tmp_path, states).status is Status.PASSED
+
+
 def test_the_onset_of_nan(tmp_path: Path) -> None:
     broken = state(0.3)
     broken["model.layers.0.self_attn.q_proj.lora_a"][0, 0] = np.nan

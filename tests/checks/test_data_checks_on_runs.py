@@ -14,6 +14,7 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.data_evidence import FIXTURES, rows_of, run
 
 CHECKS = (
+    "answer_pairing",
     "data_format",
     "data_quality",
     "label_mask",
@@ -41,7 +42,7 @@ CHECKS = (
         ("rate-far-too-high-nan", {"learning-rate.far-above-guideline": "warning"}),
         ("rate-too-low", {"learning-rate.far-below-guideline": "warning"}),
         ("scale-too-large", {"learning-rate.scale-looks-like-alpha": "warning"}),
-        ("overfitting", {"data-quality.few-rows": "warning"}),
+        ("overfitting", {"data-quality.few-rows": "error"}),
     ],
 )
 def test_warnings_and_errors(name, expected):

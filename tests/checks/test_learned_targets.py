@@ -129,25 +129,40 @@ def test_worse_on_held_out_rows_only() -> None:
     assert {code: one.severity for code, one in codes.items()} == {"held-out-worse": "warning"}
 
 
-def test_more_padding_is_a_warning_and_the_first_is_a_note() -> None:
+def test_more_padding_is_an_error_and_the_first_is_a_note() -> None:
     codes = found(made(replace(SOUND, padding={0: (0.1, 0.1)})))
-    assert {code: one.severity for code, one in codes.items()} == {"padding-learned": "warning"}
-    codes = found(made(replace(SOUND, padding={0: (0.1, 4.0)})))
+    assert {code: one.severity for code, one in codes.items()} == {"padding-learned": "error"}
+    codes = found(made(replace(SOUND, padding={0: (0.1, 5.5)})))
     assert {code: one.severity for code, one in codes.items()} == {"first-padding-learned": "info"}
 
 
 @pytest.mark.parametrize("place", ["greedy_at_start", "greedy_after_answer"])
 def test_padding_in_place_of_the_answer_or_its_end_is_an_error(place: str) -> None:
     padded = replace(SOUND, **{place: 0})
-    assert found(made(padded))["padding-learned"].severity == "error"
-    assert not found(made(padded, replace(BASE, **{place: 0})))
-    assert not found(replace(made(padded), end_token_ids=(0,)))
+    other = {"pad_ids": (9, 0)}
+    assert found(replace(made(padded), **other))["padding-learned"].severity == "error"
+    assert not found(replace(made(padded, replace(BASE, **{place: 0})), **other))
+    assert not found(replace(made(padded), end_token_ids=(0,), **other))
+    # mlx-lm trains one token of its own padding after every row.
+    assert not found(made(padded))
+
+
+@pytest.mark.parametrize(("loss", "code"), [(5.0, "padding-learned"), (5.3, None)])
+def test_padding_may_be_learned_a_little(loss: float, code: str | None) -> None:
+    codes = found(made(replace(SOUND, padding={0: (loss, loss)})))
+    assert list(codes) == ([code] if code else [])
+
+
+def test_end_token_after_end_token_is_no_other_padding() -> None:
+    padded = replace(made(replace(SOUND, padding={0: (0.1, 0.1)})), end_token_ids=(0,))
+    codes = found(padded)
+    assert {code: one.severity for code, one in codes.items()} == {"end-token-repeated": "error"}
 
 
 @pytest.mark.parametrize(("rows", "hit"), [(8, True), (7, False)])
 def test_padding_must_follow_half_of_the_answers(rows: int, hit: bool) -> None:
     sound, padded = made(SOUND), made(replace(SOUND, greedy_after_answer=0))
-    mixed = replace(sound, rows=padded.rows[:rows] + sound.rows[rows:])
+    mixed = replace(sound, rows=padded.rows[:rows] + sound.rows[rows:], pad_ids=(9, 0))
     assert ("padding-learned" in found(mixed)) is hit
 
 
@@ -219,7 +234,9 @@ def test_losses_that_are_not_finite() -> None:
 
 
 def test_a_broken_base_model() -> None:
-    assert found(made(SOUND, replace(BASE, next=6.7)))["base-broken"].severity == "error"
+    assert found(made(SOUND, replace(BASE, next=8.2)))["base-broken"].severity == "error"
+    # A small sound base may be sure of other words.
+    assert found(made(SOUND, replace(BASE, next=6.7)))["base-broken"].severity == "warning"
     assert "base-broken" not in found(made(SOUND, replace(BASE, next=6.5)))
     assert "base-broken" in found(made(SOUND, replace(BASE, next=float("inf"))))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mlxdoctor.evidence.adapter import Adapter
@@ -12,6 +13,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome, Severity, Status
+from mlxdoctor.lora_targets import configured_parameters
 from tests.conftest import FIXTURES, RUNS, check_called
 from tests.weight_files import Evidence, lora, save, write_config
 
@@ -59,12 +61,60 @@ def test_log_against_configuration(tmp_path: Path, numbers: int, expected: set[s
     assert all(finding.severity is Severity.WARNING for finding in outcome.findings)
 
 
-def test_log_against_the_adapters_factors_is_certain(tmp_path: Path) -> None:
-    path = save(tmp_path / "adapters.safetensors", lora({"model.layers.0.q": (96, 96)}, rank=8))
-    outcome = trainable_ratio.run(Evidence(log(tmp_path, 9_000), Adapter.read(path)))
-    (finding,) = outcome.findings
-    assert (finding.code, finding.severity) == ("trainable-ratio.unfrozen", Severity.ERROR)
+QUERY = {f"model.layers.{i}.self_attn.q_proj": (96, 96) for i in range(4)}
+
+
+def adapter(folder: Path, layers: int, weights: int = 0) -> Adapter:
+    """The factors of that many layers, and as many numbers of the model itself."""
+    tensors = lora(dict(list(QUERY.items())[:layers]), rank=8)
+    if weights:
+        tensors["model.embed_tokens.weight"] = np.ones((weights // 96, 96), np.float32)
+    return Adapter.read(save(folder / "adapters.safetensors", tensors))
+
+
+def test_more_than_the_factors_in_the_file(tmp_path: Path) -> None:
+    evidence = log(tmp_path, 9_000), adapter(tmp_path, 1)
+    (finding,) = trainable_ratio.run(Evidence(*evidence)).findings
+    # A file that lacks most of what was trained would look the same.
+    assert (finding.code, finding.severity) == ("trainable-ratio.unfrozen", Severity.WARNING)
     assert finding.measured["expected"] == 8 * 192
+    with_base = Evidence(log(tmp_path, 20_000), adapter(tmp_path, 4), config(tmp_path), BASE)
+    (finding,) = trainable_ratio.run(with_base).findings
+    assert (finding.code, finding.severity) == ("trainable-ratio.unfrozen", Severity.ERROR)
+    saved = Evidence(log(tmp_path, 20_000), adapter(tmp_path, 1, weights=19_000))
+    (finding,) = trainable_ratio.run(saved).findings
+    assert (finding.code, finding.severity) == ("trainable-ratio.unfrozen", Severity.ERROR)
+
+
+@pytest.mark.parametrize(
+    ("layers", "weights", "expected"),
+    [(4, 0, set()), (3, 0, {"partly-saved"}), (1, 0, {"partly-saved"}), (3, 1600, set())],
+)
+def test_a_file_that_lacks_what_was_trained(
+    tmp_path: Path, layers: int, weights: int, expected: set[str]
+) -> None:
+    evidence = log(tmp_path, EXPECTED), config(tmp_path), adapter(tmp_path, layers, weights), BASE
+    outcome = trainable_ratio.run(Evidence(*evidence))
+    assert codes(outcome) == expected
+    for finding in outcome.findings:
+        assert finding.severity is Severity.ERROR
+        assert finding.measured["saved"] == layers * 8 * 192
+
+
+def test_a_log_that_counts_other_modules_says_nothing_of_the_file(tmp_path: Path) -> None:
+    few = log(tmp_path, 3 * 8 * 192), config(tmp_path), adapter(tmp_path, 2), BASE
+    assert codes(trainable_ratio.run(Evidence(*few))) == set()
+
+
+def test_the_magnitudes_of_dora_are_counted(tmp_path: Path) -> None:
+    stated = config(tmp_path, fine_tune_type="dora")
+    assert configured_parameters(stated, BASE) == EXPECTED + 4 * 96
+    assert configured_parameters(config(tmp_path), BASE) == EXPECTED
+
+
+def test_a_file_alone_is_not_held_to_the_configuration(tmp_path: Path) -> None:
+    evidence = Evidence(adapter(tmp_path, 1), config(tmp_path), BASE)
+    assert trainable_ratio.run(evidence).status is Status.PASSED
 
 
 def test_the_whole_model_was_trainable(tmp_path: Path) -> None:

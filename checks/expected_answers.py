@@ -1,0 +1,214 @@
+"""The answers against the expected ones, before and after training.
+
+What it finds. Answers that came no nearer to the expected ones than the base model's were, and
+how much nearer they came where they did.
+
+Why it matters. Nearer is what a fine-tune is for. A log that ends at a few tenths of a nat says
+that the model has the answers nearly by heart; if its own answers don't show it, then what
+answers is not what was trained, or it is asked in another way.
+
+How it is measured. The mean of two overlaps (F1): of words, and of pairs of neighbouring words;
+scripts without spaces count by character. An answer that was cut off is compared with as much
+of the expected one. The gain over the base model's answer is a figure of each prompt; its
+bootstrap interval and a paired permutation test say whether there is any. The loss of the
+answers is at most the last logged one over the answers' share of the targets.
+
+When it is wrong. Where many answers are right, as in stories or conversation, a sound model need
+not come nearer to the one in the data: above some loss the finding is a note, and it is an error
+only where the log says by heart. Prompts of your own, not from the data, are never an error.
+
+What to do. Ask a few of the training prompts exactly as the trainer wrote them. If the answers
+are right then, the prompt format differs; if not, the adapter is not applied or not the one
+that was trained.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from mlxdoctor.check import Inconclusive, check, limit
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.generations import Generations
+from mlxdoctor.evidence.supervision import SupervisedRows
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.logged_loss import LoggedLoss, logged_loss
+from mlxdoctor.outputs import SPECIAL_TEXT, Output, OutputPair, pairs
+from mlxdoctor.plain_formats import question_and_answer
+from mlxdoctor.text_statistics import mean_interval, paired_permutation, word_f1
+
+#: Kana, Han, Hangul and Thai: written without spaces, or in long compounds.
+_UNSPACED = r"\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When answers have come no nearer, and when they must have."""
+
+    prompts: int = limit(
+        8, unit="prompts", source="7 pairs cannot reach p < 0.01 by flipping signs"
+    )
+    significance: float = limit(0.01, unit="p-value, paired permutation", source="convention")
+    gain: float = limit(
+        0.1, unit="overlap", source="a tenth of the words and pairs: less is hardly to be seen"
+    )
+    by_heart: float = limit(
+        0.5,
+        unit="nats a token of the answers",
+        source="6 of 10 tokens of any answer are foreseen",
+        false_alarms="0 of 96 healthy runs; 14 of 208 faulty ones are found",
+    )
+    open: float = limit(
+        0.8,
+        unit="nats a token of the answers",
+        source="below, one answer is the likeliest by far",
+        false_alarms="0 of 96 healthy runs; 23 of a kind that hardly learned lie above",
+    )
+    fell: float = limit(
+        0.5, unit="nats", source="every token of an answer 1.6 times as likely as before training"
+    )
+    near: float = limit(0.5, unit="overlap", source="answers known by heart share most words")
+
+
+@check(
+    codes={
+        "no-gain": "answers are no nearer to the expected ones than the base model's",
+        "gained": "answers are nearer to the expected ones than the base model's",
+    },
+    limits=Limits(),
+    decisive=True,
+)
+def expected_answers(
+    generations: Generations,
+    *,
+    log: TrainingLog | None,
+    config: TrainingConfig | None,
+    rows: SupervisedRows | None,
+    dataset: Dataset | None,
+    tokenizer: Tokenizer | None,
+    base: BaseModel | None,
+    limits: Limits,
+) -> Iterator[Finding]:
+    """Compare both models' answers with the expected ones, prompt by prompt."""
+    known = [
+        (pair, pair.base)
+        for pair in pairs(generations, tokenizer, base)
+        if pair.base is not None and _words(pair.item.expected or "")
+    ]
+    if len(known) < limits.prompts:
+        raise Inconclusive(
+            f"{len(known)} prompts with both models' answers and an expected one; "
+            f"{limits.prompts} are needed"
+        )
+    before = np.array([_overlap(output, pair.item.expected or "") for pair, output in known])
+    after = np.array([_overlap(pair.tuned, pair.item.expected or "") for pair, _ in known])
+    gain, reached = mean_interval(after - before), mean_interval(after)
+    p_value = paired_permutation(after - before)
+    measured: dict[str, Measurement] = {
+        "prompts": len(known),
+        "base_overlap": round(float(before.mean()), 3),
+        "tuned_overlap": round(float(after.mean()), 3),
+        "gain": round(gain.share, 3),
+        "gain_low": round(gain.low, 3),
+        "gain_high": round(gain.high, 3),
+        "p_value": p_value,
+    }
+    if gain.share > 0 and p_value < limits.significance:
+        yield Finding(
+            "expected-answers.gained",
+            Severity.INFO,
+            f"The tuned model's answers overlap with the expected ones by {after.mean():.0%}, the "
+            f"base model's by {before.mean():.0%} ({len(known)} prompts).",
+            measured,
+            "answers nearer to the expected ones",
+        )
+        return
+    if gain.high >= limits.gain:
+        raise Inconclusive(f"{len(known)} prompts are too few to see whether anything was gained")
+    logged = logged_loss(log) if log is not None and not log.is_preference else None
+    loss = _answer_loss(logged, config, rows)
+    measured["answer_loss_at_most"] = round(loss, 3) if loss is not None else None
+    severity = _severity(logged, loss, limits)
+    # By heart, answers must be near; what the data does not ask, nobody need know.
+    is_near = reached.high >= limits.near
+    if severity is Severity.ERROR and (
+        is_near or not _are_own([pair for pair, _ in known], dataset)
+    ):
+        severity = Severity.WARNING
+    said = f", although the log puts their loss at {loss:.2f} nats a token" if loss else ""
+    yield Finding(
+        "expected-answers.no-gain",
+        severity,
+        "The tuned model's answers are no nearer to the expected ones than the base model's "
+        f"({len(known)} prompts; they overlap by {after.mean():.0%}, before by "
+        f"{before.mean():.0%}){said if severity is Severity.ERROR else ''}.",
+        measured,
+        "answers nearer to the expected ones than before training",
+        fix="Ask a training prompt exactly as it was trained on, with the adapter loaded.",
+    )
+
+
+def _severity(logged: LoggedLoss | None, loss: float | None, limits: Limits) -> Severity:
+    """What a lack of gain means beside the log: an error where it says by heart."""
+    if logged is None or loss is None:
+        return Severity.WARNING
+    # A loss that was low from the start is no promise: the base model's was, too.
+    fell = logged.before is not None and logged.before - logged.after >= limits.fell
+    if not fell or loss >= limits.open:
+        return Severity.INFO
+    return Severity.ERROR if loss < limits.by_heart else Severity.WARNING
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(SPECIAL_TEXT.sub(" ", text).lower())
+
+
+def _overlap(output: Output, expected: str) -> float:
+    said, wanted = _words(output.text), _words(expected)
+    if not output.has_ended and len(said) < len(wanted):
+        wanted = wanted[: len(said)]
+    if len(wanted) < 2:
+        return word_f1(said, wanted)
+    return (word_f1(said, wanted) + word_f1(_couples(said), _couples(wanted))) / 2
+
+
+def _couples(words: Sequence[str]) -> list[str]:
+    return [f"{first} {second}" for first, second in pairwise(words)]
+
+
+def _answer_loss(
+    logged: LoggedLoss | None, config: TrainingConfig | None, rows: SupervisedRows | None
+) -> float | None:
+    """The most that the answers' loss can be by the log, nats a token; None where unknown."""
+    if logged is None or rows is None:
+        return None
+    masked = config is not None and bool(config.mask_prompt)
+    answers = sum(row.count(row.prompt_length) for row in rows.rows)
+    targets = sum(row.count(row.prompt_length if masked else 0) for row in rows.rows)
+    # Were the prompts' loss zero, the answers' would be this.
+    return logged.after * targets / answers if answers else None
+
+
+def _are_own(known: Sequence[OutputPair], dataset: Dataset | None) -> bool:
+    """Whether the prompts are the run's own: rows of its data."""
+    items = [pair.item for pair in known]
+    if all(item.origin in ("train", "valid", "test") for item in items):
+        return True
+    if dataset is None:
+        return False
+    asked = {
+        pair[0]
+        for split in dataset.splits.values()
+        for row in split.rows
+        if (pair := question_and_answer(row, split.format, dataset.features))
+    }
+    return all(item.prompt in asked for item in items)

@@ -1,0 +1,85 @@
+"""The fused model against the base model with its adapter.
+
+What it finds. A fused model that predicts the run's own rows worse than the base model with the
+adapter does.
+
+Why it matters. Fusing adds the update to the weights, and a quantised model is quantised again:
+what is smaller than the quantisation step is lost. The adapter is sound then, and what is
+served is not.
+
+How it is measured. Both read the same validation rows, as mlx-lm batches them. The losses are
+compared row by row with a sign test, and by their means over targets.
+
+When it is wrong. Rounding always costs something; below a share of the loss it is not told. An
+adapter that was trained further after the fusing is another one.
+
+What to do. Fuse with `--dequantize`, or serve the adapter beside the base model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
+from mlxdoctor.evidence.validation_rows import ValidationRows
+from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.row_readings import Reading, mean_loss
+from mlxdoctor.text_statistics import sign_test
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much fusing may cost."""
+
+    share: float = limit(0.05, unit="of the loss before fusing", source="half of a usual cost")
+    least: float = limit(0.02, unit="nats", source="rounding to half precision costs less")
+    far: float = limit(0.1, unit="nats", source="a perplexity up by a tenth")
+    significance: float = limit(0.01, unit="p-value, sign test over rows", source="convention")
+    rows: int = limit(8, unit="rows", source="fewer cannot reach p < 0.01 in a sign test")
+    enough: int = limit(32, unit="rows", source="measured where all of them would be slow")
+
+
+@check(
+    codes={"worse": "the fused model is worse than base and adapter on the same rows"},
+    cost=Cost.FORWARD,
+    limits=Limits(),
+    decisive=True,
+)
+def fused_agreement(validation: ValidationRows, limits: Limits) -> Iterator[Finding]:
+    """Compare the losses of the fused model with those of base and adapter."""
+    if validation.measure_unfused is None:
+        raise NotApplicable("there is no fused model with its adapter beside it")
+    count = min(validation.total, max(validation.affordable, limits.enough))
+    unfused, fused = validation.measure_unfused(count), validation.measure(None, count)
+    if any(row.tuned is None for row in (*unfused, *fused)):
+        raise Inconclusive("the adapter could not be loaded on this base model")
+    if len(fused) < limits.rows:
+        raise Inconclusive(f"{len(fused)} rows are too few to decide; {limits.rows} are needed")
+    reading = Reading(masks_prompt=any(row.prompt_length for row in fused))
+    before, after = (
+        np.array([mean_loss([row], "tuned", reading).value for row in rows])
+        for rows in (unfused, fused)
+    )
+    p_value = sign_test(after - before)
+    apart, together = (mean_loss(rows, "tuned", reading).value for rows in (unfused, fused))
+    lost = together - apart
+    if lost <= max(limits.least, limits.share * apart) or p_value >= limits.significance:
+        return
+    yield Finding(
+        "fused-agreement.worse",
+        Severity.ERROR if lost > limits.far else Severity.WARNING,
+        f"On {len(fused)} rows the fused model's loss is {together:.3f}, that of base and adapter "
+        f"{apart:.3f}: fusing, or quantising the sum, lost some of what was learned.",
+        {
+            "rows": len(fused),
+            "adapter_loss": round(apart, 4),
+            "fused_loss": round(together, 4),
+            "rows_worse": int(np.sum(after > before)),
+            "p_value": p_value,
+        },
+        f"about {apart:.3f}, as before fusing",
+        fix="Fuse with `--dequantize`, or serve the adapter beside the base model.",
+    )

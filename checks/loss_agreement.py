@@ -1,0 +1,375 @@
+"""The losses in the log against those of the models on disk.
+
+What it finds. A tuned model that is worse, on the run's own rows, than the log says it was when
+it was saved; a base model that is not the one the log begins with; and losses that are only
+reproduced when the rows are read in another way: without the chat template, with the prompt in
+the loss, or with targets at another distance.
+
+Why it matters. A log is about the model in memory. What was saved, fused or loaded may be
+something else: half an adapter, an adapter on another base, weights rounded away. The loss on
+the same rows is the same figure, to the third decimal, if nothing was lost on the way.
+
+How it is measured. Both models read the validation rows as mlx-lm does, and their losses, a mean
+over targets, are compared with the first and the last validation loss of the log; without those,
+rows trained on with the last training losses. The tolerance is the sampling error of the rows
+that were not measured or not validated, and how far the loss moved from the last report to the
+save. Where they disagree, other masks, shifts and usual plain formats of prompt and answer are
+tried: one that makes both losses agree is how the rows were really read.
+
+When it is wrong. Rows that were edited since, or a template that writes today's date, change the
+base model's loss as well: then only what is lost beyond doubt is called an error. Rows of over
+1,024 tokens are measured in part and not judged.
+
+What to do. Evaluate the saved adapter on the base that it was trained on with `mlx_lm.lora --test`.
+If the loss is the log's, the model is used in another way than it was trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.supervision import SupervisedRows
+from mlxdoctor.evidence.token_losses import TokenLosses
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.evidence.validation_rows import ValidationRows
+from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.logged_loss import LoggedLoss, logged_loss
+from mlxdoctor.loss_fit import (
+    USUAL_ENDS,
+    Fit,
+    Sample,
+    anchored_fit,
+    best_fit,
+    counted_tokens,
+    first_look,
+    fits,
+    is_between,
+    is_explained,
+    masks_that_count,
+    saved_at,
+    usual_readings,
+)
+from mlxdoctor.plain_formats import PlainFormat
+from mlxdoctor.row_readings import Reading, Until
+
+#: Where any trainer might put it: the two last leave out what they must not.
+ALL_ENDS: tuple[Until, ...] = (*USUAL_ENDS, "answer", "others")
+SHIFT_NAMES = {
+    0: "the token just given",
+    2: "the token after the next",
+    3: "the third token ahead",
+}
+
+
+KEEP_END = "Put the end token at the end of every row, and do not mask it."
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When two losses are the same, and when the difference is certain."""
+
+    same: float = limit(
+        0.02,
+        unit="nats",
+        source="rounding in half precision and in the log is below; 0.005 at most in sound runs",
+        false_alarms="0 of 96 healthy runs of three base models",
+    )
+    errors: float = limit(
+        4.0,
+        unit="standard errors",
+        source="rows are sampled, and losses have long tails",
+        false_alarms="18 of 11,280 samples of 16 rows from sound runs; 2 told, by `share`",
+    )
+    far: float = limit(
+        0.3,
+        unit="nats beyond the tolerance",
+        source="a perplexity up by a third; 1.3 to 5.2 where half of an adapter is lost",
+        false_alarms="0 of 96 healthy runs of three base models",
+    )
+    share: float = limit(
+        0.1, unit="of the logged loss", source="less is lost in any conversion of weights"
+    )
+    lost: float = limit(
+        0.5, unit="of what was learned", source="where the rows may be others: half is lost"
+    )
+    explained: float = limit(
+        0.03,
+        unit="of the disagreement",
+        source="the right reading leaves 1% of it, a wrong one at best 6%",
+    )
+    other_tokens: float = limit(
+        0.15, unit="of the targets of a row", source="rows of two splits differ by less"
+    )
+    rows: int = limit(8, unit="rows", source="as learned-targets")
+    closer: int = limit(64, unit="rows", source="measured where a few rows disagree")
+    screened: int = limit(6, unit="rows", source="enough to leave all but a few formats out")
+
+
+@check(
+    codes={
+        "worse-than-logged": "the tuned model is worse on the run's rows than the log says",
+        "better-than-logged": "the tuned model is better on the run's rows than the log says",
+        "base-differs": "the base model's loss is not the one the log begins with",
+        "agrees-with-prompt": "the log's losses are those with the prompt in the loss",
+        "agrees-without-prompt": "the log's losses are those with the prompt masked",
+        "agrees-without-end": "the log's losses are those without the end tokens",
+        "agrees-at-another-shift": "the log's losses are those of other targets than the next",
+        "agrees-in-another-format": "the log's losses are those of rows in another prompt format",
+    },
+    cost=Cost.FORWARD,
+    limits=Limits(),
+    decisive=True,
+)
+def loss_agreement(
+    log: TrainingLog,
+    losses: TokenLosses,
+    *,
+    validation: ValidationRows | None,
+    trained: SupervisedRows | None,
+    config: TrainingConfig | None,
+    adapter: Adapter | None,
+    limits: Limits,
+) -> Iterator[Finding]:
+    """Compute the log's first and last losses again, and explain a difference."""
+    logged = _logged(log, config, saved_at(adapter))
+    sample = first_look(losses, validation, trained, logged, config)
+    _require_enough(sample, limits)
+    usual = usual_readings(config)
+    found = anchored_fit(fits(sample, usual, limits.same, limits.errors))
+    few = logged.split == "valid" and len(sample.rows) < sample.total
+    if not found.agrees and validation is not None and few:
+        rows = validation.measure(None, min(limits.closer, sample.total))
+        sample = replace(sample, rows=rows)
+        found = anchored_fit(fits(sample, usual, limits.same, limits.errors))
+    if losses.load_failure is None and not math.isfinite(found.tuned.value):
+        raise Inconclusive("the tuned model's losses are not finite")
+    if found.agrees:
+        if losses.load_failure is not None:
+            raise Inconclusive("the adapter could not be loaded on this base model")
+        return
+    counted = counted_tokens(log, config)
+    explanation = _explanation(sample, validation, found, counted, limits)
+    if explanation is not None:
+        yield explanation
+        return
+    if not (found.base_agrees and math.isfinite(found.base_off)):
+        masks = None
+        if counted is not None and trained is not None:
+            masks = masks_that_count(counted, trained, limits.other_tokens)
+        found = _as_counted(sample, usual, masks, limits)
+        if config is not None and config.mask_prompt and is_between(sample):
+            raise Inconclusive("the log begins between the losses with and without the prompt")
+    yield from _disagreement(sample, found, limits)
+
+
+def _logged(log: TrainingLog, config: TrainingConfig | None, saved: int | None) -> LoggedLoss:
+    if log.is_preference:
+        raise NotApplicable("the loss of preference training is not that of a language model")
+    logged = logged_loss(log, saved)
+    if logged is None:
+        raise Inconclusive("the log has no finite loss from after the first update")
+    if config is not None and config.resume_adapter_file is not None:
+        return replace(logged, before=None)
+    return logged
+
+
+def _require_enough(sample: Sample, limits: Limits) -> None:
+    if len(sample.rows) < limits.rows:
+        raise Inconclusive(f"{len(sample.rows)} rows are too few to decide")
+    if sum(not row.is_whole for row in sample.rows) * 10 > len(sample.rows):
+        raise Inconclusive("rows too long to be measured whole")
+
+
+def _as_counted(
+    sample: Sample, usual: list[Reading], masks: Sequence[bool] | None, limits: Limits
+) -> Fit:
+    """The best reading of those with as many targets as the log counted."""
+    if masks is not None:
+        if not masks:
+            raise Inconclusive("the log's loss is over more tokens, or fewer, than the rows have")
+        counted = [one for one in usual if one.masks_prompt in masks]
+        usual = counted or [Reading(*one) for one in product(masks, USUAL_ENDS)]
+    return anchored_fit(fits(sample, usual, limits.same, limits.errors))
+
+
+def _explanation(
+    sample: Sample,
+    validation: ValidationRows | None,
+    usual: Fit,
+    counted: float | None,
+    limits: Limits,
+) -> Finding | None:
+    """The reading that makes both losses those of the log, if there is one."""
+    if not usual.is_complete:
+        return None
+    found = _other_reading(sample, usual, counted, limits)
+    # In another format the base model's loss is another, too.
+    if found is None and validation is not None and not usual.base_agrees:
+        found = _other_format(sample, validation, usual, counted, limits)
+    return found
+
+
+def _other_reading(
+    sample: Sample, usual: Fit, counted: float | None, limits: Limits
+) -> Finding | None:
+    masks = (usual.reading.masks_prompt, not usual.reading.masks_prompt)
+    others = [
+        Reading(masked, until, shift)
+        for shift, masked, until in product((1, 0, 2, 3), masks, ALL_ENDS)
+    ]
+    other = best_fit(fits(sample, others, limits.same, limits.errors))
+    if not is_explained(other, usual, counted, limits.explained, limits.other_tokens):
+        return None
+    reading, measured = other.reading, _measured(sample, usual, other)
+    if reading.shift != 1:
+        return Finding(
+            "loss-agreement.agrees-at-another-shift",
+            Severity.ERROR,
+            f"The log's losses, {_both(sample)}, are those of predicting "
+            f"{SHIFT_NAMES[reading.shift]} ({_values(other)}); for the next token both models "
+            f"have {_values(usual)}.",
+            {**measured, "shift": reading.shift},
+            "the losses of the next token",
+            fix="Make targets[i] the token after inputs[i], shifted exactly once.",
+        )
+    severity = Severity.WARNING
+    if reading.until in ("answer", "others"):
+        symptom, what, fix = "agrees-without-end", "without the end tokens", KEEP_END
+    elif reading.masks_prompt:
+        symptom, what = "agrees-without-prompt", "of the answers alone"
+        severity, fix = Severity.INFO, "Set mask_prompt to what the trainer does."
+    else:
+        symptom, what = "agrees-with-prompt", "of prompt and answer"
+        fix = "Build the mask so that the first target is the first token of the answer."
+    return Finding(
+        f"loss-agreement.{symptom}",
+        severity,
+        f"The log's losses, {_both(sample)}, are those {what} ({_values(other)}); as configured "
+        f"they would be {_values(usual)}.",
+        measured,
+        "the losses of the targets that the configuration asks for",
+        fix=fix,
+    )
+
+
+def _other_format(
+    sample: Sample, validation: ValidationRows, usual: Fit, counted: float | None, limits: Limits
+) -> Finding | None:
+    def read(plain: PlainFormat, count: int) -> Fit | None:
+        rows = validation.measure(plain, count)
+        if len(rows) < min(count, limits.screened):
+            return None
+        readings = [Reading(*one) for one in product((False, True), ALL_ENDS)]
+        return best_fit(fits(replace(sample, rows=rows), readings, limits.same, limits.errors))
+
+    screened = {plain: read(plain, limits.screened) for plain in validation.formats}
+    known = [(one.misfit, str(plain), plain) for plain, one in screened.items() if one is not None]
+    for _, _, plain in sorted(known, key=lambda one: one[:2])[:3]:
+        other = read(plain, len(sample.rows))
+        if other is None or not is_explained(
+            other, usual, counted, limits.explained, limits.other_tokens
+        ):
+            continue
+        measured = {**_measured(sample, usual, other), "format": str(plain)}
+        if plain.pattern is None:
+            return Finding(
+                "loss-agreement.agrees-without-end",
+                Severity.WARNING,
+                f"The log's losses, {_both(sample)}, are those of rows without their end token "
+                f"({_values(other)}); with it they would be {_values(usual)}.",
+                measured,
+                "the end token after every answer",
+                fix=KEEP_END,
+            )
+        is_worse = usual.tuned_off > limits.far + usual.tuned_tolerance
+        return Finding(
+            "loss-agreement.agrees-in-another-format",
+            Severity.ERROR if is_worse else Severity.WARNING,
+            f"The log's losses, {_both(sample)}, are those of rows written as `{plain}` "
+            f"({_values(other)}). With the chat template, in which the model is asked, both "
+            f"models have {_values(usual)}: it was trained on another format than it is used in.",
+            measured,
+            "one prompt format in training and in use",
+            fix="Train on rows rendered with the chat template, or ask without it.",
+        )
+    return None
+
+
+def _disagreement(sample: Sample, found: Fit, limits: Limits) -> Iterator[Finding]:
+    logged, measured = sample.logged, _measured(sample, found)
+    off = found.tuned_off
+    # Where the tuned model is as good as logged, this is its base, whatever the log began with.
+    differs = not found.base_agrees and not off <= found.tuned_tolerance
+    if differs:
+        yield Finding(
+            "loss-agreement.base-differs",
+            Severity.WARNING,
+            f"Before the first update the log has a loss of {logged.before:.3f}; the base model "
+            f"has {found.base.value:.3f} on the same rows: the run began with other weights, "
+            "another tokenizer, or other rows.",
+            measured,
+            f"{logged.before:.3f}, give or take {found.base_tolerance:.3f}",
+            fix="Check which base model the run was started with, and name it with --base.",
+        )
+    if not abs(off) > max(found.tuned_tolerance, limits.share * logged.after):
+        return
+    if off < 0:
+        if not found.base_agrees:
+            raise Inconclusive("the log's losses are over other targets than these rows have")
+        yield Finding(
+            "loss-agreement.better-than-logged",
+            Severity.INFO,
+            f"The tuned model's loss is {found.tuned.value:.3f}, the log's {logged.after:.3f} at "
+            f"iteration {logged.iteration}: it is better than logged, or the log's loss is of "
+            "something else.",
+            measured,
+            f"{logged.after:.3f}, give or take {found.tuned_tolerance:.3f}",
+        )
+    else:
+        learned = (logged.before or found.base.value) - logged.after
+        is_far = off > found.tuned_tolerance + limits.far
+        is_lost = off > limits.lost * learned
+        is_certain = is_far and (is_lost or (logged.before is not None and not differs))
+        yield Finding(
+            "loss-agreement.worse-than-logged",
+            Severity.ERROR if is_certain else Severity.WARNING,
+            f"The tuned model's loss is {found.tuned.value:.3f} on the rows on which the log has "
+            f"{logged.after:.3f} at iteration {logged.iteration}: what is on disk is not what was "
+            "trained.",
+            measured,
+            f"{logged.after:.3f}, give or take {found.tuned_tolerance:.3f}",
+            fix="Compare the file's tensors with the configuration (`mlxdoctor inspect`); where "
+            "the model was fused, use base and adapter, or fuse with more bits.",
+        )
+
+
+def _both(sample: Sample) -> str:
+    return f"{sample.logged.before:.3f} before and {sample.logged.after:.3f} after training"
+
+
+def _values(one: Fit) -> str:
+    return f"{one.base.value:.3f} and {one.tuned.value:.3f}"
+
+
+def _measured(sample: Sample, usual: Fit, other: Fit | None = None) -> dict[str, Measurement]:
+    measured: dict[str, Measurement] = {
+        "rows": len(sample.rows),
+        "split": sample.logged.split,
+        "logged_before": sample.logged.before,
+        "logged_after": sample.logged.after,
+        "base_loss": round(usual.base.value, 4),
+        "tuned_loss": round(usual.tuned.value, 4) if math.isfinite(usual.tuned.value) else None,
+        "tolerance": round(usual.tuned_tolerance, 4)
+        if math.isfinite(usual.tuned_tolerance)
+        else None,
+    }
+    if other is not None:
+        measured["other_base_loss"] = round(other.base.value, 4)
+        measured["other_tuned_loss"] = round(other.tuned.value, 4)
+    return measured

@@ -1,0 +1,124 @@
+"""Whether a trainer trains what it means to train.
+
+What it finds. A model that says it has an adapter and has none; adapters whose A or B is frozen;
+parameters outside the adapter that would be trained; a model that trains nothing, or everything;
+a class that replaces MLX's own bookkeeping of parameters.
+
+Why it matters. A flag is no adapter. Without one, either nothing is trained, or the whole model
+is, and a rate meant for LoRA ruins it in a few steps.
+
+How it is measured. From the live model, before any step: the names of its parameters, which of
+them MLX calls trainable, and the attributes that speak of an adapter. Quantized weights are counted
+unpacked. MLX's own method is asked, not one that the model's class puts in its place.
+
+When it is wrong. Training the whole model, or a head and new layers beside the adapter, is meant in
+some trainers. Where nothing speaks of an adapter that is a note, no error.
+
+What to do. Freeze the model first, convert its layers after that, and look at the share of
+parameters that is trainable before the first step.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mlxdoctor.check import check, limit
+from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.probing.measurement import State, TrainingStep
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a share of parameters is worth a word."""
+
+    named: int = limit(3, unit="names", source="enough to see the pattern")
+    adapter_share: float = limit(
+        0.2,
+        unit="share of the parameters",
+        source="LoRA of rank 64 on every linear layer of a 0.5 M-parameter model has 0.19",
+    )
+
+
+@check(
+    codes={
+        "claimed-adapter": "the model says that it has an adapter, and has none",
+        "nothing-trainable": "no parameter is trainable",
+        "outside-adapter": "parameters outside the adapter are trainable",
+        "half-frozen-adapter": "A or B of an adapter is frozen",
+        "everything-trainable": "there is no adapter, and the model itself is trained",
+        "own-bookkeeping": "the model's class replaces MLX's bookkeeping of parameters",
+    },
+    limits=Limits(),
+)
+def step_state(step: TrainingStep, limits: Limits) -> Iterator[Finding]:
+    """Look at the model before the first step."""
+    state = step.state
+    total = sum(state.trainable.values())
+    if not state.adapters and state.claims:
+        yield _finding(
+            "claimed-adapter",
+            Severity.ERROR,
+            f"The model says that it has an adapter ({', '.join(state.claims[: limits.named])}), "
+            f"but none of its parameters is one: no layer was converted.",
+            state,
+            fix="convert its layers with mlx_lm.tuner.utils.linear_to_lora_layers",
+        )
+    if total == 0:
+        yield _finding(
+            "nothing-trainable",
+            Severity.ERROR,
+            "No parameter is trainable: a step changes nothing.",
+            state,
+            fix="convert the layers after model.freeze(), not before it",
+        )
+    elif state.adapters and state.outside:
+        yield _finding(
+            "outside-adapter",
+            Severity.ERROR if state.ratio > limits.adapter_share else Severity.WARNING,
+            f"{len(state.outside)} parameters outside the adapter are trainable "
+            f"({state.ratio:.1%} of the model in all), such as "
+            f"{', '.join(state.outside[: limits.named])}.",
+            state,
+            fix="call model.freeze() before the layers are converted",
+        )
+    elif not state.adapters and state.ratio > limits.adapter_share:
+        yield _finding(
+            "everything-trainable",
+            Severity.ERROR if state.claims else Severity.INFO,
+            f"There is no adapter, and {state.ratio:.1%} of the model's parameters is trainable.",
+            state,
+            fix="freeze the model and convert its layers, unless it is to be trained as a whole",
+        )
+    if state.half_adapters:
+        yield _finding(
+            "half-frozen-adapter",
+            Severity.ERROR,
+            f"A or B is frozen in {len(state.half_adapters)} of {len(state.adapters)} adapters, "
+            f"such as {', '.join(state.half_adapters[: limits.named])}.",
+            state,
+            fix="freeze the model before its layers are converted",
+        )
+    if state.overrides:
+        yield _finding(
+            "own-bookkeeping",
+            Severity.WARNING,
+            f"The model's class has a {', '.join(state.overrides)} of its own: "
+            f"nn.value_and_grad and the optimizer rely on MLX's.",
+            state,
+            fix="use freeze and unfreeze, which are made for that",
+        )
+
+
+def _finding(symptom: str, severity: Severity, message: str, state: State, *, fix: str) -> Finding:
+    return Finding(
+        code=f"step-state.{symptom}",
+        severity=severity,
+        message=message,
+        measured={
+            "adapters": len(state.adapters),
+            "trainable": sum(state.trainable.values()),
+            "frozen": sum(state.frozen.values()),
+            "share": state.ratio,
+        },
+        expected="an adapter on the layers it was meant for, and nothing else trainable",
+        fix=fix,
+    )

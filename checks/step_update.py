@@ -1,0 +1,175 @@
+"""Whether a training step changes what it should, and nothing else.
+
+What it finds. Steps that change nothing although there is a gradient, or only a part; frozen
+weights that are no longer bit-identical; steps that fail; steps after which the loss of the same
+batch is higher, or not finite; updates out of proportion to the weights.
+
+Why it matters. Between a gradient and a changed weight there is code: filters by name, updates of
+a copy, an optimizer of other parameters. A filter that keeps nothing stops training in silence.
+
+How it is measured. Every parameter before and after real steps, the user's own where they are
+given. An array that was not replaced is not compared; the others are, bit by bit where they should
+be frozen. Then everything is put back.
+
+When it is wrong. A warm-up that begins at a rate of zero changes nothing in its first step. Steps
+on one batch with a high rate may raise its loss without harm.
+
+What to do. Pass the whole tree of gradients to optimizer.update(model, gradients).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mlxdoctor.check import Inconclusive, check, limit
+from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.probing.measurement import ParameterStep, TrainingStep, Update
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a step is out of proportion."""
+
+    named: int = limit(3, unit="names", source="enough to see the pattern")
+    large: float = limit(
+        0.5,
+        unit="change over norm, a step",
+        source="a step of Adam changes a weight matrix by 1e-4 to 1e-2 of its norm",
+    )
+    rise: float = limit(
+        2.0, unit="times the loss before", source="sound first steps: at most 1.05 times"
+    )
+
+
+@check(
+    codes={
+        "failed": "a training step fails",
+        "nothing-changed": "steps change nothing although there is a gradient",
+        "some-unchanged": "steps leave some trainable parameters as they were",
+        "frozen-changed": "frozen weights are changed",
+        "not-finite": "the loss is not finite after a step",
+        "loss-rose": "the loss of the same batch is much higher after the steps",
+        "large": "a step changes weights out of proportion",
+    },
+    limits=Limits(),
+)
+def step_update(step: TrainingStep, limits: Limits) -> Iterator[Finding]:
+    """Look at what real steps did."""
+    update = step.update
+    if update is None:
+        raise Inconclusive("no step was made: the loss cannot be computed")
+    if update.error is not None:
+        yield _finding(
+            "failed",
+            f"A training step fails ({update.error}).",
+            update,
+            fix=("call nn.value_and_grad(model, loss)(model, *batch), then optimizer.update"),
+        )
+        return
+    if update.frozen_changed:
+        names = ", ".join(update.frozen_changed[: limits.named])
+        yield _finding(
+            "frozen-changed",
+            f"{len(update.frozen_changed)} frozen parameters are not bit-identical after "
+            f"{update.steps} steps, such as {names}.",
+            update,
+            where=names,
+            fix="update only what nn.value_and_grad gives a gradient for",
+        )
+    yield from _unchanged(update, limits)
+    last = update.losses[-1]
+    if not math.isfinite(last) and math.isfinite(update.losses[0]):
+        yield _finding(
+            "not-finite",
+            f"The loss of the same batch is {last} after {update.steps} steps; it was "
+            f"{update.losses[0]:.3f} before.",
+            update,
+            fix="lower the learning rate, clip the gradient, and look at the optimizer's settings",
+        )
+    elif last > limits.rise * update.losses[0] > 0:
+        yield _finding(
+            "loss-rose",
+            f"The loss of the same batch rose from {update.losses[0]:.3f} to {last:.3f} in "
+            f"{update.steps} steps.",
+            update,
+            severity=Severity.WARNING,
+            fix="lower the learning rate (it is multiplied by the LoRA scale)",
+        )
+    large = [
+        one
+        for one in update.parameters
+        if one.norm > 0 and one.change > limits.large * update.steps * one.norm
+    ]
+    if large:
+        names = ", ".join(one.name for one in large[: limits.named])
+        yield _finding(
+            "large",
+            f"{len(large)} of {len(update.parameters)} trainable parameters changed by more than "
+            f"{limits.large:.0%} of their norm a step.",
+            update,
+            where=names,
+            severity=Severity.WARNING,
+            fix="lower the learning rate",
+        )
+
+
+def _unchanged(update: Update, limits: Limits) -> Iterator[Finding]:
+    pushed = [one for one in update.parameters if one.gradient_norm]
+    still = [one for one in pushed if one.change == 0]
+    if not pushed or not still or update.learning_rate == 0:
+        return
+    names = ", ".join(one.name for one in still[: limits.named])
+    whose = "steps of the trainer's own" if update.own else "plain steps"
+    if not any(one.change for one in update.parameters):
+        yield _finding(
+            "nothing-changed",
+            f"{update.steps} {whose} changed none of {len(update.parameters)} trainable "
+            f"parameters, although the loss has a gradient for {len(pushed)} of them.",
+            update,
+            where=names,
+            fix="pass the whole tree of gradients to optimizer.update: its keys are nested, so "
+            "that a filter on the outermost ones keeps nothing",
+        )
+        return
+    yield _finding(
+        "some-unchanged",
+        f"{update.steps} {whose} left {len(still)} of {len(pushed)} parameters that have a "
+        f"gradient exactly as they were.",
+        update,
+        where=names,
+        severity=Severity.WARNING if _is_fine(still, update) else Severity.ERROR,
+        fix="compare the names that the optimizer is given with those of trainable_parameters()",
+    )
+
+
+def _is_fine(still: list[ParameterStep], update: Update) -> bool:
+    """A few parameters may be too large for so small a step to change their digits."""
+    return len(still) <= 0.1 * len(update.parameters)
+
+
+def _finding(
+    symptom: str,
+    message: str,
+    update: Update,
+    *,
+    fix: str,
+    where: str | None = None,
+    severity: Severity = Severity.ERROR,
+) -> Finding:
+    measured: dict[str, Measurement] = {
+        "steps": update.steps,
+        "optimizer": update.optimizer,
+        "learning_rate": update.learning_rate,
+        "losses": tuple(update.losses),
+        "changed": sum(one.change != 0 for one in update.parameters),
+        "trainable": len(update.parameters),
+    }
+    return Finding(
+        code=f"step-update.{symptom}",
+        severity=severity,
+        message=message,
+        measured=measured,
+        expected="every trainable parameter changed a little, every frozen one bit-identical",
+        where=where,
+        fix=fix,
+    )

@@ -1,0 +1,199 @@
+"""`mlxdoctor labels`: every token of a row, and whether it is trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, output
+from mlxdoctor.cli.progress import ProgressLine
+from mlxdoctor.report.escape import terminal
+
+if TYPE_CHECKING:
+    from mlxdoctor.evidence.tokenizer import Tokenizer
+    from mlxdoctor.finding import Finding
+    from mlxdoctor.labels import LabelledRow, Rules, Totals
+
+_PATH = click.Path(path_type=Path)
+_SEVERITIES = ("info", "warning", "error")
+#: The checks whose findings are shown below the totals.
+CHECKS = ("label-mask", "trained-tokens", "tokenizer-consistency", "data-format")
+#: Colours of what is trained on, and of what is not.
+_COLOURS = {"answer": "green", "end": "magenta", "prompt": "yellow", "other": "cyan"}
+
+
+@click.command(name="labels", short_help="Show every token of a row, and whether it is trained on.")
+@click.argument("data", type=_PATH)
+@click.option(
+    "--base", "--model", "base", type=_PATH, required=True, help="Folder with the tokenizer."
+)
+@click.option("--config", type=_PATH, help="The run's configuration: mask and limit.")
+@click.option(
+    "--log", type=_PATH, multiple=True, help="The run's log: whose count fits which mask."
+)
+@click.option("--split", default="train", show_default=True)
+@click.option(
+    "--mask-prompt/--no-mask-prompt", default=None, help="Instead of the configuration's."
+)
+@click.option(
+    "--max-seq-length", type=click.IntRange(min=2), help="Instead of the configuration's."
+)
+@click.option(
+    "--rows", type=click.IntRange(min=0), default=3, show_default=True, help="Rows to show."
+)
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["terminal", "json"]),
+    default="terminal",
+    show_default=True,
+)
+@click.option("--no-text", is_flag=True, help="Totals only: no token of the data is printed.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(_SEVERITIES),
+    default="error",
+    show_default=True,
+    help="Exit with 1 from this severity on.",
+)
+def command(
+    *,
+    data: Path,
+    base: Path,
+    config: Path | None,
+    log: tuple[Path, ...],
+    split: str,
+    mask_prompt: bool | None,
+    max_seq_length: int | None,
+    rows: int,
+    output_format: str,
+    no_text: bool,
+    fail_on: str,
+) -> int:
+    """Show what mlx-lm trains on: each row's tokens, the targets among them, and totals.
+
+    DATA is a folder with train.jsonl, or a file of JSON lines. On a terminal targets are
+    coloured; elsewhere they stand in [[double brackets]]. The data are read row by row,
+    so that their size does not matter.
+
+    \b
+    Examples:
+      mlxdoctor labels data/ --base models/llama
+      mlxdoctor labels data/ --base models/llama --mask-prompt --max-seq-length 512
+      mlxdoctor labels data/ --base models/llama --config adapters/ --log train.log
+    """
+    from mlxdoctor.evidence.config import TrainingConfig
+    from mlxdoctor.evidence.tokenizer import Tokenizer
+    from mlxdoctor.labels import LabelledRow, Rules, Totals, data_file, stream
+
+    tokenizer = Tokenizer.read(base)
+    known = TrainingConfig.read(_config_file(config)) if config is not None else None
+    rules = Rules.of(known, mask_prompt, max_seq_length)
+    totals, shown = Totals(), list[LabelledRow]()
+    with ProgressLine() as progress:
+        for labelled in stream(data_file(data, split), tokenizer, rules, progress):
+            totals.add(labelled, tokenizer.eos_token_ids, tokenizer.bos_token_id)
+            if len(shown) < rows and not no_text:
+                shown.append(labelled)
+    findings = _findings(data, base, config, log)
+    if output_format == "json":
+        from mlxdoctor.report import json_format
+
+        content = _to_dict(totals, rules, shown, findings, tokenizer)
+        click.echo(json_format.render(content), nl=False)
+    else:
+        click.echo("\n".join(_lines(totals, rules, shown, findings, tokenizer)))
+    least = _SEVERITIES.index(fail_on)
+    return EXIT_FOUND if any(one.severity.rank >= least for one in findings) else EXIT_CLEAN
+
+
+def _config_file(path: Path) -> Path:
+    return path / "adapter_config.json" if path.is_dir() else path
+
+
+def _findings(data: Path, base: Path, config: Path | None, log: tuple[Path, ...]) -> list[Finding]:
+    """What the checks of labels say; that of a log's count only where there is a log."""
+    from mlxdoctor.api import run_checks
+    from mlxdoctor.check import discover
+    from mlxdoctor.run import Run
+
+    paths = [data] if config is None else [data, _config_file(config)]
+    run = Run.discover(paths, base=base, data=data, log=log, allow_model=False)
+    chosen = [one for one in discover() if one.name in CHECKS]
+    return [finding for one in run_checks(chosen, run) for finding in one.findings]
+
+
+def _lines(
+    totals: Totals,
+    rules: Rules,
+    shown: list[LabelledRow],
+    findings: list[Finding],
+    tokenizer: Tokenizer,
+) -> list[str]:
+    lines = []
+    for labelled in shown:
+        lines += [f"row {labelled.line}", _strip(labelled, tokenizer), ""]
+    share = totals.targets / totals.tokens if totals.tokens else 0.0
+    masked = "prompts masked" if rules.mask_prompt else "prompts trained"
+    lines += [
+        f"{totals.rows:,} rows, {totals.tokens:,} tokens, {totals.targets:,} of them targets "
+        f"({share:.1%}); {masked}, rows cut after {rules.max_seq_length:,} tokens, the longest has "
+        f"{totals.longest:,}",
+        "targets: "
+        + ", ".join(f"{count:,} {name}" for name, count in totals.by_role.most_common())
+        + f"; and {totals.padding_targets:,} padding tokens that mlx-lm counts as well",
+    ]
+    for name, count in totals.problems.most_common():
+        first = ", ".join(map(str, totals.lines[name]))
+        lines.append(f"{count:,} rows: {name} (first lines: {first})")
+    for one in findings:
+        lines.append(terminal(f"{one.severity.value} [{one.code}] {one.message}"))
+    return lines
+
+
+def _strip(labelled: LabelledRow, tokenizer: Tokenizer) -> str:
+    """The row's text, what is trained on set off."""
+    from mlxdoctor.labels import spans
+
+    if labelled.row is None:
+        return terminal(f"cannot be tokenized: {labelled.reason}")
+    parts = []
+    for role, trained, ids in spans(labelled.row):
+        text = terminal(tokenizer.decode(ids).replace("\n", "\\n"))
+        if not output.is_coloured():
+            parts.append(f"[[{text}]]" if trained else text)
+        elif trained:
+            parts.append(output.style(text, _COLOURS[role], True))
+        else:
+            parts.append(output.style(text, "red" if role == "cut" else "bright_black", False))
+    return "".join(parts)
+
+
+def _to_dict(
+    totals: Totals,
+    rules: Rules,
+    shown: list[LabelledRow],
+    findings: list[Finding],
+    tokenizer: Tokenizer,
+) -> dict[str, Any]:
+    from mlxdoctor.labels import spans
+
+    return {
+        "mask_prompt": rules.mask_prompt,
+        "max_seq_length": rules.max_seq_length,
+        "totals": totals.to_dict(),
+        "rows": [
+            {
+                "line": one.line,
+                "reason": one.reason,
+                "spans": [
+                    {"role": role, "target": trained, "tokens": ids, "text": tokenizer.decode(ids)}
+                    for role, trained, ids in (spans(one.row) if one.row is not None else [])
+                ],
+            }
+            for one in shown
+        ],
+        "findings": [one.to_dict() for one in findings],
+    }

@@ -1,0 +1,84 @@
+"""`mlxdoctor lint`: known MLX training mistakes in source code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, output
+
+if TYPE_CHECKING:
+    from mlxdoctor.lint.rule import Rule
+
+_SEVERITIES = ("info", "warning", "error")
+#: Columns that the table of rules leaves for the titles, at least.
+MIN_TITLE = 24
+
+
+@click.command(name="lint", short_help="Find known MLX training mistakes in source code.")
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option("--select", multiple=True, metavar="CODE", help="Only this rule. Repeatable.")
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["text", "json", "sarif", "github"]),
+    default="text",
+    show_default=True,
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(_SEVERITIES),
+    default="warning",
+    show_default=True,
+    help="Exit with 1 from this severity on.",
+)
+@click.option("--rules", "list_rules", is_flag=True, help="List the rules and stop.")
+def command(
+    paths: tuple[Path, ...],
+    select: tuple[str, ...],
+    output_format: str,
+    fail_on: str,
+    list_rules: bool,
+) -> int:
+    """Look for known mistakes in training code, without importing or running it.
+
+    Folders are searched for Python files. A hit is silenced by a comment on its
+    line or above it, with a reason: `# mlxdoctor: ignore[CODE] reason`. What a rule means:
+    `mlxdoctor explain CODE`. What the code really does: `mlxdoctor probe`.
+
+    \b
+    Examples:
+      mlxdoctor lint train.py
+      mlxdoctor lint src/ --format github
+      mlxdoctor lint src/ --format sarif > lint.sarif
+    """
+    from mlxdoctor.lint import formats
+    from mlxdoctor.lint.linter import lint
+    from mlxdoctor.lint.rule import rules
+
+    if list_rules:
+        click.echo(_table(rules()))
+        return EXIT_CLEAN
+    if not paths:
+        raise click.UsageError("Missing argument 'FILE...'.")
+    hits = lint(paths, select)
+    write = {
+        "text": formats.text,
+        "json": formats.to_json,
+        "sarif": formats.sarif,
+        "github": formats.github,
+    }
+    click.echo(write[output_format](hits), nl=False)
+    least = _SEVERITIES.index(fail_on)
+    return EXIT_FOUND if any(one.severity.rank >= least for one in hits) else EXIT_CLEAN
+
+
+def _table(known: tuple[Rule, ...]) -> str:
+    from tabulate import tabulate
+
+    taken = max(len(one.code) for one in known) + len("warning") + 4
+    widths = [None, None, max(MIN_TITLE, output.width() - taken)]
+    cells = [[one.code, one.severity.value, one.title] for one in known]
+    return tabulate(cells, ["rule", "severity", "what"], tablefmt="simple", maxcolwidths=widths)

@@ -1,0 +1,74 @@
+"""What a rule is, and how rules are found.
+
+A rule is a module in `mlxdoctor/lint/rules` with one function decorated by `@rule`, which gets
+a parsed file and yields the nodes at fault. The module's docstring is its documentation; the
+examples, a bad and a good one, are shown with it and tested.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from mlxdoctor.finding import Severity
+from mlxdoctor.lint.source import SourceFile
+
+#: What a rule yields: the node at fault, and one sentence about it.
+Hits = Iterator[tuple[ast.AST, str]]
+Finder = Callable[[SourceFile], Hits]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One known mistake.
+
+    Attributes:
+        code: its name, from the module's.
+        title: the first line of the module's docstring.
+        documentation: the rest of it.
+        severity: what a hit means: an error never trains as intended.
+        symptom: code of the probe's finding that shows the same; None where it cannot.
+        bad: source with the mistake.
+        good: the same without it.
+        find: gives the hits in a file.
+    """
+
+    code: str
+    title: str
+    documentation: str
+    severity: Severity
+    symptom: str | None
+    bad: str
+    good: str
+    find: Finder
+
+
+def rule(
+    *, severity: Severity, bad: str, good: str, symptom: str | None = None
+) -> Callable[[Finder], Rule]:
+    """Make the rule of a module from the function that finds it."""
+
+    def make(find: Finder) -> Rule:
+        module = inspect.getmodule(find)
+        text = inspect.cleandoc((module.__doc__ if module is not None else None) or "")
+        title, _, rest = text.partition("\n")
+        code = find.__module__.rpartition(".")[2].replace("_", "-")
+        return Rule(code, title, rest.strip(), severity, symptom, bad, good, find)
+
+    return make
+
+
+@cache
+def rules() -> tuple[Rule, ...]:
+    """Every rule, by code."""
+    package = importlib.import_module("mlxdoctor.lint.rules")
+    found = []
+    for info in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"{package.__name__}.{info.name}")
+        found += [one for one in vars(module).values() if isinstance(one, Rule)]
+    return tuple(sorted(found, key=lambda one: one.code))

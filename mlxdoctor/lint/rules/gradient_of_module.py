@@ -1,0 +1,59 @@
+"""`mx.value_and_grad` or `mx.grad` of a loss that calls the model it is given.
+
+These two differentiate with respect to arrays in plain containers. A module is turned into a dict
+of its parameters on the way, and calling that fails, or what is differentiated is not what the
+model computes with. `nn.value_and_grad(model, loss)` is made for modules: it puts the parameters
+into the model, and gives gradients for those that are trainable.
+"""
+
+import ast
+
+from mlxdoctor.finding import Severity
+from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import SourceFile, body, constant, keyword, parameters
+
+BAD = """
+import mlx.core as mx
+import mlx.nn as nn
+
+def loss_fn(model, inputs, targets):
+    return nn.losses.cross_entropy(model(inputs), targets, reduction="mean")
+
+def step(model, inputs, targets):
+    return mx.value_and_grad(loss_fn)(model, inputs, targets)
+"""
+GOOD = """
+import mlx.nn as nn
+
+def loss_fn(model, inputs, targets):
+    return nn.losses.cross_entropy(model(inputs), targets, reduction="mean")
+
+def step(model, inputs, targets):
+    return nn.value_and_grad(model, loss_fn)(model, inputs, targets)
+"""
+
+
+@rule(severity=Severity.ERROR, symptom="step-update.failed", bad=BAD, good=GOOD)
+def gradient_of_module(source: SourceFile) -> Hits:
+    """The differentiated parameter is called in the loss."""
+    for call in source.calls("mlx.core.value_and_grad", "mlx.core.grad"):
+        function = source.function_named(call.args[0]) if call.args else None
+        place = constant(keyword(call, "argnums")) if keyword(call, "argnums") else 0
+        if function is None or not isinstance(place, int):
+            continue
+        # A bound method has lost its `self`.
+        names = parameters(function, method=source.is_method(function))
+        if place < len(names) and _is_called(names[place], body(function)):
+            yield (
+                call,
+                f"the loss calls its parameter {names[place]!r}, which here is a dict of arrays "
+                f"and no module: use nn.value_and_grad(model, loss)",
+            )
+
+
+def _is_called(name: str, statements: list[ast.AST]) -> bool:
+    return any(
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+        for statement in statements
+        for node in ast.walk(statement)
+    )

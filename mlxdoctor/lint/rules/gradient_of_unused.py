@@ -1,0 +1,58 @@
+"""A loss that never uses what it is differentiated by.
+
+Where the loss holds the model itself and computes with it, the parameters it is handed are never
+read: the gradient with respect to them is exactly zero, and nothing is learned.
+"""
+
+import ast
+
+from mlxdoctor.finding import Severity
+from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import SourceFile, body, constant, keyword, names_in, parameters
+
+BAD = """
+import mlx.core as mx
+
+def step(model, batch):
+    def loss_fn(params, batch):
+        return model(batch).mean()
+    return mx.value_and_grad(loss_fn)(model.trainable_parameters(), batch)
+"""
+GOOD = """
+import mlx.nn as nn
+
+def step(model, batch):
+    def loss_fn(batch):
+        return model(batch).mean()
+    return nn.value_and_grad(model, loss_fn)(batch)
+"""
+
+
+@rule(severity=Severity.ERROR, symptom="step-update.nothing-changed", bad=BAD, good=GOOD)
+def gradient_of_unused(source: SourceFile) -> Hits:
+    """The differentiated parameter does not appear in the body."""
+    for call in source.calls("mlx.core.value_and_grad", "mlx.core.grad"):
+        function = source.function_named(call.args[0]) if call.args else None
+        place = constant(keyword(call, "argnums")) if keyword(call, "argnums") else 0
+        if function is None or not isinstance(place, int):
+            continue
+        names = parameters(function, method=source.is_method(function))
+        if place >= len(names):
+            continue
+        used = set[str]().union(*(names_in(statement) for statement in body(function)))
+        if names[place] not in used and not _is_empty(function):
+            yield (
+                call,
+                f"the loss never uses {names[place]!r}, by which it is differentiated: the "
+                f"gradient is zero",
+            )
+
+
+def _is_empty(function: ast.AST) -> bool:
+    """A stub says nothing about what it will do."""
+    statements = getattr(function, "body", None)
+    return isinstance(statements, list) and all(
+        isinstance(one, ast.Pass | ast.Raise)
+        or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+        for one in statements
+    )

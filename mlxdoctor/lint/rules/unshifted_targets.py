@@ -1,0 +1,140 @@
+"""Targets that are not shifted by exactly one from the inputs.
+
+A language model is trained on the next token. Without a shift it learns to repeat the token it was
+just given, which is easy, so that the loss falls fast; with two it learns to skip one.
+"""
+
+import ast
+from collections.abc import Iterator
+
+from mlxdoctor.finding import Severity
+from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import SourceFile, constant
+
+BAD = """
+import mlx.nn as nn
+
+def loss_fn(model, tokens):
+    return nn.losses.cross_entropy(model(tokens), tokens, reduction="mean")
+"""
+GOOD = """
+import mlx.nn as nn
+
+def loss_fn(model, tokens):
+    logits = model(tokens[:, :-1])
+    return nn.losses.cross_entropy(logits, tokens[:, 1:], reduction="mean")
+"""
+
+
+@rule(severity=Severity.ERROR, symptom="step-alignment.identity", bad=BAD, good=GOOD)
+def unshifted_targets(source: SourceFile) -> Hits:
+    """Two cases: a cross-entropy whose two sides begin at the same or two tokens apart in the
+    same array; and lists in which as many targets are ignored as the prompt has tokens, although
+    the answer follows it unshifted.
+    """
+    for call in source.calls("mlx.nn.losses.cross_entropy"):
+        if len(call.args) < 2:
+            continue
+        scope = source.scope(call)
+        given, wanted = _of_logits(call.args[0], scope), _start(call.args[1], scope)
+        if given is None or wanted is None or given[0] != wanted[0]:
+            continue
+        shift = wanted[1] - given[1]
+        if shift != 1:
+            yield (
+                call,
+                f"the targets begin {shift} tokens after the inputs, not one: position i is "
+                f"trained on token i{shift:+d}",
+            )
+    yield from _lists(source)
+
+
+def _start(node: ast.expr, scope: ast.AST, depth: int = 4) -> tuple[str, int] | None:
+    """The array an expression is a part of, and the position along the sequence it begins at."""
+    if isinstance(node, ast.Name):
+        values = _assigned(scope, node.id)
+        if len(values) == 1 and depth and isinstance(values[0], ast.Subscript | ast.Name):
+            return _start(values[0], scope, depth - 1)
+        return (node.id, 0) if not values else None
+    if isinstance(node, ast.Subscript):
+        held, first = _start(node.value, scope, depth), _first(node.slice)
+        return None if held is None or first is None else (held[0], held[1] + first)
+    return None
+
+
+def _of_logits(node: ast.expr, scope: ast.AST, depth: int = 4) -> tuple[str, int] | None:
+    """The same for logits: those of the tokens that the model is called with."""
+    if isinstance(node, ast.Call) and node.args and _is_model(node.func):
+        return _start(node.args[0], scope)
+    if isinstance(node, ast.Name) and depth:
+        values = _assigned(scope, node.id)
+        return _of_logits(values[0], scope, depth - 1) if len(values) == 1 else None
+    if isinstance(node, ast.Subscript):
+        held, first = _of_logits(node.value, scope, depth), _first(node.slice)
+        return None if held is None or first is None else (held[0], held[1] + first)
+    return None
+
+
+def _is_model(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute) and "model" in ast.unparse(node).lower()
+
+
+def _first(node: ast.expr) -> int | None:
+    """Where `[:, a:b]` begins along the second axis; None where that cannot be told."""
+    if not isinstance(node, ast.Tuple) or len(node.elts) < 2:
+        return None
+    if not all(isinstance(one, ast.Slice) for one in node.elts[:2]):
+        return None
+    part = node.elts[1]
+    assert isinstance(part, ast.Slice)
+    first = 0 if part.lower is None else constant(part.lower)
+    return first if isinstance(first, int) and first >= 0 and part.step is None else None
+
+
+def _assigned(scope: ast.AST, name: str) -> list[ast.expr]:
+    return [
+        node.value
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Assign)
+        and any(isinstance(one, ast.Name) and one.id == name for one in node.targets)
+    ]
+
+
+def _lists(source: SourceFile) -> Hits:
+    """`inputs = P + A[:-1]` beside `targets = [ignored] * len(P) + A`: one ignored too many."""
+    joined = {
+        (ast.unparse(node.left), ast.unparse(node.right.value), source.scope(node))
+        for node in _sums(source.tree)
+        if isinstance(node.right, ast.Subscript) and _drops_last(node.right.slice)
+    }
+    for node in _sums(source.tree):
+        prompt = _repeated(node.left)
+        if prompt is None:
+            continue
+        if (prompt, ast.unparse(node.right), source.scope(node)) in joined:
+            yield (
+                node,
+                f"as many targets are ignored as {prompt} has tokens, so that each answer token is "
+                f"its own target: ignore one fewer",
+            )
+
+
+def _sums(tree: ast.AST) -> Iterator[ast.BinOp]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            yield node
+
+
+def _drops_last(node: ast.expr) -> bool:
+    return isinstance(node, ast.Slice) and node.lower is None and constant(node.upper) == -1
+
+
+def _repeated(node: ast.expr) -> str | None:
+    """P of `[x] * len(P)`."""
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
+        return None
+    length = node.right
+    if isinstance(node.left, ast.List) and isinstance(length, ast.Call) and len(length.args) == 1:
+        named = isinstance(length.func, ast.Name) and length.func.id == "len"
+        return ast.unparse(length.args[0]) if named else None
+    return None

@@ -1,0 +1,87 @@
+"""The losses that a log reports for the untouched model and for the one that was saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from mlxdoctor.evidence.training_log import Series, TrainingLog
+
+#: Last training reports whose median stands for the end of training.
+LAST_REPORTS = 3
+
+
+@dataclass(frozen=True)
+class LoggedLoss:
+    """What the log says of the model before and after training.
+
+    Attributes:
+        before: validation loss before the first update, nats; None where it is not known.
+        after: the loss nearest to the save, nats.
+        drift: how far the loss may have moved between that report and the save, nats.
+        iteration: of that report.
+        split: the rows it is over: those of the validation, or those trained on.
+    """
+
+    before: float | None
+    after: float
+    drift: float
+    iteration: int
+    split: Literal["valid", "train"]
+
+
+def logged_loss(log: TrainingLog, saved_at: int | None = None) -> LoggedLoss | None:
+    """Read the losses of the log's main segment; None where it has no finite one.
+
+    Args:
+        log: the training log.
+        saved_at: iteration of the checkpoint that is examined; None for the last save.
+    """
+    segment = log.main
+    train, validation = segment.get("train_loss"), segment.get("val_loss")
+    before = segment.base_val_loss if not log.resumed else None
+    end = saved_at or _last_save(log, train)
+    if validation is not None and segment.axis in ("iteration", "step"):
+        found = _validation(validation, before, end)
+        if found is not None:
+            return found
+    return _training(train, end) if train is not None else None
+
+
+def _last_save(log: TrainingLog, train: Series | None) -> int | None:
+    named = [save.iteration for save in log.saves]
+    if named and named[-1] is not None:
+        return named[-1]
+    return int(train.iterations[-1]) if train is not None and len(train) else None
+
+
+def _validation(series: Series, before: float | None, end: int | None) -> LoggedLoss | None:
+    first = 1 if before is not None else 0
+    later = range(first, len(series))
+    if not later:
+        return None
+    wanted = int(series.iterations[-1]) if end is None else end
+    at = min(later, key=lambda i: (abs(int(series.iterations[i]) - wanted), -i))
+    after = float(series.values[at])
+    if not np.isfinite(after):
+        return None
+    # The validation comes before the update of its iteration, the save after it.
+    missed = max(abs(wanted - int(series.iterations[at])), 1)
+    drift = 0.0
+    if at > 0 and np.isfinite(series.values[at - 1]):
+        interval = max(int(series.iterations[at] - series.iterations[at - 1]), 1)
+        drift = abs(after - float(series.values[at - 1])) * missed / interval
+    known = before if before is not None and np.isfinite(before) else None
+    return LoggedLoss(known, after, drift, int(series.iterations[at]), "valid")
+
+
+def _training(series: Series, end: int | None) -> LoggedLoss | None:
+    until = series.iterations <= (end or int(series.iterations[-1]))
+    values = series.values[until][-2 * LAST_REPORTS :]
+    if not len(values) or not np.isfinite(values).all():
+        return None
+    after = float(np.median(values[-LAST_REPORTS:]))
+    drift = float(values.max() - values.min())
+    return LoggedLoss(None, after, drift, int(series.iterations[until][-1]), "train")

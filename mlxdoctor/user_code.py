@@ -1,0 +1,90 @@
+"""Functions of the user's own, named on the command line. Nothing in a run is ever loaded."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.source import Source, hash_file
+
+
+def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Source, ...]]:
+    """The function that the user named as `FILE.py:FUNCTION` or `package.module:function`.
+
+    This runs the user's code: call it for a name given on the command line only, never for
+    one found in a run. A file may import what lies beside it.
+
+    Args:
+        what: what is to be named, such as "a scoring function".
+
+    Returns:
+        The function, and its file as a source.
+
+    Raises:
+        InputError: the name has no colon, there is no such file, module or function, or
+            importing it fails.
+    """
+    place, colon, attribute = name.rpartition(":")
+    if not colon or not place or not attribute:
+        raise InputError(
+            None, f"{name!r} does not name {what}", "write FILE.py:FUNCTION or module:function"
+        )
+    path = Path(place)
+    module = _from_file(path) if path.suffix == ".py" else _from_module(place)
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        raise InputError(place, f"has no function {attribute!r}", "check the name")
+    file = inspect.getsourcefile(module)
+    sources = (hash_file(Path(file)),) if file is not None else ()
+    return function, sources
+
+
+def _from_file(path: Path) -> Any:
+    if not path.is_file():
+        raise InputError(path, "there is no such file", "check the path")
+    specification = importlib.util.spec_from_file_location(f"mlxdoctor_user_{path.stem}", path)
+    if specification is None or specification.loader is None:
+        raise InputError(path, "cannot be imported", "name a Python file")
+    module = importlib.util.module_from_spec(specification)
+    # Dataclasses and pickles in the user's file look their module up by name.
+    sys.modules[specification.name] = module
+    try:
+        with _beside(path):
+            specification.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[specification.name]
+        raise InputError(
+            path, f"fails when imported ({type(error).__name__}: {error})", "run it by hand"
+        ) from error
+    return module
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[None]:
+    """As when the file is run: what lies beside it can be imported, and no bytecode is left."""
+    folder, wrote = str(path.resolve().parent), sys.dont_write_bytecode
+    sys.path.insert(0, folder)
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+        sys.dont_write_bytecode = wrote
+
+
+def _from_module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise InputError(
+            None,
+            f"the module {name!r} cannot be imported ({type(error).__name__}: {error})",
+            "install it, or name a file as FILE.py:FUNCTION",
+        ) from error

@@ -1,0 +1,99 @@
+"""The fused model against base and adapter, on rows made to order and on a real model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.evidence.token_losses import RowLosses
+from mlxdoctor.evidence.validation_rows import ValidationRows
+from mlxdoctor.finding import Outcome
+from mlxdoctor.run import Run
+from tests.conftest import FIXTURES, RUNS, check_called
+from tests.given import outcome
+from tests.measured_rows import Losses, measured_rows
+
+fused_agreement = check_called("fused-agreement")
+
+
+def rows(loss: float | None, count: int = 40, prompt: float = 1.0) -> tuple[RowLosses, ...]:
+    tuned = None if loss is None else Losses(prompt, loss, loss, loss, loss)
+    return measured_rows(Losses(), tuned, count, spread=0.2)
+
+
+def judged(
+    fused: tuple[RowLosses, ...], unfused: tuple[RowLosses, ...] | None, affordable: int = 40
+) -> Outcome:
+    evidence = ValidationRows(
+        (),
+        "valid",
+        40,
+        affordable,
+        (),
+        lambda _, count: fused[:count],
+        (lambda count: unfused[:count]) if unfused is not None else None,
+    )
+    return outcome(fused_agreement, evidence)
+
+
+@pytest.mark.parametrize(
+    ("fused", "severity"), [(1.04, None), (1.06, "warning"), (1.09, "warning"), (1.11, "error")]
+)
+def test_what_fusing_cost(fused: float, severity: str | None) -> None:
+    found = judged(rows(fused), rows(1.0))
+    assert [one.severity for one in found.findings] == ([severity] if severity else [])
+
+
+@pytest.mark.parametrize(("fused", "hit"), [(0.119, False), (0.121, True)])
+def test_a_small_loss_may_double_in_rounding(fused: float, hit: bool) -> None:
+    assert bool(judged(rows(fused), rows(0.1)).findings) is hit
+
+
+def test_the_prompt_is_not_what_was_learned() -> None:
+    assert judged(rows(1.0, prompt=5.0), rows(1.0)).status == "passed"
+
+
+def test_a_few_bad_rows_are_no_pattern() -> None:
+    odd = tuple(
+        replace(one, tuned=bad.tuned) if one.index < 4 else one
+        for one, bad in zip(rows(1.0), rows(9.0), strict=True)
+    )
+    assert judged(odd, rows(1.0)).status == "passed"
+
+
+def test_not_all_rows_need_be_measured() -> None:
+    finding = judged(rows(2.0), rows(1.0), affordable=5).findings[0]
+    assert (finding.measured["rows"], finding.measured["rows_worse"]) == (32, 32)
+
+
+def test_too_little_to_decide() -> None:
+    assert judged(rows(2.0), None).status == "skipped"
+    assert judged(rows(2.0, 7), rows(1.0, 7)).status == "inconclusive"
+    assert judged(rows(2.0), rows(None)).status == "inconclusive"
+    assert outcome(fused_agreement).status == "skipped"
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(("bits", "severity"), [(8, None), (2, "error")])
+def test_a_model_that_was_fused(tmp_path: Path, bits: int, severity: str | None) -> None:
+    from mlx.utils import tree_unflatten
+    from mlx_lm import load
+    from mlx_lm.utils import quantize_model, save
+
+    source, run = RUNS / "healthy-ordinary", tmp_path / "run"
+    run.mkdir()
+    config = json.loads((source / "adapter_config.json").read_text())
+    places = {"model": str(FIXTURES / "base"), "data": str(FIXTURES / "data" / "geography")}
+    (run / "adapter_config.json").write_text(json.dumps({**config, **places}))
+    (run / "adapters.safetensors").write_bytes((source / "adapters.safetensors").read_bytes())
+    model, tokenizer, stated = load(places["model"], adapter_path=str(run), return_config=True)
+    fused = [(name, one.fuse()) for name, one in model.named_modules() if hasattr(one, "fuse")]
+    model.update_modules(tree_unflatten(fused))
+    model, stated = quantize_model(model, stated, group_size=32, bits=bits)
+    save(str(run / "fused"), places["model"], model, tokenizer, stated)
+    found = fused_agreement.run(Run.discover([run]))
+    assert found.status == ("found" if severity else "passed"), found.reason
+    assert [one.severity for one in found.findings] == ([severity] if severity else [])

@@ -1,0 +1,142 @@
+"""Files, suppressions and formats."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.cli import main
+from mlxdoctor.errors import InputError
+from mlxdoctor.lint import formats
+from mlxdoctor.lint.linter import lint, lint_source
+from mlxdoctor.lint.rule import rules
+from mlxdoctor.lint.source import SourceFile
+
+BAD = "def loss(losses, mask):\n    return (losses * mask).sum() / mask.sum(){comment}\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(BAD.format(comment=""))
+    return path
+
+
+def codes(comment: str) -> list[str]:
+    source = SourceFile.parse(BAD.format(comment=comment), Path("train.py"))
+    return [hit.code for hit in lint_source(source, rules())]
+
+
+def test_places(file: Path) -> None:
+    (hit,) = lint([file])
+    assert (hit.line, hit.column, hit.end_line) == (2, 12, 2)
+    assert hit.text == "return (losses * mask).sum() / mask.sum()"
+
+
+def test_suppression() -> None:
+    assert codes("") == ["unguarded-mean"]
+    assert codes("  # mlxdoctor: ignore[unguarded-mean] rows are never empty") == []
+    assert codes("  # mlxdoctor: ignore[unguarded-mean]") == ["ignore-without-reason"]
+    assert codes("  # mlxdoctor: ignore[adapter-flag] wrong rule") == [
+        "unguarded-mean",
+        "unused-ignore",
+    ]
+    assert codes("  # mlxdoctor: ignore[unguarded-mean, adapter-flag] two") == ["unused-ignore"]
+    above = "    # mlxdoctor: ignore[unguarded-mean] said above\n"
+    first, second = BAD.format(comment="").splitlines(keepends=True)
+    source = SourceFile.parse(first + above + second, Path("train.py"))
+    assert lint_source(source, rules()) == []
+    assert codes("  # an ordinary comment") == ["unguarded-mean"]
+
+
+def test_a_comment_in_a_string_suppresses_nothing() -> None:
+    text = 's = "# mlxdoctor: ignore[unguarded-mean] no"\n' + BAD.format(comment="")
+    found = lint_source(SourceFile.parse(text, Path("x.py")), rules())
+    assert [hit.code for hit in found] == ["unguarded-mean"]
+
+
+def test_folders_are_searched_and_hidden_ones_left_out(file: Path) -> None:
+    folder = file.parent
+    for name in (".venv", "site-packages"):
+        (folder / name).mkdir()
+        (folder / name / "other.py").write_text(file.read_text())
+    (folder / "empty.py").touch()
+    assert [hit.path for hit in lint([folder])] == [file]
+
+
+def test_a_file_that_is_not_python_does_not_stop_the_rest(file: Path) -> None:
+    (file.parent / "a.py").write_text("def broken(:\n")
+    (file.parent / "b.py").write_bytes(b"\x00\xff\xfe")
+    found = [(hit.path.name, hit.code) for hit in lint([file.parent])]
+    assert found == [
+        ("a.py", "unreadable"),
+        ("b.py", "unreadable"),
+        ("train.py", "unguarded-mean"),
+    ]
+
+
+def test_nothing_is_imported_or_run(tmp_path: Path) -> None:
+    path = tmp_path / "evil.py"
+    path.write_text(f"import pathlib\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\n")
+    assert lint([path]) == []
+    assert not (tmp_path / "ran").exists()
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no such file"):
+        lint([tmp_path / "absent.py"])
+    with pytest.raises(InputError, match="has no Python file in it"):
+        lint([tmp_path])
+    with pytest.raises(InputError, match="did you mean 'unguarded-mean'"):
+        lint([tmp_path], ["unguarded-means"])
+
+
+def test_exit_codes(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lint", str(file)]) == 1
+    assert f"{file}:2:12: warning [unguarded-mean]" in capsys.readouterr().out
+    assert main(["lint", str(file), "--fail-on", "error"]) == 0
+    assert main(["lint", str(file), "--select", "adapter-flag"]) == 0
+    assert main(["lint", str(file.parent / "absent.py")]) == 2
+    assert main(["lint"]) == 2
+    capsys.readouterr()
+    assert main(["lint", "--rules"]) == 0
+    listed = capsys.readouterr().out
+    assert all(one.code in listed for one in rules())
+
+
+def test_json(file: Path) -> None:
+    (row,) = json.loads(formats.to_json(lint([file])))
+    assert row["code"] == "unguarded-mean"
+    assert row["line"] == 2
+
+
+def test_sarif(file: Path) -> None:
+    log = json.loads(formats.sarif(lint([file])))
+    assert log["version"] == "2.1.0"
+    assert [set(run) for run in log["runs"]] == [{"tool", "results"}]
+    result = log["runs"][0]["results"][0]
+    assert result["level"] == "warning"
+    assert result["ruleId"] == "unguarded-mean"
+    assert result["message"]["text"]
+    driver = log["runs"][0]["tool"]["driver"]
+    assert [one["id"] for one in driver["rules"]] == [one.code for one in rules()]
+    place = log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == file.as_uri()
+    assert place["region"]["startLine"] == 2
+
+
+def test_github_annotations_cannot_be_forged(tmp_path: Path) -> None:
+    path = tmp_path / "a,b:c%.py"
+    path.write_text(BAD.format(comment=""))
+    line = formats.github(lint([path]))
+    assert line.startswith("::warning file=")
+    assert "a%2Cb%3Ac%25.py,line=2" in line
+    assert line.count("\n") == 1
+
+
+def test_explain_shows_both_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "unguarded-mean"]) == 0
+    shown = capsys.readouterr().out
+    assert "Instead of" in shown
+    assert "mx.maximum(mask.sum(), 1)" in shown
+    assert "step-forward.not-finite" in shown

@@ -1,0 +1,276 @@
+"""Every rule by its own examples, near misses, and the code it must not disturb."""
+
+from pathlib import Path
+
+import mlx_lm
+import pytest
+
+from mlxdoctor.lint.linter import Hit, lint, lint_source
+from mlxdoctor.lint.rule import Rule, rules
+from mlxdoctor.lint.source import SourceFile
+
+ROOT = Path(__file__).parents[2]
+
+
+def hits(text: str) -> list[Hit]:
+    return lint_source(SourceFile.parse(text, Path("train.py")), rules())
+
+
+def codes(text: str) -> list[str]:
+    return [hit.code for hit in hits(text)]
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda one: one.code)
+def test_the_bad_example_is_hit_and_the_good_one_is_not(rule: Rule) -> None:
+    assert codes(rule.bad) == [rule.code]
+    assert codes(rule.good) == []
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda one: one.code)
+def test_every_rule_is_documented(rule: Rule) -> None:
+    assert rule.title.endswith(".")
+    assert len(rule.documentation) > 100
+
+
+#: Code that is right, and comes near a rule.
+NEAR: dict[str, str] = {
+    "arrays, not a module": """
+import mlx.core as mx
+def loss(w, x):
+    return (w * x).sum()
+grads = mx.grad(loss)(w, x)
+""",
+    "the model is another parameter": """
+import mlx.core as mx
+def loss(w, model, x):
+    return model(x * w).sum()
+value, grads = mx.value_and_grad(loss)(w, model, x)
+""",
+    "a bound method of arrays": """
+import mlx.core as mx
+class T:
+    def loss(self, params, x):
+        return (params["w"] * x).sum()
+    def step(self, params, x):
+        return mx.value_and_grad(self.loss)(params, x)
+""",
+    "pairs taken apart below": """
+from mlx.utils import tree_flatten
+for pair in tree_flatten(grads):
+    name, grad = pair
+""",
+    "flattened into a dict": """
+from mlx.utils import tree_flatten
+for name in tree_flatten(grads, destination={}):
+    print(name.size)
+""",
+    "another tree_flatten": """
+from jax.tree_util import tree_flatten
+leaves, treedef = tree_flatten(params)
+""",
+    "frozen and partly unfrozen after": """
+from mlx_lm.tuner.utils import linear_to_lora_layers
+def prepare(model, p):
+    linear_to_lora_layers(model, 4, p)
+    model.freeze()
+    model.unfreeze(keys=["lora_a", "lora_b"], strict=False)
+""",
+    "another model is frozen": """
+from mlx_lm.tuner.utils import linear_to_lora_layers
+def prepare(model, teacher, p):
+    model.freeze()
+    linear_to_lora_layers(model, 4, p)
+    teacher.freeze()
+""",
+    "an adapter for inference": """
+from mlx_lm import load
+from mlx_lm.tuner.utils import linear_to_lora_layers
+def load_tuned(path, p):
+    model, tokenizer = load(path)
+    linear_to_lora_layers(model, 4, p)
+    model.load_weights("adapters.safetensors")
+    return model
+""",
+    "the model was frozen elsewhere": """
+import mlx.optimizers as optim
+from mlx_lm.tuner.utils import linear_to_lora_layers
+def prepare(model, p):
+    linear_to_lora_layers(model, 4, p)
+    return optim.Adam(1e-5)
+""",
+    "flat names have lora in them": """
+from mlx.utils import tree_flatten
+def lora_only(grads):
+    flat = dict(tree_flatten(grads))
+    return {name: grad for name, grad in flat.items() if "lora" in name}
+""",
+    "a flag after a conversion": """
+def add_adapter(model, layers):
+    inject_lora(model, layers)
+    model.has_adapter = True
+""",
+    "a flag that says no": """
+def reset(model):
+    model.has_adapter = False
+""",
+    "a guarded mean": """
+import mlx.core as mx
+def loss(losses, mask):
+    count = mask.sum()
+    if count == 0:
+        return mx.array(0.0)
+    return (losses * mask).sum() / count
+""",
+    "a mean over something else": """
+def average(losses, weights):
+    return losses.sum() / weights.sum()
+""",
+    "one shift in variables": """
+import mlx.nn as nn
+def loss(model, batch):
+    inputs = batch[:, :-1]
+    targets = batch[:, 1:]
+    logits = model(inputs)
+    return nn.losses.cross_entropy(logits, targets).mean()
+""",
+    "one shift of the logits": """
+import mlx.nn as nn
+def loss(model, tokens):
+    logits = model(tokens)
+    return nn.losses.cross_entropy(logits[:, :-1], tokens[:, 1:]).mean()
+""",
+    "labels that come from elsewhere": """
+import mlx.nn as nn
+def loss(model, inputs, labels):
+    return nn.losses.cross_entropy(model(inputs), labels).mean()
+""",
+    "one ignored fewer": """
+def rows(prompt, answer):
+    inputs = prompt + answer[:-1]
+    targets = [-100] * (len(prompt) - 1) + answer
+    return inputs, targets
+""",
+    "the loss is read in the loop": """
+def train(model, optimizer, step, batches):
+    for batch in batches:
+        loss, grads = step(model, batch)
+        optimizer.update(model, grads)
+        print(loss.item())
+""",
+    "evaluated in a function of the file": """
+import mlx.core as mx
+def finish(model, optimizer):
+    mx.eval(model.parameters(), optimizer.state)
+def train(model, optimizer, step, batches):
+    for batch in batches:
+        loss, grads = step(model, batch)
+        optimizer.update(model, grads)
+        finish(model, optimizer)
+""",
+    "updates of a dict in a loop": """
+def merge(rows):
+    options = {}
+    for row in rows:
+        options.update(row)
+""",
+    "alpha over the rank": """
+from mlx_lm.tuner.lora import LoRALinear
+layer = LoRALinear.from_base(linear, r=rank, scale=alpha / rank)
+""",
+    "strict and compared": """
+def resume(model, weights, wanted):
+    if weights.keys() != wanted.keys():
+        raise ValueError
+    model.load_weights(list(weights.items()), strict=False)
+""",
+    "a channel axis at the end": """
+import mlx.nn as nn
+class E(nn.Module):
+    def __init__(self):
+        self.conv = nn.Conv1d(1, 4, 3)
+    def __call__(self, x):
+        return self.conv(x[..., None])
+""",
+    "vars of a plain object": """
+def show(options):
+    return {name: value for name, value in vars(options).items()}
+""",
+}
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_near_misses(name: str) -> None:
+    assert codes(NEAR[name]) == []
+
+
+#: More ways to make the same mistakes.
+ALSO: dict[str, tuple[str, str]] = {
+    "a lambda": (
+        "gradient-of-module",
+        "import mlx.core as mx\ng = mx.grad(lambda model, x: model(x).sum())(model, x)\n",
+    ),
+    "a method": (
+        "gradient-of-module",
+        "import mlx.core as mx\nclass T:\n    def loss(self, model, x):\n"
+        "        return model(x).sum()\n    def run(self):\n"
+        "        self.g = mx.value_and_grad(self.loss)\n",
+    ),
+    "unpacked as in JAX": (
+        "flattened-unpacked",
+        "from mlx.utils import tree_flatten\nleaves, structure = tree_flatten(p)\n",
+    ),
+    "tested for being an array": (
+        "flattened-as-arrays",
+        "import mlx.core as mx\nfrom mlx.utils import tree_flatten\nfor g in tree_flatten(x):\n"
+        "    if isinstance(g, mx.array):\n        total += 1\n",
+    ),
+    "no shift in variables": (
+        "unshifted-targets",
+        "import mlx.nn as nn\ndef loss(model, batch):\n    x = batch[:, :-1]\n"
+        "    y = batch[:, :-1]\n    return nn.losses.cross_entropy(model(x), y).mean()\n",
+    ),
+    "two shifts": (
+        "unshifted-targets",
+        "import mlx.nn as nn\ndef loss(model, t):\n    logits = model(t[:, :-1])\n"
+        "    y = t[:, 1:]\n"
+        "    return nn.losses.cross_entropy(logits[:, :-1], y[:, 1:]).mean()\n",
+    ),
+    "a named count": (
+        "unguarded-mean",
+        "def loss(losses, mask):\n    n = mask.sum()\n    return (losses * mask).sum() / n\n",
+    ),
+    "by function": (
+        "unguarded-mean",
+        "import mlx.core as mx\ndef loss(losses, mask):\n"
+        "    return mx.sum(losses * mask) / mx.sum(mask)\n",
+    ),
+    "parameters by outermost name": (
+        "outermost-name-filter",
+        "def count(model):\n    return sum(p.size for n, p in model.parameters().items() "
+        "if 'lora' in n)\n",
+    ),
+    "as an argument": (
+        "alpha-as-scale",
+        "from mlx_lm.tuner.lora import LoRALinear\n"
+        "layer = LoRALinear.from_base(linear, r=8, scale=lora_alpha)\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALSO)
+def test_the_same_mistake_in_other_words(name: str) -> None:
+    code, text = ALSO[name]
+    assert codes(text) == [code]
+
+
+def test_mlx_lms_tuner_has_two_true_hits() -> None:
+    """Both are what they say: 0/0 without a target, and names skipped in silence."""
+    tuner = Path(mlx_lm.__file__).parent / "tuner"
+    found = {(hit.path.name, hit.code) for hit in lint([tuner])}
+    assert found == {("trainer.py", "unguarded-mean"), ("utils.py", "non-strict-load")}
+
+
+def test_this_project_is_clean() -> None:
+    # The fixtures with faults have them on purpose.
+    folders = [ROOT / "mlxdoctor", ROOT / "checks", ROOT / "fixtures" / "trainers" / "sound"]
+    assert [(hit.path.name, hit.line, hit.code) for hit in lint(folders)] == []
