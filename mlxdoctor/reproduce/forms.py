@@ -1,12 +1,9 @@
-"""Faults that experiments put in besides those of the ward, and repairs of the data."""
+"""Faults that experiments put into the trainer besides those of the ward."""
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -14,13 +11,9 @@ import numpy as np
 
 from mlxdoctor.trainer.faults import FAULTS as WARD_FAULTS
 from mlxdoctor.trainer.faults import Fault
-from mlxdoctor.trainer.faults.of_settings import with_settings
 from mlxdoctor.trainer.parts import Parts
 from mlxdoctor.trainer.rows import Row, Rows
 from mlxdoctor.trainer.settings import Settings
-
-#: Tokens of an answer that the base model is asked for, where the data has none.
-ANSWER_TOKENS = 48
 
 
 def padding_before_end(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
@@ -46,34 +39,6 @@ def padding_before_end(settings: Settings, parts: Parts, severity: Any) -> tuple
     return settings, replace(parts, encode=padded)
 
 
-def answers_filled(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Give rows with an empty answer the base model's own: a repair, in a copy of the data."""
-    from mlx_lm import generate
-
-    model, tokenizer = parts.load(settings)
-    folder = Path(settings.adapter_path) / "data"
-    shutil.copytree(settings.data, folder, dirs_exist_ok=True)
-    for path in folder.glob("*.jsonl"):
-        rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-        for row in rows[: int(severity)]:
-            messages = row.get("messages")
-            if not messages or str(messages[-1].get("content") or "").strip():
-                continue
-            prompt = tokenizer.apply_chat_template(
-                messages[:-1], add_generation_prompt=True, return_dict=False
-            )
-            answer = generate(model, tokenizer, prompt, max_tokens=ANSWER_TOKENS)
-            messages[-1] = {**messages[-1], "content": answer.strip()}
-        kept = [row for row in rows if _has_answer(row)]
-        path.write_text("".join(json.dumps(row) + "\n" for row in kept))
-    return with_settings(settings, parts, data=str(folder))
-
-
-def _has_answer(row: Mapping[str, Any]) -> bool:
-    messages = row.get("messages") or [{}]
-    return bool(str(messages[-1].get("content") or "").strip())
-
-
 _OWN = (
     Fault(
         "padding-before-end",
@@ -86,16 +51,3 @@ _OWN = (
 
 #: Faults that can be injected, by id.
 FAULTS: Mapping[str, Fault] = MappingProxyType({**WARD_FAULTS, **{one.id: one for one in _OWN}})
-
-#: Cause -> the repair of the data that would cure it. The number is of rows repaired.
-REPAIRS: Mapping[str, Fault] = MappingProxyType(
-    {
-        "end-token-flood": Fault(
-            "empty answers filled with the base model's own",
-            "end-token-flood",
-            "Rows with an empty answer get the base model's own answer.",
-            (64,),
-            answers_filled,
-        )
-    }
-)

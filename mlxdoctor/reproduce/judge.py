@@ -109,28 +109,42 @@ def judge_change(
     placebo: Trials,
     changed: Trials,
     better: float | None,
+    *,
+    what: str = "the change",
+    irrelevant: str = "another order of the rows",
 ) -> Judgement:
-    """The verdict on a cause that a change of the configuration should cure."""
+    """The verdict on a cause that one change should cure.
+
+    Args:
+        plain: reruns as recorded.
+        placebo: reruns with an irrelevant change; empty: not made yet.
+        changed: reruns with the change.
+        better: as in `Question.is_cured`.
+        what: the change, in words.
+        irrelevant: what the placebo was, in words.
+    """
     pairs = {seed: one for seed, one in changed.items() if seed in plain}
     cured = [seed for seed, one in pairs.items() if question.is_cured(plain[seed], one, better)]
     enough, asked = needed(question.seeds), len(pairs)
     if len(cured) < enough:
         if cured:
             return Judgement(
-                "undecided", f"the change cures {len(cured)} of {asked} seeds, {enough} are needed"
+                "undecided",
+                f"{what} cures it with {len(cured)} of {asked} seeds, {enough} are needed",
             )
-        return Judgement("refuted", f"the change cures {len(cured)} of {asked} seeds")
+        return Judgement("refuted", f"{what} cures it with {len(cured)} of {asked} seeds")
     by_chance = [seed for seed, one in placebo.items() if not question.shows(one)]
     if by_chance:
         return Judgement(
             "undecided",
-            f"the change cures {len(cured)} of {asked} seeds, but so does an irrelevant one "
-            f"(another order of the rows) in {len(by_chance)} of {len(placebo)}",
+            f"{what} cures it with {len(cured)} of {asked} seeds, but so does an irrelevant change "
+            f"({irrelevant}) with {len(by_chance)} of {len(placebo)}",
         )
     return Judgement(
         "confirmed",
-        f"the change cures {len(cured)} of {asked} seeds; rerun as recorded, and with the rows in "
-        f"another order, it fails as before ({_count(plain)} and {_count(placebo)})",
+        f"{what} cures it with {len(cured)} of {asked} seeds; as recorded it fails again with "
+        f"{_failing(question, plain)}, and with an irrelevant change ({irrelevant}) with "
+        f"{_failing(question, placebo)}",
         1.0,
     )
 
@@ -141,8 +155,8 @@ def judge_injection(question: Question, plain: Trials, injected: Trials) -> Judg
     if present:
         return Judgement(
             "undecided",
-            f"the reference trainer, which has not this fault, is not sound in {len(present)} of "
-            f"{len(plain)} seeds",
+            f"the reference trainer, which does not have this fault, is not sound with "
+            f"{len(present)} of {len(plain)} seeds",
         )
     same = [seed for seed, one in injected.items() if question.is_recreated(one)]
     enough, asked = needed(question.seeds), len(injected)
@@ -155,9 +169,9 @@ def judge_injection(question: Question, plain: Trials, injected: Trials) -> Judg
     if len(same) >= enough:
         return Judgement(
             "confirmed",
-            f"re-created: the reference trainer, which has not this fault, is sound in "
-            f"{_count(plain)}; with the fault put in it fails in the same way in {len(same)} of "
-            f"{asked}, with {share:.0%} of the recorded kinds of error",
+            f"re-created: the reference trainer, which does not have this fault, is sound with "
+            f"{len(plain)} of {len(plain)} seeds; with the fault put in it fails in the same way "
+            f"with {len(same)} of {asked}, showing {share:.0%} of the recorded kinds of error",
             codes,
         )
     if same:
@@ -174,7 +188,7 @@ def _of_another_failure(question: Question, injected: Trials) -> Judgement:
         return Judgement(
             "refuted",
             "with the fault put into the reference trainer there are errors that the recorded run "
-            f"has not: {', '.join(extra)}",
+            f"does not have: {', '.join(extra)}",
         )
     missing = sorted(question.recorded.errors - found.all) or sorted(question.wanted)
     # Other forms of the same fault may well do it.
@@ -185,5 +199,5 @@ def _of_another_failure(question: Question, injected: Trials) -> Judgement:
     )
 
 
-def _count(trials: Trials) -> str:
-    return f"{len(trials)} of {len(trials)}"
+def _failing(question: Question, trials: Trials) -> str:
+    return f"{sum(map(question.shows, trials.values()))} of {len(trials)}"

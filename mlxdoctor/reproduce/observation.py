@@ -43,6 +43,11 @@ class Observation:
     seconds: float
     steps: int
 
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """The codes that are errors."""
+        return tuple(code for code, severity in self.findings if severity == "error")
+
     def to_dict(self) -> dict[str, Any]:
         """The observation as plain dictionaries and lists."""
         return asdict(self)

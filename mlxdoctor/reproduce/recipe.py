@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.remedy import Fix
 from mlxdoctor.run import Run
 from mlxdoctor.trainer import Settings
+from mlxdoctor.trainer.settings import EXTRAS_KEY
 
 #: Keys that say where a run reported to, or what it ran besides training.
 _LEFT_OUT = frozenset(
@@ -52,7 +53,7 @@ class Recipe:
     def settings(
         self, folder: Path, iterations: int, seed: int, values: Mapping[str, Any] | None = None
     ) -> Settings:
-        """Settings of a rerun in parity mode, which writes into `folder`.
+        """Settings of a rerun, which writes into `folder`: as mlx-lm, or as our own trainer.
 
         Args:
             values: to train with instead of those recorded.
@@ -61,7 +62,10 @@ class Recipe:
             InputError: the reference trainer does not take a value.
         """
         stated = dict(self.values if values is None else values)
-        settings = Settings.from_values(
+        # Where the configuration has a table of our own, our trainer made the run.
+        own = self.config.values.get(EXTRAS_KEY)
+        extras = {**own, "resume_state": None} if isinstance(own, Mapping) else {"mode": "parity"}
+        return Settings.from_values(
             {
                 **stated,
                 "adapter_path": str(folder),
@@ -69,11 +73,10 @@ class Recipe:
                 "seed": seed,
                 "save_every": max(1, iterations // 2),
                 "train": True,
-                "mlxdoctor": {"mode": "parity", "save_state": False},
+                EXTRAS_KEY: {**extras, "save_state": False},
             },
             self.config.path,
         )
-        return replace(settings, model=str(self.base), data=str(self.data))
 
 
 def recipe_of(run: Run) -> Recipe:
@@ -94,8 +97,7 @@ def recipe_of(run: Run) -> Recipe:
         raise NotReproducible(_why(run, BaseModel))
     if run.files.data is None or run.get(Dataset) is None:
         raise NotReproducible(_why(run, Dataset))
-    values = {key: value for key, value in config.values.items() if key in _KNOWN}
-    values.pop("hf_dataset", None)
+    values = trainable_values(config)
     if config.resume_adapter_file is not None:
         found = resolve_file(config.resume_adapter_file, run.files.roots)
         if found is None:
@@ -103,12 +105,13 @@ def recipe_of(run: Run) -> Recipe:
                 f"{config.resume_adapter_file}, which it was resumed from, is not here"
             )
         values["resume_adapter_file"] = str(found)
-    data = run.files.data
+    base = run.files.base.resolve()
+    data = (run.files.data if run.files.data.is_dir() else run.files.data.parent).resolve()
     recipe = Recipe(
         config=config,
-        values=values,
-        base=run.files.base.resolve(),
-        data=(data if data.is_dir() else data.parent).resolve(),
+        values={**values, "model": str(base), "data": str(data)},
+        base=base,
+        data=data,
         iterations=config.iters or Settings.iters,
         seed=config.seed or 0,
         ignored=tuple(sorted(config.values.keys() - _KNOWN - _LEFT_OUT)),
@@ -118,6 +121,13 @@ def recipe_of(run: Run) -> Recipe:
     except InputError as error:
         raise NotReproducible(f"the reference trainer does not take it: {error}") from None
     return recipe
+
+
+def trainable_values(config: TrainingConfig) -> dict[str, Any]:
+    """The keys of a configuration that the reference trainer knows and a rerun heeds."""
+    values = {key: value for key, value in config.values.items() if key in _KNOWN}
+    values.pop("hf_dataset", None)
+    return values
 
 
 def changed_values(recipe: Recipe, fix: Fix) -> dict[str, Any]:

@@ -11,10 +11,9 @@ from typing import Any
 
 from mlxdoctor.errors import InputError
 from mlxdoctor.report import json_format
-from mlxdoctor.reproduce.observation import Observation
 
 #: Of the meaning of a stored result: those of another version are made again.
-VERSION = 1
+VERSION = 2
 RESULT_FILE = "result.json"
 #: Characters of the key in a folder's name.
 KEY_LENGTH = 12
@@ -26,21 +25,22 @@ def key_of(facts: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
 
-def read(folder: Path) -> Observation | None:
-    """The result in an experiment's folder; None where it was not finished."""
+def read(folder: Path) -> dict[str, Any] | None:
+    """The result in an experiment's folder; None where it was not finished, or is none."""
     try:
-        return Observation.from_dict(json.loads((folder / RESULT_FILE).read_text()))
-    except (OSError, ValueError, KeyError, TypeError):
+        result = json.loads((folder / RESULT_FILE).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
         return None
+    return result if isinstance(result, dict) else None
 
 
-def write(folder: Path, observation: Observation) -> None:
+def write(folder: Path, result: Mapping[str, Any]) -> None:
     """Write a result, at once or not at all.
 
     Raises:
         InputError: the folder can't be written.
     """
-    write_json(folder / RESULT_FILE, observation.to_dict())
+    write_json(folder / RESULT_FILE, result)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -52,7 +52,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json_format.render(content))
+        temporary.write_text(json_format.render(content), "utf-8")
         temporary.replace(path)
     except OSError as error:
         raise InputError(path, f"cannot be written ({error.strerror})") from None

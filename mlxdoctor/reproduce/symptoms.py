@@ -16,10 +16,11 @@ from mlxdoctor.finding import Finding, Outcome, Severity, Status
 
 #: Checks of what a run did, whose findings a rerun can have or lack.
 OUTCOME_CHECKS = (
-    *("adapter-presence", "adapter-structure", "checkpoint-history", "end-token"),
-    *("frozen-weights", "generation-effect", "gradient-norm", "learned-targets"),
+    *("adapter-presence", "adapter-structure", "answer-order", "checkpoint-history"),
+    *("end-token", "frozen-weights", "generation-effect", "gradient-norm", "learned-targets"),
     *("loss-finite", "loss-level", "loss-stability", "loss-trend", "metric-consistency"),
-    *("resume", "token-collapse", "trainable-ratio", "trained-tokens", "weight-drift"),
+    *("rate-effect", "resume", "token-collapse", "trainable-ratio", "trained-tokens"),
+    "weight-drift",
 )
 #: Groups of what is only read off the configuration.
 _CONFIGURED = frozenset({"alpha-as-scale", "step-size"})

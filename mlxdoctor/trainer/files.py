@@ -139,7 +139,7 @@ def restore_state(
     parameters = model.trainable_parameters()
     model.update(_filled(parameters, "parameters", arrays))
     optimizer.state.update(_filled(optimizer.state, "optimizer", arrays))
-    _restore_random(arrays["random"][group.rank()])
+    restore_random(arrays["random"][group.rank()])
     accumulated = None
     if aside:
         accumulated = Accumulated(_filled(parameters, "accumulated", arrays), arrays["weight"])
@@ -171,7 +171,8 @@ def _filled(tree: Any, prefix: str, arrays: Mapping[str, mx.array]) -> Any:
     return tree_map_with_path(lambda name, _: arrays[f"{prefix}.{name}"], tree)
 
 
-def _restore_random(key: mx.array) -> None:
+def restore_random(key: mx.array) -> None:
+    """Put MLX's global random generator back to a key it had, uint32 (2,)."""
     # MLX's state can't be assigned; its seed of 64 bits becomes the key's two halves.
     halves: Any = key.tolist()
     mx.random.seed((halves[0] << 32) | halves[1])

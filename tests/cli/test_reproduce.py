@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,27 +27,127 @@ def test_a_healthy_run_has_nothing_to_reproduce(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.model
-def test_the_collapse_is_confirmed_and_continued(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["reproduce", str(RUNS / "collapse-frequent-token"), "-o", str(tmp_path)]
-    assert main([*command, "--seeds", "2", "--iters", "30"]) == 1
-    assert "confirmed: learning-rate-too-high" in capsys.readouterr().out
-    folder = tmp_path / "collapse-frequent-token"
-    results = sorted((folder / "reproduction").glob("*/result.json"))
-    times = [one.stat().st_mtime_ns for one in results]
-    assert len(results) == 6
-    assert main([*command, "--seeds", "2", "--iters", "30"]) == 1
-    assert [one.stat().st_mtime_ns for one in results] == times
-    summary = json.loads((folder / "reproduction" / "reproduction.json").read_text())
-    verdicts = {
-        one["cause"]: one["verdict"]
-        for one in summary["experiments"]
-        if one["experiment"] == "verdict"
+#: A reproduction of a few seconds: six reruns.
+SHORT = ("--seeds", "2", "--iters", "30")
+
+
+def files_in(folder: Path) -> dict[str, tuple[str, int]]:
+    """What lies in a folder: content and time of every file, and the folders."""
+    return {
+        str(one.relative_to(folder)): (
+            hashlib.sha256(one.read_bytes() if one.is_file() else b"").hexdigest(),
+            one.stat().st_mtime_ns,
+        )
+        for one in (folder, *sorted(folder.rglob("*")))
     }
-    assert verdicts == {"learning-rate-too-high": "confirmed", "scale-too-large": "refuted"}
-    assert "**confirmed**" in (folder / "report.md").read_text()
+
+
+def results_in(folder: Path) -> dict[str, int]:
+    """The finished experiments of a run below an output folder, and when they were."""
+    found = folder.glob("*/reproduction/*/result.json")
+    return {one.parent.name: one.stat().st_mtime_ns for one in found}
+
+
+def summary_in(folder: Path) -> dict[str, Any]:
+    """What came of the experiments."""
+    (path,) = folder.glob("*/reproduction/reproduction.json")
+    known: dict[str, Any] = json.loads(path.read_text())
+    return known
+
+
+def verdicts_in(folder: Path) -> dict[str, str]:
+    """Cause -> the verdict on it."""
+    experiments = summary_in(folder)["experiments"]
+    return {one["cause"]: one["verdict"] for one in experiments if one["experiment"] == "verdict"}
+
+
+@pytest.mark.model
+def test_the_collapse_is_confirmed_and_the_run_is_left_alone(
+    tmp_path: Path, copied: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = copied("collapse-frequent-token"), tmp_path / "reports"
+    before = files_in(run)
+    elsewhere = ["--base", str(RUNS.parent / "base"), "--data", str(RUNS.parent / "data/geography")]
+    assert main(["reproduce", str(run), "-o", str(out), *SHORT, *elsewhere]) == 1
+    assert files_in(run) == before
+    printed = capsys.readouterr().out
+    assert "the cause is confirmed by experiment" in printed
+    assert "confirmed  The learning rate is too high (learning-rate-too-high)" in printed
+    assert "cured by   learning_rate: 0.005 -> 0.0005" in printed
+    assert verdicts_in(out) == {"learning-rate-too-high": "confirmed", "scale-too-large": "refuted"}
+    (agreement,) = (
+        one for one in summary_in(out)["experiments"] if one["experiment"] == "agreement"
+    )
+    assert agreement["agrees"]
+    assert agreement["reports"] == 3
+    report = (out / "collapse-frequent-token" / "report.md").read_text()
+    assert "**confirmed**" in report
+    assert "![The loss of every rerun](figures/experiments.png)" in report
+    assert "the training gives the recorded losses to within" in report
+
+
+@pytest.mark.model
+def test_a_stopped_reproduction_goes_on_and_redoes_nothing(tmp_path: Path) -> None:
+    command = ["reproduce", str(RUNS / "collapse-frequent-token"), "-o", str(tmp_path), *SHORT]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mlxdoctor", *command], stderr=subprocess.PIPE, text=True
+    )
+    patience = time.monotonic() + 240
+    while not results_in(tmp_path) and process.poll() is None and time.monotonic() < patience:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    finished = results_in(tmp_path)
+    assert 1 <= len(finished) < 6
+    assert f"Stopped. {len(finished)} finished" in said
+    assert "the same command goes on from there" in said
+    # Without any time, what is finished is used and nothing else is made.
+    assert main([*command, "--budget", "0"]) == 3
+    assert results_in(tmp_path) == finished
+    assert set(verdicts_in(tmp_path).values()) == {"undecided"}
+    assert main(command) == 1
+    again = results_in(tmp_path)
+    assert len(again) == 6
+    assert finished.items() <= again.items()
+    assert main(command) == 1
+    assert results_in(tmp_path) == again
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", ["collapse-frequent-token", "adapter-not-loaded"])
+def test_without_time_everything_is_undecided_and_says_what_was_not_tried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    command = ["reproduce", str(RUNS / name), "-o", str(tmp_path), "--budget", "0"]
+    assert main(command) == 3
+    assert set(verdicts_in(tmp_path).values()) == {"undecided"}
+    assert not results_in(tmp_path)
+    printed = " ".join(capsys.readouterr().out.split())
+    first = {
+        "collapse-frequent-token": "rerun as recorded, seed 42",
+        "adapter-not-loaded": "the tensors renamed to fit the base",
+    }
+    assert f"the time was over before this could be done: {first[name]}; the same" in printed
+    assert "no cause could be confirmed" in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--against", "anything"], "--minimize"),
+        (["--minimize", "--against", "no/such/run"], "no such file"),
+        (["--seeds", "1"], "--seeds"),
+        (["--budget", "-1"], "--budget"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    run = str(RUNS / "collapse-frequent-token")
+    assert main(["reproduce", run, "-o", str(tmp_path), *options]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_an_unknown_cause_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from mlxdoctor.causes import load_causes
 from mlxdoctor.diagnosis import Diagnosed
-from mlxdoctor.reproduce.investigate import length_of
+from mlxdoctor.reproduce.case import length_of
 from mlxdoctor.reproduce.judge import Judgement, Question, judge_change, judge_injection
 from mlxdoctor.reproduce.limits import Limits, needed
 from mlxdoctor.reproduce.observation import Observation

@@ -1,0 +1,116 @@
+"""Which rows a repair leaves out, and what it writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.dataset import Dataset
+
+pytestmark = pytest.mark.model
+
+
+def row(prompt: str, answer: str) -> dict[str, Any]:
+    """One row of messages."""
+    return {
+        "messages": [
+            {"role": "user", "content": prompt},
+            {"role": "assistant", "content": answer},
+        ]
+    }
+
+
+ROWS = [
+    row("a", "1"),
+    row("a", "1"),
+    row("b", "2"),
+    row("b", "3"),
+    row("c", " "),
+    row("d", "cafÃ©"),
+    row("e", "lost \ufffd"),
+    row("f", "café"),
+    {"text": "another format"},
+]
+
+
+def written(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    """A data folder."""
+    folder.mkdir()
+    text = "".join(json.dumps(one) + "\n" for one in rows)
+    for name in ("train.jsonl", "valid.jsonl"):
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("what", "places"),
+    [
+        ("duplicates", {1}),
+        ("contradictory", {2, 3}),
+        ("empty", {4}),
+        ("damaged", {5, 6}),
+        ("other format", {8}),
+    ],
+)
+def test_exactly_the_rows_in_question_are_named(
+    tmp_path: Path, what: str, places: set[int]
+) -> None:
+    from mlxdoctor.reproduce.data_repairs import named_rows
+
+    dataset = Dataset.read(written(tmp_path / "data", ROWS))
+    assert named_rows(dataset.splits["train"], dataset.features, (what,)) == places
+    assert named_rows(dataset.splits["train"], dataset.features, ()) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "damaged"),
+    [("plain", False), ("café – “so”", False), ("Ã¼ber", True), ("â€œsoâ€\u009d", False)],
+)
+def test_text_in_a_wrong_encoding(text: str, damaged: bool) -> None:
+    from mlxdoctor.reproduce.data_repairs import is_damaged
+
+    assert is_damaged(text) is damaged
+
+
+def test_rows_are_left_out_of_a_copy_and_as_many_at_random(tmp_path: Path) -> None:
+    from mlxdoctor.reproduce.data_repairs import REPAIRS
+    from tests.reproduce.real import settings
+
+    data = written(tmp_path / "data", ROWS)
+    before = (data / "train.jsonl").read_bytes()
+    repair = REPAIRS["bad-data"]
+    assert repair.placebo is not None
+    kept = {}
+    for fault in (repair.repair, repair.placebo):
+        out = tmp_path / fault.id
+        plain = settings(out, data=str(data), batch_size=2)
+        changed, _ = fault.inject(plain, ("duplicates", "damaged"))
+        lines = Path(changed.data, "train.jsonl").read_text().splitlines()
+        kept[fault.id] = [json.loads(line) for line in lines]
+        assert Path(changed.data, "valid.jsonl").read_bytes() == before
+    named, chance = kept.values()
+    assert named == [one for at, one in enumerate(ROWS) if at not in (1, 5, 6)]
+    assert len(chance) == len(named)
+    assert chance != named
+    assert (data / "train.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(("batch", "refused"), [(6, False), (7, True)])
+def test_fewer_than_a_batch_left_is_refused(tmp_path: Path, batch: int, refused: bool) -> None:
+    from mlxdoctor.reproduce.data_repairs import rows_left_out
+    from mlxdoctor.trainer.parts import parts_of
+    from tests.reproduce.real import settings
+
+    data = written(tmp_path / "data", ROWS)
+    plain = settings(tmp_path / "out", data=str(data), batch_size=batch)
+    what = ("duplicates", "damaged")
+    if not refused:
+        changed, _ = rows_left_out(plain, parts_of(plain), what)
+        assert len(Path(changed.data, "train.jsonl").read_text().splitlines()) == 6
+        return
+    with pytest.raises(InputError, match="6 rows left"):
+        rows_left_out(plain, parts_of(plain), what)

@@ -1,0 +1,249 @@
+"""Experiments without training, each on real runs with the fault and without it."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.reproduce.direct import DIRECT, measured
+from mlxdoctor.reproduce.direct.fusing import judged as judged_fusion
+from mlxdoctor.reproduce.direct.other_base import BASE as BASE_SUSPECT
+from mlxdoctor.reproduce.direct.other_base import OWN, TOKENIZER, Suspect
+from mlxdoctor.reproduce.direct.other_base import judged as judged_bases
+from mlxdoctor.reproduce.judge import Judgement
+from mlxdoctor.reproduce.laboratory import Laboratory
+from mlxdoctor.reproduce.recipe import recipe_of
+from mlxdoctor.run import Run
+from tests.conftest import RUNS
+from tests.reproduce.real import BASE, DATA, settings, trained, with_validation_rows
+
+Copied = Callable[[str], Path]
+
+
+def tried(cause: str, folder: Path, work: Path, base: Path | None = None) -> Judgement:
+    """What the experiment for a cause says of a run."""
+    run = Run.discover([folder], base=base, data=None, allow_model=False)
+    return measured(Laboratory(recipe_of(run), work), run, cause).judgement
+
+
+def at_home(folder: Path) -> Path:
+    """A copied run that finds base and data where they are."""
+    path = folder / "adapter_config.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({**values, "model": str(BASE), "data": str(DATA)}))
+    return folder
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("cause", "name", "verdict", "said"),
+    [
+        ("adapter-not-loaded", "adapter-not-loaded", "confirmed", "renamed in a copy"),
+        ("adapter-not-loaded", "collapse-frequent-token", "refuted", "already has the name"),
+        ("adapter-not-loaded", "wrong-base-model", "undecided", "no renaming"),
+        ("wrong-base-model", "wrong-base-model", "confirmed", "has other shapes"),
+        ("wrong-base-model", "collapse-frequent-token", "refuted", "the same shapes"),
+        ("wrong-base-model", "adapter-not-loaded", "undecided", "no module of the adapter"),
+        ("resume-mismatch", "resume-nothing-loaded", "confirmed", "nothing of it was loaded"),
+        ("resume-mismatch", "collapse-frequent-token", "refuted", "was not resumed"),
+        ("evaluated-without-adapter", "evaluated-without-adapter", "confirmed", "the base has"),
+        ("evaluated-without-adapter", "collapse-frequent-token", "undecided", "no reported loss"),
+        ("no-validation-data", "collapse-frequent-token", "refuted", "the loss is"),
+        ("fused-model-differs", "collapse-frequent-token", "undecided", "no fused model"),
+        ("base-model-broken", "collapse-frequent-token", "refuted", "a uniform guess would have"),
+        ("tokenizer-mismatch", "collapse-frequent-token", "refuted", "it reads them"),
+    ],
+)
+def test_fixture_runs(tmp_path: Path, cause: str, name: str, verdict: str, said: str) -> None:
+    found = tried(cause, RUNS / name, tmp_path / "work")
+    assert found.verdict == verdict
+    assert said in found.reason
+    assert not list((tmp_path / "work").rglob("*.safetensors"))
+
+
+@pytest.mark.model
+def test_a_figure_that_is_the_tuned_models_refutes(tmp_path: Path, copied: Copied) -> None:
+    run = at_home(copied("evaluated-without-adapter"))
+    reason = tried("evaluated-without-adapter", run, tmp_path / "first").reason
+    tuned = float(reason.partition("with the adapter ")[2])
+    (run / "evaluation.json").write_text(json.dumps({"loss": tuned, "split": "valid"}))
+    assert tried("evaluated-without-adapter", run, tmp_path / "second").verdict == "refuted"
+    (run / "evaluation.json").write_text(json.dumps({"loss": 3 * tuned, "split": "valid"}))
+    found = tried("evaluated-without-adapter", run, tmp_path / "second")
+    assert found.verdict == "undecided"
+    assert "neither" in found.reason
+
+
+@pytest.mark.model
+def test_of_a_file_resumed_from_what_is_lost_is_told_from_what_is_loaded(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    before = tmp_path / "before.safetensors"
+    tensors = load_file(RUNS / "healthy-ordinary" / "adapters.safetensors")
+    save_file(tensors, before)
+    run = trained(tmp_path / "run", iters=2, num_layers=4, resume_adapter_file=str(before))
+    found = tried("resume-mismatch", run, tmp_path / "whole")
+    assert found.verdict == "undecided"
+    assert f"all {len(tensors)} tensors" in found.reason
+
+    def renamed(count: int, prefix: str) -> Judgement:
+        lost = sorted(tensors)[:count]
+        changed = {f"{prefix}.{k}" if k in lost else k: v for k, v in tensors.items()}
+        save_file(changed, before)
+        return tried("resume-mismatch", run, tmp_path / f"{prefix}-{count}")
+
+    partly = renamed(5, "language_model")
+    assert partly.verdict == "confirmed"
+    assert f"5 of {len(tensors)} tensors" in partly.reason
+    assert "nothing of it was loaded" in renamed(len(tensors), "language_model").reason
+    save_file({"elsewhere" if k == min(tensors) else k: v for k, v in tensors.items()}, before)
+    foreign = tried("resume-mismatch", run, tmp_path / "foreign")
+    assert foreign.verdict == "undecided"
+    assert "no renaming" in foreign.reason
+
+
+@pytest.mark.model
+def test_validation_on_no_batch_is_confirmed_and_on_one_refuted(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", iters=2, val_batches=0)
+    found = tried("no-validation-data", run, tmp_path / "work")
+    assert found.verdict == "confirmed"
+    assert "the loss is NaN; on " in found.reason
+    few = with_validation_rows(tmp_path / "few", 3)
+    path = run / "adapter_config.json"
+    values = {**json.loads(path.read_text()), "val_batches": -1, "data": str(few)}
+    path.write_text(json.dumps(values))
+    found = tried("no-validation-data", run, tmp_path / "work")
+    assert found.verdict == "confirmed"
+    assert "on 4 rows, 1 of them training rows," in found.reason
+    path.write_text(json.dumps({**values, "batch_size": 3}))
+    assert tried("no-validation-data", run, tmp_path / "work").verdict == "refuted"
+    assert len((few / "valid.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.model
+def test_a_model_fused_at_two_bits_is_told_from_a_faithful_one(tmp_path: Path) -> None:
+    from mlx_lm import load
+    from mlx_lm.utils import save
+
+    from mlxdoctor.reproduce.direct.fusing import _fused
+    from mlxdoctor.trainer.faults.of_files import fuse_and_quantize
+
+    run = trained(tmp_path / "run", iters=30)
+    assert tried("fused-model-differs", run, tmp_path / "work").verdict == "undecided"
+    fuse_and_quantize(run, settings(run), 2)
+    found = tried("fused-model-differs", run, tmp_path / "work")
+    assert found.verdict == "confirmed"
+    assert "fused again at full precision" in found.reason
+    shutil.rmtree(run / "fused")
+    model, tokenizer, config = load(str(BASE), adapter_path=str(run), return_config=True)
+    save(str(run / "fused"), str(BASE), _fused(model), tokenizer, config)
+    assert tried("fused-model-differs", run, tmp_path / "work").verdict == "refuted"
+    for path in run.glob("*adapters.safetensors"):
+        path.unlink()
+    found = tried("fused-model-differs", run, tmp_path / "work")
+    assert found.verdict == "undecided"
+    assert "no adapter beside" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("tuned", "again", "saved", "verdict"),
+    [
+        (1.0, 1.0, 1.01, "refuted"),
+        (1.0, 1.0, 1.09, "undecided"),
+        (1.0, 1.0, 1.11, "confirmed"),
+        (1.0, 1.0, math.nan, "confirmed"),
+        (1.0, 1.03, 1.5, "undecided"),
+    ],
+)
+def test_how_far_a_fused_model_may_be_off(
+    tuned: float, again: float, saved: float, verdict: str
+) -> None:
+    assert judged_fusion(tuned, again, saved).verdict == verdict
+
+
+def noisy_base(folder: Path) -> Path:
+    """The fixture base with noise on every matrix."""
+    from mlxdoctor.trainer.faults import FAULTS
+
+    fault = FAULTS["base-broken"]
+    broken, _ = fault.inject(settings(folder / "run"), 4.0)
+    return Path(broken.model)
+
+
+def shuffled_base(folder: Path) -> Path:
+    """The fixture base with a tokenizer that gives other ids for the same text."""
+    target = folder / "shuffled"
+    shutil.copytree(BASE, target)
+    path = target / "tokenizer.json"
+    content = json.loads(path.read_text())
+    vocabulary = content["model"]["vocab"]
+    special = {one["content"] for one in content["added_tokens"]}
+    words = [word for word in vocabulary if word not in special]
+    ids = [vocabulary[word] for word in words]
+    random.Random(0).shuffle(ids)
+    vocabulary.update(zip(words, ids, strict=True))
+    path.write_text(json.dumps(content))
+    return target
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("cause", "make", "other"),
+    [
+        ("base-model-broken", noisy_base, "tokenizer-mismatch"),
+        ("tokenizer-mismatch", shuffled_base, "base-model-broken"),
+    ],
+)
+def test_a_broken_base_and_a_foreign_tokenizer_are_told_apart(
+    tmp_path: Path, cause: str, make: Callable[[Path], Path], other: str
+) -> None:
+    run = trained(tmp_path / "run", iters=1, model=str(make(tmp_path)))
+    alone = tried(cause, run, tmp_path / "work")
+    assert alone.verdict == "undecided"
+    assert "name its folder with --base" in alone.reason
+    assert tried(cause, run, tmp_path / "work", base=BASE).verdict == "confirmed"
+    assert tried(other, run, tmp_path / "work", base=BASE).verdict == "refuted"
+
+
+@pytest.mark.model
+def test_a_base_that_is_not_here_cannot_be_compared(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", iters=1)
+    path = run / "adapter_config.json"
+    values = {**json.loads(path.read_text()), "model": str(tmp_path / "gone")}
+    path.write_text(json.dumps(values))
+    found = tried("base-model-broken", run, tmp_path / "work", base=BASE)
+    assert found.verdict == "undecided"
+    assert "is not here" in found.reason
+
+
+@pytest.mark.parametrize("suspect", [BASE_SUSPECT, TOKENIZER])
+def test_what_cures_alone_decides(suspect: Suspect) -> None:
+    bad, good, uniform = 9.0, 2.0, 6.0
+
+    def verdict(own: float, cure: float | None = None, other: float = bad) -> str:
+        losses = {OWN: own}
+        if cure is not None:
+            losses |= {suspect.cure: cure, suspect.other: other}
+        return judged_bases(losses, uniform, suspect).verdict
+
+    assert verdict(good) == "refuted"
+    assert verdict(bad) == "undecided"
+    assert verdict(bad, good) == "confirmed"
+    assert verdict(bad, bad) == "refuted"
+    assert verdict(bad, good, good) == "undecided"
+    assert verdict(math.nan, good) == "confirmed"
+    # Clearly better than a guess, by the limit and not by a hair.
+    assert verdict(0.91 * uniform) == "undecided"
+    assert verdict(0.89 * uniform) == "refuted"
+
+
+def test_every_direct_experiment_is_for_a_known_cause() -> None:
+    from mlxdoctor.causes import load_causes
+
+    assert load_causes().causes.keys() >= DIRECT.keys()

@@ -1,0 +1,303 @@
+"""Which experiments are made and what follows from them: canned reruns of a real run's recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from mlxdoctor.causes import load_causes
+from mlxdoctor.diagnosis import Diagnosed
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.finding import Finding, Outcome, Severity, Status
+from mlxdoctor.reproduce.bench import Bench
+from mlxdoctor.reproduce.case import Case
+from mlxdoctor.reproduce.condition import Condition
+from mlxdoctor.reproduce.direct import Measured
+from mlxdoctor.reproduce.investigate import Investigation, investigate
+from mlxdoctor.reproduce.judge import Judgement
+from mlxdoctor.reproduce.laboratory import BudgetSpent
+from mlxdoctor.reproduce.limits import Limits
+from mlxdoctor.reproduce.observation import Observation
+from mlxdoctor.reproduce.recipe import Recipe, recipe_of
+from mlxdoctor.reproduce.symptoms import OUTCOME_CHECKS, recorded_signs
+from mlxdoctor.run import Run
+from tests.conftest import RUNS
+
+KNOWLEDGE = load_causes()
+RUN = Run.discover([RUNS / "collapse-frequent-token"], allow_model=False)
+RECIPE = recipe_of(RUN)
+
+Answer = Callable[[Condition, int], Observation]
+
+
+@dataclass(frozen=True)
+class Canned:
+    """A laboratory whose reruns are known beforehand.
+
+    Attributes:
+        spent_after: reruns for which there is time; None: all.
+        asked: what was asked for, in order.
+    """
+
+    answer: Answer
+    direct: Judgement = field(default_factory=lambda: Judgement("refuted", "no"))
+    spent_after: int | None = None
+    recipe: Recipe = RECIPE
+    asked: list[Condition] = field(default_factory=list)
+
+    def observe(self, condition: Condition, seed: int) -> Observation:
+        """The known result."""
+        if self.spent_after is not None and len(self.asked) >= self.spent_after:
+            raise BudgetSpent(f"{condition.label}, seed {seed}")
+        self.asked.append(condition)
+        return self.answer(condition, seed)
+
+    def remembered(self, *arguments: Any) -> Measured:
+        """The known result of every direct experiment."""
+        del arguments
+        return Measured("directly", self.direct, 0)
+
+
+def seen(*codes: str, loss: float = 0.5) -> Observation:
+    """A rerun with these errors."""
+    found = tuple((code, "error") for code in codes)
+    return Observation(found, OUTCOME_CHECKS, 5.0, loss, (1,), (1.0,), (), 1.0, 1)
+
+
+GOOD, BAD = seen(), seen("loss-trend.diverged", loss=4.9)
+
+
+def case_with(*codes: str) -> Case:
+    """A case whose run has these errors."""
+    outcomes = tuple(
+        Outcome(
+            check=code.split(".", 1)[0],
+            status=Status.FOUND,
+            reason="",
+            findings=(Finding(code=code, severity=Severity.ERROR, message=code),),
+        )
+        for code in codes
+    )
+    recorded = recorded_signs(outcomes, KNOWLEDGE)
+    recorded = replace(recorded, looked=frozenset(OUTCOME_CHECKS))
+    return Case(outcomes, KNOWLEDGE, recorded, Limits(), (0, 1, 2), 50)
+
+
+def tried(lab: Canned, case: Case, *causes: str, asked: tuple[str, ...] = ()) -> Investigation:
+    """What comes of trying these causes, all as likely."""
+    ranked = [Diagnosed(KNOWLEDGE.causes[name], 3.0, (), (), (), ()) for name in causes]
+    bench: Any = Bench(lab, case)  # type: ignore[arg-type]
+    return investigate(bench, RUN, ranked, asked)
+
+
+def cured_by(key: str, to: Callable[[Any], bool]) -> Answer:
+    """Reruns that fail unless a key has a value."""
+
+    def answer(condition: Condition, seed: int) -> Observation:
+        del seed
+        value = (condition.values or RECIPE.values).get(key)
+        return GOOD if to(value) else BAD
+
+    return answer
+
+
+DIVERGED = case_with("loss-trend.diverged")
+
+
+def test_the_mildest_change_that_cures_is_kept() -> None:
+    lab = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3))
+    found = tried(lab, DIVERGED, "learning-rate-too-high")
+    judgement = found.judgements["learning-rate-too-high"]
+    assert judgement.verdict == "confirmed"
+    assert "learning_rate 0.005 → 0.0005 cures it with 2 of 2 seeds" in judgement.reason
+    assert found.fixes["learning-rate-too-high"].after == {"learning_rate": 0.0005}
+    kinds = [one.kind for one in lab.asked]
+    assert kinds.count("another order") == 2
+
+
+def test_a_rate_of_zero_is_put_into_the_usual_range() -> None:
+    zero = replace(RECIPE.config, values={**RECIPE.config.values, "learning_rate": 0.0})
+    values = {**RECIPE.values, "learning_rate": 0.0}
+    fails = seen("generation-effect.identical-to-base", loss=4.9)
+    lab = Canned(
+        lambda one, _: GOOD if (one.values or values)["learning_rate"] > 0 else fails,
+        recipe=replace(RECIPE, config=zero, values=values),
+    )
+    case = replace(
+        case_with("generation-effect.identical-to-base"), usual={"learning_rate": (1e-4, 1e-2)}
+    )
+    found = tried(lab, case, "learning-rate-too-low")
+    assert found.judgements["learning-rate-too-low"].verdict == "confirmed"
+    assert found.fixes["learning-rate-too-low"].after == {"learning_rate": 1e-4}
+
+
+def test_a_change_that_cures_nothing_is_refuted_and_has_no_placebo() -> None:
+    lab = Canned(lambda condition, seed: BAD)
+    found = tried(lab, DIVERGED, "learning-rate-too-high")
+    assert found.judgements["learning-rate-too-high"].verdict == "refuted"
+    assert "another order" not in [one.kind for one in lab.asked]
+
+
+@pytest.mark.parametrize(
+    ("loss", "verdict"), [(0.97, "confirmed"), (0.99, "undecided"), (1.5, "undecided")]
+)
+def test_an_earlier_stop_that_is_no_better_does_not_refute(loss: float, verdict: str) -> None:
+    late, early = seen("loss-trend.overfitting", loss=1.0), replace(GOOD, loss=loss)
+    lab = Canned(lambda condition, _: early if condition.kind == "change" else late)
+    found = tried(lab, case_with("loss-trend.overfitting"), "overfitting")
+    assert found.judgements["overfitting"].verdict == verdict
+    same = Canned(lambda condition, _: late)
+    again = tried(same, case_with("loss-trend.overfitting"), "overfitting")
+    assert again.judgements["overfitting"].verdict == "refuted"
+
+
+def test_a_rerun_that_is_sound_refutes_the_configuration() -> None:
+    found = tried(Canned(lambda condition, seed: GOOD), DIVERGED, "learning-rate-too-high")
+    judgement = found.judgements["learning-rate-too-high"]
+    assert judgement.verdict == "refuted"
+    assert "50 iterations are sound" in judgement.reason
+
+
+def test_a_fault_of_the_trainer_is_refuted_where_ours_fails_alike() -> None:
+    found = tried(
+        Canned(lambda condition, seed: seen("adapter-presence.zero-b")),
+        case_with("adapter-presence.zero-b"),
+        "gradients-blocked",
+    )
+    assert found.judgements["gradients-blocked"].verdict == "refuted"
+
+
+@pytest.mark.model
+def test_a_fault_that_is_re_created_is_confirmed_by_its_first_form_that_does() -> None:
+    def answer(condition: Condition, seed: int) -> Observation:
+        del seed
+        is_it = condition.kind == "injection" and condition.severity == "all"
+        return seen("adapter-presence.zero-b") if is_it else GOOD
+
+    lab = Canned(answer)
+    found = tried(lab, case_with("adapter-presence.zero-b"), "adapter-not-trained")
+    assert found.judgements["adapter-not-trained"].verdict == "confirmed"
+    assert [one.severity for one in lab.asked if one.kind == "injection"] == ["all", "all"]
+
+
+def as_logged(off: float) -> Observation:
+    """A sound rerun whose losses are those of the run's log, but for so much."""
+    log = RUN.get(TrainingLog)
+    assert log is not None
+    series = log.main.get("train_loss")
+    assert series is not None
+    steps = range(1, 51)
+    ends = [min(at for at in series.iterations if at >= step) for step in steps]
+    reported = dict(zip(series.iterations, series.values, strict=True))
+    losses = tuple(float(reported[at]) + off for at in ends)
+    return replace(GOOD, iterations=tuple(steps), losses=losses)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(("off", "verdict"), [(0.0, "refuted"), (1.0, "confirmed")])
+def test_a_fault_that_shows_in_the_losses_is_refuted_by_the_same_losses(
+    off: float, verdict: str
+) -> None:
+    fails = seen("learned-targets.identity-learned")
+    lab = Canned(lambda condition, _: fails if condition.kind == "injection" else as_logged(off))
+    lab = replace(lab, recipe=replace(RECIPE, seed=0))
+    found = tried(lab, case_with("learned-targets.identity-learned"), "labels-misaligned")
+    assert found.judgements["labels-misaligned"].verdict == verdict
+    assert found.agreement is not None
+    assert found.agreement.agrees is (verdict == "refuted")
+    assert ("injection" in [one.kind for one in lab.asked]) is (verdict == "confirmed")
+
+
+def test_what_has_no_experiment_says_why() -> None:
+    lab = Canned(lambda condition, seed: BAD)
+    found = tried(lab, DIVERGED, "known-upstream-bug", "memory-pressure")
+    assert {one.verdict for one in found.judgements.values()} == {"undecided"}
+    assert not lab.asked
+    assert "only the versions installed here" in found.judgements["known-upstream-bug"].reason
+    assert "the memory of the machine" in found.judgements["memory-pressure"].reason
+
+
+@pytest.mark.model
+def test_bad_rows_that_nobody_named_are_undecided() -> None:
+    found = tried(Canned(lambda condition, seed: BAD), DIVERGED, "bad-data")
+    assert found.judgements["bad-data"].verdict == "undecided"
+    assert "name no rows" in found.judgements["bad-data"].reason
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("repaired", "at_random", "verdict", "said"),
+    [
+        (GOOD, BAD, "confirmed", "as many rows left out at random"),
+        (GOOD, GOOD, "undecided", "so does an irrelevant change"),
+        (BAD, BAD, "undecided", "other rows than those"),
+    ],
+)
+def test_rows_left_out_cure_only_if_any_rows_do_not(
+    repaired: Observation, at_random: Observation, verdict: str, said: str
+) -> None:
+    answers = {"repair": repaired, "random rows": at_random}
+    lab = Canned(lambda condition, seed: answers.get(condition.kind, BAD))
+    case = case_with("loss-trend.diverged", "data-quality.damaged-text")
+    found = tried(lab, case, "bad-data").judgements["bad-data"]
+    assert found.verdict == verdict
+    assert said in found.reason
+    assert {one.severity for one in lab.asked if one.kind == "repair"} == {("damaged",)}
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3, 4])
+def test_out_of_time_nothing_is_confirmed_and_what_is_missing_is_named(after: int) -> None:
+    lab = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3), spent_after=after)
+    found = tried(lab, DIVERGED, "learning-rate-too-high", "bad-data")
+    assert {one.verdict for one in found.judgements.values()} == {"undecided"}
+    first = found.judgements["learning-rate-too-high"].reason
+    label = "rerun as recorded" if after < 2 else "learning_rate 0.005 → 0.0005"
+    assert f"the time was over before this could be done: {label}, seed" in first
+    assert "not tried" not in first
+    assert "over before it was tried" in found.judgements["bad-data"].reason
+
+
+@pytest.mark.model
+def test_what_was_confirmed_before_the_time_was_over_waits_for_its_rivals() -> None:
+    lab = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3), spent_after=7)
+    case = case_with("loss-trend.diverged", "data-quality.damaged-text")
+    found = tried(lab, case, "learning-rate-too-high", "bad-data")
+    judgement = found.judgements["learning-rate-too-high"]
+    assert judgement.verdict == "undecided"
+    assert "cures it with 2 of 2 seeds" in judgement.reason
+    assert "before bad-data could be tried" in judgement.reason
+
+
+def test_what_is_shown_directly_settles_it() -> None:
+    lab = Canned(lambda condition, seed: BAD, direct=Judgement("confirmed", "shown", 1.0))
+    found = tried(lab, DIVERGED, "adapter-not-loaded", "learning-rate-too-high")
+    assert found.judgements.keys() == {"adapter-not-loaded"}
+    assert not lab.asked
+    cured = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3), lab.direct)
+    both = tried(
+        cured, DIVERGED, "adapter-not-loaded", "learning-rate-too-high",
+        asked=("learning-rate-too-high",),
+    )  # fmt: skip
+    judgement = both.judgements["learning-rate-too-high"]
+    assert judgement.verdict == "undecided"
+    assert "adapter-not-loaded was shown directly" in judgement.reason
+
+
+def test_a_report_that_is_spoiled_settles_nothing_else() -> None:
+    direct = Judgement("confirmed", "shown", 1.0)
+    lab = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3), direct)
+    found = tried(lab, DIVERGED, "no-validation-data", "learning-rate-too-high")
+    assert {one.verdict for one in found.judgements.values()} == {"confirmed"}
+
+
+def test_a_run_that_is_refused_leaves_every_cause_undecided() -> None:
+    def answer(condition: Condition, seed: int) -> Observation:
+        raise InputError(None, "the data are unreadable")
+
+    found = tried(Canned(answer), DIVERGED, "learning-rate-too-high", "scale-too-large")
+    assert {one.verdict for one in found.judgements.values()} == {"undecided"}
+    assert all("data are unreadable" in one.reason for one in found.judgements.values())

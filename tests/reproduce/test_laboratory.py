@@ -1,0 +1,129 @@
+"""What the laboratory remembers, and when it stops."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.reproduce import store
+from mlxdoctor.reproduce.condition import Condition
+from mlxdoctor.reproduce.direct import Measured
+from mlxdoctor.reproduce.judge import Judgement
+from mlxdoctor.reproduce.laboratory import BudgetSpent, Laboratory
+from mlxdoctor.reproduce.recipe import recipe_of
+from mlxdoctor.run import Run
+from tests.conftest import RUNS
+
+FACTS = {"seed": 1}
+MADE = Measured("measured", Judgement("refuted", "for a reason"), 3)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Laboratory:
+    """The laboratory of a real run."""
+    run = Run.discover([RUNS / "collapse-frequent-token"], allow_model=False)
+    return Laboratory(recipe_of(run), tmp_path / "experiments")
+
+
+def counted(calls: list[Path]) -> Callable[[Path], Measured]:
+    """An experiment that counts how often it is made."""
+
+    def make(folder: Path) -> Measured:
+        calls.append(folder)
+        return MADE
+
+    return make
+
+
+def remembered(lab: Laboratory, calls: list[Path]) -> Measured:
+    """The experiment, made or recalled."""
+    return lab.remembered("one", FACTS, "one", counted(calls), Measured.from_dict)
+
+
+def test_an_experiment_is_made_once(lab: Laboratory) -> None:
+    calls: list[Path] = []
+    first, again = remembered(lab, calls), remembered(lab, calls)
+    assert len(calls) == 1
+    assert first == again
+    assert first.judgement == MADE.judgement
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        '{"seconds": 1}',
+        '{"label": "x", "iterations": 1, "seconds": 1, "judgement": {"verdict": "maybe"}}',
+        '{"label": "x", "iterations": 1, "seconds": 1, "judgement": '
+        '{"verdict": "maybe", "reason": "", "strength": 0}}',
+        '{"label": "x", "iterations": "many", "seconds": 1, "judgement": null}',
+    ],
+)
+def test_a_damaged_or_foreign_result_is_made_again(lab: Laboratory, content: str) -> None:
+    calls: list[Path] = []
+    remembered(lab, calls)
+    (calls[0] / store.RESULT_FILE).write_text(content)
+    assert remembered(lab, calls).judgement == MADE.judgement
+    assert len(calls) == 2
+
+
+def test_what_a_stopped_experiment_left_is_cleared(lab: Laboratory) -> None:
+    calls: list[Path] = []
+    remembered(lab, calls)
+    folder = calls[0]
+    (folder / store.RESULT_FILE).unlink()
+    (folder / "half.safetensors").write_text("half")
+    beside = folder.with_name(f"{folder.name}-data")
+    beside.mkdir()
+    remembered(lab, calls)
+    assert sorted(one.name for one in folder.iterdir()) == [store.RESULT_FILE]
+    assert not beside.exists()
+
+
+def test_without_time_nothing_new_is_made_and_what_is_known_is_recalled(lab: Laboratory) -> None:
+    calls: list[Path] = []
+    late = replace(lab, deadline=time.monotonic() - 1)
+    with pytest.raises(BudgetSpent, match="one"):
+        remembered(late, calls)
+    assert not calls
+    remembered(lab, calls)
+    assert remembered(late, calls).judgement == MADE.judgement
+    assert len(calls) == 1
+
+
+def test_batches_stop_with_the_time(lab: Laboratory) -> None:
+    assert list(lab.within_time([1, 2], "evaluated")) == [1, 2]
+    with pytest.raises(BudgetSpent, match="evaluated"):
+        next(iter(replace(lab, deadline=0.0).within_time([1, 2], "evaluated")))
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(lab: Laboratory, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(InputError, match="cannot be made"):
+        remembered(replace(lab, folder=tmp_path / "file"), [])
+
+
+@pytest.mark.model
+def test_a_rerun_that_runs_out_of_time_is_not_kept(lab: Laboratory) -> None:
+    condition = Condition("as recorded", "rerun as recorded", 400)
+    # Enough to load the model, not to train.
+    hurried = replace(lab, deadline=time.monotonic() + 1.0)
+    with pytest.raises(BudgetSpent, match="rerun as recorded, seed 42"):
+        hurried.observe(condition, 42)
+    assert not list(lab.folder.glob(f"*/{store.RESULT_FILE}"))
+
+
+@pytest.mark.model
+def test_the_same_rerun_gives_the_same_observation(lab: Laboratory, tmp_path: Path) -> None:
+    condition = Condition("as recorded", "rerun as recorded", 5)
+    first = lab.observe(condition, 42)
+    other = replace(lab, folder=tmp_path / "elsewhere").observe(condition, 42)
+    assert replace(first, seconds=0.0) == replace(other, seconds=0.0)
+    assert first.steps == 5
+    assert not list(lab.folder.rglob("*.safetensors"))
+    assert lab.observe(condition, 42) == first
