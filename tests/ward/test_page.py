@@ -1,0 +1,135 @@
+"""The figures and the page, from runs judged by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from fixtures.ward.figures import (
+    Share,
+    calibration_error,
+    confidence,
+    confusions,
+    contributions,
+    detected,
+    false_alarms,
+    ranked_first,
+    top,
+    warned,
+)
+from fixtures.ward.judge import Judged, Label, weighed
+from fixtures.ward.page import official
+from fixtures.ward.runs import all_runs
+from fixtures.ward.sections import Part, by_base, by_fault, equivalents, overview, sound_runs
+from mlxdoctor.finding import Finding, Outcome, Severity, Status
+
+RUNS = {run.name: run for run in all_runs()}
+#: A symptom that names one cause, by itself.
+CODE, CAUSE = "learning-rate.zero", "learning-rate-too-low"
+
+
+def judged(
+    name: str, cause: str | None, label: Label, severity: Severity | None, loss: float = 1.0
+) -> Judged:
+    found = (
+        () if severity is None else (Finding(code=CODE, severity=severity, message="It is so."),)
+    )
+    outcomes = (
+        Outcome(
+            check="learning-rate",
+            status=Status.FOUND if found else Status.PASSED,
+            decisive=True,
+            findings=found,
+        ),
+        Outcome(check="loss-trend", status=Status.PASSED, decisive=True),
+    )
+    measured = {"loss": loss}
+    alarms = {"rule": severity is Severity.ERROR}
+    return weighed(RUNS[name], cause, label, measured, outcomes=outcomes, alarms=alarms)
+
+
+def some() -> tuple[Judged, ...]:
+    return (
+        judged("llama-rate-too-low-2-s50", CAUSE, "faulty", Severity.ERROR),
+        judged("llama-rate-too-low-1-s50", CAUSE, "faulty", Severity.WARNING),
+        judged("llama-answers-shuffled-0-s50", "bad-data", "faulty", Severity.ERROR),
+        judged("llama-answers-shuffled-1-s50", "bad-data", "faulty", None),
+        judged("llama-base-not-frozen-0-s50", "base-weights-changed", "equivalent", None),
+        judged("llama-ordinary-s0", None, "healthy", None, loss=0.25),
+        judged("llama-ordinary-s1", None, "healthy", Severity.WARNING, loss=0.35),
+        judged("llama-low-rate-s27", None, "not sound", Severity.ERROR),
+    )
+
+
+@pytest.mark.parametrize(
+    ("hits", "count", "low", "high"),
+    [
+        # Newcombe 1998, table I.
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+        (29, 29, 0.8830, 1.0),
+    ],
+)
+def test_wilson_interval(hits: int, count: int, low: float, high: float) -> None:
+    assert Share(hits, count).interval == pytest.approx((low, high), abs=5e-5)
+
+
+def test_a_share_of_nothing_says_so() -> None:
+    assert str(Share(0, 0)) == "none"
+    assert str(Share(3, 4)) == "75.0% (3/4; 30 to 95%)"
+
+
+def test_counts() -> None:
+    runs = some()
+    assert top(runs, 1) == top(runs, 3) == Share(1, 4)
+    assert ranked_first(runs) == Share(2, 4)
+    assert detected(runs) == Share(2, 4)
+    assert false_alarms(runs) == Share(0, 2)
+    assert warned(runs) == Share(1, 2)
+    assert confusions(runs) == {
+        (CAUSE, CAUSE): 1,
+        (CAUSE, "none (healthy)"): 1,
+        ("bad-data", CAUSE): 1,
+        ("bad-data", "none (healthy)"): 1,
+    }
+
+
+def test_without_the_check_that_saw_it_nothing_is_named() -> None:
+    (one,) = contributions(some())
+    assert (one.check, one.top_1, one.detected, one.false_alarms) == ("learning-rate", -1, -2, 0)
+
+
+def test_a_confidence_of_one_that_is_right_half_the_time_is_off_by_half() -> None:
+    wrong, right = (
+        judged("llama-answers-shuffled-0-s50", "bad-data", "faulty", Severity.ERROR),
+        judged("llama-rate-too-low-2-s50", CAUSE, "faulty", Severity.ERROR),
+    )
+    sure = confidence(right)
+    assert calibration_error([right]) == pytest.approx(1 - sure)
+    assert calibration_error([wrong]) == pytest.approx(sure)
+    assert calibration_error([right, wrong]) == pytest.approx(abs(sure - 0.5))
+
+
+def test_the_score_is_with_the_models_run_unless_fewer_runs_were() -> None:
+    runs = some()
+    models, static = Part("dev", "models run", runs), Part("dev", "static", runs)
+    assert official([models, static]) == [models]
+    few = Part("dev", "models run", runs[:3])
+    assert official([few, static]) == [static]
+    assert official([static]) == [static]
+
+
+def test_the_page_tells_what_was_found() -> None:
+    part = Part("dev", "static", some())
+    assert "| dev | static | 4 of 2 causes | 25.0% (1/4; 5 to 70%) |" in overview([part])
+    assert "| dev | llama | geography | 0.30 |" in by_base([part])
+    faults = by_fault([part])
+    assert "| rate-too-low | 0 | 1/1 | learning-rate-too-low 1 |" in faults
+    assert "| rate-too-low | 0.0001 | 0/1 | healthy 1 |" in faults
+    assert "| base-not-frozen | norms | 0/0 |  |" in faults
+    sound = sound_runs([part])
+    assert f"| dev | error | {CODE} | 0 | 1 | llama-low-rate-s27 |" in sound
+    assert f"| dev | warning | {CODE} | 1 | 0 | llama-ordinary-s1 |" in sound
+    row = "| dev | base-not-frozen | `base-weights-changed` | llama 1 | healthy 1 |"
+    assert row in equivalents([part])

@@ -1,0 +1,64 @@
+"""A few runs of the ward are made and diagnosed from nothing: the slice that CI can afford."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fixtures.ward.examine import read_outcomes
+from fixtures.ward.runs import SLICE
+from mlxdoctor.diagnosis import diagnose, verdict
+from mlxdoctor.finding import Status
+from tests.conftest import ROOT
+
+#: The run -> the cause that was put into it; None where it is sound.
+TRUTH = {
+    "llama-ordinary-s0": None,
+    "llama-batch-2-masked-s21": None,
+    "llama-rate-too-high-2-s50": "learning-rate-too-high",
+    "llama-rate-too-low-2-s50": "learning-rate-too-low",
+    "llama-labels-identity-0-s50": "labels-misaligned",
+    "llama-gradients-blocked-1-s50": "gradients-blocked",
+    "llama-b-zeroed-1-s50": "adapter-not-trained",
+    "llama-keys-renamed-1-s50": "adapter-not-loaded",
+}
+
+
+def ward(step: str, cache: Path, *options: str) -> None:
+    command = [sys.executable, "-m", "fixtures.ward", step, "--slice", "--cache", str(cache)]
+    result = subprocess.run(
+        [*command, *options], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def said_of(cache: Path, kind: str) -> dict[str, tuple[str, str | None]]:
+    found = {}
+    for name in SLICE:
+        outcomes, _ = read_outcomes(cache / "outcomes" / f"{name}.{kind}.json.gz")
+        assert [one.check for one in outcomes if one.status is Status.CRASHED] == []
+        named = diagnose(outcomes)
+        found[name] = (verdict(outcomes).value, named[0].cause.id if named else None)
+    return found
+
+
+@pytest.mark.model
+@pytest.mark.skipif(
+    sys.platform == "linux"
+    and not list(Path("/usr/lib").glob("*/openblas-pthread/libopenblas.so.0")),
+    reason="without OpenBLAS (libopenblas0-pthread) this takes minutes",
+)
+def test_the_slice_is_made_and_every_run_of_it_is_told(tmp_path: Path) -> None:
+    right = {
+        name: ("healthy", None) if cause is None else ("unhealthy", cause)
+        for name, cause in TRUTH.items()
+    }
+    assert set(SLICE) == set(TRUTH)
+    ward("build", tmp_path)
+    ward("run", tmp_path)
+    ward("run", tmp_path, "--models")
+    assert said_of(tmp_path, "static") == right
+    assert said_of(tmp_path, "models") == right
