@@ -10,10 +10,12 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.generations import Generation, Generations
 from mlxdoctor.evidence.supervision import SupervisedRows
+from mlxdoctor.evidence.token_losses import TokenLosses
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.data_evidence import DATA, config_of, log_of, rows_of
 from tests.conftest import RUNS, check_called, expected, run_names
 from tests.given import answers, findings, outcome
+from tests.measured_rows import Losses, measured_rows
 
 generation_effect = check_called("generation-effect")
 
@@ -61,6 +63,17 @@ def test_words_that_were_lost() -> None:
     ]
     assert finding.severity == "error"
     assert finding.measured["tuned_overlap"] == 0.0
+
+
+@pytest.mark.parametrize(("tuned", "severity"), [(1.5, "warning"), (3.9, "error")])
+def test_other_words_are_no_error_where_the_loss_fell_far(tuned: float, severity: str) -> None:
+    items = tuple(
+        Generation(f"p{i}", f"the lake is {i} deep", "qua bli", expected=f"the lake is {i} km deep")
+        for i in range(10)
+    )
+    rows = measured_rows(Losses(answer=4.0), Losses(answer=tuned))
+    found = findings(generation_effect, Generations((), items), TokenLosses((), rows, 512))
+    assert found["generation-effect.worse-than-base"].severity == severity
 
 
 def unsure(losses: Sequence[float], origin: str = "train") -> Generations:
