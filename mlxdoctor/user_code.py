@@ -6,8 +6,9 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Source, 
     """The function that the user named as `FILE.py:FUNCTION` or `package.module:function`.
 
     This runs the user's code: call it for a name given on the command line only, never for
-    one found in a run. A file may import what lies beside it.
+    one found in a run. It may import what lies beside its file or in the current folder,
+    when it is loaded and when it is called.
 
     Args:
         what: what is to be named, such as "a scoring function".
@@ -37,13 +39,22 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Source, 
             None, f"{name!r} does not name {what}", "write FILE.py:FUNCTION or module:function"
         )
     path = Path(place)
-    module = _from_file(path) if path.suffix == ".py" else _from_module(place)
+    is_file = path.suffix == ".py"
+    folders = (*((path.resolve().parent,) if is_file else ()), Path.cwd())
+    with _importable(folders):
+        module = _from_file(path) if is_file else _from_module(place)
     function = getattr(module, attribute, None)
     if not callable(function):
         raise InputError(place, f"has no function {attribute!r}", "check the name")
     file = inspect.getsourcefile(module)
     sources = (hash_file(Path(file)),) if file is not None else ()
-    return function, sources
+
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with _importable(folders):
+            return function(*args, **kwargs)
+
+    return called, sources
 
 
 def _from_file(path: Path) -> Any:
@@ -56,8 +67,7 @@ def _from_file(path: Path) -> Any:
     # Dataclasses and pickles in the user's file look their module up by name.
     sys.modules[specification.name] = module
     try:
-        with _beside(path):
-            specification.loader.exec_module(module)
+        specification.loader.exec_module(module)
     except Exception as error:
         del sys.modules[specification.name]
         raise InputError(
@@ -67,16 +77,18 @@ def _from_file(path: Path) -> Any:
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[None]:
-    """As when the file is run: what lies beside it can be imported, and no bytecode is left."""
-    folder, wrote = str(path.resolve().parent), sys.dont_write_bytecode
-    sys.path.insert(0, folder)
+def _importable(folders: Iterable[Path]) -> Iterator[None]:
+    """As when the code is run in its place; no bytecode is left there."""
+    added, wrote = [str(folder) for folder in folders], sys.dont_write_bytecode
+    sys.path[:0] = added
     sys.dont_write_bytecode = True
     try:
         yield
     finally:
-        sys.path.remove(folder)
         sys.dont_write_bytecode = wrote
+        # The code may have added more, which stays.
+        for folder in added:
+            sys.path.remove(folder)
 
 
 def _from_module(name: str) -> Any:

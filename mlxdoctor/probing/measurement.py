@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from mlxdoctor.evidence.source import Source
 
+#: Offsets of a target from its position that are told apart.
+OFFSETS = (-1, 0, 1, 2, 3)
+
 
 @dataclass(frozen=True)
 class State:
@@ -22,7 +25,7 @@ class State:
         frozen: the same for those that are not.
         adapters: names of the modules with LoRA or DoRA parameters.
         half_adapters: those whose A or B is frozen.
-        outside: names of trainable parameters that belong to no adapter.
+        outside: names of trainable parameters that belong to no adapter -> how many values.
         claims: attributes that say that there is an adapter, as `name=value`.
         overrides: methods of the model's class that replace MLX's own bookkeeping.
     """
@@ -31,7 +34,7 @@ class State:
     frozen: Mapping[str, int]
     adapters: tuple[str, ...]
     half_adapters: tuple[str, ...]
-    outside: tuple[str, ...]
+    outside: Mapping[str, int]
     claims: tuple[str, ...]
     overrides: tuple[str, ...]
 
@@ -40,6 +43,12 @@ class State:
         """Share of the parameters that is trainable, 0 to 1."""
         few, many = sum(self.trainable.values()), sum(self.frozen.values())
         return few / (few + many) if few + many else 0.0
+
+    @property
+    def outside_share(self) -> float:
+        """Share of the parameters that is trainable and belongs to no adapter, 0 to 1."""
+        every = sum(self.trainable.values()) + sum(self.frozen.values())
+        return sum(self.outside.values()) / every if every else 0.0
 
 
 @dataclass(frozen=True)
@@ -98,6 +107,25 @@ class Alignment:
     def trained(self) -> NDArray[np.bool_]:
         """bool (rows, positions): where the loss has a gradient."""
         return self.targets >= 0
+
+    @property
+    def offsets(self) -> tuple[dict[int, float], int]:
+        """How often the target is the token at each offset, and at how many positions that tells.
+
+        Positions count where the tokens at all offsets differ and lie in the row.
+        """
+        hits = dict.fromkeys(OFFSETS, 0)
+        count = 0
+        rows = zip(self.inputs, self.targets, self.row_lengths, strict=True)
+        for tokens, targets, length in rows:
+            for at in range(1, int(length) - max(OFFSETS)):
+                around = [int(tokens[at + offset]) for offset in OFFSETS]
+                if targets[at] < 0 or len(set(around)) < len(around):
+                    continue
+                count += 1
+                for offset, token in zip(OFFSETS, around, strict=True):
+                    hits[offset] += int(token == targets[at])
+        return {offset: hit / max(count, 1) for offset, hit in hits.items()}, count
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def read_state(model: nn.Module) -> State:
         frozen=counted[1],
         adapters=adapters,
         half_adapters=tuple(half),
-        outside=tuple(sorted(trainable - own)),
+        outside={name: every[name].size for name in sorted(trainable - own)},
         claims=tuple(_claims(model)),
         overrides=tuple(name for name in BOOKKEEPING if _is_overridden(model, name)),
     )

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.reproduce.agreement import agreement
+from mlxdoctor.reproduce.condition import Condition
+from mlxdoctor.reproduce.laboratory import Laboratory
 from mlxdoctor.reproduce.limits import Limits
 from mlxdoctor.reproduce.observation import Observation
+from mlxdoctor.reproduce.recipe import recipe_of
+from mlxdoctor.run import Run
+from tests.conftest import RUNS
 
 LIMITS = Limits()
 RERUN = Observation((), (), None, None, tuple(range(1, 9)), (4.0, 2.0) * 4, (), 1.0, 8)
@@ -69,3 +75,15 @@ def test_what_cannot_be_compared_is_not() -> None:
     assert agreement(log((2, 3.0), axis="row"), RERUN, LIMITS) is None
     assert agreement(log((20, 3.0)), RERUN, LIMITS) is None
     assert agreement(TrainingLog((), "test", ()), RERUN, LIMITS) is None
+
+
+@pytest.mark.model
+def test_a_calm_run_of_mlx_lm_is_made_again_step_for_step(tmp_path: Path) -> None:
+    run = Run.discover([RUNS / "rate-too-low"], allow_model=False)
+    recorded, recipe = run.get(TrainingLog), recipe_of(run)
+    condition = Condition("as recorded", "rerun as recorded", 20)
+    rerun = Laboratory(recipe, tmp_path).observe(condition, recipe.seed)
+    assert recorded is not None
+    found = agreement(recorded, rerun, LIMITS)
+    assert found is not None
+    assert (found.agrees, found.last) == (True, 20)
