@@ -147,9 +147,19 @@ def test_padding_in_place_of_the_answer_or_its_end_is_an_error(place: str) -> No
     assert not found(made(padded))
 
 
-@pytest.mark.parametrize(("loss", "code"), [(5.0, "padding-learned"), (5.3, None)])
-def test_padding_may_be_learned_a_little(loss: float, code: str | None) -> None:
-    codes = found(made(replace(SOUND, padding={0: (loss, loss)})))
+@pytest.mark.parametrize(
+    ("loss", "own", "code"),
+    [
+        (5.0, False, "padding-learned"),
+        (5.3, False, None),
+        (1.55, True, "padding-learned"),
+        (1.65, True, None),
+    ],
+)
+def test_padding_may_be_learned_a_little(loss: float, own: bool, code: str | None) -> None:
+    """More so where it is the token of which mlx-lm trains one itself."""
+    padded = replace(SOUND, padding={0: (8.0, loss)})
+    codes = found(replace(made(padded), pad_ids=(0,) if own else (9, 0)))
     assert list(codes) == ([code] if code else [])
 
 
