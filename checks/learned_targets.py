@@ -150,8 +150,11 @@ def learned_targets(
         return
     if any(one.severity is Severity.ERROR for one in base):
         return
-    yield from _shifts(rows, limits)
-    yield from _padding(rows, losses, tokenizer, limits)
+    shifted = list(_shifts(rows, limits))
+    yield from shifted
+    if not shifted:
+        # A model that repeats what it is given expects padding after padding, trained or not.
+        yield from _padding(rows, losses, tokenizer, limits)
     yield from _end(rows, limits)
     yield from _prompt(rows, losses.mask_prompt, limits)
     yield from _answers(rows, limits)

@@ -100,6 +100,12 @@ def test_identity() -> None:
     assert codes["identity-learned"].measured["rows_better_at_shift"] == 16
 
 
+def test_a_model_that_repeats_its_input_repeats_padding_too() -> None:
+    repeats = Model(identity=0.1, next=5.0, skip=7.0, padding={0: (0.1, 0.1)})
+    assert "padding-learned" not in found(made(repeats))
+    assert "end-token-repeated" not in found(replace(made(repeats), end_token_ids=(0,)))
+
+
 def test_skip() -> None:
     codes = found(made(Model(identity=6.0, next=4.0, skip=0.5)))
     assert set(codes) == {"skip-learned", "answers-worse"}
