@@ -9,6 +9,7 @@ from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.lora_targets import matches
 from mlxdoctor.spectrum import ModuleStatistics
 
 
@@ -71,15 +72,18 @@ def module_drifts(
 
 
 def module_scale(module: LoraModule, config: TrainingConfig | None, default: float) -> float:
-    """The scale of one module: PEFT divides one alpha by each module's own rank."""
+    """The scale of one module: PEFT divides its alpha by its own rank.
+
+    The alpha is that of the first pattern that names the module, else the one for all.
+    """
     if config is None or config.origin != "peft" or config.alpha is None or not module.rank:
         return default
     patterns = config.values.get("alpha_pattern")
     alpha = config.alpha
     if isinstance(patterns, dict):
-        for key, value in patterns.items():
-            if isinstance(value, int | float) and module.name.endswith(str(key)):
-                alpha = float(value)
+        named = (value for key, value in patterns.items() if matches(key, module.name, config))
+        if isinstance(value := next(named, None), int | float):
+            alpha = float(value)
     return alpha / (sqrt(module.rank) if config.values.get("use_rslora") else module.rank)
 
 

@@ -1,0 +1,93 @@
+"""`mlxdoctor convert`: an adapter from PEFT's format to mlx-lm's and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mlxdoctor.cli import EXIT_CLEAN, output
+from mlxdoctor.errors import InputError
+from mlxdoctor.report.escape import terminal
+
+if TYPE_CHECKING:
+    from mlxdoctor.conversion.convert import Conversion
+
+
+@click.command(name="convert", short_help="Turn a PEFT adapter into an mlx-lm one, or back.")
+@click.argument("adapter", type=click.Path(path_type=Path))
+@click.option(
+    "--to",
+    type=click.Choice(["mlx", "peft"]),
+    help="The library to convert to. By default the one it is not from.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="The folder to write. By default ./NAME-mlx or ./NAME-peft.",
+)
+@click.option(
+    "--base",
+    "--model",
+    "model",
+    help="The base model, a folder or a hub name, instead of the one that the adapter names.",
+)
+@click.option("--force", is_flag=True, help="Write into a folder that is not empty.")
+def command(
+    adapter: Path, to: str | None, folder: Path | None, model: str | None, force: bool
+) -> int:
+    """Turn an adapter of PEFT into one of mlx-lm, or back, with no number rounded.
+
+    ADAPTER is a folder with an adapter_config.json. What the other library has no place
+    for is refused with the reason and exit code 2. Neither library is needed, and nothing
+    is written into ADAPTER. Where the base model is on this machine, names and shapes are
+    compared with it.
+
+    \b
+    Examples:
+      mlxdoctor convert adapters/
+      mlxdoctor convert adapters/ --base meta-llama/Llama-3.2-1B -o for-peft/
+      mlxdoctor convert peft-adapter/ --to mlx -o adapters/
+    """
+    from mlxdoctor.conversion.convert import convert
+
+    converted = convert(adapter, to, model)  # type: ignore[arg-type]
+    target = folder or Path(f"{converted.source.resolve().name}-{converted.target}")
+    _require_free(target, converted, force)
+    written = output.write_files(target, converted.files)
+    click.echo(_summary(converted))
+    for note in converted.notes:
+        click.echo(f"note: {terminal(note)}")
+    size = sum(map(len, converted.files.values()))
+    names = " and ".join(path.name for path in written)
+    click.echo(f"wrote {names} ({size / 1e6:,.1f} MB) to {terminal(str(target))}")
+    return EXIT_CLEAN
+
+
+def _require_free(target: Path, converted: Conversion, force: bool) -> None:
+    for inspected in (converted.source, converted.base):
+        if inspected is not None and target.resolve().is_relative_to(inspected.resolve()):
+            raise InputError(
+                target,
+                f"lies inside {inspected}, in which nothing is written",
+                "name another folder with --output",
+            )
+    if target.exists() and not target.is_dir():
+        raise InputError(target, "is not a folder", "name another with --output")
+    if not force and target.is_dir() and any(target.iterdir()):
+        raise InputError(target, "is not empty", "name another folder, or add --force")
+
+
+def _summary(converted: Conversion) -> str:
+    facts = [
+        f"{converted.modules} modules in {converted.layers} layers",
+        f"rank {'/'.join(map(str, converted.ranks))}",
+        f"scale {'/'.join(f'{one:g}' for one in converted.scales)}",
+        f"{'/'.join(converted.dtypes)}, nothing rounded",
+    ]
+    if converted.base is not None:
+        facts.append(f"names and shapes as in {terminal(str(converted.base))}")
+    return ", ".join(facts)
