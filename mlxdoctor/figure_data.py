@@ -10,9 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.bisecting.heat_map import heat_map
+from mlxdoctor.bisecting.result import Limits, examine
+from mlxdoctor.bisecting.verdicts import Standing
 from mlxdoctor.drift import module_drifts
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.row_encoder import Role
@@ -27,6 +31,8 @@ from mlxdoctor.trend import Floats
 MAX_POINTS = 1_000
 #: Tokens in the histogram of outputs.
 MAX_TOKENS = 12
+#: Fewer checkpoints than this show no course.
+MIN_CHECKPOINTS = 3
 #: Tokens in the label strip.
 MAX_LABELS = 120
 
@@ -46,6 +52,7 @@ def figure_data(run: Run, outcomes: Iterable[Outcome]) -> dict[str, Any]:
     return {
         "loss": _loss(run, outcomes),
         "drift": _drift(run.get(Adapter), run.get(TrainingConfig), run.get(BaseModel)),
+        "checkpoints": _checkpoints(run),
         "tokens": _tokens(run.get(Generations), tokenizer),
         "labels": _labels(run.get(SupervisedRows), tokenizer),
     }
@@ -138,6 +145,20 @@ def _drift(
     columns = list(dict.fromkeys(column for _, column in norms))
     values = [[norms.get((row, column), math.nan) for column in columns] for row in rows]
     return {"rows": rows, "columns": columns, "values": values, "quantity": quantity}
+
+
+def _checkpoints(run: Run) -> dict[str, Any] | None:
+    history = run.get(CheckpointHistory)
+    if history is None or len(history.checkpoints) < MIN_CHECKPOINTS:
+        return None
+    followed, _, verdicts = examine(
+        history,
+        config=run.get(TrainingConfig),
+        base=run.get(BaseModel),
+        log=run.get(TrainingLog),
+        limits=Limits(),
+    )
+    return heat_map(followed, [one.standing is not Standing.GOOD for one in verdicts])
 
 
 def _tokens(generations: Generations | None, tokenizer: Tokenizer | None) -> dict[str, Any] | None:

@@ -20,13 +20,15 @@ COMMANDS = MappingProxyType(
     {
         "diagnose": "Find out why a fine-tune failed, and write a report.",
         "inspect": "Show an adapter as a table.",
+        "bisect": "Find the last good checkpoint.",
         "reproduce": "Make the failure again, and find the one change that cures it.",
         "train": "Train as mlx_lm.lora does, and record every step.",
         "labels": "Show every token of a row, and whether it is trained on.",
         "lint": "Find known MLX training mistakes in source code.",
+        "convert": "Turn a PEFT adapter into an mlx-lm one, or back.",
         "probe": "See what one training step of your trainer really does.",
         "checks": "List what can be found.",
-        "explain": "Explain a check, a code, a cause or a lint rule.",
+        "explain": "Explain a check, code, cause, known bug or lint rule.",
     }
 )
 

@@ -21,6 +21,7 @@ from mlxdoctor.report.canvas import (
     png,
     token_text,
 )
+from mlxdoctor.report.checkpoints_figure import draw_checkpoints
 from mlxdoctor.report.experiments_figure import draw_experiments
 from mlxdoctor.report.loss_figure import draw_loss
 from mlxdoctor.report.summary import is_finite
@@ -57,6 +58,7 @@ def draw(
     drawers: dict[str, Callable[[Mapping[str, Any]], Figure]] = {
         "loss": draw_loss,
         "drift": _drift,
+        "checkpoints": draw_checkpoints,
         "tokens": _tokens,
         "labels": _labels,
     }
@@ -66,7 +68,7 @@ def draw(
         drawn = {
             name: png(draw_one(figures[name]))
             for name, draw_one in drawers.items()
-            if figures[name] is not None
+            if figures.get(name) is not None
         }
         if any(one.get("curve") for one in experiments):
             drawn["experiments"] = png(draw_experiments(experiments))

@@ -10,7 +10,10 @@ from mlxdoctor.report import json_format, markdown
 
 #: Figure -> its file, relative to the report.
 FIGURE_PATHS: Mapping[str, str] = MappingProxyType(
-    {name: f"figures/{name}.png" for name in ("loss", "drift", "tokens", "labels", "experiments")}
+    {
+        name: f"figures/{name}.png"
+        for name in ("loss", "drift", "checkpoints", "tokens", "labels", "experiments")
+    }
 )
 #: Format -> its file.
 REPORT_PATHS: Mapping[str, str] = MappingProxyType({"markdown": "report.md", "json": "report.json"})

@@ -21,6 +21,7 @@ FIGURE_TITLES: Mapping[str, str] = MappingProxyType(
     {
         "loss": "The loss over the run",
         "drift": "The size of the update by layer and module",
+        "checkpoints": "The size of the update at each checkpoint",
         "tokens": "The most frequent tokens in the outputs",
         "labels": "One training row and its labels",
     }
@@ -137,6 +138,8 @@ def captions(figures: Mapping[str, Any]) -> dict[str, str]:
         described["loss"] = _loss_caption(figures["loss"])
     if figures["drift"] is not None:
         described["drift"] = _drift_caption(figures["drift"])
+    if figures["checkpoints"] is not None:
+        described["checkpoints"] = _checkpoints_caption(figures["checkpoints"])
     if figures["tokens"] is not None:
         described["tokens"] = _tokens_caption(figures["tokens"])
     if figures["labels"] is not None:
@@ -180,6 +183,17 @@ def _drift_caption(drift: Mapping[str, Any]) -> str:
         largest, row, column = max(cells)
         smallest = min(cells)[0]
         text += f": from {summary.number(smallest)} to {summary.number(largest)} ({row}, {column})"
+    return summary.sentence(text)
+
+
+def _checkpoints_caption(saved: Mapping[str, Any]) -> str:
+    sizes = [value for row in saved["values"] for value in row if summary.is_finite(value)]
+    text = f"Size of the update ({saved['quantity']}) at {len(saved['columns'])} checkpoints"
+    if sizes:
+        text += f", from {summary.number(min(sizes))} to {summary.number(max(sizes))}"
+    condemned = zip(saved["columns"], saved["broken"], strict=True)
+    broken = [column for column, is_broken in condemned if is_broken]
+    text += f"; {len(broken)} are broken, the first {broken[0]}" if broken else "; none is broken"
     return summary.sentence(text)
 
 

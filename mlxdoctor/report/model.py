@@ -169,6 +169,20 @@ class DriftFigure(TypedDict):
     quantity: str
 
 
+class CheckpointsFigure(TypedDict):
+    """The size of the update by module or layer (rows) and checkpoint (columns).
+
+    A size is NaN where it is not finite, and 0 where there is no update; `broken` says of
+    each checkpoint whether its file or the log condemns it.
+    """
+
+    rows: Sequence[str]
+    columns: Sequence[str]
+    values: Sequence[Sequence[float]]
+    broken: Sequence[bool]
+    quantity: str
+
+
 class TokensFigure(TypedDict):
     """Shares (0 to 1) of the most frequent tokens in outputs; `base` is None where not known."""
 
@@ -199,6 +213,7 @@ class Figures(TypedDict):
 
     loss: LossFigure | None
     drift: DriftFigure | None
+    checkpoints: CheckpointsFigure | None
     tokens: TokensFigure | None
     labels: LabelsFigure | None
 

@@ -195,6 +195,13 @@ def unhealthy() -> dict[str, Any]:
                 "values": [[0.1 * 1.2**row, 0.3, nan] for row in range(16)],
                 "quantity": "‖update‖ / ‖weight‖",
             },
+            "checkpoints": {
+                "rows": ["layer 0", "layer 1"],
+                "columns": ["50", "100", "150", "final"],
+                "values": [[0.1, 0.2, nan, nan], [0.0, 0.3, 9.0, 9.0]],
+                "broken": [False, False, True, True],
+                "quantity": "‖ΔW‖/‖W‖",
+            },
             "tokens": {
                 "tokens": [",", " the", "\n", "$x$", "你", "<|end|>"],
                 "base": [0.04, 0.05, 0.03, 0.0, 0.0, 0.02],
@@ -278,6 +285,12 @@ def inconclusive() -> dict[str, Any]:
             outcome("loss-trend", "skipped", reason="no training log was found"),
             outcome("adapter-presence", "crashed", reason="KeyError: 'x' (adapter.py:12)"),
         ],
-        "figures": {"loss": None, "drift": None, "tokens": None, "labels": None},
+        "figures": {
+            "loss": None,
+            "drift": None,
+            "checkpoints": None,
+            "tokens": None,
+            "labels": None,
+        },
         "unreadable": ["adapters/adapters.safetensors: is cut off; copy it again"],
     }

@@ -33,7 +33,7 @@ def drawn(name: str, **changes: Any) -> bytes:
 
 def test_each_figure_with_data_is_a_small_picture() -> None:
     pictures = figures.draw(sample.unhealthy()["figures"])
-    assert list(pictures) == ["loss", "drift", "tokens", "labels"]
+    assert list(pictures) == ["loss", "drift", "checkpoints", "tokens", "labels"]
     for picture in pictures.values():
         width, height = size(picture)
         assert 300 < width < 1_000

@@ -1,0 +1,43 @@
+"""Saves of a made-up run, for tests that need a certain course."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlxdoctor.evidence.checkpoints import CheckpointHistory
+from tests.weight_files import lora, save, write_config
+
+MODULES = {f"model.layers.{layer}.self_attn.q_proj": (64, 64) for layer in range(4)}
+
+
+def state(size: float, seed: int = 0) -> dict[str, Any]:
+    """Factors whose update has `size` times the usual norm of a weight, at scale 1."""
+    tensors = lora(MODULES)
+    random = np.random.default_rng(seed)
+    for name in MODULES:
+        b = random.normal(size=(4, 64))
+        norm = np.linalg.norm(tensors[f"{name}.lora_a"].astype(float) @ b)
+        tensors[f"{name}.lora_b"] = (b * size * 8 / norm).astype("f4")
+    return tensors
+
+
+def changed(tensors: dict[str, Any], layer: int, factor: float) -> dict[str, Any]:
+    """The factors with one layer's B multiplied."""
+    name = f"model.layers.{layer}.self_attn.q_proj.lora_b"
+    return {**tensors, name: tensors[name] * np.float32(factor)}
+
+
+def history(
+    folder: Path, states: Sequence[dict[str, Any]], final: dict[str, Any] | None = None
+) -> CheckpointHistory:
+    """The states as checkpoints 100, 200, …, with a configuration of scale 1."""
+    for number, tensors in enumerate(states, 1):
+        save(folder / f"{number * 100:07d}_adapters.safetensors", tensors)
+    if final is not None:
+        save(folder / "adapters.safetensors", final)
+    write_config(folder, num_layers=4, lora_parameters={"rank": 4, "scale": 1.0})
+    return CheckpointHistory.read(folder)

@@ -1,0 +1,147 @@
+"""`mlxdoctor bisect`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxdoctor.cli import main
+from tests.conftest import FIXTURES, RUNS
+
+HEALTHY = RUNS / "healthy-ordinary"
+BROKEN = RUNS / "no-supervised-tokens"
+STATIC = "--no-generate"
+
+
+def digest(folder: Path) -> dict[str, tuple[str, int]]:
+    return {
+        str(path): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        code = main(["bisect", *map(str, arguments)])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+def test_a_good_newest_checkpoint_exits_with_0(call: Call) -> None:
+    before = digest(HEALTHY)
+    code, out, err = call(HEALTHY, STATIC)
+    assert (code, err) == (0, "")
+    path = HEALTHY / "adapters.safetensors"
+    first, *rest = out.splitlines()
+    assert first == f"Last good checkpoint: {path}, the newest; none of 3 files is broken."
+    assert any("0000300_adapters.safetensors" in line and "good" in line for line in rest)
+    assert "No model was run: because of --no-generate." in out
+    assert digest(HEALTHY) == before
+
+
+def test_a_broken_one_exits_with_1_and_names_a_file_that_exists(call: Call) -> None:
+    code, out, _ = call(BROKEN, STATIC, "--format", "json")
+    data: dict[str, Any] = json.loads(out)
+    assert code == 1
+    assert data["last_good"] == str(BROKEN / "0000040_adapters.safetensors")
+    assert Path(data["last_good"]).is_file()
+    assert data["first_broken"] == str(BROKEN / "0000080_adapters.safetensors")
+    assert (data["newest_is_good"], data["decided"], data["onset"]) == (False, True, 70)
+    assert [one["standing"] for one in data["checkpoints"]] == ["good", *["broken"] * 3]
+    second = data["checkpoints"][1]
+    assert set(second["symptoms"]) == {"non-finite", "blown-up-in-the-log"}
+    assert (second["size"], second["nonfinite"]) == (None, 27_648)
+    first = data["checkpoints"][0]
+    assert first["sha256"] == hashlib.sha256(Path(first["file"]).read_bytes()).hexdigest()
+    assert len(first["modules"]) == 14
+    assert first["logged_loss"] > 0
+
+
+def test_none_is_good(call: Call) -> None:
+    code, out, _ = call(RUNS / "collapse-frequent-token", STATIC, "--format", "json")
+    assert code == 1
+    assert json.loads(out)["last_good"] is None
+
+
+def test_nothing_that_decides_exits_with_3(call: Call, copied: Callable[[str], Path]) -> None:
+    folder = copied("healthy-ordinary")
+    for name in ("adapter_config.json", "train.log"):
+        (folder / name).unlink()
+    code, out, _ = call(folder, STATIC)
+    assert code == 3
+    assert out.startswith("Undecided: ")
+
+
+@pytest.mark.parametrize("what", ["missing", "empty", "a log", "a file"])
+def test_bad_input_is_one_sentence(call: Call, tmp_path: Path, what: str) -> None:
+    path = tmp_path / "run"
+    if what != "missing":
+        path.mkdir()
+    if what == "a log":
+        (path / "train.log").write_text((HEALTHY / "train.log").read_text())
+    if what == "a file":
+        path = HEALTHY / "train.log"
+    code, out, err = call(path, STATIC)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("mlxdoctor: ")
+
+
+def test_the_report_has_a_picture(call: Call, tmp_path: Path) -> None:
+    target = tmp_path / "report"
+    code, out, _ = call(BROKEN, STATIC, "--format", "markdown", "-o", target)
+    assert code == 1
+    assert (target / "bisect.md").read_text() == out
+    assert "| 40 " in out
+    assert (target / "heat_map.svg").read_bytes().startswith(b"<?xml")
+    assert sorted(path.name for path in target.iterdir()) == ["bisect.md", "heat_map.svg"]
+
+
+def test_nothing_is_written_among_the_evidence(call: Call, copied: Callable[[str], Path]) -> None:
+    folder = copied("healthy-ordinary")
+    before = digest(folder)
+    code, _, err = call(folder, STATIC, "-o", folder / "report")
+    assert code == 2
+    assert "in which nothing is written" in err
+    assert digest(folder) == before
+
+
+def test_names_from_the_run_are_harmless(call: Call, copied: Callable[[str], Path]) -> None:
+    folder = copied("healthy-ordinary")
+    named = folder.with_name("\x1b[31m[x](e.vil)")
+    folder.rename(named)
+    assert "\x1b" not in call(named, STATIC)[1]
+    assert "[x](e.vil)" not in call(named, STATIC, "--format", "markdown")[1]
+
+
+def test_the_models_are_run_where_they_are_at_hand(call: Call) -> None:
+    code, out, _ = call(HEALTHY, "--model", FIXTURES / "base", "--format", "json")
+    data = json.loads(out)
+    assert code == 0
+    losses = [one["answer_loss"] for one in data["checkpoints"]]
+    assert losses[1] < losses[0] < data["checkpoints"][0]["base_answer_loss"]
+    assert losses[2] is None
+    assert any("loaded with 2 of 3 files" in one for one in data["notes"])
+
+
+def test_static_use_loads_no_framework() -> None:
+    code = (
+        "import sys\nfrom mlxdoctor.cli import main\n"
+        f"main(['bisect', {str(HEALTHY)!r}, {STATIC!r}])\n"
+        "print([m for m in ('mlx', 'torch', 'scipy.stats', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
