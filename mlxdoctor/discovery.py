@@ -39,11 +39,13 @@ class RunFiles:
     `base` and `data` may be followed from the configuration; `base_named` and
     `data_named` keep what it said where that could not be found on this machine.
     `generations_named`: the user named them, so they are what is to be judged.
+    `adapter_is_loose`: the user named the adapter's file, and not its folder.
     """
 
     roots: tuple[Path, ...] = ()
     config: Path | None = None
     adapter: Path | None = None
+    adapter_is_loose: bool = False
     checkpoints: tuple[Path, ...] = ()
     logs: tuple[Path, ...] = ()
     base: Path | None = None
@@ -89,6 +91,7 @@ def discover(
         generations_named=generations is not None,
     )
     if adapter is not None:
+        files = replace(files, adapter_is_loose=adapter.is_file())
         files = _beside_adapter(files, adapter)
     if not any(
         getattr(files, one)
@@ -163,7 +166,7 @@ def _loose_file(files: RunFiles, path: Path) -> RunFiles:
     if name == "adapter_config.json":
         return replace(files, config=path)
     if path.suffix in (".safetensors", ".npz"):
-        files = replace(files, adapter=path)
+        files = replace(files, adapter=path, adapter_is_loose=True)
         return _beside_adapter(files, path)
     if _is_split(path):
         return replace(files, data=path)

@@ -6,18 +6,20 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mlxdoctor.discovery import resolve_file
+from mlxdoctor.discovery import CHECKPOINT_NAME, resolve_file
 from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.earlier_run import EarlierRun
 from mlxdoctor.evidence.environment import Environment
 from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.reference import ReferenceRun
 from mlxdoctor.evidence.resumed_adapter import ResumedAdapter
+from mlxdoctor.evidence.stated_config import StatedConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.supervision import build as build_supervised_rows
 from mlxdoctor.evidence.token_losses import TokenLosses
@@ -43,6 +45,16 @@ def _config(run: Run) -> TrainingConfig:
     return TrainingConfig.read(run.files.config)
 
 
+def _stated_config(run: Run) -> StatedConfig:
+    named = run.need(TrainingConfig).values.get("config")
+    if not isinstance(named, str) or not named:
+        raise NotThere("the run was not started with a configuration file")
+    path = resolve_file(named, run.files.roots)
+    if path is None:
+        raise NotThere(f"{named}, which the run was started with, is not here")
+    return StatedConfig.read(path)
+
+
 def _log(run: Run) -> TrainingLog:
     if not run.files.logs:
         raise Missing("no training log was found; name it with --log")
@@ -52,7 +64,7 @@ def _log(run: Run) -> TrainingLog:
 def _adapter(run: Run) -> Adapter:
     if run.files.adapter is None:
         raise Missing("no adapter file was found; name it with --adapter")
-    return Adapter.read(run.files.adapter)
+    return Adapter.read(run.files.adapter, is_loose=run.files.adapter_is_loose)
 
 
 def _resumed(run: Run) -> ResumedAdapter:
@@ -63,6 +75,28 @@ def _resumed(run: Run) -> ResumedAdapter:
     if path is None:
         raise Missing(f"{config.resume_adapter_file}, which it was resumed from, is not here")
     return ResumedAdapter(Adapter.read(path))
+
+
+def _earlier(run: Run) -> EarlierRun:
+    adapter = run.need(ResumedAdapter).adapter
+    numbered = CHECKPOINT_NAME.match(adapter.path.name)
+    iteration = int(numbered[1]) if numbered else None
+    log = run.need(TrainingLog)
+    folder = adapter.path.parent
+    own = {one.parent.resolve() for one in (run.files.config, run.files.adapter) if one is not None}
+    if folder.resolve() in own:
+        trained = [one for one in log.segments if one.get("train_loss") is not None]
+        if len(trained) < 2:
+            raise Missing("the log of the run that was resumed is not in this one")
+        return EarlierRun((), trained[-2], None, iteration)
+    found = type(run).discover([folder], allow_model=False)
+    beside = all(one.parent.samefile(folder) for one in found.files.logs)
+    earlier = found.get(TrainingLog) if beside else None
+    config = found.get(TrainingConfig)
+    if earlier is None:
+        raise Missing(f"there is no log beside {adapter.path.name}, which the run was resumed from")
+    sources = (*earlier.sources, *(config.sources if config is not None else ()))
+    return EarlierRun(sources, earlier.main, config, iteration)
 
 
 def _checkpoints(run: Run) -> CheckpointHistory:
@@ -235,9 +269,11 @@ def _reason(run: Run, kind: type[Any]) -> str:
 #: How each kind of evidence is read from a run.
 READERS: Mapping[type[Any], Callable[[Run], Any]] = {
     TrainingConfig: _config,
+    StatedConfig: _stated_config,
     TrainingLog: _log,
     Adapter: _adapter,
     ResumedAdapter: _resumed,
+    EarlierRun: _earlier,
     CheckpointHistory: _checkpoints,
     BaseModel: _base,
     TunedModel: _tuned,

@@ -1,4 +1,4 @@
-"""`mlxdoctor explain`: what a check looks for, what a cause is, what a lint rule means."""
+"""`mlxdoctor explain`: what a check looks for, what a cause, a known bug or a lint rule is."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from mlxdoctor.errors import InputError
 if TYPE_CHECKING:
     from mlxdoctor.causes import Cause
     from mlxdoctor.check import Check, Requirement
+    from mlxdoctor.known_bugs import KnownBug
     from mlxdoctor.lint.rule import Rule
 
 MAX_WIDTH = 90
 
 
-@click.command(name="explain", short_help="Explain a check, a code, a cause or a lint rule.")
+@click.command(name="explain", short_help="Explain a check, code, cause, known bug or lint rule.")
 @click.argument("name", metavar="CODE_OR_CAUSE")
 def command(name: str) -> int:
-    """Explain a check, a finding's code, a cause or a lint rule.
+    """Explain a check, a finding's code, a cause, a known bug or a lint rule.
 
     For a check: what it finds, how it is measured, when it is wrong, and its
     thresholds with their sources. For a cause: what speaks for and against it,
-    and the remedy. For a lint rule: a bad example and a good one.
+    and the remedy. For a known bug: what it does, which versions have it, and where
+    it is reported. For a lint rule: a bad example and a good one.
 
     \b
     Examples:
@@ -35,11 +37,16 @@ def command(name: str) -> int:
     """
     from mlxdoctor.causes import load_causes
     from mlxdoctor.check import discover
+    from mlxdoctor.known_bugs import load_known_bugs
     from mlxdoctor.lint.rule import rules
 
     causes, checks = load_causes().causes, discover()
     if name in causes:
         click.echo(_cause(causes[name]))
+        return EXIT_CLEAN
+    bugs = load_known_bugs()
+    if (bug := bugs.get(name.removeprefix("known-bugs."))) is not None:
+        click.echo(_bug(bug))
         return EXIT_CLEAN
     for check in checks:
         if name == check.name or name in check.codes:
@@ -50,7 +57,7 @@ def command(name: str) -> int:
         click.echo(_rule(by_code[name]))
         return EXIT_CLEAN
     codes = (code for check in checks for code in check.codes)
-    known = {*causes, *by_code, *(check.name for check in checks), *codes}
+    known = {*causes, *bugs, *by_code, *(check.name for check in checks), *codes}
     raise InputError(None, f"no check, code or cause is called {name!r}", _suggestion(name, known))
 
 
@@ -119,6 +126,16 @@ def _cause(cause: Cause) -> str:
         word = "to" if change.operation == "set" else "by"
         lines += ["", f"  {change.operation} {change.key} {word} {change.value}"]
     return "\n".join(lines)
+
+
+def _bug(bug: KnownBug) -> str:
+    lines = [_heading(bug.title), _wrapped(bug.explanation), ""]
+    versions = str(bug.affected)
+    if bug.verified is not None:
+        versions += f" (seen in {bug.verified})"
+    lines += [f"{_bold('Versions')}  {versions}", "", _bold("Reported in")]
+    lines += [f"  {address}" for address in bug.references]
+    return "\n".join([*lines, "", _bold("What to do"), _wrapped(bug.remedy, "  ")])
 
 
 def _weights(weights: Mapping[str, float]) -> list[str]:

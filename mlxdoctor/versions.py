@@ -1,0 +1,209 @@
+"""Versions of packages: their order, and what a run tells of those it was made with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.environment import Environment
+from mlxdoctor.evidence.training_log import TrainingLog
+
+_VERSION = re.compile(
+    r"v?(?P<release>\d+(?:\.\d+)*)"
+    r"(?P<pre>[._-]?(?:alpha|a|beta|b|preview|pre|rc|c)[._-]?\d*)?"
+    r"(?:[._-]?(?:post|rev|r)[._-]?\d*)?"
+    r"(?P<dev>[._-]?dev\d*)?"
+    r"(?:\+[a-z0-9._-]*)?",
+    re.IGNORECASE,
+)
+#: Characters of a version; longer texts are none.
+_LONGEST = 64
+#: A key that `mlx_lm.lora` writes into every adapter_config.json -> the first version that
+#: does: read in the released packages, in the order of the versions.
+_WRITTEN_SINCE = (
+    ("num_layers", "0.19.0"),
+    ("optimizer_config", "0.22.0"),
+    ("grad_accumulation_steps", "0.28.3"),
+    ("clear_cache_threshold", "0.31.2"),
+    ("trust_remote_code", "0.32.0"),
+)
+#: What `mlx_lm.lora` writes in every version, and hardly anyone else does.
+_WRITTEN_ALWAYS = frozenset(
+    {"adapter_path", "resume_adapter_file", "save_every", "test", "test_batches", "train"}
+)
+#: Keys of trainers that grew from it and write the same file.
+_OTHER_TRAINERS = frozenset({"train_mode", "train_type", "beta"})
+#: The first version that prints a table instead of "Iter 10: Train loss ...".
+_TABLE_SINCE = "0.32.0"
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version number.
+
+    Attributes:
+        release: its numbers, without zeros at the end.
+        unfinished: whether it is a pre-release or a development version of that number.
+    """
+
+    release: tuple[int, ...]
+    unfinished: bool = False
+
+    def __str__(self) -> str:
+        numbers = (*self.release, 0, 0)[: max(len(self.release), 3)]
+        return ".".join(str(one) for one in numbers) + (" (unfinished)" if self.unfinished else "")
+
+
+def parse_version(text: str) -> Version | None:
+    """A version as Python packages write it (PEP 440); None where the text is none.
+
+    Post-releases and local parts (0.31.3.post1, 0.31.3+cpu) count as their release: no
+    known bug depends on them.
+    """
+    match = _VERSION.fullmatch(text.strip()) if len(text) <= _LONGEST else None
+    if match is None:
+        return None
+    release = [int(part) for part in match["release"].split(".")]
+    while len(release) > 1 and release[-1] == 0:
+        release.pop()
+    return Version(tuple(release), bool(match["pre"] or match["dev"]))
+
+
+@dataclass(frozen=True)
+class KnownVersion:
+    """What is known of a package's version: the version itself, or bounds.
+
+    Attributes:
+        since: it is this or a later one; None where nothing is known.
+        below: it is an earlier one; None where nothing is known.
+        exact: the version; None where only the bounds are known.
+        source: where that is from, as a clause.
+        of_the_run: whether it is of the environment that trained, and not of this one.
+    """
+
+    since: Version | None
+    below: Version | None
+    exact: Version | None
+    source: str
+    of_the_run: bool = True
+
+    def __str__(self) -> str:
+        if self.exact is not None:
+            return str(self.exact)
+        bounds = []
+        if self.since is not None:
+            bounds.append(f"{self.since} or later")
+        if self.below is not None:
+            bounds.append(f"earlier than {self.below}")
+        return ", ".join(bounds)
+
+
+@dataclass(frozen=True)
+class Affected:
+    """The versions of a package that have a bug.
+
+    Attributes:
+        package: the package's name.
+        since: the first that has it; None for the first of all.
+        fixed: the first that no longer has it; None while there is none.
+    """
+
+    package: str
+    since: Version | None
+    fixed: Version | None
+
+    def __str__(self) -> str:
+        bounds = [f"since {self.since}"] if self.since is not None else []
+        bounds.append(f"fixed in {self.fixed}" if self.fixed is not None else "not fixed yet")
+        return f"{self.package}, {', '.join(bounds)}"
+
+    def holds(self, known: KnownVersion | None) -> bool | None:
+        """Whether a version has the bug; None where that cannot be told.
+
+        A pre-release of the version that fixed it may have the fix or not, and one of the
+        version that brought it may have the bug or not.
+        """
+        if known is None:
+            return None
+        if known.exact is not None:
+            return self._exact(known.exact)
+        since, below = known.since, known.below
+        if self.fixed is not None and since is not None and since.release >= self.fixed.release:
+            return False
+        if self.since is not None and below is not None and below.release <= self.since.release:
+            return False
+        begun = self.since is None or (since is not None and since.release >= self.since.release)
+        left = self.fixed is None or (below is not None and below.release <= self.fixed.release)
+        return True if begun and left else None
+
+    def _exact(self, version: Version) -> bool | None:
+        for bound, beyond in ((self.fixed, False), (self.since, True)):
+            if bound is None:
+                continue
+            if version.release == bound.release and version.unfinished:
+                return None
+            if (version.release >= bound.release) is not beyond:
+                return False
+        return True
+
+
+def known_versions(
+    config: TrainingConfig | None, log: TrainingLog | None, here: Environment | None
+) -> Mapping[str, KnownVersion]:
+    """What is known of the versions of mlx and mlx-lm that a run was made with.
+
+    A version that the log names comes first, then the bounds that the keys of an
+    adapter_config.json by `mlx_lm.lora` and the form of the log give, then, for want of
+    better, the version installed here.
+    """
+    known: dict[str, KnownVersion] = {}
+    for package in ("mlx", "mlx-lm"):
+        found = _logged(package, log)
+        if found is None and package == "mlx-lm":
+            found = _bounds(config, log)
+        if found is None:
+            found = _installed(package, here)
+        if found is not None:
+            known[package] = found
+    return known
+
+
+def _logged(package: str, log: TrainingLog | None) -> KnownVersion | None:
+    stated = log.versions.get(package) if log is not None else None
+    version = parse_version(stated) if stated is not None else None
+    return KnownVersion(None, None, version, "named in the log") if version is not None else None
+
+
+def _bounds(config: TrainingConfig | None, log: TrainingLog | None) -> KnownVersion | None:
+    if config is None or not config.values.keys() >= _WRITTEN_ALWAYS:
+        return None
+    if config.values.keys() & _OTHER_TRAINERS:
+        return None
+    since = below = None
+    marks: list[str] = []
+    for key, first in _WRITTEN_SINCE:
+        if key not in config.values:
+            # A later key that is there all the same was written by the user.
+            below, lacking = first, f"does not write {key}"
+            marks = [*marks[-1:], lacking]
+            break
+        since = first
+        marks = [f"writes {key}"]
+    if log is not None and log.format.startswith("table"):
+        since, below, marks = _TABLE_SINCE, None, ["prints a table"]
+    return KnownVersion(
+        parse_version(since) if since is not None else None,
+        parse_version(below) if below is not None else None,
+        None,
+        f"mlx_lm.lora {' and '.join(marks)}",
+    )
+
+
+def _installed(package: str, here: Environment | None) -> KnownVersion | None:
+    stated = here.here.get(package) if here is not None else None
+    version = parse_version(stated) if stated is not None else None
+    if version is None:
+        return None
+    return KnownVersion(None, None, version, "installed here", of_the_run=False)
