@@ -4,21 +4,26 @@ What it finds. Factors of another rank than configured; factors stored the wrong
 round; layers or modules that were configured and are not there; target keys that match
 nothing; modules that the base model does not have, with the prefix in which the names
 differ; factors whose shape is not that of the weight they change; DoRA without its
-magnitudes, and the reverse; a scale that is missing or looks like an alpha.
+magnitudes, and the reverse; a scale that is missing or looks like an alpha; no
+adapter_config.json at all.
 
 Why it matters. Old loaders drop every name that they do not know without a word, so that
 the base model answers; new ones refuse the adapter. A missing layer is training that
-never happened.
+never happened. Without adapter_config.json no loader knows which layers to convert, or
+by which scale: mlx-lm stops with a FileNotFoundError.
 
 How it is measured. Names and shapes only, from the files' headers: nothing is loaded.
 mlx-lm puts LoRA on the last `num_layers` layers and matches a key against the whole
 name within the layer; PEFT matches the end of the name. Missing modules are an error
 where `mlx_lm.lora` itself wrote the configuration, and where the same module has
 factors in one adapted layer and none in another: mlx-lm treats all its layers alike.
+Target keys are an error where not one of them names a module of the base model: mlx-lm
+then converts nothing, and refuses the adapter's tensors.
 
 When it is wrong. Base models that MLX did not write are renamed while they are loaded;
 then a name that is not found is a warning only. What a custom trainer called its keys
-may not be what mlx-lm would.
+may not be what mlx-lm would. A file that was named by itself may have its configuration
+elsewhere, which is a note only.
 
 What to do. Name the base model that the adapter was trained on. If the names differ by a
 prefix, rename the tensors. If modules are missing, look at the keys and at num_layers.
@@ -28,7 +33,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
-from mlxdoctor.evidence.adapter import Adapter, LoraModule
+from mlxdoctor.evidence.adapter import CONFIG_NAME, Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Finding, Severity
@@ -62,6 +67,7 @@ def _examples(names: Sequence[str]) -> str:
         "rank-mismatch": "the factors have another rank than the configuration says",
         "transposed": "the factors are stored the wrong way round",
         "missing-modules": "modules that the configuration names have no factors",
+        "no-configuration": "there is no adapter_config.json, without which nothing loads it",
         "unmatched-key": "a target key of the configuration matches no adapted module",
         "no-module-in-base": "the base model has none of the adapted modules",
         "some-modules-not-in-base": "the base model lacks some of the adapted modules",
@@ -82,6 +88,8 @@ def adapter_structure(
         raise NotApplicable("a full fine-tune has no LoRA factors")
     if not adapter.modules and not adapter.mismatched:
         raise NotApplicable("the adapter holds no LoRA factors")
+    if (config is None or config.path.name != CONFIG_NAME) and not adapter.has_configuration:
+        yield _no_configuration(adapter)
     if config is None and base is None:
         raise Inconclusive("there is neither a configuration nor a base model to compare with")
     transposed = _transposed(adapter, config)
@@ -103,6 +111,25 @@ def adapter_structure(
         yield from _against_config(adapter, config, base, limits)
     if base is not None and adapter.modules:
         yield from _against_base(adapter, base)
+
+
+def _no_configuration(adapter: Adapter) -> Finding:
+    name = adapter.path.name
+    rest = (
+        "mlx-lm loads a folder that has both"
+        if adapter.is_loose
+        else "mlx-lm can't load the adapter, whose layers, rank and scale are unknown"
+    )
+    return Finding(
+        "adapter-structure.no-configuration",
+        Severity.INFO if adapter.is_loose else Severity.WARNING,
+        f"There is no {CONFIG_NAME} beside {name}: {rest}.",
+        measured={"file": name, "modules": len(adapter.modules)},
+        expected=f"{CONFIG_NAME} in the adapter's folder",
+        where=name,
+        fix=f"write {CONFIG_NAME} with fine_tune_type, num_layers and lora_parameters as they "
+        "were in training, and save the weights as adapters.safetensors",
+    )
 
 
 def _transposed(adapter: Adapter, config: TrainingConfig | None) -> list[str]:
@@ -168,16 +195,7 @@ def _missing(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -
         if not _is_pattern(config) and not any(matches(key, name, config) for name in names)
     ]
     if unmatched:
-        yield Finding(
-            "adapter-structure.unmatched-key",
-            Severity.WARNING,
-            f"{len(unmatched)} of {len(config.keys or ())} target keys match no adapted module: "
-            f"{_examples(unmatched)}.",
-            measured={"keys": tuple(unmatched)},
-            expected="every key names a module",
-            where=_examples(unmatched),
-            fix="with mlx-lm write the name within the layer (self_attn.q_proj), not its last part",
-        )
+        yield _unmatched(unmatched, config, base)
     if base is not None and (absent := missing_targets(adapter, config, base)) is not None:
         missing = absent.names
         # Factors under names that the base does not know may be those that are missing.
@@ -190,6 +208,28 @@ def _missing(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -
     wanted = config.num_layers
     if wanted is not None and not config.is_default("num_layers") and 0 < len(layers) < wanted:
         yield _missing_modules(wanted - len(layers), wanted, "layers", None, certain=False)
+
+
+def _unmatched(unmatched: Sequence[str], config: TrainingConfig, base: BaseModel | None) -> Finding:
+    keys = config.keys or ()
+    in_base = [
+        key
+        for key in keys
+        if base is not None and any(matches(key, name, config) for name in base.linear_shapes)
+    ]
+    none = base is not None and len(unmatched) == len(keys) and not in_base
+    rest = ", nor any module of the base model: nothing is converted" if none else ""
+    return Finding(
+        "adapter-structure.unmatched-key",
+        # The names in files that MLX did not write are not those that a key is compared with.
+        Severity.ERROR if none and base is not None and base.is_mlx else Severity.WARNING,
+        f"{len(unmatched)} of {len(keys)} target keys match no adapted module{rest}: "
+        f"{_examples(unmatched)}.",
+        measured={"keys": tuple(unmatched), "in_base": len(in_base) if base is not None else None},
+        expected="every key names a module",
+        where=_examples(unmatched),
+        fix="with mlx-lm write the name within the layer (self_attn.q_proj), not its last part",
+    )
 
 
 def _is_pattern(config: TrainingConfig) -> bool:

@@ -10,7 +10,7 @@ after the answer. Both come from training and are invisible in the loss.
 How it is measured. The unit is the prompt; shares have Wilson intervals and are compared with
 the base model on the same prompts (exact McNemar, or a sequential test on few prompts). An
 answer counts as never ending when it reached the length limit without the end token and is
-longer than the expected one.
+longer than the expected one. With fewer than 8 prompts finding nothing is inconclusive.
 
 When it is wrong. Training on long answers makes a sound model longer than its base: where no
 expected answer is known, never ending is only a warning. The end token is taken from the
@@ -36,7 +36,7 @@ from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding, Measurement, Severity
 from mlxdoctor.outputs import Output, OutputPair, pairs, words
-from mlxdoctor.prompt_rates import Rate, RateLimits, is_raised, rate
+from mlxdoctor.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
 from mlxdoctor.text_statistics import run_share, tail_run, top_share
 
 #: How chat templates begin a turn.
@@ -157,6 +157,8 @@ def end_token(
         token, share = top_share(runs)
         text = tokenizer.decode([token]) if tokenizer and isinstance(token, int) else str(token)
         yield _finding(_PADDED, padded, {"token_text": text, "share_of_runs": round(share, 3)})
+    if (few := too_few(len(found), limits)) is not None:
+        raise Inconclusive(few)
 
 
 def _rate(

@@ -21,24 +21,18 @@ base model inside it is damaged.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
-from itertools import pairwise
-from math import sqrt
-
-import numpy as np
 
 from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.weight_changes import WeightChange, component, weight_changes
 
 _EXAMPLES = 3
-_BLOCK_ELEMENTS = 1 << 20
-_CACHED_ELEMENTS = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -85,21 +79,16 @@ def frozen_weights(
         raise NotApplicable("which weights of the fused model should differ is not known")
     saved = config.values.get("modules_to_save") if config is not None else None
     intended = tuple(saved) if isinstance(saved, list) else ()
+    free = {name for name in tuned.tensors if _may_change(name, tuned, adapted, intended)}
     compared = 0
     changes: list[_Change] = []
-    for name, tensor in tuned.tensors.items():
-        original = base.tensors.get(name)
-        module = name.rpartition(".")[0]
-        if original is None or tensor.shape != original.shape:
-            continue
-        if (not tuned.from_adapter and module in adapted) or any(
-            module.endswith(one) for one in intended
-        ):
+    for change in weight_changes(base, tuned, leave_out=free):
+        if change.status not in ("same", "changed"):
             continue
         compared += 1
-        relative = _relative_change(original, tensor, limits)
+        relative = _relative_change(change, limits)
         if relative is not None:
-            changes.append(_Change(name, relative))
+            changes.append(_Change(change.name, relative))
     if not compared:
         raise Inconclusive("no tensor has the name and shape of one in the base model")
     if changes:
@@ -117,9 +106,16 @@ def frozen_weights(
         )
 
 
+def _may_change(name: str, tuned: TunedModel, adapted: Set[str], intended: tuple[str, ...]) -> bool:
+    module = name.rpartition(".")[0]
+    return (not tuned.from_adapter and module in adapted) or any(
+        module.endswith(one) for one in intended
+    )
+
+
 def _changed(changes: list[_Change], compared: int, tuned: TunedModel) -> Finding:
     by_size = sorted(changes, key=lambda one: -one.relative)
-    parts = Counter(_component(one.name) for one in changes)
+    parts = Counter(component(one.name) for one in changes)
     listed = ", ".join(f"{count} of {part}" for part, count in parts.most_common())
     where = ", ".join(one.name for one in by_size[:_EXAMPLES])
     return Finding(
@@ -142,43 +138,14 @@ def _changed(changes: list[_Change], compared: int, tuned: TunedModel) -> Findin
     )
 
 
-def _component(name: str) -> str:
-    for part, words in (
-        ("norms", ("norm",)),
-        ("embeddings", ("embed", "wte", "wpe")),
-        ("the head", ("lm_head",)),
-        ("attention", ("attn", "attention")),
-        ("feed-forward", ("mlp", "feed_forward", "experts", "moe", "ffn")),
-    ):
-        if any(word in name for word in words):
-            return part
-    return "other weights"
-
-
-def _relative_change(old: TensorRef, new: TensorRef, limits: Limits) -> float | None:
-    """‖new − old‖/‖old‖, or None where nothing changed."""
-    if old.dtype == new.dtype and _same_bytes(old, new):
+def _relative_change(change: WeightChange, limits: Limits) -> float | None:
+    """‖W' − W‖/‖W‖, or None where nothing but the precision changed."""
+    if change.status == "same" or change.is_requantized:
         return None
-    if not (old.is_float and new.is_float):
-        # Packed codes have no norm; another type is another representation.
-        return 1.0 if old.dtype == new.dtype else None
-    difference = norm = 0.0
-    edges = [*range(0, old.size, _BLOCK_ELEMENTS), old.size]
-    for start, stop in pairwise(edges):
-        before, after = old.elements(start, stop), new.elements(start, stop)
-        # Small enough for the cache, and for BLAS not to wake threads for one dot product.
-        for first in range(0, stop - start, _CACHED_ELEMENTS):
-            part = slice(first, first + _CACHED_ELEMENTS)
-            weight = before[part].astype(np.float64)
-            gap = after[part] - weight
-            difference += float(gap @ gap)
-            norm += float(weight @ weight)
-    relative = sqrt(difference) / sqrt(norm) if norm > 0 else float("inf")
-    if old.dtype != new.dtype and relative <= limits.rounding:
+    is_stored_alike = change.before == change.after
+    if change.relative is None:
+        # Numbers that are no weights have no norm; another type is another representation.
+        return 1.0 if is_stored_alike else None
+    if not is_stored_alike and change.relative <= limits.rounding:
         return None
-    return relative
-
-
-def _same_bytes(old: TensorRef, new: TensorRef) -> bool:
-    pairs = zip(old.raw_blocks(), new.raw_blocks(), strict=True)
-    return all(np.array_equal(before, after) for before, after in pairs)
+    return change.relative

@@ -11,7 +11,8 @@ a single token make up nearly all of it, as a loop when its end repeats with a f
 or most 4-grams repeat (seq-rep-4, Welleck et al. 2020), as a handful of tokens when at most a
 quarter of them are distinct. The share of prompts is given with its Wilson interval and compared
 with the base model on the same prompts: exact McNemar, or, with few prompts, a sequential test
-(5% against 50%, false alarms 0.1%).
+(5% against 50%, false alarms 0.1%). With fewer than 8 prompts the same test can't tell a sound
+model from a broken one: then what is found is reported, and finding nothing is inconclusive.
 
 When it is wrong. Data whose right answers are repetitive (tables, padding, sequences of
 digits) makes a sound model look collapsed; answers under 8 tokens are not judged. Without
@@ -36,7 +37,7 @@ from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding, Measurement, Severity
 from mlxdoctor.outputs import Output, OutputPair, is_special, pairs
-from mlxdoctor.prompt_rates import Rate, RateLimits, is_raised, rate
+from mlxdoctor.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
 from mlxdoctor.text_statistics import (
     distinct_n,
     run_share,
@@ -159,6 +160,8 @@ def token_collapse(
         yield _special_tokens(special)
     if is_raised(loop, limits):
         yield _repetition(loop, found, is_loop)
+    if (few := too_few(len(found), limits)) is not None:
+        raise Inconclusive(few)
 
 
 def _rate(found: Sequence[OutputPair], hit: Callable[[Output], bool], limits: Limits) -> Rate:

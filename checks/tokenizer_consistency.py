@@ -1,32 +1,49 @@
 """Whether tokenizer, model and chat template belong together.
 
 What it finds. Tokens that the model has no embedding for, an end token on which the files
-disagree, a chat template that ends answers with another token than generation stops at, a missing
-chat template, and padding that shares the end token's id.
+disagree, a chat template that ends answers with another token than generation stops at, markers
+of the template that the tokenizer has no token for, a missing chat template, and padding that
+shares the end token's id.
 
 Why it matters. A token beyond the vocabulary reads memory that belongs to nothing. Where training
-ends an answer with one token and generation waits for another, the model never stops.
+ends an answer with one token and generation waits for another, the model never stops. A marker
+that is no token is read as a handful of signs that the model never saw in that place.
 
 How it is measured. The largest token of the examined rows is compared with the size of the
 model's vocabulary; the end tokens of tokenizer_config.json, generation_config.json and
-config.json with each other and with what the chat template writes after an answer.
+config.json with each other and with what the chat template writes after an answer. Markers are
+what the template itself writes around a question and an answer in the form of a special token
+(`<|im_start|>`, `<start_of_turn>`, `</s>`); each must be one token of that name.
 
 When it is wrong. Models often name several end tokens; a disagreement matters only if generation
 does not stop at the one that training uses. Sharing an id between padding and end token is
-harmless in mlx-lm, which masks padding by position.
+harmless in mlx-lm, which masks padding by position. Some families write their markers as plain
+text on purpose: words in brackets or after signs, and the bare roles `<|user|>`, `<|assistant|>`
+and `<|system|>`, are not looked at; a model that was trained so with others is warned about.
 
 What to do. Use the tokenizer files that came with the base model, and make eos_token in
 tokenizer_config.json the token that ends an answer in the chat template.
 """
 
+import re
 from collections.abc import Iterator
 
 from mlxdoctor.check import check
 from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding, Severity
+
+#: The form of a special token that begins or ends a turn.
+_MARKER = re.compile(r"<[|\uff5c][^<>|\uff5c\s]{1,40}[|\uff5c]>|<(?:start|end)_of_\w{1,30}>|</?s>")
+#: Written as plain text on purpose by models without such tokens.
+_ROLES = frozenset(f"<|{role}|>" for role in ("system", "user", "assistant", "tool", "function"))
+_CONVERSATION = (
+    {"role": "user", "content": "Where is it?"},
+    {"role": "assistant", "content": "In the north."},
+)
 
 
 @check(
@@ -35,6 +52,7 @@ from mlxdoctor.finding import Finding, Severity
         "larger-than-model": "the tokenizer knows more tokens than the model",
         "end-tokens-disagree": "the files name different end tokens",
         "terminator-is-not-an-end-token": "the template ends answers with another token",
+        "template-markers-unknown": "markers of the chat template are no tokens of the tokenizer",
         "no-chat-template": "the data are conversations, and there is no chat template",
         "no-end-token": "no file names an end token",
         "pad-is-end": "padding and end token are the same",
@@ -65,6 +83,8 @@ def tokenizer_consistency(
         )
     train = dataset.splits.get("train") if dataset is not None else None
     needs_template = train is not None and train.format in ("chat", "completions")
+    if train is None or needs_template:
+        yield from _markers(tokenizer)
     if needs_template and tokenizer.chat_template is None and not tokenizer.renders_itself:
         yield Finding(
             code="tokenizer-consistency.no-chat-template",
@@ -87,6 +107,40 @@ def tokenizer_consistency(
             where=str(tokenizer.path),
             fix="mask by position, or use another padding token",
         )
+
+
+def _markers(tokenizer: Tokenizer) -> Iterator[Finding]:
+    if tokenizer.chat_template is None:
+        return
+    try:
+        written = tokenizer.render(_CONVERSATION) + tokenizer.render(
+            _CONVERSATION[:1], add_generation_prompt=True
+        )
+    except TemplateFailure:
+        # What a template refuses is told where the rows are rendered.
+        return
+    markers = [one for one in dict.fromkeys(_MARKER.findall(written)) if one not in _ROLES]
+    unknown = {one: n for one in markers if (n := _pieces(tokenizer, one)) is not None}
+    if unknown:
+        first, pieces = next(iter(unknown.items()))
+        yield Finding(
+            code="tokenizer-consistency.template-markers-unknown",
+            severity=Severity.WARNING,
+            message=f"{len(unknown)} of the {len(markers)} markers that the chat template writes "
+            f"are no tokens of this tokenizer, {first!r} for one, which it reads as {pieces} "
+            "tokens of plain text.",
+            measured={"markers": tuple(unknown), "of": len(markers), "pieces": pieces},
+            expected="one token for each marker",
+            where=str(tokenizer.path),
+            fix="use the chat template that came with this tokenizer",
+        )
+
+
+def _pieces(tokenizer: Tokenizer, marker: str) -> int | None:
+    """How many tokens a marker is that is read as text; None where it is a token of its own."""
+    ids = tokenizer.encode(marker, add_special_tokens=False)
+    is_token = len(ids) == 1 and tokenizer.decode(ids).strip() == marker
+    return None if is_token else len(ids)
 
 
 def _vocabulary(

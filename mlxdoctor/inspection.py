@@ -12,6 +12,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tensor import count_nonfinite
+from mlxdoctor.fused import predicted_rounding
 
 #: Verdicts that are certain faults of the adapter itself.
 FAULTS = frozenset({"non-finite", "fresh: never trained", "zero B", "zero A"})
@@ -34,6 +35,11 @@ class ModuleRow:
         stable_rank: its squared norm over the largest squared singular value.
         effective_rank: exp of the entropy of its singular values' shares.
         relative: update over base weight, None without a base.
+        lost_at_4_bits: what rounding would be, over the update's norm, were the sum of base
+            weight and update quantised to 4 bits in groups of 64; None without a base.
+        lost_at_8_bits: the same for 8 bits.
+        intruders: how many of the ten largest directions of base weight plus update are new
+            (`mlxdoctor.intruders`); None where they were not asked for or cannot be computed.
         nonfinite: NaN or infinite values in both factors.
         verdict: "ok" or what is wrong.
     """
@@ -50,6 +56,9 @@ class ModuleRow:
     stable_rank: float | None
     effective_rank: float | None
     relative: float | None
+    lost_at_4_bits: float | None
+    lost_at_8_bits: float | None
+    intruders: int | None
     nonfinite: int
     verdict: str
 
@@ -95,12 +104,16 @@ class Inspection:
         )
 
 
-def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
+def inspect_adapter(
+    path: Path, base: BaseModel | None = None, *, with_intruders: bool = False
+) -> Inspection:
     """Read every value of an adapter.
 
     Args:
         path: the adapter's folder or file; the configuration is looked for beside it.
         base: the model it changes, for relative norms and for the verdicts on fit.
+        with_intruders: count intruder dimensions too, which takes a decomposition of every
+            base weight; needs the base.
 
     Raises:
         InputError: the adapter or its configuration cannot be used.
@@ -108,7 +121,11 @@ def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
     adapter = Adapter.read(path)
     beside = adapter.path.parent / "adapter_config.json"
     config = TrainingConfig.read(beside) if beside.is_file() else None
-    rows = tuple(_row(drift, base) for drift in module_drifts(adapter, config, base))
+    counts = _intruders(adapter, config, base) if with_intruders and base is not None else {}
+    rows = tuple(
+        _row(drift, base, counts.get(drift.module.name))
+        for drift in module_drifts(adapter, config, base)
+    )
     factors = {name for one in adapter.modules for name in (one.a.name, one.b.name)}
     rest = (one for name, one in adapter.tensors.items() if name not in factors)
     return Inspection(
@@ -140,7 +157,15 @@ def _stated(config: TrainingConfig | None) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _row(drift: ModuleDrift, base: BaseModel | None) -> ModuleRow:
+def _intruders(
+    adapter: Adapter, config: TrainingConfig | None, base: BaseModel
+) -> dict[str, int | None]:
+    from mlxdoctor.intruders import module_intruders
+
+    return {one.module: one.count for one in module_intruders(adapter, config, base)}
+
+
+def _row(drift: ModuleDrift, base: BaseModel | None, intruders: int | None) -> ModuleRow:
     module, figures = drift.module, drift.statistics
     scale = drift.scale if isfinite(drift.scale) else None
     factor = 1.0 if scale is None else scale
@@ -157,9 +182,19 @@ def _row(drift: ModuleDrift, base: BaseModel | None) -> ModuleRow:
         stable_rank=_finite(figures.stable_rank),
         effective_rank=_finite(figures.effective_rank),
         relative=_finite(drift.relative),
+        lost_at_4_bits=_lost(drift, base, 4),
+        lost_at_8_bits=_lost(drift, base, 8),
+        intruders=intruders,
         nonfinite=figures.a_nonfinite + figures.b_nonfinite,
         verdict=_verdict(drift, base),
     )
+
+
+def _lost(drift: ModuleDrift, base: BaseModel | None, bits: int) -> float | None:
+    if drift.relative is None or base is None or not drift.norm:
+        return None
+    rounding = predicted_rounding(base, drift.module.name, bits)
+    return None if rounding is None else _finite(rounding / drift.norm)
 
 
 def _finite(value: float | None) -> float | None:

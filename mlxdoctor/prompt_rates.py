@@ -116,6 +116,28 @@ def rate(
     return Rate(len(tuned), hits, base_hits, interval, p_value, decided, is_broken)
 
 
+def answers_needed(limits: RateLimits | None = None) -> int:
+    """Prompts without a single hit after which a broken model's rate is ruled out.
+
+    Wald's sequential test, as for the hits: below that, no finding says nothing.
+    """
+    limits = limits or RateLimits()
+    each = math.log((1 - limits.broken_rate) / (1 - limits.sound_rate))
+    return math.ceil(math.log(limits.beta / (1 - limits.alpha)) / each)
+
+
+def too_few(answers: int, limits: RateLimits | None = None) -> str | None:
+    """Why that many answers can't show that a model is sound; None where they can."""
+    needed = answers_needed(limits)
+    if answers >= needed:
+        return None
+    are = "answer is" if answers == 1 else "answers are"
+    return (
+        f"{answers} {are} too few to say that nothing is wrong: it takes the answers to at least "
+        f"{needed} different prompts"
+    )
+
+
 def is_raised(found: Rate, limits: RateLimits | None = None) -> bool:
     """Whether the tuned model certainly hits more often than the base model, at any size."""
     limits = limits or RateLimits()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlxdoctor.prompt_rates import is_raised, rate
+from mlxdoctor.prompt_rates import RateLimits, answers_needed, is_raised, rate, too_few
 
 
 def hits(count: int, total: int) -> list[bool]:
@@ -54,3 +54,11 @@ def test_figures_and_words() -> None:
 def test_no_prompt_is_refused() -> None:
     with pytest.raises(ValueError, match="one entry a prompt"):
         rate([], None)
+
+
+def test_eight_prompts_without_a_hit_rule_a_broken_model_out() -> None:
+    assert answers_needed() == 8
+    assert answers_needed(RateLimits(broken_rate=0.3)) > 8
+    assert too_few(8) is None
+    assert "7 answers are too few" in (too_few(7) or "")
+    assert "1 answer is too few" in (too_few(1) or "")

@@ -30,6 +30,9 @@ FILE_NAMES = (
     "adapter.safetensors",
 )
 
+#: What mlx-lm and PEFT read beside those weights, to know which layers to convert and how.
+CONFIG_NAME = "adapter_config.json"
+
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.(.+)$")
 _MLX = re.compile(r"^(?P<module>.+)\.(?P<role>lora_a|lora_b|m)$")
 _PEFT = re.compile(
@@ -118,6 +121,7 @@ class Adapter:
         tensor_count: all tensors.
         parameter_count: all numbers in them.
         file_bytes: the size of the file.
+        is_loose: the file was named by itself, and not the folder that it belongs to.
     """
 
     kind: ClassVar[str] = "adapter"
@@ -133,10 +137,15 @@ class Adapter:
     parameter_count: int
     file_bytes: int
     tensors: Mapping[str, TensorRef]
+    is_loose: bool = False
 
     @classmethod
-    def read(cls, path: Path) -> Adapter:
+    def read(cls, path: Path, *, is_loose: bool = False) -> Adapter:
         """Read the names and shapes in an adapter's file, or in the folder that holds it.
+
+        Args:
+            path: the file or the folder.
+            is_loose: see the attribute.
 
         Raises:
             InputError: there is no such file, or it is not a sound .safetensors or .npz.
@@ -164,7 +173,13 @@ class Adapter:
             parameter_count=sum(tensor.size for tensor in tensors.values()),
             file_bytes=size,
             tensors=tensors,
+            is_loose=is_loose,
         )
+
+    @cached_property
+    def has_configuration(self) -> bool:
+        """Whether an `adapter_config.json` lies beside the file, where every loader looks."""
+        return (self.path.parent / CONFIG_NAME).is_file()
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:

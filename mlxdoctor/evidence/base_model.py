@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.quantized import (
@@ -162,9 +163,25 @@ class BaseModel:
     def weight_norm(self, module: str, max_rows: int = 512) -> float:
         """The Frobenius norm of a module's weight, dequantised.
 
-        A matrix with more rows than `max_rows` is estimated from that many, taken in
-        blocks at even distances: off by about the relative spread of the rows' norms
-        over 2·sqrt(max_rows): a few percent at most.
+        A matrix with more rows than `max_rows` is estimated from that many: off by about the
+        relative spread of the rows' norms over 2·sqrt(max_rows): a few percent at most.
+
+        Raises:
+            InputError: the module has no weight, or it cannot be read.
+        """
+        square, total, seen = 0.0, 0, 0
+        for values, rows in self.sampled_rows(module, max_rows):
+            # Not a dot product: BLAS would wake its threads for each of these small blocks.
+            square += float(np.einsum("ij,ij->", values, values))
+            total, seen = rows, seen + len(values)
+        return float(np.sqrt(square * total / seen)) if seen else 0.0
+
+    def sampled_rows(
+        self, module: str, max_rows: int = 512
+    ) -> Iterator[tuple[NDArray[np.float64], int]]:
+        """Blocks of a module's rows, dequantised, and how many rows the whole matrix has.
+
+        All rows, or about `max_rows` of them at even distances where there are more.
 
         Raises:
             InputError: the module has no weight, or it cannot be read.
@@ -174,16 +191,11 @@ class BaseModel:
             raise InputError(self.path, f"has no readable weight for {module}")
         rows = prod(matrix.shape[:-1])
         blocks = -(-min(rows, max_rows) // _ROWS_PER_BLOCK)
-        square, seen = 0.0, 0
         for block in range(blocks):
             start, stop = block * rows // blocks, (block + 1) * rows // blocks
             if rows > max_rows:
                 stop = min(stop, start + _ROWS_PER_BLOCK)
-            values = matrix.rows(start, stop).astype(np.float64)
-            # Not a dot product: BLAS would wake its threads for each of these small blocks.
-            square += float(np.einsum("ij,ij->", values, values))
-            seen += stop - start
-        return float(np.sqrt(square * rows / seen)) if seen else 0.0
+            yield matrix.rows(start, stop).astype(np.float64), rows
 
     def module_for(self, name: str) -> str | None:
         """The module of this model that an adapter's module name stands for, or None.

@@ -145,14 +145,16 @@ def _unpack(words: NDArray[Any], bits: int) -> NDArray[np.uint8]:
     octets = np.ascontiguousarray(words).view(np.uint8)
     if bits == 8:
         return octets
-    if bits in (2, 4):
-        shifts = np.arange(0, 8, bits, dtype=np.uint8)
-        codes = (octets[..., None] >> shifts) & np.uint8((1 << bits) - 1)
-        return codes.reshape(*octets.shape[:-1], -1)
-    stream = np.unpackbits(octets, axis=-1, bitorder="little")
-    return np.packbits(
-        stream.reshape(*octets.shape[:-1], -1, bits), axis=-1, bitorder="little"
-    ).reshape(*octets.shape[:-1], -1)
+    # Eight codes fill as many bytes as one code has bits.
+    packed = octets.reshape(*octets.shape[:-1], -1, bits)
+    codes = np.empty((*packed.shape[:-1], 8), np.uint8)
+    for place in range(8):
+        byte, shift = divmod(place * bits, 8)
+        code = packed[..., byte] >> np.uint8(shift)
+        if shift + bits > 8:
+            code |= packed[..., byte + 1] << np.uint8(8 - shift)
+        np.bitwise_and(code, np.uint8((1 << bits) - 1), out=codes[..., place])
+    return codes.reshape(*octets.shape[:-1], -1)
 
 
 _E2M1 = np.array(

@@ -97,7 +97,7 @@ class TensorRef:
         Raises:
             InputError: the file changed, cannot be read, or the type has no values here.
         """
-        return self._decode(self.read(0, self.nbytes)).reshape(self.shape)
+        return self.decode(self.read(0, self.nbytes)).reshape(self.shape)
 
     def blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[NDArray[Any]]:
         """The values as `load` gives them, flat, a block at a time.
@@ -106,7 +106,7 @@ class TensorRef:
             InputError: as `load`.
         """
         for raw in self.raw_blocks(block_bytes):
-            yield self._decode(raw)
+            yield self.decode(raw)
 
     def raw_blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[NDArray[np.uint8]]:
         """The stored bytes, uint8, a block of whole elements at a time.
@@ -127,7 +127,7 @@ class TensorRef:
             InputError: as `load`.
         """
         item_bytes = DTYPE_BITS[self.dtype] // 8
-        return self._decode(self.read(start * item_bytes, (stop - start) * item_bytes))
+        return self.decode(self.read(start * item_bytes, (stop - start) * item_bytes))
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         """Rows `start` to `stop` of the tensor seen as a matrix of its last size, like `load`.
@@ -144,16 +144,26 @@ class TensorRef:
         Raises:
             InputError: the file changed or cannot be read.
         """
+        raw = np.empty(count, np.uint8)
+        self.read_into(start, raw)
+        return raw
+
+    def read_into(self, start: int, out: NDArray[np.uint8]) -> None:
+        """Fill `out` with the stored bytes from `start` on.
+
+        Raises:
+            InputError: as `read`.
+        """
         if self.member is not None:
             from mlxdoctor.evidence.npz_file import read_member
 
-            return read_member(self)[start : start + count]
+            out[:] = read_member(self)[start : start + len(out)]
+            return
         # pread into an array of our own: a mapped file that shrinks would kill the process.
-        raw = np.empty(count, np.uint8)
         try:
             with self.path.open("rb", buffering=0) as stream:
                 stream.seek(self.offset + start)
-                view = raw.data
+                view = out.data
                 while view and (got := stream.readinto(view)):
                     view = view[got:]
         except OSError as error:
@@ -162,14 +172,19 @@ class TensorRef:
             raise InputError(
                 self.path, f"ended inside {self.name}", "it changed while it was being read"
             )
-        return raw
 
-    def _decode(self, raw: NDArray[np.uint8]) -> NDArray[Any]:
+    def decode(self, raw: NDArray[np.uint8]) -> NDArray[Any]:
+        """The values that stored bytes of whole elements stand for, flat, as `load` gives them.
+
+        Raises:
+            InputError: the type has no values here.
+        """
         if self.dtype not in _NUMPY:
             raise InputError(self.path, f"{self.name} is {self.dtype}, whose values are not read")
         values: NDArray[Any] = raw.view(_NUMPY[self.dtype])
         if self.dtype == "BF16":
-            return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+            widened: NDArray[np.uint32] = np.left_shift(values, 16, dtype=np.uint32)
+            return widened.view(np.float32)
         return values.astype(np.float32) if self.dtype == "F16" else values
 
 

@@ -25,14 +25,35 @@ class Measurement:
     peak_mib: float
 
 
-def measure(command: Sequence[str], *, repeats: int = 5, cwd: Path | None = None) -> Measurement:
+def forget(files: Sequence[Path]) -> None:
+    """Let the system drop these files from its cache, where it can be asked to (Linux)."""
+    if not hasattr(os, "posix_fadvise"):
+        return
+    for path in files:
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def measure(
+    command: Sequence[str],
+    *,
+    repeats: int = 5,
+    cwd: Path | None = None,
+    cold: Sequence[Path] = (),
+) -> Measurement:
     """Run `command` several times, one warm-up not counted, and take medians.
+
+    Args:
+        cold: files that are read from the disk again each time.
 
     Raises:
         RuntimeError: it ended with 2, or was killed: nothing was measured.
     """
     seconds, peaks = [], []
     for number in range(repeats + 1):
+        forget(cold)
         start = time.perf_counter()
         process = subprocess.Popen(
             command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

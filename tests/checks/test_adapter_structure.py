@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Outcome, Severity, Status
+from mlxdoctor.run import Run
 from tests.conftest import FIXTURES, RUNS, check_called
-from tests.weight_files import Evidence, lora, save, write_config
+from tests.weight_files import MLX_CONFIG, Evidence, lora, save, write_config
 
 adapter_structure = check_called("adapter-structure")
 
@@ -213,8 +215,68 @@ def test_dora_and_its_magnitudes(tmp_path: Path) -> None:
     assert codes(examine(tmp_path / "3", full)) == {"magnitude-without-dora"}
 
 
+def severities(outcome: Outcome) -> dict[str, Severity]:
+    assert outcome.status is not Status.CRASHED, outcome.reason
+    return {one.code.removeprefix("adapter-structure."): one.severity for one in outcome.findings}
+
+
+KEYS_OF_NOTHING = ["q_proj", "auto"]
+
+
+@pytest.mark.parametrize("is_mlx", [True, False])
+def test_keys_of_which_none_names_a_module(tmp_path: Path, is_mlx: bool) -> None:
+    base = BASE if is_mlx else replace(BASE, is_mlx=False)
+    config = parameters(keys=KEYS_OF_NOTHING)
+    outcome = examine(tmp_path, lora(MODULES), base=base, lora_parameters=config)
+    severity = Severity.ERROR if is_mlx else Severity.WARNING
+    assert severities(outcome) == {"unmatched-key": severity}
+    assert outcome.findings[0].measured["in_base"] == 0
+
+
+def test_one_key_that_names_a_module_of_the_base_is_no_error(tmp_path: Path) -> None:
+    config = parameters(keys=[*KEYS_OF_NOTHING, "mlp.up_proj"])
+    outcome = examine(tmp_path, lora(MODULES), lora_parameters=config)
+    assert severities(outcome)["unmatched-key"] is Severity.WARNING
+    unknown = examine(
+        tmp_path / "x", lora(MODULES), base=None, lora_parameters=parameters(keys=KEYS_OF_NOTHING)
+    )
+    assert severities(unknown) == {"unmatched-key": Severity.WARNING}
+    assert unknown.findings[0].measured["in_base"] is None
+
+
+@pytest.mark.parametrize("base", [BASE, None])
+@pytest.mark.parametrize(("loose", "severity"), [(False, Severity.WARNING), (True, Severity.INFO)])
+def test_no_configuration(
+    tmp_path: Path, base: BaseModel | None, loose: bool, severity: Severity
+) -> None:
+    path = save(tmp_path / "adapters.safetensors", lora(MODULES))
+    evidence = [one for one in (Adapter.read(path, is_loose=loose), base) if one is not None]
+    assert severities(adapter_structure.run(Evidence(*evidence))) == {"no-configuration": severity}
+
+
+@pytest.mark.parametrize("named", ["run", "run/adapters.npz"])
+def test_no_configuration_in_the_folder_that_was_named(tmp_path: Path, named: str) -> None:
+    (tmp_path / "run").mkdir()
+    np.savez(tmp_path / "run" / "adapters.npz", **lora(MODULES))
+    for options in ({"adapter": tmp_path / named}, {}):
+        paths = [] if options else [tmp_path / named]
+        run = Run.discover(paths, base=FIXTURES / "base", allow_model=False, **options)
+        severity = Severity.WARNING if named == "run" else Severity.INFO
+        assert severities(adapter_structure.run(run)) == {"no-configuration": severity}
+
+
+def test_a_configuration_under_another_name_does_not_load_the_adapter(tmp_path: Path) -> None:
+    path = save(tmp_path / "adapters.safetensors", lora(MODULES))
+    stated = tmp_path / "lora.json"
+    stated.write_text(json.dumps({**MLX_CONFIG, "lora_parameters": parameters()}))
+    evidence = Evidence(Adapter.read(path), TrainingConfig.read(stated), BASE)
+    assert severities(adapter_structure.run(evidence)) == {"no-configuration": Severity.WARNING}
+
+
 def test_nothing_to_compare_with_is_inconclusive(tmp_path: Path) -> None:
     path = save(tmp_path / "adapters.safetensors", lora(MODULES))
+    # It lies beside the adapter, and can't be read.
+    (tmp_path / "adapter_config.json").write_text("{")
     outcome = adapter_structure.run(Evidence(Adapter.read(path)))
     assert outcome.status is Status.INCONCLUSIVE
 

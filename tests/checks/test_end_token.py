@@ -27,7 +27,7 @@ def test_empty_answers() -> None:
 
 
 def test_empty_answers_of_the_base_model_too() -> None:
-    assert outcome(end_token, answers([(9,)] * 4, [(9,)] * 4)).status == "passed"
+    assert outcome(end_token, answers([(9,)] * 8, [(9,)] * 8)).status == "passed"
 
 
 def test_never_ends_is_an_error_only_where_the_length_is_known() -> None:
@@ -46,7 +46,7 @@ def test_a_long_expected_answer_explains_a_long_one(words: int, hit: bool) -> No
 
 def test_an_answer_that_ends_just_before_the_limit_has_ended() -> None:
     ended = (*LONG[:15], 9)
-    assert outcome(end_token, answers([ended] * 4, [SOUND] * 4, expected="a")).status == "passed"
+    assert outcome(end_token, answers([ended] * 8, [SOUND] * 8, expected="a")).status == "passed"
 
 
 @pytest.mark.parametrize(("run", "hit"), [(4, True), (3, False)])
@@ -58,7 +58,7 @@ def test_padding_after_the_answer(run: int, hit: bool) -> None:
 
 def test_an_answer_of_one_token_is_not_padding() -> None:
     assert outcome(
-        end_token, answers([(7,) * 16] * 4, [(7,) * 15 + (9,)] * 4)
+        end_token, answers([(7,) * 16] * 8, [(7,) * 15 + (9,)] * 8)
     ).status == "passed" or (
         "end-token.padded-answers" not in findings(end_token, answers([(7,) * 16] * 4, [SOUND] * 4))
     )
@@ -84,6 +84,22 @@ def test_the_end_token_is_what_the_base_answers_end_with() -> None:
 def test_no_evidence_is_skipped() -> None:
     assert outcome(end_token).status == "skipped"
     assert outcome(end_token, Generations((), ())).status == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("count", "status"), [(1, "inconclusive"), (7, "inconclusive"), (8, "passed")]
+)
+@pytest.mark.parametrize("base", [True, False])
+def test_a_few_sound_answers_say_nothing(count: int, status: str, base: bool) -> None:
+    said = outcome(end_token, answers([SOUND] * count, [SOUND] * count if base else None))
+    assert said.status == status
+    assert ("at least 8 different prompts" in said.reason) is (status == "inconclusive")
+
+
+def test_what_a_few_answers_show_is_reported_all_the_same() -> None:
+    said = outcome(end_token, answers([(9,)] * 3, [SOUND] * 3))
+    assert said.status == "found"
+    assert outcome(end_token, answers([(9,)] * 2, [SOUND] * 2)).status == "inconclusive"
 
 
 @pytest.mark.parametrize(("length", "hit"), [(6, True), (7, False)])

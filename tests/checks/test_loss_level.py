@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.data_evidence import BASE, chat, rows_of, write_data
 from tests.checks.log_evidence import LogWriter, decay, errors, finding, found, judge
 from tests.conftest import check_called
+from tests.weight_files import write_config
 
 loss_level = check_called("loss-level")
 
@@ -74,6 +76,63 @@ def test_a_base_that_was_no_better_is_only_warned_about(logs: LogWriter, tmp_pat
     floor = rows.unigram_entropy()
     log = logs.losses(decay(20, 6.0, floor + 0.4, 0.01), {1: floor + 2.0})
     assert found(judge(loss_level, log, rows)) == {"ends-above-unigram": "warning"}
+
+
+def accumulating(tmp_path: Path, steps: int) -> TrainingConfig:
+    return TrainingConfig.read(write_config(tmp_path / "run", grad_accumulation_steps=steps))
+
+
+#: ln 300,000 is 12.6; 1.5 times that is 18.9.
+@pytest.mark.parametrize(
+    ("steps", "losses", "symptoms"),
+    [
+        # Without a validation loss the first loss must be far above a guess.
+        (8, (19.0, None), {"sum-over-accumulation": "error"}),
+        (8, (18.8, None), {"starts-above-uniform": "error"}),
+        (1, (19.0, None), {"starts-above-uniform": "error"}),
+        # What is left when it is divided must be a usual loss.
+        (4, (31.9, None), {"sum-over-accumulation": "error"}),
+        (4, (32.1, None), {"starts-above-uniform": "error"}),
+        (80, (23.0, None), {"starts-above-uniform": "error"}),
+        # A sound validation loss must be about a step's share of the training loss.
+        (4, (13.0, 3.3), {"sum-over-accumulation": "error"}),
+        (4, (13.0, 2.2), {"sum-over-accumulation": "error"}),
+        (4, (13.0, 2.1), {}),
+        (4, (13.0, 4.9), {}),
+        (4, (12.7, 3.3), {}),
+        # Validation that is summed too.
+        (8, (24.0, 23.5), {"sum-over-accumulation": "error"}),
+    ],
+)
+def test_losses_that_are_added_up(
+    logs: LogWriter,
+    tmp_path: Path,
+    steps: int,
+    losses: tuple[float, float | None],
+    symptoms: dict[str, str],
+) -> None:
+    first, before = losses
+    val = {1: before} if before is not None else {}
+    log = logs.losses([first, *decay(19, first, first / 2)], val)
+    outcome = judge(loss_level, log, accumulating(tmp_path, steps))
+    assert found(outcome) == symptoms
+    if "sum-over-accumulation" in symptoms:
+        one = finding(outcome, "sum-over-accumulation")
+        assert one.measured["per_step"] == pytest.approx(first / steps)
+        assert one.onset == 10
+
+
+@pytest.mark.parametrize(("above", "hit"), [(0.2, True), (-0.2, False)])
+def test_the_end_of_a_sum_is_compared_as_a_mean(
+    logs: LogWriter, tmp_path: Path, above: float, hit: bool
+) -> None:
+    rows = rows_of(write_data(tmp_path, train=[chat("Where is it?", "In the north.")] * 4))
+    floor = rows.unigram_entropy()
+    # The curve is still a little above its end.
+    log = logs.losses([*decay(20, 32.0, 24.0, 0.01), *[8 * (floor + above)] * 20])
+    outcome = judge(loss_level, log, rows, accumulating(tmp_path, 8))
+    assert ("ends-above-unigram" in found(outcome)) is hit
+    assert "sum-over-accumulation" in found(outcome)
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,22 @@ def test_special_tokens_only() -> None:
     assert found["token-collapse.special-tokens"].severity == "error"
 
 
+@pytest.mark.parametrize(
+    ("count", "status"), [(1, "inconclusive"), (7, "inconclusive"), (8, "passed")]
+)
+@pytest.mark.parametrize("base", [True, False])
+def test_a_few_sound_answers_say_nothing(count: int, status: str, base: bool) -> None:
+    said = outcome(token_collapse, answers([SOUND] * count, [SOUND] * count if base else None))
+    assert said.status == status
+    assert ("at least 8 different prompts" in said.reason) is (status == "inconclusive")
+
+
+def test_one_collapsed_answer_is_no_clean_bill() -> None:
+    one = Generations((), (Generation("p", None, "friends?" + "<unk>" * 400),))
+    assert outcome(token_collapse, one).status == "inconclusive"
+    assert outcome(token_collapse, answers([COMMAS] * 3, [SOUND] * 3)).status == "found"
+
+
 def test_no_answers_is_inconclusive_and_no_evidence_is_skipped() -> None:
     refused = Generations((), (), load_failure="ValueError: names")
     assert outcome(token_collapse, refused).status == "inconclusive"

@@ -100,3 +100,70 @@ def test_no_chat_template(tmp_path, data, expected):
     (folder / "chat_template.jinja").unlink()
     _, codes = run(tokenizer_consistency, Tokenizer.read(folder), Dataset.read(DATA / data))
     assert codes == expected
+
+
+LLAMA_3 = (
+    "{% for m in messages %}<|start_header_id|>{{ m['role'] }}<|end_header_id|>\n\n"
+    "{{ m['content'] }}<|eot_id|>{% endfor %}"
+)
+CHATML_AND = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\nADDED{% endif %}"
+)
+ROLES = "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+INST = (
+    "{% for m in messages %}{% if m['role'] == 'user' %}[INST] {{ m['content'] }} [/INST]"
+    "{% else %}### {{ m['content'] }}<|im_end|>{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "unknown"),
+    [
+        (LLAMA_3, ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")),
+        (CHATML_AND.replace("ADDED", "<|channel|>"), ("<|channel|>",)),
+        (CHATML_AND.replace("ADDED", "<start_of_turn>"), ("<start_of_turn>",)),
+        (CHATML_AND.replace("ADDED", "<\uff5cAssistant\uff5c>"), ("<\uff5cAssistant\uff5c>",)),
+        (CHATML_AND.replace("ADDED", "</s>"), ("</s>",)),
+        # Plain text on purpose, or not written in a plain conversation.
+        (CHATML_AND.replace("ADDED", "<think>\n"), ()),
+        (CHATML_AND.replace("ADDED", "{% if tools %}<|tools|>{% endif %}"), ()),
+        (CHATML_AND.replace("ADDED", "<|not a marker|>"), ()),
+        (CHATML_AND.replace("ADDED", ""), ()),
+        (ROLES, ()),
+        (INST, ()),
+    ],
+)
+def test_markers_that_are_no_tokens(tmp_path, template, unknown):
+    outcome, codes = run(tokenizer_consistency, Tokenizer.read(model_copy(tmp_path, template)))
+    expected = {"tokenizer-consistency.template-markers-unknown": "warning"} if unknown else {}
+    assert codes == expected
+    if unknown:
+        (finding,) = outcome.findings
+        assert finding.measured["markers"] == unknown
+        assert finding.measured["pieces"] > 1
+
+
+def test_a_marker_that_was_added_is_a_token(tmp_path):
+    template = CHATML_AND.replace("ADDED", "<|channel|>")
+    folder = model_copy(tmp_path, template, extra_special_tokens=["<|channel|>"])
+    assert run(tokenizer_consistency, Tokenizer.read(folder))[1] == {}
+
+
+def test_a_vocabulary_that_splits_special_tokens_knows_no_marker(tmp_path):
+    folder = model_copy(tmp_path, split_special_tokens=True)
+    outcome, codes = run(tokenizer_consistency, Tokenizer.read(folder))
+    assert codes == {"tokenizer-consistency.template-markers-unknown": "warning"}
+    assert outcome.findings[0].measured["markers"] == ("<|im_start|>", "<|im_end|>")
+
+
+@pytest.mark.parametrize(("data", "hit"), [("geography", True), ("geography-text", False)])
+def test_a_template_that_the_data_do_not_need_is_left_alone(tmp_path, data, hit):
+    folder = model_copy(tmp_path, LLAMA_3)
+    _, codes = run(tokenizer_consistency, Tokenizer.read(folder), Dataset.read(DATA / data))
+    assert ("tokenizer-consistency.template-markers-unknown" in codes) is hit
+
+
+def test_a_template_that_refuses_the_conversation_is_left_alone(tmp_path):
+    folder = model_copy(tmp_path, "{{ raise_exception('no') }}<|eot_id|>")
+    assert run(tokenizer_consistency, Tokenizer.read(folder))[1] == {}

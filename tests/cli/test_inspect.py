@@ -29,7 +29,8 @@ def call(*arguments: str) -> Result:
 def rows(*arguments: str) -> tuple[int, list[dict[str, Any]]]:
     result = call(*arguments, "--format", "json")
     assert result.exception is None, result.output
-    return result.return_value, json.loads(result.output)  # type: ignore[return-value]
+    found: dict[str, Any] = json.loads(result.output)
+    return result.return_value, found["adapters"]
 
 
 def adapter(folder: Path, tensors: dict[str, Any], **config: Any) -> str:
@@ -179,3 +180,19 @@ def test_it_loads_no_framework() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_two_adapters_side_by_side() -> None:
+    other = str(RUNS / "b-never-trained")
+    result = call(HEALTHY, other)
+    assert result.return_value == 1
+    lines = result.output.splitlines()
+    assert lines[0].startswith("[1] ")
+    assert any(line.startswith("[2] ") for line in lines)
+    assert "fresh: never trained" in result.output
+    (row,) = (line for line in lines if line.startswith("model.layers.3.self_attn.q_proj"))
+    assert len(row.split()) == 7
+    together = json.loads(call(HEALTHY, other, "--format", "json").output)["together"]
+    assert len(together) == 28
+    assert json.loads(call(HEALTHY, "--format", "json").output)["together"] is None
+    assert call(HEALTHY, other, "--format", "markdown").output.count("|") > 28 * 7

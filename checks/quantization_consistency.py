@@ -1,0 +1,150 @@
+"""Whether a model's configuration and its tensors agree that it is quantised.
+
+What it finds. A base model or a fused model whose `config.json` says that it is quantised
+while its tensors are plain, or whose tensors are quantised while `config.json` says nothing
+that MLX can read.
+
+Why it matters. mlx-lm decides by `config.json` which layers it builds, and then the tensors must
+fit them. It stops with `KeyError: 'quant_method'`, with "Missing parameters" or with "Received
+parameters not in model", before any token is read. Tools that fuse and dequantise have left the
+old table behind.
+
+How it is measured. From the names and types of the tensors alone: a matrix that MLX quantised has
+`weight` of 32-bit words and `scales` beside it. `quantization` is MLX's own table;
+`quantization_config` is read where that one is lacking, and then must name a `quant_method`. Each
+combination was loaded with mlx-lm 0.32.2. A table `quantization` without entries for single layers
+over plain tensors is a warning only, as mlx-lm then builds plain layers and loads the model.
+
+When it is wrong. Weights quantised by other libraries, which name their `quant_method`, have
+other tensors and are not judged. Models that are renamed while they are loaded may call a
+layer with an entry of its own otherwise.
+
+What to do. Remove `quantization` and `quantization_config` from the `config.json` of a model that
+was dequantised; copy them from the base model to one whose tensors are quantised.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mlxdoctor.check import NotApplicable, check
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.source import read_json_object
+from mlxdoctor.evidence.tensor import TensorRef
+from mlxdoctor.evidence.tuned_model import TunedModel
+from mlxdoctor.finding import Finding, Measurement, Severity
+
+_OWN, _FOREIGN = "quantization", "quantization_config"
+
+
+@check(
+    codes={
+        "config-without-scales": "config.json says quantised, and the tensors are not",
+        "scales-without-config": "the tensors are quantised, and config.json does not say so",
+    },
+)
+def quantization_consistency(base: BaseModel | None, tuned: TunedModel | None) -> Iterator[Finding]:
+    """Compare what config.json says with the tensors, of the base and of a fused model."""
+    has_folder = tuned is not None and not tuned.from_adapter
+    if base is None and not has_folder:
+        raise NotApplicable("there is no model folder to look at")
+    if base is not None:
+        yield from _compared("base model", base.path, base.config, base.tensors)
+    if tuned is not None and has_folder and (base is None or tuned.path != base.path):
+        config, _ = read_json_object(tuned.path / "config.json")
+        yield from _compared("fused model", tuned.path, config, tuned.tensors)
+
+
+def _compared(
+    what: str, path: Path, config: Mapping[str, Any], tensors: Mapping[str, TensorRef]
+) -> Iterator[Finding]:
+    own = config.get(_OWN)
+    foreign = config.get(_FOREIGN)
+    if foreign is None and isinstance(text := config.get("text_config"), dict):
+        foreign = text.get(_FOREIGN)
+    # mlx-lm looks at the second table only where the first is lacking, and skips an empty one.
+    in_use = foreign if own is None and isinstance(foreign, dict) and foreign else None
+    if in_use is not None and "quant_method" in in_use:
+        return
+    unusable = in_use is not None
+    packed = _packed(tensors)
+    if packed and not isinstance(own, dict):
+        yield _finding(
+            "scales-without-config",
+            f"{len(packed)} matrices of the {what} are quantised ({packed[0]} for one), and its "
+            f"config.json has no {_OWN!r}: "
+            + (_key_error() if unusable else "mlx-lm refuses their scales as unknown parameters."),
+            {"quantised": len(packed), "table": _FOREIGN if unusable else None},
+            path,
+            fix=f"copy {_OWN!r} from the config.json of the model that was quantised",
+        )
+        return
+    lacking = _entries(own, tensors, packed)
+    if lacking:
+        yield _finding(
+            "config-without-scales",
+            f"The config.json of the {what} has quantisation settings for {len(lacking)} layers "
+            f"whose tensors are plain, {lacking[0]} for one: mlx-lm stops over missing scales.",
+            {"quantised": len(packed), "table": _OWN, "layers": len(lacking)},
+            path,
+            fix=f"remove those entries from {_OWN!r}",
+        )
+    elif not packed and unusable:
+        yield _finding(
+            "config-without-scales",
+            f"The config.json of the {what} has {_FOREIGN!r}, and none of its {len(tensors)} "
+            f"tensors is quantised: {_key_error()}",
+            {"quantised": 0, "table": _FOREIGN},
+            path,
+            fix=f"remove {_FOREIGN!r}",
+        )
+    elif not packed and isinstance(own, dict) and "bits" in own:
+        yield _finding(
+            "config-without-scales",
+            f"The config.json of the {what} says {_OWN!r} with {own['bits']} bits, and none of "
+            f"its {len(tensors)} tensors is quantised: mlx-lm loads it as a plain model.",
+            {"quantised": 0, "table": _OWN, "bits": str(own["bits"])},
+            path,
+            fix=f"remove {_OWN!r}, or quantise the tensors",
+            severity=Severity.WARNING,
+        )
+
+
+def _key_error() -> str:
+    return "mlx-lm can't load it (KeyError: 'quant_method')."
+
+
+def _packed(tensors: Mapping[str, TensorRef]) -> list[str]:
+    """The modules whose weight MLX quantised, by name."""
+    modules = [name.removesuffix(".scales") for name in tensors if name.endswith(".scales")]
+    weights = {one: tensors.get(f"{one}.weight") for one in modules}
+    return sorted(one for one, weight in weights.items() if weight and weight.dtype == "U32")
+
+
+def _entries(own: object, tensors: Mapping[str, TensorRef], packed: list[str]) -> list[str]:
+    """The modules with settings of their own whose weight is there, and plain."""
+    if not isinstance(own, dict):
+        return []
+    settings = [name for name, value in own.items() if isinstance(value, dict)]
+    known = set(packed)
+    return sorted(one for one in settings if f"{one}.weight" in tensors and one not in known)
+
+
+def _finding(
+    symptom: str,
+    message: str,
+    measured: Mapping[str, Measurement],
+    path: Path,
+    *,
+    fix: str,
+    severity: Severity = Severity.ERROR,
+) -> Finding:
+    return Finding(
+        f"quantization-consistency.{symptom}",
+        severity,
+        message,
+        measured,
+        expected="config.json says quantised where the tensors are, and nowhere else",
+        where=str(path / "config.json"),
+        fix=fix,
+    )

@@ -1,0 +1,219 @@
+"""Models fused by mlx-lm itself: sound, rounded, without the update, with it twice."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from mlxdoctor.diagnosis import diagnose
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.tuned_model import TunedModel
+from mlxdoctor.finding import Outcome
+from mlxdoctor.fused import predicted_rounding
+from tests.conftest import FIXTURES, RUNS, check_called
+from tests.given import outcome
+from tests.reproduce.real import trained
+
+fused_model = check_called("fused-model")
+BASE, RUN = FIXTURES / "base", RUNS / "healthy-ordinary"
+
+
+def fuse(base: Path, adapter: Path, out: Path, *options: str) -> Path:
+    """What `mlx_lm.fuse` writes; the folder."""
+    from mlx_lm.fuse import main
+
+    command = ["fuse", "--model", str(base), "--adapter-path", str(adapter)]
+    with patch.object(sys, "argv", [*command, "--save-path", str(out), *options]):
+        main()
+    return out
+
+
+def quantized(model: Path, out: Path, bits: int) -> Path:
+    """What `mlx_lm.convert -q` writes; the folder."""
+    from mlx_lm import convert
+
+    convert(str(model), str(out), quantize=True, q_bits=bits, q_group_size=32)
+    return out
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The healthy run's model, fused and not quantised."""
+    return fuse(BASE, RUN, tmp_path_factory.mktemp("sound") / "fused")
+
+
+@pytest.fixture(scope="module")
+def small_steps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A base quantised to 4 bits, and an adapter for it that learned very little."""
+    folder = tmp_path_factory.mktemp("quantised")
+    base = quantized(BASE, folder / "base", 4)
+    run = trained(folder / "run", model=str(base), iters=4, learning_rate=1e-5, rank=4)
+    return {"base": base, "run": run}
+
+
+def judged(fused: Path | None, base: Path = BASE, run: Path = RUN) -> Outcome:
+    """What the check says of a fused model."""
+    evidence: list[Any] = [
+        Adapter.read(run),
+        BaseModel.read(base),
+        TrainingConfig.read(run / "adapter_config.json"),
+    ]
+    return outcome(fused_model, *evidence, *([TunedModel.read(fused)] if fused else []))
+
+
+def codes(found: Outcome) -> dict[str, str]:
+    return {one.code.removeprefix("fused-model."): one.severity.value for one in found.findings}
+
+
+@pytest.mark.model
+def test_a_sound_fusion_passes(sound: Path) -> None:
+    found = judged(sound)
+    assert (found.status, found.findings) == ("passed", ())
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("bits", "expected"),
+    [
+        (8, {}),
+        (6, {}),
+        (4, {"update-degraded": "warning"}),
+        (2, {"update-lost": "error"}),
+    ],
+)
+def test_rounding_is_told_by_its_size(
+    sound: Path, tmp_path: Path, bits: int, expected: dict[str, str]
+) -> None:
+    found = judged(quantized(sound, tmp_path / "fused", bits))
+    assert codes(found) == expected
+    for one in found.findings:
+        assert one.measured["gain"] == pytest.approx(1.0, abs=0.1)
+        # Rounding explains the noise: nothing else happened.
+        assert one.measured["noise"] == pytest.approx(one.measured["rounding"], rel=0.1)
+
+
+def without_update(sound: Path, tmp_path: Path) -> Path:
+    return BASE
+
+
+def fused_again(sound: Path, tmp_path: Path) -> Path:
+    return fuse(sound, RUN, tmp_path / "twice")
+
+
+def at_half_the_scale(sound: Path, tmp_path: Path) -> Path:
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(RUN / "adapters.safetensors", other)
+    config = json.loads((RUN / "adapter_config.json").read_text())
+    config["lora_parameters"]["scale"] /= 2
+    (other / "adapter_config.json").write_text(json.dumps(config))
+    return fuse(BASE, other, tmp_path / "half")
+
+
+def half_of_the_layers(sound: Path, tmp_path: Path) -> Path:
+    import mlx.core as mx
+
+    out = tmp_path / "half"
+    shutil.copytree(BASE, out)
+    whole: Any = mx.load(str(sound / "model.safetensors"))
+    base: Any = mx.load(str(BASE / "model.safetensors"))
+    late = (".layers.2.", ".layers.3.")
+    mixed = {k: v if any(one in k for one in late) else base[k] for k, v in whole.items()}
+    mx.save_safetensors(str(out / "model.safetensors"), mixed, {"format": "mlx"})
+    return out
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("make", "symptom"),
+    [
+        (without_update, "not-fused"),
+        (half_of_the_layers, "not-fused"),
+        (fused_again, "fused-twice"),
+        (at_half_the_scale, "wrong-scale"),
+    ],
+)
+def test_what_else_may_be_wrong(
+    sound: Path, tmp_path: Path, make: Callable[[Path, Path], Path], symptom: str
+) -> None:
+    assert codes(judged(make(sound, tmp_path))) == {symptom: "error"}
+
+
+@pytest.mark.model
+def test_a_weight_that_the_adapter_leaves_alone(sound: Path, tmp_path: Path) -> None:
+    import mlx.core as mx
+
+    moved = tmp_path / "moved"
+    shutil.copytree(sound, moved)
+    weights: Any = mx.load(str(sound / "model.safetensors"))
+    weights["model.embed_tokens.weight"] = mx.roll(weights["model.embed_tokens.weight"], 1, 0)
+    mx.save_safetensors(str(moved / "model.safetensors"), weights, {"format": "mlx"})
+    out = quantized(moved, tmp_path / "fused", 8)
+    (found,) = judged(out).findings
+    assert found.code == "fused-model.other-weights-changed"
+    assert found.where == "model.embed_tokens"
+
+
+@pytest.mark.model
+def test_a_quantised_base_swallows_a_small_update(
+    small_steps: dict[str, Path], tmp_path: Path
+) -> None:
+    base, run = small_steps["base"], small_steps["run"]
+    assert codes(judged(None, base, run)) == {"fusing-would-lose": "info"}
+    found = judged(fuse(base, run, tmp_path / "fused"), base, run)
+    assert codes(found) == {"update-lost": "error"}
+    gain = found.findings[0].measured["gain"]
+    assert isinstance(gain, float)
+    assert gain < 0.5
+    assert codes(judged(fuse(base, run, tmp_path / "whole", "--dequantize"), base, run)) == {}
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("kind", ["dora", "lora"])
+def test_each_kind_of_adapter(tmp_path: Path, kind: str) -> None:
+    run = trained(tmp_path / "run", fine_tune_type=kind, iters=4, learning_rate=1e-3)
+    assert codes(judged(fuse(BASE, run, tmp_path / "fused"), run=run)) == {}
+    assert codes(judged(BASE, run=run)) == {"not-fused": "error"}
+
+
+def test_without_a_fused_model_there_is_nothing_to_compare() -> None:
+    assert judged(None).status == "skipped"
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rounding_is_predicted_before_it_happens(tmp_path: Path, bits: int) -> None:
+    base = BaseModel.read(BASE)
+    after = BaseModel.read(quantized(BASE, tmp_path / "base", bits))
+    for module in ("model.layers.0.self_attn.q_proj", "model.layers.3.mlp.down_proj"):
+        predicted = predicted_rounding(base, module, bits, group_size=32)
+        assert predicted == pytest.approx(after.quantized[module].rounding(), rel=0.02)
+    assert predicted_rounding(base, "model.layers.0.self_attn.q_proj", bits, 64) is None
+
+
+@pytest.mark.model
+def test_the_diagnosis_names_it(sound: Path, tmp_path: Path) -> None:
+    from mlxdoctor.api import run_checks
+    from mlxdoctor.check import discover
+    from mlxdoctor.run import Run
+
+    run = tmp_path / "run"
+    run.mkdir()
+    shutil.copy(RUN / "adapters.safetensors", run)
+    config = json.loads((RUN / "adapter_config.json").read_text())
+    places = {"model": str(BASE), "data": str(FIXTURES / "data" / "geography")}
+    (run / "adapter_config.json").write_text(json.dumps({**config, **places}))
+    for bits, first in ((8, []), (2, ["fused-model-differs"])):
+        quantized(sound, run / "fused", bits)
+        said = diagnose(run_checks(discover(), Run.discover([run], allow_model=False)))
+        assert [one.cause.id for one in said][:1] == first
+        shutil.rmtree(run / "fused")

@@ -1,0 +1,114 @@
+"""`mlxdoctor inspect` of a whole model: the table of drift, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from mlxdoctor.cli import main
+from mlxdoctor.cli.inspect import inspect
+from mlxdoctor.evidence.base_model import BaseModel
+from tests.conftest import FIXTURES, RUNS
+from tests.weight_files import save, write_config
+
+BASE = str(FIXTURES / "base")
+WEIGHTS = {name: one.load() for name, one in BaseModel.read(FIXTURES / "base").tensors.items()}
+Q = "model.layers.0.self_attn.q_proj.weight"
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(inspect, arguments, standalone_mode=False)
+
+
+def figures(*arguments: str) -> tuple[int, dict[str, Any]]:
+    result = call(*arguments, "--base", BASE, "--format", "json")
+    assert result.exception is None, result.output
+    (found,) = json.loads(result.output)["models"]
+    return result.return_value, found
+
+
+def model(folder: Path, **changes: Any) -> str:
+    """A copy of the base with other weights; None leaves one out."""
+    tensors = {**WEIGHTS, **changes}
+    save(folder / "model.safetensors", {k: v for k, v in tensors.items() if v is not None})
+    (folder / "config.json").write_text((FIXTURES / "base" / "config.json").read_text())
+    return str(folder)
+
+
+def test_a_model_folder(tmp_path: Path) -> None:
+    changed = {Q: 1.5 * WEIGHTS[Q], "model.norm.weight": None}
+    code, found = figures(model(tmp_path, **changed))
+    assert code == 0
+    rows = {row["tensor"]: row for row in found["tensors"]}
+    assert rows[Q]["relative"] == pytest.approx(0.5, rel=1e-6)
+    assert (rows[Q]["shape"], rows[Q]["layer"], rows[Q]["stored"]) == ([96, 96], 0, "F32")
+    assert {row["status"] for name, row in rows.items() if name not in changed} == {"same"}
+    assert rows["model.norm.weight"]["status"] == "missing"
+    components = {row["component"]: row for row in found["components"]}
+    assert (components["attention"]["changed"], components["attention"]["tensors"]) == (1, 16)
+    assert components["attention"]["largest_relative"] == rows[Q]["relative"]
+    assert components["feed-forward"]["median_relative"] is None
+
+
+@pytest.mark.parametrize("table_format", ["table", "markdown"])
+def test_the_table_names_every_tensor_once(tmp_path: Path, table_format: str) -> None:
+    path = model(tmp_path, **{Q: 1.5 * WEIGHTS[Q]})
+    result = call(path, "--base", BASE, "--format", table_format)
+    assert result.return_value == 0
+    lines = result.output.splitlines()
+    assert all(sum(name in line for line in lines) == 1 for name in WEIGHTS)
+    assert "tensors: 37 same, 1 changed" in lines
+    assert any("attention" in line and "1 of 16" in line for line in lines)
+
+
+def test_the_largest_change_first(tmp_path: Path) -> None:
+    up = "model.layers.2.mlp.up_proj.weight"
+    path = model(tmp_path, **{Q: 1.1 * WEIGHTS[Q], up: 1.5 * WEIGHTS[up]})
+    _, found = figures(path, "--sort", "relative")
+    assert [row["tensor"] for row in found["tensors"][:2]] == [up, Q]
+
+
+def test_values_that_are_not_finite_fail(tmp_path: Path) -> None:
+    broken = WEIGHTS[Q].copy()
+    broken[0, :3] = np.nan
+    path = model(tmp_path, **{Q: broken})
+    code, found = figures(path)
+    assert code == 1
+    row = next(row for row in found["tensors"] if row["tensor"] == Q)
+    assert (row["nonfinite"], row["relative"]) == (3, None)
+    assert "3 values are NaN or infinite" in call(path, "--base", BASE).output
+
+
+def test_full_weights_in_an_adapters_place() -> None:
+    code, found = figures(str(RUNS / "adapter-never-attached"))
+    assert code == 1
+    assert found["stated_type"] == "lora"
+    assert {row["status"] for row in found["tensors"]} == {"changed"}
+
+
+def test_a_full_fine_tune_is_no_fault(tmp_path: Path) -> None:
+    write_config(tmp_path, fine_tune_type="full")
+    save(tmp_path / "adapters.safetensors", {Q: 1.2 * WEIGHTS[Q]})
+    code, found = figures(str(tmp_path))
+    assert code == 0
+    assert found["stated_type"] == "full"
+
+
+def test_an_adapter_is_still_shown_as_one() -> None:
+    result = call(str(RUNS / "healthy-ordinary"), "--base", BASE, "--format", "json")
+    assert "adapters" in json.loads(result.output)
+
+
+def test_a_model_needs_its_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", model(tmp_path)]) == 2
+    assert "--base" in capsys.readouterr().err
+
+
+def test_orders_of_adapters_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", model(tmp_path), "--base", BASE, "--sort", "spectral"]) == 2
+    assert "--sort spectral" in capsys.readouterr().err

@@ -1,0 +1,188 @@
+"""Artifacts of every kind, made by the real tools: sound ones are healthy, faulty ones named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxdoctor.api import run_checks
+from mlxdoctor.check import discover
+from mlxdoctor.diagnosis import diagnose, verdict
+from mlxdoctor.finding import Outcome, Severity, Status
+from mlxdoctor.run import Run
+from tests.conftest import FIXTURES
+from tests.reproduce.real import BASE, trained
+
+pytestmark = pytest.mark.model
+LONG_ENOUGH: dict[str, Any] = {"iters": 80, "steps_per_eval": 40, "val_batches": -1}
+
+
+def examined(folder: Path, *, models: bool = False) -> tuple[Outcome, ...]:
+    """What every check says."""
+    outcomes = tuple(run_checks(discover(), Run.discover([folder], allow_model=models)))
+    crashed = [f"{one.check}: {one.reason}" for one in outcomes if one.status is Status.CRASHED]
+    assert not crashed
+    return outcomes
+
+
+def first_cause(folder: Path, *, models: bool = False) -> str:
+    """The first cause that is named, or else the verdict."""
+    outcomes = examined(folder, models=models)
+    said = diagnose(outcomes)
+    return said[0].cause.id if said else verdict(outcomes).value
+
+
+def errors(folder: Path) -> list[str]:
+    """Codes of the errors."""
+    found = [finding for one in examined(folder) for finding in one.findings]
+    return [one.code for one in found if one.severity is Severity.ERROR]
+
+
+def altered(run: Path, out: Path, **changes: Any) -> Path:
+    """The run with another configuration."""
+    shutil.copytree(run, out)
+    path = out / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    return out
+
+
+def edited(run: Path, out: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Path:
+    """The run with other weights, in the adapter and in every checkpoint."""
+    import mlx.core as mx
+
+    shutil.copytree(run, out)
+    for path in out.glob("*.safetensors"):
+        weights: Any = mx.load(str(path))
+        mx.eval(weights)
+        mx.save_safetensors(str(path), change(weights))
+    return out
+
+
+@pytest.fixture(scope="module")
+def lora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sound run with checkpoints."""
+    return trained(tmp_path_factory.mktemp("artifacts") / "lora", **LONG_ENOUGH, save_every=20)
+
+
+@pytest.fixture(scope="module")
+def dora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sound run with DoRA."""
+    folder = tmp_path_factory.mktemp("artifacts") / "dora"
+    return trained(folder, fine_tune_type="dora", **LONG_ENOUGH)
+
+
+def test_a_quantised_base(tmp_path: Path) -> None:
+    from mlx_lm import convert
+
+    base = tmp_path / "base"
+    convert(str(BASE), str(base), quantize=True, q_bits=8, q_group_size=32)
+    run = trained(tmp_path / "run", model=str(base), **LONG_ENOUGH)
+    assert first_cause(run) == "healthy"
+    zeroed = edited(
+        run,
+        tmp_path / "zeroed",
+        lambda weights: {k: v * 0 if k.endswith("lora_b") else v for k, v in weights.items()},
+    )
+    assert first_cause(zeroed) == "adapter-not-trained"
+
+
+def test_dora(dora: Path, tmp_path: Path) -> None:
+    assert first_cause(dora) == "healthy"
+    as_lora = altered(dora, tmp_path / "as-lora", fine_tune_type="lora")
+    assert first_cause(as_lora, models=True) == "adapter-not-loaded"
+
+
+def test_a_resumed_run(lora: Path, tmp_path: Path) -> None:
+    adapter = lora / "adapters.safetensors"
+    run = trained(tmp_path / "run", resume_adapter_file=str(adapter), **LONG_ENOUGH)
+    assert first_cause(run) == "healthy"
+    # Under these names mlx-lm finds nothing to resume from, and says nothing.
+    import mlx.core as mx
+
+    weights: Any = mx.load(str(adapter))
+    renamed = tmp_path / "renamed.safetensors"
+    mx.save_safetensors(str(renamed), {f"module.{k}": v for k, v in weights.items()})
+    fresh = trained(tmp_path / "fresh", **LONG_ENOUGH)
+    dropped = altered(fresh, tmp_path / "dropped", resume_adapter_file=str(renamed))
+    assert first_cause(dropped) == "resume-mismatch"
+
+
+def test_checkpoints_of_a_run_that_explodes(lora: Path, tmp_path: Path) -> None:
+    assert first_cause(lora) == "healthy"
+    run = trained(
+        tmp_path / "run", **{**LONG_ENOUGH, "learning_rate": 1e-1, "save_every": 20, "iters": 40}
+    )
+    assert first_cause(run) == "learning-rate-too-high"
+
+
+def test_an_adapter_for_another_base(lora: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(BASE, other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
+    import mlx.core as mx
+
+    weights: Any = mx.load(str(other / "model.safetensors"))
+    kept = {k: v for k, v in weights.items() if ".layers.2." not in k and ".layers.3." not in k}
+    mx.eval(kept)
+    mx.save_safetensors(str(other / "model.safetensors"), kept, {"format": "mlx"})
+    assert first_cause(altered(lora, tmp_path / "run", model=str(other))) == "wrong-base-model"
+
+
+def test_an_adapter_that_peft_wrote(tmp_path: Path) -> None:
+    source = FIXTURES / "adapters" / "peft-written"
+    run = tmp_path / "run"
+    shutil.copytree(source, run)
+    path = run / "adapter_config.json"
+    config = {**json.loads(path.read_text()), "base_model_name_or_path": str(BASE)}
+    path.write_text(json.dumps(config))
+    assert not errors(run)
+    turned = edited(run, tmp_path / "turned", lambda weights: {k: v.T for k, v in weights.items()})
+    assert first_cause(turned) == "adapter-not-loaded"
+
+
+def test_a_mixture_of_experts(tmp_path: Path) -> None:
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+    from mlx_lm.tuner.utils import linear_to_lora_layers
+    from mlx_lm.utils import save_model
+
+    from tests.trainer.small import small_moe
+
+    model = small_moe()
+    base, run = tmp_path / "base", tmp_path / "run"
+    save_model(base, model)
+    sizes = {"model_type": "mixtral", "num_hidden_layers": 2, "hidden_size": 16, "vocab_size": 64}
+    (base / "config.json").write_text(json.dumps(sizes))
+    model.freeze()
+    parameters = {"rank": 4, "scale": 10.0, "dropout": 0.0}
+    linear_to_lora_layers(model, 2, parameters)
+    run.mkdir()
+    factors: dict[str, Any] = {k: v + 0.01 for k, v in tree_flatten(model.trainable_parameters())}
+    mx.save_safetensors(str(run / "adapters.safetensors"), factors)
+    stated = {"model": str(base), "num_layers": 2, "fine_tune_type": "lora"}
+    (run / "adapter_config.json").write_text(json.dumps({**stated, "lora_parameters": parameters}))
+    assert not errors(run)
+    assert any("switch_mlp" in name for name in factors)
+    moved = edited(
+        run, tmp_path / "moved", lambda weights: {f"model.{k}": v for k, v in weights.items()}
+    )
+    assert first_cause(moved) == "adapter-not-loaded"
+
+
+@pytest.mark.parametrize(("rate", "cause"), [(3e-4, "healthy"), (1e-2, "learning-rate-too-high")])
+def test_a_full_fine_tune(tmp_path: Path, rate: float, cause: str) -> None:
+    run = trained(
+        tmp_path / "run",
+        fine_tune_type="full",
+        num_layers=-1,
+        learning_rate=rate,
+        **LONG_ENOUGH,
+    )
+    assert first_cause(run) == cause
+    assert errors(run) == ([] if cause == "healthy" else ["full-weights.exploded"])
