@@ -1,0 +1,130 @@
+"""Reported failures: each that can be rebuilt gets the cause or the finding it should."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fixtures.cases import made, trained
+from fixtures.cases.case import Absent, Evidence, Rebuilt
+from fixtures.cases.catalogue import CATALOGUE
+from fixtures.cases.judge import Judged, examine, report_of
+from fixtures.cases.page import PAGE, summary
+from fixtures.cases.training import trained as trained_run
+from fixtures.cases.workshop import ReportsAbsentError, Workshop, copied_run, reports
+from tests.conftest import CASES
+
+#: Made by training, or judged by running models: seconds each.
+SLOW = {case.id for case in (*trained.CASES, *made.CASES)} | {
+    case.id for case in CATALOGUE.values() if isinstance(case, Rebuilt) and case.models
+}
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    """Runs that several cases share are trained in it once."""
+    return Workshop(tmp_path_factory.mktemp("workshop"))
+
+
+def rebuilt() -> Iterator[object]:
+    """The rebuilt cases; those that are missed must fail, so that the page stays true."""
+    for case in CATALOGUE.values():
+        if isinstance(case, Absent):
+            continue
+        marks = [pytest.mark.model] if case.id in SLOW else []
+        if case.missed is not None:
+            marks.append(pytest.mark.xfail(reason=case.missed, raises=AssertionError, strict=True))
+        yield pytest.param(case, id=case.id, marks=marks)
+
+
+@pytest.mark.parametrize("case", list(rebuilt()))
+def test_a_reported_failure_gets_its_cause(
+    case: Rebuilt, workshop: Workshop, tmp_path: Path
+) -> None:
+    try:
+        result = examine(case, workshop, tmp_path / case.id)
+    except ReportsAbsentError as absent:
+        pytest.skip(str(absent))
+    if result.crashed:
+        raise RuntimeError(f"{case.id}: {', '.join(result.crashed)} crashed")
+    if case.cause is not None:
+        assert case.cause in result.causes[: case.place]
+    assert not result.lacking
+
+
+def test_every_report_is_in_the_catalogue_and_on_the_page() -> None:
+    try:
+        ids = [one["id"] for one in reports()]
+    except ReportsAbsentError as absent:
+        pytest.skip(str(absent))
+    assert set(ids) == set(CATALOGUE)
+    shown = re.findall(r"^\| \[([\w-]+)\]\(", PAGE.read_text(), re.MULTILINE)
+    assert shown == ids, "run `python -m fixtures.cases`"
+
+
+def test_at_least_forty_are_rebuilt() -> None:
+    assert sum(isinstance(case, Rebuilt) for case in CATALOGUE.values()) >= 40
+
+
+def test_the_page_calls_missed_what_the_catalogue_says_is_missed() -> None:
+    missed = set(re.findall(r"^\| \[([\w-]+)\].*\| \*\*missed\*\* \|$", PAGE.read_text(), re.M))
+    known = {one.id for one in CATALOGUE.values() if isinstance(one, Rebuilt) and one.missed}
+    assert missed == known, "run `python -m fixtures.cases`"
+
+
+def test_the_summary_counts_causes_and_findings_apart() -> None:
+    def case(name: str, cause: str | None, *codes: str) -> Rebuilt:
+        return Rebuilt(name, "", "", lambda _, __: None, cause=cause, codes=codes)  # type: ignore[arg-type, return-value]
+
+    def said(one: Rebuilt, *causes: str, code: str = "") -> Judged:
+        return Judged(one, "unhealthy", causes, (code,), ())
+
+    first, third, fourth = case("a", "x"), case("b", "x"), case("c", "x")
+    given, lacking = case("d", None, "k.y"), case("e", None, "k.y")
+    results = {
+        "a": said(first, "x", "u"),
+        "b": said(third, "u", "v", "x"),
+        "c": said(fourth, "u", "v", "w", "x"),
+        "d": said(given, code="k.y"),
+        "e": said(lacking, "x", code="k.z"),
+    }
+    text = summary([first, third, fourth, given, lacking, Absent("f", "", "")], results)
+    assert "6 cases: 5 rebuilt, 1 not" in text
+    assert "3 have a root cause: right first 1, in first three 2" in text
+    assert "2 have a finding: given 1. Missed 2." in text
+
+
+def test_without_the_reports_a_quoted_log_is_still_rebuilt_and_a_reported_one_is_not(
+    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fixtures.cases.workshop.SHARED", tmp_path / "nowhere")
+    reported, quoted = CATALOGUE["mlx-flat-199"], CATALOGUE["mlx-trainable0"]
+    assert isinstance(reported, Rebuilt)
+    assert isinstance(quoted, Rebuilt)
+    with pytest.raises(ReportsAbsentError, match="not beside the checkout"):
+        reported.build(workshop, tmp_path / "reported")
+    assert (quoted.build(workshop, tmp_path / "quoted").paths[0] / "train.log").is_file()
+
+
+@pytest.mark.parametrize("name", sorted(one.name for one in (CASES / "logs").glob("CONTROL-*")))
+def test_a_sound_log_that_was_reported_gives_no_error(name: str, workshop: Workshop) -> None:
+    data = report_of(Evidence((CASES / "logs" / name,)), workshop, models=False)
+    findings = [one for outcome in data["outcomes"] for one in outcome["findings"]]
+    assert "error" not in {one["severity"] for one in findings}
+    assert data["diagnosis"] == []
+
+
+def test_the_copied_run_is_sound_before_anything_is_changed(
+    workshop: Workshop, tmp_path: Path
+) -> None:
+    data = report_of(Evidence((copied_run(tmp_path / "run"),)), workshop, models=False)
+    assert data["verdict"] == "healthy"
+
+
+@pytest.mark.model
+def test_the_short_run_is_sound_before_a_mistake_is_made(workshop: Workshop) -> None:
+    data = report_of(Evidence((trained_run(workshop, "sound"),)), workshop, models=False)
+    assert data["verdict"] == "healthy"
