@@ -38,7 +38,7 @@ from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tensor import TensorRef, count_nonfinite
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.spectrum import ModuleStatistics
+from mlxdoctor.weights.spectrum import ModuleStatistics
 
 _EXAMPLES = 3
 #: What a sound model may not compute: an expert with tensors of its own, other towers than

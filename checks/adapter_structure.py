@@ -37,7 +37,7 @@ from mlxdoctor.evidence.adapter import CONFIG_NAME, Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.lora_targets import matches, missing_targets
+from mlxdoctor.weights.lora_targets import matches, missing_targets
 
 _EXAMPLES = 3
 

@@ -31,7 +31,7 @@ from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.supervision import SupervisedRow, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.outputs import pairs
+from mlxdoctor.text.outputs import pairs
 
 #: Two tokens that follow each other.
 Pair = tuple[int, int]

@@ -35,8 +35,8 @@ from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.dataset import Dataset, Features, Row, Split
 from mlxdoctor.evidence.pairs import pair_of
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.rare_words import Dealt, Misplaced, RareWords, copied
-from mlxdoctor.text_statistics import wilson
+from mlxdoctor.text.rare_words import Dealt, Misplaced, RareWords, copied
+from mlxdoctor.text.statistics import wilson
 
 _CALIBRATION = (
     "0 of 1240 samples of 365 sound public data sets, of which 273 can tell; "

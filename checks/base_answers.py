@@ -38,9 +38,9 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.outputs import Output, OutputPair, pairs, words
-from mlxdoctor.prompt_rates import RateLimits, rate
-from mlxdoctor.text_statistics import paired_permutation, top_share
+from mlxdoctor.text.outputs import Output, OutputPair, pairs, words
+from mlxdoctor.text.prompt_rates import RateLimits, rate
+from mlxdoctor.text.statistics import paired_permutation, top_share
 
 
 @dataclass(frozen=True)

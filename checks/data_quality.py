@@ -38,9 +38,9 @@ from mlxdoctor.evidence.dataset import Dataset, Split
 from mlxdoctor.evidence.pairs import Pair, pair_of
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.memorising import Memorising, MemorisingLimits, memorising
-from mlxdoctor.repeated_prompts import ContradictionLimits, contradictions
-from mlxdoctor.trend import fit
+from mlxdoctor.losses.memorising import Memorising, MemorisingLimits, memorising
+from mlxdoctor.losses.trend import fit
+from mlxdoctor.text.repeated_prompts import ContradictionLimits, contradictions
 
 _DAMAGE = re.compile("\ufffd|Ã©|Ã¨|Ã¼|Ã¶|Ã¤|Ã±|â€™|â€œ|â€“|ï»¿")
 _CALIBRATION = "0 of 92 sound runs of three base models"

@@ -35,9 +35,9 @@ from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.outputs import Output, OutputPair, pairs, words
-from mlxdoctor.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
-from mlxdoctor.text_statistics import run_share, tail_run, top_share
+from mlxdoctor.text.outputs import Output, OutputPair, pairs, words
+from mlxdoctor.text.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
+from mlxdoctor.text.statistics import run_share, tail_run, top_share
 
 #: How chat templates begin a turn.
 TURN = re.compile(

@@ -40,10 +40,10 @@ from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.logged_loss import LoggedLoss, logged_loss
-from mlxdoctor.outputs import SPECIAL_TEXT, Output, OutputPair, pairs
-from mlxdoctor.plain_formats import question_and_answer
-from mlxdoctor.text_statistics import mean_interval, paired_permutation, word_f1
+from mlxdoctor.losses.logged import LoggedLoss, logged_loss
+from mlxdoctor.text.outputs import SPECIAL_TEXT, Output, OutputPair, pairs
+from mlxdoctor.text.plain_formats import question_and_answer
+from mlxdoctor.text.statistics import mean_interval, paired_permutation, word_f1
 
 #: Kana, Han, Hangul and Thai: written without spaces, or in long compounds.
 _UNSPACED = r"\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"

@@ -28,13 +28,13 @@ from dataclasses import dataclass
 from math import isfinite, sqrt
 
 from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
-from mlxdoctor.drift import module_scale
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.fused import ModuleFusion, fusions, rounding_changes
+from mlxdoctor.weights.drift import module_scale
+from mlxdoctor.weights.fused import ModuleFusion, fusions, rounding_changes
 
 _EXAMPLES = 3
 _AGAIN = "fuse again from the base and this adapter, with `mlx_lm.fuse --dequantize`"

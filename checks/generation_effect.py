@@ -43,10 +43,10 @@ from mlxdoctor.evidence.token_losses import TokenLosses
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.loss_changes import region
-from mlxdoctor.outputs import Output, OutputPair, pairs, words
-from mlxdoctor.text_statistics import mcnemar_exact, paired_permutation, word_f1
-from mlxdoctor.trend import fit
+from mlxdoctor.losses.changes import region
+from mlxdoctor.losses.trend import fit
+from mlxdoctor.text.outputs import Output, OutputPair, pairs, words
+from mlxdoctor.text.statistics import mcnemar_exact, paired_permutation, word_f1
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,10 @@ which version has it no longer.
 
 from collections.abc import Iterator, Mapping
 
-from mlxdoctor.bug_sightings import Artifacts, BugLimits, Sighting
-from mlxdoctor.bug_signatures import SIGNATURES, error_message
+from mlxdoctor.bugs.known import KnownBug, load_known_bugs
+from mlxdoctor.bugs.sightings import Artifacts, BugLimits, Sighting
+from mlxdoctor.bugs.signatures import SIGNATURES, error_message
+from mlxdoctor.bugs.versions import KnownVersion, known_versions
 from mlxdoctor.check import Cost, Inconclusive, check
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
@@ -41,8 +43,6 @@ from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.known_bugs import KnownBug, load_known_bugs
-from mlxdoctor.versions import KnownVersion, known_versions
 
 _BUGS = load_known_bugs()
 

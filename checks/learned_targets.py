@@ -31,14 +31,14 @@ from functools import partial
 
 import numpy as np
 
-from mlxdoctor import loss_changes
 from mlxdoctor.check import Cost, Inconclusive, check, limit
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.token_losses import RowLosses, TokenLosses
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.loss_changes import change, is_likely, mean_of, probability, region
-from mlxdoctor.text_statistics import sign_test
+from mlxdoctor.losses import changes as loss_changes
+from mlxdoctor.losses.changes import change, is_likely, mean_of, probability, region
+from mlxdoctor.text.statistics import sign_test
 
 SHIFT_NAMES = {0: "the token it was just given", 2: "the token after the next"}
 

@@ -39,8 +39,7 @@ from mlxdoctor.evidence.token_losses import TokenLosses
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.evidence.validation_rows import ValidationRows
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.logged_loss import LoggedLoss, logged_loss
-from mlxdoctor.loss_fit import (
+from mlxdoctor.losses.fit import (
     USUAL_ENDS,
     Fit,
     Sample,
@@ -55,8 +54,9 @@ from mlxdoctor.loss_fit import (
     saved_at,
     usual_readings,
 )
-from mlxdoctor.plain_formats import PlainFormat
-from mlxdoctor.row_readings import Reading, Until
+from mlxdoctor.losses.logged import LoggedLoss, logged_loss
+from mlxdoctor.losses.row_readings import Reading, Until
+from mlxdoctor.text.plain_formats import PlainFormat
 
 #: Where any trainer might put it: the two last leave out what they must not.
 ALL_ENDS: tuple[Until, ...] = (*USUAL_ENDS, "answer", "others")

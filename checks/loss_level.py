@@ -38,7 +38,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.trend import LossFit, fit
+from mlxdoctor.losses.trend import LossFit, fit
 
 
 @dataclass(frozen=True)

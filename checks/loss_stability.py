@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.trend import Floats, noise
+from mlxdoctor.losses.trend import Floats, noise
 
 
 @dataclass(frozen=True)

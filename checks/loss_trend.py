@@ -38,8 +38,8 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.memorising import MemorisingLimits, memorising, passes_over
-from mlxdoctor.trend import Floats, LossFit, blocks, fit, theil_sen
+from mlxdoctor.losses.memorising import MemorisingLimits, memorising, passes_over
+from mlxdoctor.losses.trend import Floats, LossFit, blocks, fit, theil_sen
 
 _CALIBRATION = "0 of 36 healthy runs of the fixture model, 0 of 4 healthy users' logs"
 

@@ -33,8 +33,8 @@ from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.metrics import ReportedMetric, ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.outputs import words
-from mlxdoctor.text_statistics import word_f1
+from mlxdoctor.text.outputs import words
+from mlxdoctor.text.statistics import word_f1
 
 
 @dataclass(frozen=True)

@@ -30,14 +30,14 @@ from statistics import median
 import numpy as np
 
 from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
-from mlxdoctor.drift import module_drifts
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import Segment, TrainingLog
 from mlxdoctor.finding import Finding, Severity
 from mlxdoctor.guideline import BandLimits, Step, step_of
-from mlxdoctor.trend import LossFit, fit
+from mlxdoctor.losses.trend import LossFit, fit
+from mlxdoctor.weights.drift import module_drifts
 
 #: Optimisers whose step is about the rate, whatever the gradient's size.
 _ADAM = ("adam", "adamw", "adamax")

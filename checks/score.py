@@ -26,7 +26,7 @@ import numpy as np
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.finding import Finding, Severity
 from mlxdoctor.scoring import Scores
-from mlxdoctor.text_statistics import mean_interval, paired_permutation
+from mlxdoctor.text.statistics import mean_interval, paired_permutation
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,9 @@ from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.outputs import Output, OutputPair, is_special, pairs
-from mlxdoctor.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
-from mlxdoctor.text_statistics import (
+from mlxdoctor.text.outputs import Output, OutputPair, is_special, pairs
+from mlxdoctor.text.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
+from mlxdoctor.text.statistics import (
     distinct_n,
     run_share,
     seq_rep_n,

@@ -34,7 +34,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import Trainable, TrainingLog
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.lora_targets import configured_parameters
+from mlxdoctor.weights.lora_targets import configured_parameters
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,11 @@ from statistics import median
 import numpy as np
 
 from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
-from mlxdoctor.drift import ModuleDrift, module_drifts
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.weights.drift import ModuleDrift, module_drifts
 
 
 @dataclass(frozen=True)

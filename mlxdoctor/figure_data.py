@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from mlxdoctor.bisecting.heat_map import heat_map
 from mlxdoctor.bisecting.result import Limits, examine
 from mlxdoctor.bisecting.verdicts import Standing
-from mlxdoctor.drift import module_drifts
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
@@ -24,8 +23,9 @@ from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import Segment, TrainingLog
 from mlxdoctor.finding import Outcome
+from mlxdoctor.losses.trend import Floats
 from mlxdoctor.run import Run
-from mlxdoctor.trend import Floats
+from mlxdoctor.weights.drift import module_drifts
 
 #: Points a curve is drawn with at most; more would be closer than a pixel.
 MAX_POINTS = 1_000

@@ -182,7 +182,7 @@ def _token_losses(run: Run) -> TokenLosses:
 
 
 def _validation_rows(run: Run) -> ValidationRows:
-    from mlxdoctor.validation import SPLIT, prepare
+    from mlxdoctor.losses.validation import SPLIT, prepare
 
     dataset = run.need(Dataset)
     if SPLIT not in dataset.splits:

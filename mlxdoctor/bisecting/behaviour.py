@@ -24,8 +24,8 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import Role, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.missing import Missing
-from mlxdoctor.prompt_rates import Rate, RateLimits, is_raised, rate
-from mlxdoctor.text_statistics import distinct_n, run_share, sign_test, tail_loop, top_share
+from mlxdoctor.text.prompt_rates import Rate, RateLimits, is_raised, rate
+from mlxdoctor.text.statistics import distinct_n, run_share, sign_test, tail_loop, top_share
 
 if TYPE_CHECKING:
     from mlxdoctor.evidence.token_losses import RowLosses, RowPass

@@ -10,7 +10,6 @@ from typing import Literal
 
 import numpy as np
 
-from mlxdoctor.drift import ModuleDrift, module_drifts
 from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.adapter import Adapter, LoraModule, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
@@ -18,6 +17,7 @@ from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tensor import TensorRef, count_nonfinite
 from mlxdoctor.evidence.tuned_model import base_name
+from mlxdoctor.weights.drift import ModuleDrift, module_drifts
 
 #: What the sizes of the updates are given in: ‖ΔW‖/‖W‖; ‖ΔW‖/sqrt(min(in, out)), which stands
 #: in for it without the base model; or ‖A·B‖/sqrt(min(in, out)), where the scale is not known.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mlxdoctor.check import limit
 from mlxdoctor.evidence.training_log import Segment, TrainingLog
-from mlxdoctor.trend import Floats, noise
+from mlxdoctor.losses.trend import Floats, noise
 
 #: What counts iterations as the names of checkpoints do.
 _AXES = ("iteration", "step")

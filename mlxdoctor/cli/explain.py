@@ -12,9 +12,9 @@ from mlxdoctor.cli import EXIT_CLEAN, output
 from mlxdoctor.errors import InputError
 
 if TYPE_CHECKING:
+    from mlxdoctor.bugs.known import KnownBug
     from mlxdoctor.causes import Cause
     from mlxdoctor.check import Check, Requirement
-    from mlxdoctor.known_bugs import KnownBug
     from mlxdoctor.lint.rule import Rule
 
 MAX_WIDTH = 90
@@ -35,9 +35,9 @@ def command(name: str) -> int:
       mlxdoctor explain learning-rate-too-high
       mlxdoctor explain token-collapse
     """
+    from mlxdoctor.bugs.known import load_known_bugs
     from mlxdoctor.causes import load_causes
     from mlxdoctor.check import discover
-    from mlxdoctor.known_bugs import load_known_bugs
     from mlxdoctor.lint.rule import rules
 
     causes, checks = load_causes().causes, discover()

@@ -15,8 +15,8 @@ from mlxdoctor.errors import InputError
 from mlxdoctor.report import escape
 
 if TYPE_CHECKING:
-    from mlxdoctor.combining import Combination
-    from mlxdoctor.inspection import Inspection, ModuleRow
+    from mlxdoctor.weights.combining import Combination
+    from mlxdoctor.weights.inspection import Inspection, ModuleRow
 
 #: `--sort` -> the attribute of a row; figures sort from the largest down.
 SORTS = {
@@ -84,7 +84,7 @@ def command(
       mlxdoctor inspect fused_model/ --base models/Llama-3.2-1B
       mlxdoctor inspect adapters/ --format json | jq '.adapters[0].modules[].verdict'
     """
-    from mlxdoctor.inspection import inspect_adapter
+    from mlxdoctor.weights.inspection import inspect_adapter
 
     if with_intruders and (base is None or len(adapters) != 1):
         raise InputError(None, "--intruders needs one adapter and its base", "add --base")
@@ -104,7 +104,7 @@ def command(
     found = [inspect_adapter(path, model, with_intruders=with_intruders) for path in adapters]
     together = None
     if len(found) > 1:
-        from mlxdoctor.combining import combine
+        from mlxdoctor.weights.combining import combine
 
         together = combine(adapters)
     if table_format == "json":

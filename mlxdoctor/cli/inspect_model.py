@@ -18,7 +18,7 @@ from mlxdoctor.report import escape
 if TYPE_CHECKING:
     from mlxdoctor.evidence.base_model import BaseModel
     from mlxdoctor.evidence.tuned_model import TunedModel
-    from mlxdoctor.model_inspection import ModelInspection, TensorRow
+    from mlxdoctor.weights.model_inspection import ModelInspection, TensorRow
 
 
 def full_weights(path: Path, base: BaseModel | None) -> TunedModel | None:
@@ -27,7 +27,7 @@ def full_weights(path: Path, base: BaseModel | None) -> TunedModel | None:
     Raises:
         InputError: there is a whole model and no base.
     """
-    from mlxdoctor.model_inspection import model_at
+    from mlxdoctor.weights.model_inspection import model_at
 
     if base is None and not (path / "config.json").is_file():
         return None
@@ -43,7 +43,7 @@ def show(tuned: TunedModel, base: BaseModel, sort: str, table_format: str) -> in
     Raises:
         InputError: a model cannot be read, or there is no such order of its tensors.
     """
-    from mlxdoctor.model_inspection import inspect_model, summarised
+    from mlxdoctor.weights.model_inspection import inspect_model, summarised
 
     if sort not in ("layer", "relative"):
         raise InputError(None, f"--sort {sort} is for adapters", "a model has layer and relative")

@@ -10,7 +10,7 @@ from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.lora_targets import matches
+from mlxdoctor.weights.lora_targets import matches
 
 _EMBEDDINGS = ("embed", "wte", "wpe")
 _UNLOADABLE = "mlx-lm itself would refuse this adapter"

@@ -13,13 +13,13 @@ from mlxdoctor.conversion.portable import (
     is_tied,
 )
 from mlxdoctor.conversion.raw import read_raw
-from mlxdoctor.drift import module_scale
 from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.adapter import Adapter, LoraModule, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tensor import TensorRef
-from mlxdoctor.lora_targets import matches
+from mlxdoctor.weights.drift import module_scale
+from mlxdoctor.weights.lora_targets import matches
 
 #: Settings that change what the adapter computes, and why mlx-lm cannot follow.
 _REFUSED: Mapping[str, str] = {

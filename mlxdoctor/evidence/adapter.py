@@ -17,7 +17,7 @@ from mlxdoctor.evidence.npz_file import read_npz
 from mlxdoctor.evidence.safetensors_file import read_safetensors
 from mlxdoctor.evidence.source import Source, hash_file, require_file
 from mlxdoctor.evidence.tensor import TensorRef
-from mlxdoctor.spectrum import ModuleStatistics, factor_statistics
+from mlxdoctor.weights.spectrum import ModuleStatistics, factor_statistics
 
 Naming = Literal["mlx-lm", "peft"]
 Role = Literal["a", "b", "magnitude"]

@@ -15,7 +15,7 @@ from mlxdoctor.bisecting.behaviour import (
     is_collapsed,
     search,
 )
-from mlxdoctor.prompt_rates import rate
+from mlxdoctor.text.prompt_rates import rate
 
 LIMITS = BehaviourLimits()
 BASE = 5.0

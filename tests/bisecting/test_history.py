@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from mlxdoctor.bisecting.history import follow, layer_sizes
-from mlxdoctor.drift import module_drifts
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.weights.drift import module_drifts
 from tests.bisecting.states import changed, history, state
 from tests.conftest import FIXTURES, RUNS
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from safetensors.numpy import load_file, save_file
 
-from mlxdoctor.bug_sightings import BugLimits
+from mlxdoctor.bugs.sightings import BugLimits
 from mlxdoctor.finding import Finding, Severity, Status
 from tests.checks.data_evidence import DATA
 from tests.checks.known_bug_runs import as_of_0_20, at_work, change, findings, outcome

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlxdoctor.bug_counts import order_of_batches
-from mlxdoctor.bug_sightings import BugLimits
+from mlxdoctor.bugs.counts import order_of_batches
+from mlxdoctor.bugs.sightings import BugLimits
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer

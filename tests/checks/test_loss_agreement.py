@@ -14,8 +14,8 @@ from mlxdoctor.evidence.token_losses import RowLosses, TokenLosses
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.evidence.validation_rows import ValidationRows
 from mlxdoctor.finding import Outcome
-from mlxdoctor.plain_formats import PLAIN_FORMATS, WITHOUT_END, PlainFormat
 from mlxdoctor.run import Run
+from mlxdoctor.text.plain_formats import PLAIN_FORMATS, WITHOUT_END, PlainFormat
 from tests.checks.log_evidence import LogWriter
 from tests.conftest import RUNS, check_called, expected, run_names
 from tests.given import outcome

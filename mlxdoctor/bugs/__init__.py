@@ -1,0 +1,1 @@
+"""Known bugs of mlx and mlx-lm, by the traces they leave."""

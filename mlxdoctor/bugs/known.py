@@ -1,0 +1,122 @@
+"""The known bugs of mlx and mlx-lm in known_bugs.toml."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from mlxdoctor.bugs.versions import Affected, Version, parse_version
+from mlxdoctor.errors import InputError
+
+FILE = "known_bugs.toml"
+_REQUIRED = {"title", "package", "signature", "references", "explanation", "remedy"}
+_OPTIONAL = {"since", "fixed", "verified", "needs-version", "error"}
+_PACKAGES = ("mlx", "mlx-lm")
+
+
+@dataclass(frozen=True)
+class KnownBug:
+    """A bug of a package that a run was made with.
+
+    Attributes:
+        id: its name; the finding's code is `known-bugs.` and this.
+        title: a short sentence.
+        affected: the versions that have it.
+        verified: the last release in which a bug without a fix was seen.
+        signature: the name of what it leaves behind.
+        error: a pattern of the message that it ends a command with, None where it ends none.
+        needs_version: whether that counts only where the version is known to have the bug.
+        references: public addresses: an issue, a change, the source.
+        explanation: what it does, for a person who meets it for the first time.
+        remedy: what to do.
+    """
+
+    id: str
+    title: str
+    affected: Affected
+    verified: Version | None
+    signature: str
+    error: re.Pattern[str] | None
+    needs_version: bool
+    references: tuple[str, ...]
+    explanation: str
+    remedy: str
+
+
+@cache
+def load_known_bugs() -> Mapping[str, KnownBug]:
+    """The shipped list, by id, in the file's order.
+
+    Raises:
+        InputError: known_bugs.toml has an unknown or a missing key, or no sound version.
+    """
+    return parse_known_bugs(files("mlxdoctor.bugs").joinpath(FILE).read_text("utf-8"))
+
+
+def parse_known_bugs(text: str) -> Mapping[str, KnownBug]:
+    """A list of bugs from TOML text.
+
+    Raises:
+        InputError: the text is not TOML, or has an unknown or a missing key, or no sound version.
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(FILE, f"is not valid TOML ({error})") from None
+    return {name: _bug(name, table) for name, table in _tables(document)}
+
+
+def _tables(document: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    for name, table in document.items():
+        if not isinstance(table, dict):
+            raise InputError(FILE, f"{name} is not a table of a bug")
+    return list(document.items())
+
+
+def _bug(name: str, table: Mapping[str, Any]) -> KnownBug:
+    if unknown := table.keys() - _REQUIRED - _OPTIONAL:
+        raise InputError(FILE, f"{name} has the unknown key {sorted(unknown)[0]!r}")
+    if lacking := _REQUIRED - table.keys():
+        raise InputError(FILE, f"{name} lacks the key {sorted(lacking)[0]!r}")
+    if table["package"] not in _PACKAGES:
+        raise InputError(FILE, f"{name} is of an unknown package, {table['package']!r}")
+    since, fixed, verified = (_version(name, table, key) for key in ("since", "fixed", "verified"))
+    if since is not None and fixed is not None and since.release >= fixed.release:
+        raise InputError(FILE, f"{name} was fixed before it began")
+    if (fixed is None) is not (verified is not None):
+        raise InputError(FILE, f"{name} needs either `fixed` or `verified`")
+    return KnownBug(
+        id=name,
+        title=table["title"],
+        affected=Affected(table["package"], since, fixed),
+        verified=verified,
+        signature=table["signature"],
+        error=_pattern(name, table),
+        needs_version=bool(table.get("needs-version", False)),
+        references=tuple(table["references"]),
+        explanation=table["explanation"].strip(),
+        remedy=table["remedy"].strip(),
+    )
+
+
+def _pattern(name: str, table: Mapping[str, Any]) -> re.Pattern[str] | None:
+    if "error" not in table:
+        return None
+    try:
+        return re.compile(table["error"])
+    except re.error as problem:
+        raise InputError(FILE, f"{name}: error is not a pattern ({problem})") from None
+
+
+def _version(name: str, table: Mapping[str, Any], key: str) -> Version | None:
+    if key not in table:
+        return None
+    version = parse_version(str(table[key]))
+    if version is None or version.unfinished:
+        raise InputError(FILE, f"{name}: {key} is not the version of a release")
+    return version

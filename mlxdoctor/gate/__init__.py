@@ -1,0 +1,1 @@
+"""The gate: many adapters or runs under one policy, for continuous integration."""

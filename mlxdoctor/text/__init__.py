@@ -1,0 +1,1 @@
+"""Answers and data as text: words, formats, statistics over prompts."""

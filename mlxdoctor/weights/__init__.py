@@ -1,0 +1,1 @@
+"""Adapters and models as numbers: norms, spectra, what changed, what fusing did."""

@@ -1,0 +1,135 @@
+"""The list of known bugs: what it may say, and what `explain` prints of it."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+import pytest
+
+from mlxdoctor.bugs.known import FILE, load_known_bugs, parse_known_bugs
+from mlxdoctor.bugs.signatures import SIGNATURES
+from mlxdoctor.bugs.versions import parse_version
+from mlxdoctor.causes import load_causes
+from mlxdoctor.check import discover
+from mlxdoctor.cli import EXIT_UNUSABLE, main
+from mlxdoctor.errors import InputError
+from mlxdoctor.lint.rule import rules
+
+ENTRY = """
+[one]
+title = "a"
+package = "mlx-lm"
+since = "0.19.0"
+fixed = "0.21.5"
+signature = "num-layers-ignored"
+references = ["https://github.com/ml-explore/mlx-lm/issues/1"]
+explanation = "b"
+remedy = "c"
+"""
+
+
+def test_an_entry_is_read() -> None:
+    bug = parse_known_bugs(ENTRY)["one"]
+    assert str(bug.affected) == "mlx-lm, since 0.19.0, fixed in 0.21.5"
+    assert (bug.verified, bug.needs_version, bug.error) == (None, False, None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("title =", "titel =", "one has the unknown key 'titel'"),
+        ('remedy = "c"', "", "one lacks the key 'remedy'"),
+        ('"mlx-lm"', '"torch"', "one is of an unknown package, 'torch'"),
+        ('since = "0.19.0"', 'since = "0.21.5"', "one was fixed before it began"),
+        ('fixed = "0.21.5"', "", "one needs either `fixed` or `verified`"),
+        ("since =", 'verified = "0.32.2"\nsince =', "one needs either `fixed` or `verified`"),
+        ("0.21.5", "0.21.5rc1", "one: fixed is not the version of a release"),
+        ("0.19.0", "soon", "one: since is not the version of a release"),
+        ("[one]", "one = 1\n[two]", "one is not a table of a bug"),
+        ("[one]", "[one", "is not valid TOML"),
+        ("[one]", "[one]\nerror = 'a('", "one: error is not a pattern"),
+    ],
+)
+def test_a_mistake_in_the_list_is_refused(old: str, new: str, problem: str) -> None:
+    assert old in ENTRY
+    with pytest.raises(InputError, match=re.escape(problem)):
+        parse_known_bugs(ENTRY.replace(old, new, 1))
+
+
+def test_the_list_is_shipped() -> None:
+    assert files("mlxdoctor.bugs").joinpath(FILE).is_file()
+
+
+def test_every_bug_has_a_signature_and_every_signature_a_bug() -> None:
+    assert {bug.signature for bug in load_known_bugs().values()} == set(SIGNATURES)
+
+
+def test_a_bug_that_leaves_nothing_but_a_message_has_one() -> None:
+    for bug in load_known_bugs().values():
+        assert bug.error is not None or bug.signature != "error-message", bug.id
+
+
+def test_every_bug_says_where_it_is_reported() -> None:
+    address = re.compile(r"https://github\.com/ml-explore/[a-z-]+/(issues|pull|commit|blob)/\S+")
+    for bug in load_known_bugs().values():
+        assert bug.references
+        for one in bug.references:
+            assert address.fullmatch(one), bug.id
+
+
+def test_names_are_not_those_of_anything_else_that_can_be_explained() -> None:
+    bugs = set(load_known_bugs())
+    checks = {name for check in discover() for name in (check.name, *check.codes)}
+    others = checks | set(load_causes().causes) | {rule.code for rule in rules()}
+    assert not bugs & others
+    assert all(re.fullmatch(r"[a-z0-9-]+", one) for one in bugs)
+
+
+def test_a_bug_without_a_fix_was_looked_for_in_a_version_that_has_it() -> None:
+    for bug in load_known_bugs().values():
+        if bug.verified is not None and bug.affected.since is not None:
+            assert bug.verified.release >= bug.affected.since.release, bug.id
+
+
+@pytest.mark.parametrize("name", ["num-layers-ignored", "known-bugs.num-layers-ignored"])
+def test_explain_tells_of_a_bug(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", name]) == 0
+    said = capsys.readouterr().out
+    assert "mlx-lm, since 0.19.0, fixed in 0.21.5" in said
+    assert "https://github.com/ml-explore/mlx-examples/issues/1328" in said
+
+
+def test_explain_says_where_a_bug_without_a_fix_was_seen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["explain", "padding-target"]) == 0
+    assert "not fixed yet (seen in 0.32.2)" in capsys.readouterr().out
+
+
+def test_a_bug_that_is_written_wrongly_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "num-layer-ignored"]) == EXIT_UNUSABLE
+    assert "did you mean num-layers-ignored" in capsys.readouterr().err
+
+
+def test_bugs_that_are_said_not_to_be_fixed_are_still_in_the_source_installed() -> None:
+    """A release that fixes one of these makes this fail: then `fixed` must be written down."""
+    from importlib.metadata import distribution, version
+
+    installed = parse_version(version("mlx-lm"))
+    verified = [bug.verified for bug in load_known_bugs().values() if bug.verified is not None]
+    if installed is None or any(installed.release > one.release for one in verified):
+        pytest.skip("a later mlx-lm is installed than the list was last compared with")
+    package = distribution("mlx-lm")
+
+    def source(name: str) -> str:
+        return str(package.locate_file(f"mlx_lm/{name}").read_text())  # type: ignore[attr-defined]
+
+    trainer, lora = source("tuner/trainer.py"), source("lora.py")
+    assert "steps <= lengths[:, 1:]" in trainer
+    assert "it % grad_accum_steps == 0" in trainer
+    assert "sum() / ntoks" in trainer
+    assert "return len(self._data[idx])" in source("tuner/datasets.py")
+    assert "model.load_weights(args.resume_adapter_file, strict=False)" in lora
+    assert not re.search(r"\"lora_layers\"|args\.lora_layers", lora)
+    assert "32 // linear.bits" in source("tuner/dora.py")
