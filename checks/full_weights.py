@@ -48,18 +48,18 @@ class Limits:
     exploded: float = limit(
         3.0,
         unit="‖W' − W‖/‖W‖, median over matrices",
-        source="103 full fine-tunes with Adam on three models of half a million parameters: from "
-        "seven times a high but sound rate on, 3.9 or more (32 runs); seven of those were asked "
-        "20 questions each and answered none, most of them garbled",
-        false_alarms="0 of 54 at sound or lower rates, whose largest is 0.64",
+        source="reports/full-tuning.md: from seven times a high but sound rate on, 3.67 or more "
+        "(44 runs), with 2.2 to 21 times the best loss; seven that were asked 20 questions each "
+        "answered none, most of them garbled",
+        false_alarms="0 of 44 at sound or lower rates, whose largest is 0.64",
     )
     large: float = limit(
         1.0,
         unit="‖W' − W‖/‖W‖, median over matrices",
-        source="the same runs: two to five times a high but sound rate, 1.05 to 2.84 (17 runs), "
-        "with 1.4 to 3 times the loss; five that were asked were fluent and answered none of 20, "
-        "where five at sound rates answered 5 to 15",
-        false_alarms="0 of 54 at sound or lower rates, whose largest is 0.64",
+        source="reports/full-tuning.md: at two to five times a high but sound rate, 1.05 to 3.45 "
+        "(33 runs), with 1.7 to 8 times the best loss; five that were asked were fluent and "
+        "answered none of 20, where five at sound rates answered 5 to 15",
+        false_alarms="0 of 44 at sound or lower rates, whose largest is 0.64",
     )
 
 
