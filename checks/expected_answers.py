@@ -24,7 +24,6 @@ that was trained.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -44,10 +43,7 @@ from mlxdoctor.losses.logged import LoggedLoss, logged_loss
 from mlxdoctor.text.outputs import SPECIAL_TEXT, Output, OutputPair, pairs
 from mlxdoctor.text.plain_formats import question_and_answer
 from mlxdoctor.text.statistics import mean_interval, paired_permutation, word_f1
-
-#: Kana, Han, Hangul and Thai: written without spaces, or in long compounds.
-_UNSPACED = r"\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
-_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
+from mlxdoctor.text.words import words
 
 
 @dataclass(frozen=True)
@@ -169,7 +165,7 @@ def _severity(logged: LoggedLoss | None, loss: float | None, limits: Limits) -> 
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(SPECIAL_TEXT.sub(" ", text).lower())
+    return words(SPECIAL_TEXT.sub(" ", text))
 
 
 def _overlap(output: Output, expected: str) -> float:
@@ -181,8 +177,8 @@ def _overlap(output: Output, expected: str) -> float:
     return (word_f1(said, wanted) + word_f1(_couples(said), _couples(wanted))) / 2
 
 
-def _couples(words: Sequence[str]) -> list[str]:
-    return [f"{first} {second}" for first, second in pairwise(words)]
+def _couples(said: Sequence[str]) -> list[str]:
+    return [f"{first} {second}" for first, second in pairwise(said)]
 
 
 def _answer_loss(

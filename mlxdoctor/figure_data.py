@@ -10,9 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.bisecting.heat_map import heat_map
-from mlxdoctor.bisecting.result import Limits, examine
-from mlxdoctor.bisecting.verdicts import Standing
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
@@ -151,6 +148,11 @@ def _checkpoints(run: Run) -> dict[str, Any] | None:
     history = run.get(CheckpointHistory)
     if history is None or len(history.checkpoints) < MIN_CHECKPOINTS:
         return None
+    # Few runs have so many: the rest need not wait for it.
+    from mlxdoctor.bisecting.heat_map import heat_map
+    from mlxdoctor.bisecting.result import Limits, examine
+    from mlxdoctor.bisecting.verdicts import Standing
+
     followed, _, verdicts = examine(
         history,
         config=run.get(TrainingConfig),

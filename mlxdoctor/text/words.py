@@ -6,27 +6,26 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import cache
 from itertools import pairwise
 
 #: Scripts that put no space between words: kana, Han, Hangul, Thai.
-_UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f"
-_RUN = re.compile(rf"[{_UNSPACED}]+|[^\W{_UNSPACED}]+")
-_IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
+_UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f\uf900-\ufaff"
 
 
 def words(text: str) -> list[str]:
     """Lower-case words in order; each character of an unspaced script is one."""
     found: list[str] = []
-    for run in _RUN.findall(text.lower()):
-        found.extend(run if _IS_UNSPACED.match(run) else (run,))
+    for run in _run().findall(text.lower()):
+        found.extend(run if _is_unspaced().match(run) else (run,))
     return found
 
 
 def vocabulary(text: str) -> set[str]:
     """The different lower-case words; of an unspaced script, its pairs of characters."""
     found: set[str] = set()
-    for run in _RUN.findall(text.lower()):
-        if len(run) > 1 and _IS_UNSPACED.match(run):
+    for run in _run().findall(text.lower()):
+        if len(run) > 1 and _is_unspaced().match(run):
             found.update(first + second for first, second in pairwise(run))
         else:
             found.add(run)
@@ -44,3 +43,14 @@ def shared_share(first: set[str], second: set[str], weights: Mapping[str, float]
     """Weight of the words that both have over that of the lighter text, in [0, 1]."""
     lighter = min(sum(weights[word] for word in text) for text in (first, second))
     return sum(weights[word] for word in first & second) / lighter if lighter > 0 else 0.0
+
+
+# Compiled on first use: most runs have no answers to compare, and Unicode ranges take a while.
+@cache
+def _run() -> re.Pattern[str]:
+    return re.compile(rf"[{_UNSPACED}]+|[^\W{_UNSPACED}]+")
+
+
+@cache
+def _is_unspaced() -> re.Pattern[str]:
+    return re.compile(f"[{_UNSPACED}]")
