@@ -19,12 +19,23 @@ if TYPE_CHECKING:
     from mlxdoctor.probing.probe import probe
     from mlxdoctor.probing.testing import assert_training_step_sound
     from mlxdoctor.run import Run
+    from mlxdoctor.watching.callback import TrainingStopped, WatchCallback
 
-__all__ = ["InputError", "Run", "assert_training_step_sound", "diagnose", "probe"]
+__all__ = [
+    "InputError",
+    "Run",
+    "TrainingStopped",
+    "WatchCallback",
+    "assert_training_step_sound",
+    "diagnose",
+    "probe",
+]
 
 _HOMES = {
     "InputError": "mlxdoctor.errors",
     "Run": "mlxdoctor.run",
+    "TrainingStopped": "mlxdoctor.watching.callback",
+    "WatchCallback": "mlxdoctor.watching.callback",
     "assert_training_step_sound": "mlxdoctor.probing.testing",
     "diagnose": "mlxdoctor.api",
     "probe": "mlxdoctor.probing.probe",

@@ -1,27 +1,18 @@
-"""Adapters against adaptersentry, and drift against reading the files, side by side.
-
-    python -m tests.benchmarks.weights [--peer PATH_TO_adaptersentry] [--layers N]
-
-Prints a Markdown table. adaptersentry is installed from PyPI into an environment of its own
-unless `--peer` names it. The models have the shapes of a 7 B Llama, with so many layers;
-all 32 take 27 GB of disk. Compare the figures of one run with each other only.
-"""
+"""Adapters against adaptersentry, and drift against reading the files."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import subprocess
 import sys
-import tempfile
-import venv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.benchmarks.timing import Measurement, measure
+from tests.benchmarks.peers import Peers
+from tests.benchmarks.table import Line, at_most, plain
+from tests.benchmarks.timing import measure
 
 ADAPTER_LAYERS, WIDTH, ADAPTER_RANK = 20, 4096, 16
 HIDDEN, FEED, VOCABULARY, RANK = 4096, 11008, 32000, 8
@@ -129,58 +120,30 @@ def models(folder: Path, layers: int) -> tuple[Path, Path, int]:
     return base, run, VOCABULARY * HIDDEN * 2
 
 
-def installed_peer(folder: Path) -> Path:
-    """adaptersentry from PyPI, in an environment of its own."""
-    venv.create(folder, with_pip=True)
-    python = folder / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "-q", "adaptersentry"], check=True)
-    return folder / "bin" / "adaptersentry"
-
-
-def main() -> None:
-    """Measure, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", type=Path, help="an adaptersentry that is installed")
-    parser.add_argument("--layers", type=int, default=4)
-    options = parser.parse_args()
-    rows: list[tuple[str, Measurement, str]] = []
-    with tempfile.TemporaryDirectory() as name:
-        scratch = Path(name)
-        peer = options.peer or installed_peer(scratch / "peer")
-        adapter = peft_adapter(scratch / "adapter")
-        theirs = measure([str(peer), "scan", str(adapter / "adapter_model.safetensors")])
-        ours = measure([sys.executable, "-m", "mlxdoctor", "inspect", str(adapter)])
-        rows += [
-            ("adaptersentry scan, every value of 42 MB", theirs, ""),
-            (
-                "mlxdoctor inspect, the same factors",
-                ours,
-                f"{ours.seconds / theirs.seconds:.2f}x adaptersentry; aim: at most 0.3x",
-            ),
-        ]
-        base, run, largest = models(scratch / "models", options.layers)
-        files = (base / "model.safetensors", run / "fused" / "model.safetensors")
-        size = sum(file.stat().st_size for file in files)
-        python = [sys.executable, "-c"]
-        reading = measure([*python, READ, *map(str, files)], repeats=3, cold=files)
-        title = f"reading both files from the disk, {size / 1e9:.1f} GB"
-        rows.append((title, reading, _speed(size, reading)))
-        for check in ("frozen-weights", "fused-model"):
-            found = measure([*python, DRIFT, str(run), check], repeats=3, cold=files)
-            note = (
-                f"{_speed(size, found)}, {reading.seconds / found.seconds:.2f}x the speed of "
-                f"reading; aim: 0.5x. Peak {found.peak_mib * (1 << 20) / largest:.1f}x the "
-                "largest tensor; aim: 3x"
-            )
-            rows.append((f"{check}, base against fused", found, note))
-    print("| what | median | peak memory | |\n|---|---:|---:|---|")
-    for title, measured, note in rows:
-        print(f"| {title} | {measured.seconds:.2f} s | {measured.peak_mib:.0f} MiB | {note} |")
-
-
-def _speed(size: int, measured: Measurement) -> str:
-    return f"{size / measured.seconds / 1e9:.2f} GB/s"
-
-
-if __name__ == "__main__":
-    main()
+def measured(scratch: Path, peers: Peers, layers: int = 4) -> Iterator[Line]:
+    """The rows of the table. The models have the shapes of a 7 B Llama, with so many layers."""
+    adapter = peft_adapter(scratch / "adapter")
+    peer = peers.command("adaptersentry")
+    theirs = measure([peer, "scan", str(adapter / "adapter_model.safetensors")])
+    yield plain("adaptersentry, every value of 42 MB of factors", theirs)
+    ours = measure([sys.executable, "-m", "mlxdoctor", "inspect", str(adapter)])
+    yield at_most("`inspect`, the same factors", ours, theirs, "adaptersentry", 0.3)
+    base, run, largest = models(scratch / "models", layers)
+    files = (base / "model.safetensors", run / "fused" / "model.safetensors")
+    size = sum(file.stat().st_size for file in files)
+    python = [sys.executable, "-c"]
+    reading = measure([*python, READ, *map(str, files)], repeats=3, cold=files)
+    title = f"reading base and fused model from the disk, {size / 1e9:.1f} GB"
+    yield plain(title, reading, f"{size / reading.seconds / 1e9:.2f} GB/s")
+    for check in ("frozen-weights", "fused-model"):
+        found = measure([*python, DRIFT, str(run), check], repeats=3, cold=files)
+        speed = reading.seconds / found.seconds
+        peak = found.peak_mib * (1 << 20) / largest
+        yield Line(
+            f"`{check}`, base against fused",
+            found.seconds,
+            found.peak_mib,
+            f"{speed:.2f}x the speed of reading, {peak:.1f}x the largest tensor",
+            "at least 0.5x, at most 3x",
+            speed >= 0.5 and peak <= 3,
+        )

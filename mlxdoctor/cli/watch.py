@@ -1,0 +1,186 @@
+"""`mlxdoctor watch`: follow a running training, and raise the alarm early."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, output
+from mlxdoctor.cli.progress import ProgressLine
+from mlxdoctor.report.escape import terminal
+
+if TYPE_CHECKING:
+    from mlxdoctor.watching.follow import Ending
+    from mlxdoctor.watching.process import Target
+    from mlxdoctor.watching.reports import Alarm
+
+
+@click.command(name="watch", short_help="Follow a running log, and raise the alarm early.")
+@click.argument("log", type=click.Path(path_type=Path), metavar="LOG")
+@click.option("--iters", type=click.IntRange(1), help="How long it will be, if no line says.")
+@click.option("--stop-pid", type=int, metavar="PID", help="End this process at an alarm.")
+@click.option("--until-exit", type=int, metavar="PID", help="Watch until this process ends.")
+@click.option(
+    "--grace",
+    type=click.FloatRange(0, min_open=True),
+    default=30.0,
+    show_default=True,
+    help="Seconds that --stop-pid waits after each signal.",
+)
+@click.option("--exec", "hook", metavar="CMD", help="Run this at an alarm.")
+@click.option(
+    "--idle",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="End when the log has not grown for so long.",
+)
+@click.option("--no-follow", is_flag=True, help="Judge what is there, and end.")
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json: one object a line.",
+)
+def command(  # noqa: PLR0917 - click passes every option by name
+    log: Path,
+    iters: int | None,
+    stop_pid: int | None,
+    until_exit: int | None,
+    grace: float,
+    hook: str | None,
+    idle: float | None,
+    no_follow: bool,
+    output_format: str,
+) -> int:
+    """Follow the log of a training, and end at the first report that is beyond doubt.
+
+    LOG is a file that grows, in any format that `diagnose` reads; - is standard input.
+    A file that is not there yet is waited for.
+
+    An alarm is one of: diverging, non-finite, frozen, exact-zero, swapping. Divergence is
+    judged by a sequential test whose false alarms are bounded however often it looks: by
+    design at most 1 in 100 sound runs of a hundred reports. A spike that recovers is no alarm.
+
+    --stop-pid sends SIGINT, as Ctrl-C does, then SIGTERM; never more. What stood in LOG before
+    that process began is an older run's, and is passed over. --exec runs a command
+    without a shell, with the alarm as JSON in the variable MLXDOCTOR_ALARM.
+
+    Exit codes: 0 the training ended without an alarm, 1 an alarm or the training broke off,
+    2 unusable input, 3 no report on training was found.
+
+    \b
+    Examples:
+      mlx_lm.lora -c lora.yaml > train.log 2>&1 & mlxdoctor watch train.log --stop-pid $!
+      mlx_lm.lora -c lora.yaml 2>&1 | tee train.log | mlxdoctor watch -
+      mlxdoctor watch train.log --exec "osascript -e 'display notification \\"look\\"'"
+      mlxdoctor watch finished.log --no-follow
+    """
+    from mlxdoctor.evidence.source import require_file
+    from mlxdoctor.watching.follow import Follower, Until
+    from mlxdoctor.watching.hook import parse_hook
+    from mlxdoctor.watching.process import find_process, machine_memory_gb
+    from mlxdoctor.watching.tail import FileTail, PipeTail
+    from mlxdoctor.watching.watch import Watch
+
+    words = parse_hook(hook) if hook is not None else None
+    target = find_process(stop_pid) if stop_pid is not None else None
+    follows = find_process(until_exit) if until_exit is not None else target
+    # A log may come from another machine; a process does not.
+    memory = machine_memory_gb() if follows is not None else None
+    say = _Speaker(output_format)
+    if no_follow and str(log) != "-":
+        require_file(log)
+    since = follows.began if follows is not None else None
+    tail = PipeTail(sys.stdin.fileno()) if str(log) == "-" else FileTail(log, since)
+    with closing(tail), ProgressLine() as progress:
+        follower = Follower(
+            tail,
+            log,
+            lambda: Watch(iters, memory),
+            iters,
+            notify=lambda text: say.aside("waiting", text),
+            progress=progress,
+        )
+        is_alive = follows.is_alive if follows is not None else None
+        ending = follower.run(Until(is_alive, idle, no_follow))
+    if ending.alarm is not None:
+        say.alarm(ending.alarm, iters or ending.iterations)
+        _act(ending.alarm, target, grace, words, say)
+        return EXIT_FOUND
+    say.end(ending)
+    if ending.is_broken_off:
+        return EXIT_FOUND
+    return EXIT_CLEAN if ending.reports else EXIT_INCONCLUSIVE
+
+
+def _act(
+    alarm: Alarm,
+    target: Target | None,
+    grace: float,
+    words: tuple[str, ...] | None,
+    say: _Speaker,
+) -> None:
+    from mlxdoctor.watching.hook import run_hook
+    from mlxdoctor.watching.process import stop
+
+    told: dict[str, Any] = alarm.to_dict()
+    if target is not None:
+        ended, sentence = stop(target, grace)
+        told["stopped"] = ended
+        say.line("stop", sentence, stopped=ended, pid=target.pid)
+    if words is not None:
+        say.line("exec", run_hook(words, told))
+
+
+class _Speaker:
+    """Says what happens, as text for a person or as JSON lines for a program."""
+
+    def __init__(self, output_format: str) -> None:
+        self._is_json = output_format == "json"
+
+    def aside(self, event: str, text: str) -> None:
+        """What is no result: beside the output, or as an event of its own."""
+        if self._is_json:
+            self.line(event, text)
+        else:
+            click.echo(terminal(text), err=True)
+
+    def line(self, event: str, text: str, **more: Any) -> None:
+        if self._is_json:
+            click.echo(json.dumps({"event": event, "message": text, **more}))
+        else:
+            click.echo(terminal(text))
+
+    def alarm(self, alarm: Alarm, iterations: int | None) -> None:
+        if self._is_json:
+            click.echo(json.dumps({"event": "alarm", **alarm.to_dict(), "iterations": iterations}))
+            return
+        total = f" of {iterations:,}" if iterations else ""
+        run = f" ({alarm.run})" if alarm.run else ""
+        since = f", since iteration {alarm.onset:,}" if alarm.onset != alarm.step else ""
+        head = f"{alarm.verdict.value} at iteration {alarm.step:,}{total}{since}{run}"
+        click.echo(output.style(terminal(head), "red", True))
+        click.echo(terminal(f"{alarm.message[:1].upper()}{alarm.message[1:]}."))
+        click.echo(terminal(f"What to do: {alarm.advice}."))
+        click.echo(terminal(f"By stopping now: {alarm.savings}."))
+
+    def end(self, ending: Ending) -> None:
+        if self._is_json:
+            told = {"reports": ending.reports, "step": ending.step}
+            self.line("end", ending.reason, **told, broke_off=ending.is_broken_off)
+        elif not ending.reports:
+            click.echo(terminal(f"{ending.reason}; no report on training was found"))
+        else:
+            click.echo(
+                terminal(
+                    f"{ending.reason}; no alarm in {ending.reports:,} reports up to iteration "
+                    f"{ending.step:,}"
+                )
+            )

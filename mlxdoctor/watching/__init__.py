@@ -1,0 +1,1 @@
+"""The watch: a running training is judged report by report, and alarmed at beyond doubt."""

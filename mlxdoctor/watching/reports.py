@@ -1,0 +1,141 @@
+"""What the watch takes in and what it gives out: reports and alarms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Report:
+    """One row of a running log.
+
+    Attributes:
+        step: iterations or updates done; counted from 1 where the log names none.
+        values: canonical metric name -> value (see `Segment`); NaN is what the log says.
+        run: the run's name where a log holds several side by side.
+    """
+
+    step: int
+    values: Mapping[str, float]
+    run: str = ""
+
+
+class Verdict(StrEnum):
+    """What an alarm says of the training."""
+
+    DIVERGING = "diverging"
+    NON_FINITE = "non-finite"
+    FROZEN = "frozen"
+    EXACT_ZERO = "exact-zero"
+    SWAPPING = "swapping"
+
+
+#: Verdict -> what to do about it.
+ADVICE: Mapping[Verdict, str] = {
+    Verdict.DIVERGING: (
+        "stop it; take the last checkpoint before the onset, and lower the learning rate or the "
+        "LoRA scale by a factor of 10, or add a warm-up"
+    ),
+    Verdict.NON_FINITE: (
+        "stop it; nothing saved from here on is usable. Look for batches without a supervised "
+        "token (0/0), a learning rate that is too high, or float16 that overflows"
+    ),
+    Verdict.FROZEN: (
+        "stop it; no step changes the model. Look at the learning rate, at whether the LoRA "
+        "layers were attached, and at what is trainable"
+    ),
+    Verdict.EXACT_ZERO: (
+        "stop it; a loss of exactly zero means that no token is supervised. Look at the label "
+        "mask and at the sequence limit with `mlxdoctor labels`"
+    ),
+    Verdict.SWAPPING: (
+        "stop it, or close what else uses memory; resume from the last checkpoint with a smaller "
+        "batch, a shorter sequence limit or gradient checkpointing"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Savings:
+    """What stopping now spares.
+
+    Attributes:
+        steps: iterations that would still be made; None where the length is not known.
+        seconds: how long they would take at the present speed; None where that is not known.
+    """
+
+    steps: int | None = None
+    seconds: float | None = None
+
+    def __str__(self) -> str:
+        if self.steps is None:
+            return "how long it would go on is not known"
+        text = f"{self.steps:,} of its iterations are saved"
+        if self.seconds is None:
+            return text
+        return f"{text}, about {_duration(self.seconds)}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1.5:
+        return "a second"
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.1f} hours"
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """The training is beyond doubt not going where it should.
+
+    Attributes:
+        verdict: in what way.
+        step: of the report at which that was beyond doubt.
+        onset: of the first report that shows it.
+        message: one sentence with the figures.
+        measured: the figures by name.
+        savings: what stopping now spares.
+        run: the run's name where the log holds several.
+    """
+
+    verdict: Verdict
+    step: int
+    onset: int
+    message: str
+    measured: Mapping[str, float] = field(default_factory=dict)
+    savings: Savings = field(default_factory=Savings)
+    run: str = ""
+
+    @property
+    def advice(self) -> str:
+        """What to do."""
+        return ADVICE[self.verdict]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: every number finite, or spelled out as text."""
+        return {
+            "verdict": self.verdict.value,
+            "step": self.step,
+            "onset": self.onset,
+            "message": self.message,
+            "advice": self.advice,
+            "measured": {name: json_number(value) for name, value in self.measured.items()},
+            "saved_iterations": self.savings.steps,
+            "saved_seconds": self.savings.seconds,
+            **({"run": self.run} if self.run else {}),
+        }
+
+
+def json_number(value: float) -> float | str:
+    """The value, or "NaN", "Infinity", "-Infinity": JSON has no such numbers."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value

@@ -1,0 +1,254 @@
+"""`mlxdoctor watch`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.cli import main
+from tests.conftest import RUNS
+
+HEALTHY = RUNS / "healthy-ordinary" / "train.log"
+BROKEN = RUNS / "no-supervised-tokens"
+SEED = """Starting training..., iters: 3000
+Iter 1: Val loss 1.858, Val took 10.1s
+Iter 5: Train loss 2.148, Learning Rate 2.000e-04, It/sec 0.100, Tokens/sec 100.0
+Iter 10: Train loss 2.609, Learning Rate 2.000e-04, It/sec 0.100, Tokens/sec 100.0
+Iter 15: Train loss 4.104, Learning Rate 2.000e-04, It/sec 0.100, Tokens/sec 100.0
+"""
+SLEEPER = "print('ready', flush=True); import time; time.sleep(60)"
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    def run(*arguments: str | Path | int) -> tuple[int, str, str]:
+        code = main(["watch", *map(str, arguments)])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def seed(tmp_path: Path) -> Path:
+    path = tmp_path / "train.log"
+    path.write_text(SEED)
+    return path
+
+
+@pytest.fixture
+def training() -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLEEPER],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_an_alarm_exits_with_1_and_says_what_to_do(call: Call, seed: Path) -> None:
+    code, out, err = call(seed)
+    assert (code, err) == (1, "")
+    first, second, third, fourth = out.splitlines()
+    assert first == "diverging at iteration 15 of 3,000, since iteration 5"
+    assert second.startswith("The training loss left its level of 1.858 at iteration 5")
+    assert third.startswith("What to do: stop it; take the last checkpoint before the onset")
+    assert fourth == ("By stopping now: 2,985 of its iterations are saved, about 8.3 hours.")
+
+
+def test_a_healthy_end_exits_with_0(call: Call) -> None:
+    code, out, err = call(HEALTHY, "--no-follow")
+    assert (code, err) == (0, "")
+    assert "no alarm in" in out
+    # The log says that its training is over, so that following it ends by itself.
+    assert call(HEALTHY)[0] == 0
+
+
+def test_json_is_one_object_a_line(call: Call, seed: Path) -> None:
+    code, out, _ = call(seed, "--format", "json")
+    (alarm,) = map(json.loads, out.splitlines())
+    assert code == 1
+    assert alarm["event"] == "alarm"
+    assert (alarm["verdict"], alarm["step"], alarm["iterations"]) == ("diverging", 15, 3000)
+    assert (alarm["saved_iterations"], alarm["saved_seconds"]) == (2985, 29850.0)
+    code, out, _ = call(HEALTHY, "--no-follow", "--format", "json")
+    (end,) = map(json.loads, out.splitlines())
+    assert (code, end["event"], end["broke_off"]) == (0, "end", False)
+    assert end["reports"] > 10
+
+
+def test_json_of_a_loss_that_is_no_number_is_json(call: Call) -> None:
+    code, out, _ = call(next(BROKEN.glob("train.*")), "--no-follow", "--format", "json")
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    assert code == 1
+    assert json.loads(out, parse_constant=refuse)["measured"] == {"train_loss": "NaN"}
+
+
+def test_a_log_without_a_report_is_inconclusive(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("Loading pretrained model\n")
+    code, out, _ = call(path, "--no-follow")
+    assert code == 3
+    assert "no report on training was found" in out
+
+
+def test_a_training_that_broke_off_exits_with_1(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("".join(SEED.splitlines(keepends=True)[:3]) + "Killed: 9\n")
+    code, out, _ = call(path)
+    assert code == 1
+    assert out.startswith("the training broke off (killed): Killed: 9; no alarm in 2 reports")
+
+
+def test_standard_input(seed: Path) -> None:
+    command = [sys.executable, "-m", "mlxdoctor", "watch", "-"]
+    done = subprocess.run(command, input=SEED, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout.startswith("diverging at iteration 15 of 3,000")
+
+
+def test_a_file_that_is_not_there_yet_is_waited_for(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    code, _, err = call(path, "--idle", "0.1")
+    assert code == 3
+    assert err == f"{path} is not there yet; waiting for it\n"
+    code, _, err = call(path, "--no-follow")
+    assert code == 2
+    assert "no such file" in err
+
+
+def test_how_long_it_will_be_may_be_said(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(SEED.split("\n", 1)[1])
+    assert "how long it would go on is not known" in call(path)[1]
+    assert "985 of its iterations are saved" in call(path, "--iters", 1_000)[1]
+
+
+def test_the_process_is_stopped_politely(
+    call: Call, seed: Path, training: subprocess.Popen[str]
+) -> None:
+    # The start of a process is told to a hundredth of a second.
+    os.utime(seed, (2**32, 2**32))
+    code, out, _ = call(seed, "--stop-pid", training.pid)
+    assert code == 1
+    assert out.splitlines()[-1] == (f"process {training.pid} was asked to end (SIGINT) and did")
+    assert training.wait(timeout=30) == -signal.SIGINT
+
+
+def test_what_an_older_run_wrote_stops_nothing(
+    call: Call, seed: Path, training: subprocess.Popen[str]
+) -> None:
+    os.utime(seed, (0, 0))
+    code, out, _ = call(seed, "--stop-pid", training.pid, "--idle", "0.1")
+    assert code == 3
+    assert out.startswith("the log has not grown for 0.1 seconds")
+    assert training.poll() is None
+
+
+def test_a_healthy_training_is_not_stopped(
+    call: Call, tmp_path: Path, training: subprocess.Popen[str]
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_bytes(HEALTHY.read_bytes())
+    os.utime(log, (2**32, 2**32))
+    code, out, _ = call(log, "--stop-pid", training.pid)
+    assert code == 0
+    assert out.startswith("the training finished")
+    assert training.poll() is None
+
+
+def test_the_end_of_the_process_ends_the_watch(
+    call: Call, tmp_path: Path, training: subprocess.Popen[str]
+) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("".join(SEED.splitlines(keepends=True)[:3]))
+    os.utime(path, (2**32, 2**32))
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "mlxdoctor", "watch", str(path), "--until-exit", str(training.pid)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with pytest.raises(subprocess.TimeoutExpired):
+        follower.wait(timeout=2)
+    training.terminate()
+    out, _ = follower.communicate(timeout=60)
+    assert follower.returncode == 0
+    assert out.startswith("the process that trains has ended; no alarm in 2 reports")
+
+
+@pytest.mark.parametrize("pid", [0, 1, os.getpid()], ids=["nothing", "init", "itself"])
+def test_other_processes_are_refused(call: Call, seed: Path, pid: int) -> None:
+    code, out, err = call(seed, "--stop-pid", pid)
+    assert (code, out) == (2, "")
+    assert err.startswith("mlxdoctor: ")
+
+
+def test_a_hook_gets_the_alarm_and_whether_the_process_was_stopped(
+    call: Call, seed: Path, tmp_path: Path, training: subprocess.Popen[str]
+) -> None:
+    # The start of a process is told to a hundredth of a second.
+    os.utime(seed, (2**32, 2**32))
+    target = tmp_path / "told.json"
+    code = "import os, sys; open(sys.argv[1], 'w').write(os.environ['MLXDOCTOR_ALARM'])"
+    hook = shlex.join([sys.executable, "-c", code, str(target)])
+    assert call(seed, "--exec", hook, "--stop-pid", training.pid)[0] == 1
+    told = json.loads(target.read_text())
+    assert (told["verdict"], told["step"], told["stopped"]) == ("diverging", 15, True)
+
+
+def test_a_hook_runs_at_an_alarm_alone(call: Call, tmp_path: Path) -> None:
+    target = tmp_path / "told"
+    assert call(HEALTHY, "--exec", shlex.join(["touch", str(target)]))[0] == 0
+    assert not target.exists()
+
+
+def test_a_hook_that_cannot_be_found_is_refused_before_it_is_needed(
+    call: Call, tmp_path: Path
+) -> None:
+    code, _, err = call(tmp_path / "missing.log", "--exec", "no-such-program-anywhere")
+    assert code == 2
+    assert "no program" in err
+
+
+def test_text_of_the_log_cannot_move_the_cursor(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(SEED.splitlines(keepends=True)[2] + "Killed: 9 \x1b]0;title\x07\x9b2J\u202e\n")
+    code, out, _ = call(path)
+    assert code == 1
+    assert not set("\x1b\x07\x9b\u202e") & set(out)
+
+
+def test_the_controls_among_users_logs_are_silent(call: Call, cases: Path) -> None:
+    controls = sorted((cases / "logs").glob("CONTROL-*.log"))
+    assert controls
+    for log in controls:
+        assert call(log, "--no-follow")[0] == 0, log.name
+
+
+def test_it_loads_no_model_library(seed: Path) -> None:
+    code = (
+        "import sys; from mlxdoctor.cli import main; main(['watch', sys.argv[1]]); "
+        "print(sorted({'mlx', 'mlx_lm', 'scipy', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(seed)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
