@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-from mlxdoctor.finding import Severity
 from mlxdoctor.lint.linter import Hit
 from mlxdoctor.lint.rule import Rule, rules
-from mlxdoctor.report.escape import terminal
-
-SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
-_COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
+from mlxdoctor.report.annotations import KINDS, command
+from mlxdoctor.report.escape import fenced, terminal
+from mlxdoctor.report.escape import sarif as sarif_message
+from mlxdoctor.report.places import in_checkout
+from mlxdoctor.report.sarif import LEVELS, document, place, rule
 
 
 def text(hits: Sequence[Hit]) -> str:
@@ -48,74 +45,48 @@ def _to_dict(hit: Hit) -> dict[str, Any]:
 
 def sarif(hits: Sequence[Hit]) -> str:
     """A SARIF 2.1.0 log, with every rule's documentation."""
-    log = {
-        "$schema": SARIF_SCHEMA,
-        "version": "2.1.0",
-        "runs": [
-            {
-                "tool": {
-                    "driver": {
-                        "name": "mlxdoctor lint",
-                        "version": version("mlxdoctor"),
-                        "rules": [_sarif_rule(one) for one in rules()],
-                    }
-                },
-                "results": [_sarif_result(one) for one in hits],
-            }
-        ],
-    }
-    return json.dumps(log, indent=2) + "\n"
+    return document(
+        "mlxdoctor lint",
+        [_sarif_rule(one) for one in rules()],
+        [_sarif_result(one) for one in hits],
+    )
 
 
 def _sarif_rule(one: Rule) -> dict[str, Any]:
-    return {
-        "id": one.code,
-        "shortDescription": {"text": one.title},
-        "fullDescription": {"text": one.documentation},
-        "help": {"text": f"{one.documentation}\n\nInstead of:\n{one.bad}\nwrite:\n{one.good}"},
-        "defaultConfiguration": {"level": _LEVELS[one.severity]},
-    }
+    text = f"{one.documentation}\n\nInstead of:\n{one.bad}\nwrite:\n{one.good}"
+    bad, good = (fenced(example, "python") for example in (one.bad, one.good))
+    markdown = f"{one.documentation}\n\nInstead of:\n\n{bad}\n\nwrite:\n\n{good}\n"
+    return rule(
+        one.code,
+        one.title,
+        one.documentation,
+        text=text,
+        markdown=markdown,
+        level=LEVELS[one.severity.value],
+    )
 
 
 def _sarif_result(hit: Hit) -> dict[str, Any]:
     region = {"startLine": hit.line, "startColumn": hit.column, "endLine": hit.end_line}
     return {
         "ruleId": hit.code,
-        "level": _LEVELS[hit.severity],
-        "message": {"text": hit.message},
-        "locations": [
-            {
-                "physicalLocation": {
-                    "artifactLocation": {"uri": _uri(hit.path)},
-                    "region": region,
-                }
-            }
-        ],
+        "level": LEVELS[hit.severity.value],
+        "message": {"text": sarif_message(hit.message)},
+        "locations": [place(hit.path, region)],
     }
-
-
-def _uri(path: Path) -> str:
-    """A relative path as it is, escaped; an absolute one as a file URI."""
-    from urllib.parse import quote
-
-    return path.as_uri() if path.is_absolute() else quote(path.as_posix())
 
 
 def github(hits: Sequence[Hit]) -> str:
     """Workflow commands that annotate the lines of a pull request."""
-    lines = []
-    for one in hits:
-        place = (
-            f"file={_property(one.path.as_posix())},line={one.line},endLine={one.end_line},"
-            f"col={one.column},title={_property(one.code)}"
+    return "".join(
+        command(
+            KINDS[one.severity.value],
+            [one.message],
+            file=in_checkout(one.path) or one.path.as_posix(),
+            line=one.line,
+            endLine=one.end_line,
+            col=one.column,
+            title=one.code,
         )
-        lines.append(f"::{_COMMANDS[one.severity]} {place}::{_data(one.message)}\n")
-    return "".join(lines)
-
-
-def _data(value: str) -> str:
-    return value.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(value: str) -> str:
-    return _data(value).replace(":", "%3A").replace(",", "%2C")
+        for one in hits
+    )

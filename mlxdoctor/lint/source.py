@@ -7,13 +7,13 @@ import io
 import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.source import read_text, require_file
-
-#: Source files larger than this are not trainers (bytes).
-MAX_SOURCE_BYTES = 4 << 20
+from mlxdoctor.reading_limits import current, exceeded
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 #: Names that are the same thing: MLX re-exports, and mlx-lm's tuner.
@@ -31,6 +31,7 @@ class SourceFile:
         path: the file; as the user named it.
         lines: its lines, without line breaks.
         tree: the syntax tree.
+        nodes: every node of it, as `ast.walk` gives them.
         imports: local name -> what it stands for, such as `mx` -> `mlx.core`.
         parents: node -> the node it is part of.
         comments: line number -> the comment on it.
@@ -39,6 +40,7 @@ class SourceFile:
     path: Path
     lines: tuple[str, ...]
     tree: ast.Module
+    nodes: tuple[ast.AST, ...]
     imports: Mapping[str, str]
     parents: Mapping[ast.AST, ast.AST]
     comments: Mapping[int, str]
@@ -51,7 +53,7 @@ class SourceFile:
             InputError: it cannot be read, or is not Python.
         """
         # An empty file is a good one here: packages have them.
-        text = read_text(path, MAX_SOURCE_BYTES)[0] if require_file(path) else ""
+        text = read_text(path, "source_bytes")[0] if require_file(path) else ""
         return cls.parse(text, path)
 
     @classmethod
@@ -59,7 +61,7 @@ class SourceFile:
         """Parse source text; `path` is what it is called.
 
         Raises:
-            InputError: it is not Python.
+            InputError: it is not Python, or more of it than the limit `source_nodes`.
         """
         try:
             tree = ast.parse(text)
@@ -67,12 +69,16 @@ class SourceFile:
             line = getattr(error, "lineno", None)
             at = f" (line {line})" if line else ""
             raise InputError(path, f"is not valid Python{at}", "name Python files") from None
-        parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+        most = current().source_nodes
+        if len(nodes := tuple(islice(ast.walk(tree), most + 1))) > most:
+            raise exceeded(path, "has more code than a trainer", "source_nodes")
+        parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
         return cls(
             path=path,
             lines=tuple(text.splitlines()),
             tree=tree,
             imports=dict(_imports(tree)),
+            nodes=nodes,
             parents=parents,
             comments=dict(_comments(text)),
         )
@@ -94,7 +100,7 @@ class SourceFile:
 
     def calls(self, *names: str, within: ast.AST | None = None) -> Iterator[ast.Call]:
         """Calls of any of these names, resolved: `mlx.core.eval`, or `.freeze` for a method."""
-        for node in ast.walk(within or self.tree):
+        for node in self.nodes if within is None else ast.walk(within):
             if isinstance(node, ast.Call) and self.is_call(node, *names):
                 yield node
 
@@ -117,13 +123,17 @@ class SourceFile:
             wanted = node.attr
         else:
             return None
-        found = [
-            one
-            for one in ast.walk(self.tree)
-            if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name == wanted
-        ]
+        found = self._functions.get(wanted, ())
         # Two of a name: which of them is meant cannot be told.
         return found[0] if len(found) == 1 else None
+
+    @cached_property
+    def _functions(self) -> Mapping[str, list[Function]]:
+        found: dict[str, list[Function]] = {}
+        for one in self.nodes:
+            if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
+                found.setdefault(one.name, []).append(one)
+        return found
 
     def scope(self, node: ast.AST) -> ast.AST:
         """The function that a node is in, or the module."""

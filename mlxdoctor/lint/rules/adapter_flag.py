@@ -33,7 +33,7 @@ def adapter_flag(source: SourceFile) -> Hits:
 
     A call of anything whose name speaks of converting, loading or attaching may be it.
     """
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if not isinstance(node, ast.Assign) or constant(node.value) is not True:
             continue
         flags = [

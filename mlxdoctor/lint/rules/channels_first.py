@@ -41,12 +41,12 @@ def channels_first(source: SourceFile) -> Hits:
     """A channel axis is added in second place right before a convolution."""
     convolutions = {
         target.attr
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, ast.Assign) and source.is_call(node.value, *CONVOLUTIONS)
         for target in node.targets
         if isinstance(target, ast.Attribute)
     }
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)

@@ -33,7 +33,7 @@ EVALUATED = ("mlx.core.eval", "mlx.core.async_eval", ".item", ".tolist", "float"
 @rule(severity=Severity.WARNING, bad=BAD, good=GOOD)
 def loop_without_eval(source: SourceFile) -> Hits:
     """An optimizer's update directly in a loop that evaluates nothing, nor calls what may."""
-    for loop in ast.walk(source.tree):
+    for loop in source.nodes:
         if not isinstance(loop, ast.For | ast.While):
             continue
         updates = [

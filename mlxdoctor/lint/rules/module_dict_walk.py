@@ -31,7 +31,7 @@ def convert(model):
 @rule(severity=Severity.ERROR, symptom="step-state.claimed-adapter", bad=BAD, good=GOOD)
 def module_dict_walk(source: SourceFile) -> Hits:
     """Iteration over `__dict__` or `vars` in a function that asks for MLX modules."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         walked = _walked(source, node)
         if walked is None:
             continue

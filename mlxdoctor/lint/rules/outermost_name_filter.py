@@ -24,7 +24,7 @@ def update(model, optimizer, grads):
 @rule(severity=Severity.ERROR, symptom="step-update.nothing-changed", bad=BAD, good=GOOD)
 def outermost_name_filter(source: SourceFile) -> Hits:
     """`.items()` of a nested tree, and a test for "lora" in the name."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.For):
             loops = [(node.target, node.iter, list[ast.AST](node.body))]
         elif isinstance(node, ast.DictComp | ast.ListComp | ast.GeneratorExp | ast.SetComp):

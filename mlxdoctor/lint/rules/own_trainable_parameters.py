@@ -31,7 +31,7 @@ class Model(nn.Module):
 @rule(severity=Severity.WARNING, symptom="step-state.own-bookkeeping", bad=BAD, good=GOOD)
 def own_trainable_parameters(source: SourceFile) -> Hits:
     """A method of that name in a class derived from a module."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if not isinstance(node, ast.ClassDef):
             continue
         if not any(source.name_of(base).endswith("Module") for base in node.bases):

@@ -25,7 +25,7 @@ def masked_mean(losses, mask):
 @rule(severity=Severity.WARNING, symptom="step-forward.not-finite", bad=BAD, good=GOOD)
 def unguarded_mean(source: SourceFile) -> Hits:
     """A divisor that is a sum of something called a mask, or a name for one, and no guard."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
             continue
         scope = source.scope(node)

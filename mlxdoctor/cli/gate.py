@@ -1,0 +1,259 @@
+"""`mlxdoctor gate`: many adapters or runs under one policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_INTERRUPTED, EXIT_UNUSABLE, output
+from mlxdoctor.cli.progress import ProgressLine
+from mlxdoctor.errors import InputError
+from mlxdoctor.gate.formats import PATHS, PRINTED
+
+if TYPE_CHECKING:
+    from mlxdoctor.gate.policy import Policy
+    from mlxdoctor.gate.result import GateResult
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command(
+    name="gate",
+    short_help="Judge many adapters or runs by a policy, for CI.",
+    epilog="""\b
+Exit codes, the first that holds: 1 an item failed, 2 one is unusable (or the
+policy or an option is), 3 one is inconclusive, 0 all passed. 130 interrupted:
+what was done is reported all the same.""",
+)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option(
+    "--policy",
+    "policy_file",
+    type=_PATH,
+    help="The policy. By default the nearest mlxdoctor.toml, or pyproject.toml with a "
+    "[tool.mlxdoctor], from here upwards.",
+)
+@click.option("--baseline", type=_PATH, help="File of known findings, which do not fail an item.")
+@click.option(
+    "--write-baseline", is_flag=True, help="Make what fails now known, and judge by that."
+)
+@click.option("--strict", is_flag=True, help="Exit with 2 where the policy holds what is stale.")
+@click.option("--generate", is_flag=True, help="Run the models too, where base and adapter are.")
+@click.option("--no-text", is_flag=True, help="Show no training row and no output; figures stay.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="Processes. By default one a core; with --generate, one.",
+)
+@click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Use the workers of this Dask scheduler; they must see the same paths.",
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="An item that takes longer is unusable. On a cluster, this is looked at between checks.",
+)
+@click.option(
+    "--stdout",
+    "printed",
+    type=click.Choice(PRINTED),
+    default="terminal",
+    show_default=True,
+    help="What to print.",
+)
+@click.option(
+    "--format",
+    "formats",
+    type=click.Choice(tuple(PATHS)),
+    multiple=True,
+    help="Write it. Repeatable.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=_PATH,
+    default=Path("reports"),
+    show_default=True,
+    help="Folder for gate.md, gate.json, gate.sarif, gate.junit.xml.",
+)
+@click.option(
+    "--summary",
+    type=_PATH,
+    metavar="FILE",
+    help='Append the Markdown to FILE: "$GITHUB_STEP_SUMMARY" in a GitHub job.',
+)
+@click.option(
+    "--init",
+    is_flag=True,
+    help="Write mlxdoctor.toml (or --policy), learned from these healthy runs.",
+)
+@click.option("--force", is_flag=True, help="Let --init replace a policy.")
+def command(  # noqa: PLR0917 - click passes every option by name
+    paths: tuple[str, ...],
+    policy_file: Path | None,
+    baseline: Path | None,
+    write_baseline: bool,
+    strict: bool,
+    generate: bool,
+    no_text: bool,
+    jobs: int | None,
+    cluster: str | None,
+    time_limit: float,
+    printed: str,
+    formats: tuple[str, ...],
+    folder: Path,
+    summary: Path | None,
+    init: bool,
+    force: bool,
+) -> int:
+    """Judge many adapters or runs by a policy, for CI.
+
+    PATH is an adapter, a run, a file of one, or a glob of them. A glob in quotes
+    is expanded here, ** too; end it with a slash to name folders only. A folder
+    of several runs has to be named by a glob: then one that holds nothing is not
+    passed over in silence. Without --generate no model is run.
+
+    \b
+    Examples:
+      mlxdoctor gate adapters/
+      mlxdoctor gate 'adapters/*/' --stdout github --format sarif
+      mlxdoctor gate 'runs/*/' --baseline known.json --write-baseline
+      mlxdoctor gate --init runs/good-1 runs/good-2
+    """
+    if init:
+        return _init(paths, policy_file or Path("mlxdoctor.toml"), generate, force)
+    if force:
+        raise click.UsageError("--force is for --init")
+    if jobs is not None and cluster is not None:
+        raise click.UsageError("--jobs is for processes on this machine, --cluster for another")
+
+    from mlxdoctor.gate.baseline import baseline_text, read_baseline
+    from mlxdoctor.gate.run import Options, exit_code, run_gate
+
+    policy = _policy(policy_file)
+    known_file = baseline or policy.baseline
+    if write_baseline and known_file is None:
+        raise InputError(
+            None,
+            "--write-baseline has no file to write",
+            "name it with --baseline, or as `baseline` in the policy",
+        )
+    if formats:
+        _refuse_inside(folder, paths)
+    if write_baseline and known_file is not None:
+        _refuse_inside(known_file.parent, paths)
+    is_new = write_baseline and known_file is not None and not known_file.exists()
+    known = frozenset() if known_file is None or is_new else read_baseline(known_file)
+    options = Options(generate, jobs, cluster, time_limit, with_text=not no_text)
+    with ProgressLine() as progress:
+        gated = run_gate(
+            paths,
+            policy,
+            known=known,
+            accept_all=write_baseline,
+            options=options,
+            progress=progress,
+        )
+    result = gated.result
+    if write_baseline and known_file is not None:
+        content = baseline_text(gated.known).encode()
+        output.write_files(known_file.parent, {known_file.name: content})
+    _deliver(result, printed, formats, folder, summary)
+    code = exit_code(result.items)
+    if result.unfinished:
+        click.echo(_interrupted(result), err=True)
+        return EXIT_INTERRUPTED
+    return EXIT_UNUSABLE if strict and result.notices and code in (EXIT_CLEAN, 3) else code
+
+
+def _policy(file: Path | None) -> Policy:
+    from mlxdoctor.gate.policy import Policy
+    from mlxdoctor.gate.policy_file import find_policy, read_policy
+
+    found = file or find_policy(Path.cwd())
+    return read_policy(found) if found is not None else Policy(Path.cwd())
+
+
+def _refuse_inside(folder: Path, paths: tuple[str, ...]) -> None:
+    from mlxdoctor.gate.targets import targets
+
+    output.refuse_inside(folder, (Path(one.path) for one in targets(paths) if not one.problem))
+
+
+def _deliver(
+    result: GateResult,
+    printed: str,
+    formats: tuple[str, ...],
+    folder: Path,
+    summary: Path | None,
+) -> None:
+    from mlxdoctor.gate.formats import files, render
+
+    try:
+        written = [str(path) for path in output.write_files(folder, files(result, formats))]
+        if summary is not None:
+            _append(summary, render(result, "markdown"))
+    except InputError:
+        # What took so long to find out is not lost with the file.
+        _print(result, printed, [])
+        raise
+    _print(result, printed, written)
+
+
+def _print(result: GateResult, printed: str, written: list[str]) -> None:
+    if printed == "terminal":
+        from mlxdoctor.gate import terminal
+
+        text = terminal.render(result, width=output.width(), style=output.style, written=written)
+    else:
+        from mlxdoctor.gate.formats import render
+
+        text = render(result, printed)
+    click.echo(text, nl=False)
+
+
+def _append(path: Path, text: str) -> None:
+    try:
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror})"
+        raise InputError(path, problem, "name another file with --summary") from None
+
+
+def _interrupted(result: GateResult) -> str:
+    from mlxdoctor.report.escape import terminal
+
+    left = result.unfinished
+    return (
+        f"interrupted: {len(result.items)} of {len(result.items) + len(left)} were examined; "
+        f"next would have been {terminal(left[0])}"
+    )
+
+
+def _init(paths: tuple[str, ...], file: Path, generate: bool, force: bool) -> int:
+    from mlxdoctor.gate.learn import learn
+    from mlxdoctor.gate.policy_text import policy_text, said
+    from mlxdoctor.report.escape import terminal
+
+    if file.name == "pyproject.toml":
+        remedy = "write mlxdoctor.toml and copy it below [tool.mlxdoctor]"
+        raise InputError(file, "is not written by --init: it holds more than a policy", remedy)
+    if file.exists() and not force:
+        raise InputError(file, "is there already", "replace it with --force, or name another file")
+    _refuse_inside(file.parent, paths)
+    with ProgressLine() as progress:
+        learned = learn(paths, generate=generate, progress=progress)
+    output.write_files(file.parent, {file.name: policy_text(learned).encode()})
+    click.echo(terminal(f"{file}: learned from {len(learned.runs)} healthy runs"))
+    for sentence in said(learned):
+        click.echo(terminal(f"  {sentence}"))
+    return EXIT_CLEAN

@@ -1,0 +1,97 @@
+"""One item examined: what a worker does, in whichever process or machine it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.gate.held import HeldReport
+from mlxdoctor.thresholds import Thresholds
+from mlxdoctor.time_limit import TimeLimitExceeded, time_limit
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to examine, and how.
+
+    Attributes:
+        path: the adapter, run or file.
+        thresholds: of its checks.
+        generate: run models too.
+        seconds: the time it may take.
+        with_text: let the report quote training rows and outputs.
+    """
+
+    path: str
+    thresholds: Thresholds
+    generate: bool
+    seconds: float
+    with_text: bool = True
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What came of it: a report, or the sentence that says why there is none."""
+
+    report: Mapping[str, Any] | None
+    problem: str
+    seconds: float
+
+
+def examine(task: Task) -> Examined:
+    """Examine one item. Never raises for what is wrong with it."""
+    from mlxdoctor.api import diagnose
+
+    start = time.perf_counter()
+
+    def in_time(_: str, __: int, ___: int) -> None:
+        # A check that ran into the alarm is an outcome like others; the next one is not begun.
+        if time.perf_counter() - start > task.seconds:
+            raise TimeLimitExceeded(task.seconds)
+
+    report, problem = None, ""
+    try:
+        with time_limit(task.seconds):
+            found = diagnose(
+                [Path(task.path)],
+                allow_model=task.generate,
+                thresholds=task.thresholds,
+                with_text=task.with_text,
+                progress=in_time,
+            )
+        in_time("", 0, 0)
+        report = HeldReport(slim(found.to_dict()))
+    except InputError as error:
+        problem = str(error)
+    except TimeLimitExceeded:
+        problem = too_long(task)
+    except MemoryError:
+        problem = f"{task.path}: there was not enough memory to examine it"
+    except Exception as error:  # one item's bug must not hide the others' findings
+        problem = (
+            f"{task.path}: mlxdoctor itself failed on it ({type(error).__name__}: {error}); "
+            "please report this as a bug"
+        )
+    return Examined(report, problem, time.perf_counter() - start)
+
+
+def too_long(task: Task) -> str:
+    """The sentence for an item that ran out of time."""
+    return (
+        f"{task.path}: took longer than {task.seconds:g} s; allow more with --time-limit, "
+        "or look at it with `mlxdoctor diagnose`"
+    )
+
+
+def slim(report: dict[str, Any]) -> dict[str, Any]:
+    """The report without what only a page about one run shows: a gate holds thousands."""
+    return {
+        **report,
+        "figures": dict.fromkeys(report["figures"]),
+        "timeline": [],
+        "sample": None,
+    }

@@ -1,0 +1,83 @@
+"""`mlxdoctor gate --init`: a policy from healthy runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlxdoctor.check import discover
+from mlxdoctor.errors import InputError
+from mlxdoctor.gate.bands import QUANTITIES, Band, Quantity, band, measure
+from mlxdoctor.gate.targets import targets
+from mlxdoctor.run import Progress
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What healthy runs say.
+
+    Attributes:
+        runs: their paths.
+        require: the decisive checks that ran on all of them.
+        bands: what can be demanded of later runs.
+    """
+
+    runs: tuple[str, ...]
+    require: tuple[str, ...]
+    bands: tuple[Band, ...]
+
+
+def learn(
+    paths: Iterable[str], *, generate: bool = False, progress: Progress | None = None
+) -> Learned:
+    """Learn from healthy runs.
+
+    Args:
+        paths: runs, or globs of them.
+        generate: run models too.
+        progress: called with what is being done, a count done, and a total.
+
+    Raises:
+        InputError: a run is not healthy, or can't be examined.
+    """
+    from mlxdoctor.api import diagnose
+    from mlxdoctor.report.summary import headline
+    from mlxdoctor.run import Run
+
+    items = targets(paths)
+    checks = {one.name: one for one in discover()}
+    required = {one.name for one in checks.values() if one.decisive}
+    reported: set[str] = set()
+    values: dict[Quantity, list[float]] = {one: [] for one in QUANTITIES}
+    for number, item in enumerate(items):
+        if item.problem:
+            raise InputError(None, item.problem)
+        if progress is not None:
+            progress(f"learning from {item.path}", number, len(items))
+        data = diagnose([Path(item.path)], allow_model=generate).to_dict()
+        if data["unreadable"]:
+            raise InputError(None, data["unreadable"][0], "learn from runs that can be read")
+        if data["verdict"] != "healthy":
+            raise InputError(
+                item.path,
+                f"is no healthy run to learn from ({headline(data)})",
+                "name healthy runs; `mlxdoctor diagnose` says more about this one",
+            )
+        looked = {one["check"] for one in data["outcomes"] if one["status"] in ("passed", "found")}
+        required &= looked
+        reported |= {one["code"] for outcome in data["outcomes"] for one in outcome["findings"]}
+        run = Run.discover([Path(item.path)], allow_model=generate)
+        for quantity, seen in values.items():
+            value = measure(quantity, checks[quantity.check], run)
+            if value is not None:
+                seen.append(value)
+    bands = [
+        band(quantity, checks[quantity.check], seen) for quantity, seen in values.items() if seen
+    ]
+    return Learned(
+        tuple(one.path for one in items),
+        tuple(sorted(required)),
+        # What a healthy run reports already can't be made to fail.
+        tuple(one for one in bands if one is not None and not reported & set(one.codes)),
+    )

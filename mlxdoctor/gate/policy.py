@@ -1,0 +1,127 @@
+"""What a gate demands of an adapter or run.
+
+The general rules hold everywhere; an override replaces what it names for the paths that it
+matches, the later one where two match. Thresholds are replaced one by one. Paths are matched
+as in a `.gitignore`, against the path from the policy's folder: `adapters/old` also matches
+all that is below it, `*` does not cross a slash, `**` does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlxdoctor.thresholds import Thresholds
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules for one item.
+
+    Attributes:
+        require: checks that must have run: passed or found.
+        fail_on: the least severity that fails an item: "info", "warning", "error", "never".
+        fail: codes, or checks for all their codes, that fail it whatever their severity.
+        thresholds: check -> threshold -> value.
+    """
+
+    require: tuple[str, ...] = ()
+    fail_on: str = "error"
+    fail: frozenset[str] = frozenset()
+    thresholds: Thresholds = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Override:
+    """Rules for some paths. None: the general rule holds."""
+
+    paths: tuple[str, ...]
+    require: tuple[str, ...] | None = None
+    fail_on: str | None = None
+    fail: frozenset[str] | None = None
+    thresholds: Thresholds = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ignore:
+    """A finding that is known and accepted.
+
+    Attributes:
+        code: a code, or a check for all its codes.
+        reason: why; it is shown beside every finding it suppresses.
+        paths: where; empty for everywhere.
+        expires: the last day on which it holds, None for ever.
+    """
+
+    code: str
+    reason: str
+    paths: tuple[str, ...] = ()
+    expires: date | None = None
+
+
+@dataclass(frozen=True)
+class Policy:
+    """All of it.
+
+    Attributes:
+        root: the folder that paths are relative to.
+        source: the file it was read from, None for the defaults.
+        rules: the general rules.
+        overrides: those for some paths; the later one wins.
+        ignores: accepted findings.
+        baseline: the file of known findings.
+    """
+
+    root: Path
+    source: Path | None = None
+    rules: Rules = field(default_factory=Rules)
+    overrides: tuple[Override, ...] = ()
+    ignores: tuple[Ignore, ...] = ()
+    baseline: Path | None = None
+
+    def key(self, path: str) -> str:
+        """The path as patterns and baselines see it: from the policy's folder, with slashes."""
+        absolute = os.path.abspath(path)  # noqa: PTH100 - as written: links are not followed
+        relative = os.path.relpath(absolute, os.path.abspath(self.root))  # noqa: PTH100
+        outside = relative == ".." or relative.startswith(f"..{os.sep}")
+        return Path(absolute if outside else relative).as_posix()
+
+    def rules_for(self, key: str) -> Rules:
+        """The rules for the item of that key."""
+        rules = self.rules
+        for one in self.overrides:
+            if matches(one.paths, key):
+                rules = Rules(
+                    require=rules.require if one.require is None else one.require,
+                    fail_on=rules.fail_on if one.fail_on is None else one.fail_on,
+                    fail=rules.fail if one.fail is None else one.fail,
+                    thresholds=_merged(rules.thresholds, one.thresholds),
+                )
+        return rules
+
+
+def matches(patterns: Sequence[str], key: str) -> bool:
+    """Whether one of the patterns matches the item, or a folder it lies in."""
+    spec = _spec(tuple(patterns))
+    # An item may be a folder: "old/" matches it only with the slash.
+    return spec.match_file(key) or spec.match_file(f"{key}/")
+
+
+@cache
+def _spec(patterns: tuple[str, ...]) -> GitIgnoreSpec:
+    from pathspec import GitIgnoreSpec
+
+    return GitIgnoreSpec.from_lines(patterns)
+
+
+def _merged(first: Thresholds, second: Thresholds) -> Mapping[str, Mapping[str, Any]]:
+    checks = {**first, **second}
+    return {name: {**first.get(name, {}), **second.get(name, {})} for name in checks}

@@ -1,0 +1,84 @@
+"""Which adapters and runs a gate's arguments name."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlxdoctor.discovery import CHECKPOINT_NAME, is_data_path, is_model_folder
+
+#: Files by which a folder is known as an adapter or a run.
+ADAPTER_NAMES = frozenset(
+    {"adapters.safetensors", "adapter_model.safetensors", "adapters.npz", "adapter_config.json"}
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """One item: its path, and why it can't be examined, a sentence; "" where it can."""
+
+    path: str
+    problem: str = ""
+
+
+def targets(arguments: Iterable[str]) -> tuple[Target, ...]:
+    """The items that the arguments name, each once, in order; those of a glob by name.
+
+    An argument that names nothing, or a folder of several runs, is an item that can't be
+    examined: it fails the gate and does not stop the rest.
+    """
+    found: dict[str, Target] = {}
+    for argument in arguments:
+        for path in _expanded(argument):
+            identity = os.path.realpath(path.path)
+            found.setdefault(identity, path)
+    return tuple(found.values())
+
+
+def _expanded(argument: str) -> Iterator[Target]:
+    # A name with brackets in it is a name first.
+    if Path(argument).exists() or not glob.has_magic(argument):
+        yield _target(argument)
+        return
+    matched = sorted(glob.glob(argument, recursive=True))  # noqa: PTH207 - keeps the slash
+    for one in matched:
+        yield _target(one)
+    if not matched:
+        yield Target(argument, f"{argument}: nothing matches; check the pattern")
+
+
+def _target(path: str) -> Target:
+    folder = Path(path)
+    shown = path.rstrip("/") or path
+    if not folder.exists():
+        return Target(shown, f"{shown}: there is no such file or folder; check the path")
+    if folder.is_dir() and (runs := _runs_below(folder)) > 1:
+        return Target(
+            shown,
+            f"{shown}: holds {runs} adapters or runs and is none itself; "
+            f"name them with a glob in quotes: '{shown}/*/'",
+        )
+    return Target(shown)
+
+
+def _runs_below(folder: Path) -> int:
+    """How many folders in this one are adapters or runs; 0 where it is one itself."""
+    try:
+        entries = sorted(folder.iterdir())
+        if _is_run(entries) or is_model_folder(folder) or is_data_path(folder):
+            return 0
+        return sum(
+            _is_run(list(one.iterdir()))
+            for one in entries
+            if one.is_dir() and not one.name.startswith(".")
+        )
+    except OSError:
+        # What can't be listed is named when it is examined.
+        return 0
+
+
+def _is_run(entries: list[Path]) -> bool:
+    return any(one.name in ADAPTER_NAMES or CHECKPOINT_NAME.match(one.name) for one in entries)

@@ -1,0 +1,95 @@
+"""Thresholds of checks, replaced by a user's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from difflib import get_close_matches
+from typing import Any
+
+from mlxdoctor.check import Check
+from mlxdoctor.errors import InputError
+
+#: Check -> name of a field of its `Limits` -> value.
+Thresholds = Mapping[str, Mapping[str, Any]]
+
+
+def with_thresholds(checks: Iterable[Check], thresholds: Thresholds) -> list[Check]:
+    """The checks, with the given thresholds in place of those that ship.
+
+    Checks that are not among `checks` are passed over: they may not have been selected.
+    """
+    return [
+        replace(one, limits=replace(one.limits, **thresholds[one.name]))
+        if thresholds.get(one.name)
+        else one
+        for one in checks
+    ]
+
+
+def parse_thresholds(
+    value: Mapping[str, Any], checks: Sequence[Check], source: str
+) -> dict[str, dict[str, Any]]:
+    """Thresholds as a policy states them, each of the type that its check takes.
+
+    Args:
+        value: check -> threshold -> value, as read from a file.
+        checks: all checks.
+        source: the file, for the message.
+
+    Raises:
+        InputError: a check or threshold is unknown, or a value is of another kind.
+    """
+    by_name = {one.name: one for one in checks}
+    parsed: dict[str, dict[str, Any]] = {}
+    for name, table in value.items():
+        if name not in by_name:
+            problem = f"thresholds names the unknown check {name!r}"
+            raise InputError(source, problem, suggestion(name, by_name))
+        if not isinstance(table, Mapping):
+            raise InputError(
+                source,
+                f"thresholds.{name} is no table",
+                f'write [tool.mlxdoctor.thresholds."{name}"] with a line for each threshold',
+            )
+        limits = by_name[name].limits
+        shipped = (
+            {one.name: getattr(limits, one.name) for one in fields(limits)}
+            if is_dataclass(limits)
+            else {}
+        )
+        parsed[name] = {
+            key: _value(f"thresholds.{name}.{key}", one, shipped, key, source)
+            for key, one in table.items()
+        }
+    return parsed
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """What may have been meant by an unknown name, as the remedy of an `InputError`."""
+    known = sorted(known)
+    close = get_close_matches(name, known, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"known are {', '.join(known)}" if known and len(known) <= 16 else "remove it"
+
+
+def _value(where: str, value: Any, shipped: Mapping[str, Any], key: str, source: str) -> Any:
+    if key not in shipped:
+        raise InputError(source, f"{where} is no threshold of that check", suggestion(key, shipped))
+    example = shipped[key]
+    if isinstance(example, tuple):
+        if isinstance(value, list) and value and all(_is_number(one) for one in value):
+            return tuple(type(example[0])(one) for one in value)
+    elif isinstance(example, int):
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    elif _is_number(value):
+        return float(value)
+    shown = f"[{', '.join(map(str, example))}]" if isinstance(example, tuple) else example
+    raise InputError(source, f"{where} is {value!r}", f"write a value like {shown}, which ships")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)

@@ -1,0 +1,64 @@
+"""Reports, policies and workers for tests of the gate."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from mlxdoctor.gate.baseline import Known
+from mlxdoctor.gate.examine import Examined, Task
+from mlxdoctor.gate.judge import Judgement, judge
+from mlxdoctor.gate.policy import Policy
+from mlxdoctor.gate.policy_file import read_policy
+from tests.report import sample
+
+TODAY = date(2026, 6, 15)
+
+
+def policy(folder: Path, text: str) -> Policy:
+    """The policy of an mlxdoctor.toml with that text."""
+    path = folder / "mlxdoctor.toml"
+    path.write_text(text)
+    return read_policy(path)
+
+
+def found(code: str, severity: str = "error", **fields: Any) -> dict[str, Any]:
+    """The outcome of a check that found one thing."""
+    fingerprint = f"{code:>16}"[-16:]
+    one = sample.finding(code, severity, f"{code} was seen", **fields)
+    return sample.outcome(code.partition(".")[0], "found", {**one, "fingerprint": fingerprint})
+
+
+def report(*outcomes: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    """A report with these outcomes, healthy but for what `changes` says."""
+    return sample.healthy() | {"outcomes": list(outcomes)} | changes
+
+
+def judged(
+    policy: Policy, path: str, data: Mapping[str, Any], known: frozenset[Known] = frozenset()
+) -> Judgement:
+    """The judgement of a report."""
+    own = frozenset(one for one in known if one.path == policy.key(path))
+    return judge(path, Examined(data, "", 0.1), policy, own, TODAY)
+
+
+def task(path: str, seconds: float = 60.0) -> Task:
+    """A task that a worker below understands."""
+    return Task(path, {}, False, seconds)
+
+
+def by_name(one: Task) -> Examined:
+    """A worker whose item says what becomes of it; "slow-name" sleeps a little first."""
+    if one.path.startswith("killer"):
+        os._exit(9)
+    if one.path.startswith("endless"):
+        time.sleep(600)
+    if one.path.startswith("slow"):
+        time.sleep(0.3)
+    if one.path.startswith("broken"):
+        raise RuntimeError("a bug")
+    return Examined({"pid": os.getpid(), "path": one.path}, "", 0.0)

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.gate import fleet
+from mlxdoctor.gate.examine import Examined, Task
+from mlxdoctor.gate.fleet import Workers, cluster, examine_all, here, processes
+from tests.gate.given import by_name, task
+
+
+def examined(workers: Workers, tasks: list[Task]) -> dict[str, Examined]:
+    """What came of every task, each exactly once."""
+    found: dict[int, Examined] = {}
+
+    def finished(number: int, one: Examined) -> None:
+        assert number not in found
+        found[number] = one
+
+    assert examine_all(tasks, workers, finished)
+    return {tasks[number].path: found[number] for number in range(len(tasks))}
+
+
+def pool(jobs: int = 2) -> Workers:
+    return replace(processes(jobs), function=by_name)
+
+
+def names(*paths: str, seconds: float = 60.0) -> list[Task]:
+    return [task(path, seconds) for path in paths]
+
+
+@contextmanager
+def dask_workers() -> Iterator[str]:
+    """The address of a scheduler with two workers in this process."""
+    distributed = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None
+    ) as local:
+        yield local.scheduler_address
+
+
+def test_every_kind_of_worker_gives_the_same() -> None:
+    paths = [f"{'slow' if number % 3 == 0 else 'item'}-{number}" for number in range(8)]
+    in_one = examined(replace(here(), function=by_name), names(*paths))
+    in_two = examined(pool(), names(*paths))
+    for found in (in_one, in_two):
+        assert [one.report["path"] for one in found.values() if one.report] == paths
+    assert len({one.report["pid"] for one in in_one.values() if one.report}) == 1
+    assert len({one.report["pid"] for one in in_two.values() if one.report}) == 2
+
+
+@pytest.mark.parametrize("kind", ["here", "processes"])
+def test_an_item_that_raises_does_not_stop_the_rest(kind: str) -> None:
+    workers = pool() if kind == "processes" else replace(here(), function=by_name)
+    found = examined(workers, names("a", "broken", "b"))
+    assert "broken: its worker was lost (RuntimeError)" in found["broken"].problem
+    assert found["a"].report
+    assert found["b"].report
+
+
+def test_an_item_that_kills_its_process_is_named_and_the_rest_goes_on() -> None:
+    paths = ("a", "slow-b", "killer-1", "c", "slow-d", "killer-2", "e")
+    found = examined(pool(), names(*paths))
+    for path, one in found.items():
+        if path.startswith("killer"):
+            assert one.problem.startswith(f"{path}: its worker process was killed")
+            assert one.report is None
+        else:
+            assert one.report
+            assert one.report["path"] == path
+
+
+def slow_check(one: Task) -> Examined:
+    """The real guard around a check that never returns."""
+    fleet.examine = by_name  # in the worker's own process
+    return fleet.guarded(one)
+
+
+def test_a_process_whose_item_never_ends_is_ended() -> None:
+    workers = replace(processes(2), function=slow_check)
+    started = time.monotonic()
+    found = examined(workers, names("endless", "a", "b", "c", seconds=1.0))
+    assert time.monotonic() - started < 120
+    assert found["endless"].problem.startswith("endless: took longer than 1 s")
+    assert all(found[one].report for one in "abc")
+
+
+@pytest.mark.parametrize("kind", ["here", "processes"])
+def test_an_interruption_keeps_what_is_done_and_leaves_no_process(kind: str) -> None:
+    workers = pool() if kind == "processes" else replace(here(), function=by_name)
+    before = set(multiprocessing.active_children())
+    found: list[int] = []
+
+    def finished(number: int, _: Examined) -> None:
+        found.append(number)
+        raise KeyboardInterrupt
+
+    started = time.monotonic()
+    tasks = names("a", *(["endless"] if kind == "processes" else ["b"]), "c")
+    assert not examine_all(tasks, workers, finished)
+    assert found[0] == 0
+    assert 1 not in found
+    assert time.monotonic() - started < 60
+    # Two threads wait for them; the list is right once the other one has noticed too.
+    while set(multiprocessing.active_children()) - before and time.monotonic() - started < 60:
+        time.sleep(0.05)
+    assert not set(multiprocessing.active_children()) - before
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_few_items_are_handed_out_at_a_time(ahead: int) -> None:
+    """Or a worker that dies would throw suspicion on a thousand."""
+    handed_out: list[str] = []
+    ended: list[int] = []
+
+    def note(one: Task) -> Examined:
+        handed_out.append(one.path)
+        assert len(handed_out) - len(ended) <= 1 + ahead
+        return Examined({}, "", 0.0)
+
+    def finished(number: int, one: Examined) -> None:
+        assert one.report is not None
+        ended.append(number)
+
+    assert examine_all(names(*"abcdef"), replace(here(), function=note, ahead=ahead), finished)
+    assert handed_out == list("abcdef")
+
+
+def test_what_ended_just_before_an_interruption_is_kept() -> None:
+    def stops(one: Task) -> Examined:
+        if one.path == "c":
+            raise KeyboardInterrupt
+        return Examined({}, "", 0.0)
+
+    found: list[int] = []
+    workers = replace(here(), function=stops, ahead=5)
+    assert not examine_all(names(*"abcd"), workers, lambda number, _: found.append(number))
+    assert found == [0, 1]
+
+
+def test_a_dask_cluster_takes_the_same_path() -> None:
+    with dask_workers() as address:
+        workers = cluster(address)
+        assert workers.slots == 2
+        found = examined(replace(workers, function=by_name), names("a", "broken", "slow-b", "c"))
+    assert "its worker was lost (RuntimeError)" in found["broken"].problem
+    assert all(found[one].report for one in ("a", "slow-b", "c"))
+
+
+def test_a_cluster_without_dask_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(InputError, match=r"install it: pip install 'mlxdoctor\[cluster\]'"):
+        cluster("tcp://127.0.0.1:1")
+
+
+def test_a_scheduler_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("timed out")
+
+    monkeypatch.setattr(distributed, "Client", refuse)
+    with pytest.raises(InputError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:1"):
+        cluster("tcp://127.0.0.1:1")

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.gate.baseline import Known
+from mlxdoctor.gate.examine import Examined
+from mlxdoctor.gate.judge import judge, notices, renewed
+from mlxdoctor.gate.policy import Policy
+from mlxdoctor.gate.result import ItemStatus
+from tests.gate.given import TODAY, found, judged, policy, report
+from tests.report.sample import outcome
+
+LARGE = found("weight-drift.large", "warning")
+ZERO = found("learning-rate.zero")
+NOTE = found("memory.slow", "info")
+IGNORE = '[[ignore]]\ncode = "learning-rate.zero"\nreason = "a test of ours"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome_found", "status"),
+    [
+        ("", ZERO, ItemStatus.FAILED),
+        ("", LARGE, ItemStatus.PASSED),
+        ('fail-on = "warning"', LARGE, ItemStatus.FAILED),
+        ('fail-on = "warning"', NOTE, ItemStatus.PASSED),
+        ('fail-on = "info"', NOTE, ItemStatus.FAILED),
+        ('fail-on = "never"', ZERO, ItemStatus.PASSED),
+        ('fail-on = "never"\nfail = ["learning-rate.zero"]', ZERO, ItemStatus.FAILED),
+        ('fail = ["weight-drift.large"]', LARGE, ItemStatus.FAILED),
+        ('fail = ["weight-drift"]', LARGE, ItemStatus.FAILED),
+        ('fail = ["weight-drift.exploded"]', LARGE, ItemStatus.PASSED),
+    ],
+)
+def test_what_fails_an_item(
+    tmp_path: Path, text: str, outcome_found: dict[str, object], status: ItemStatus
+) -> None:
+    item = judged(policy(tmp_path, text), "a", report(outcome_found)).item
+    assert item.status is status
+    assert [one.ruling for one in item.findings] == [
+        "fails" if status is ItemStatus.FAILED else "noted"
+    ]
+    assert bool(item.reasons) == (status is ItemStatus.FAILED)
+
+
+def test_a_required_check_must_have_run(tmp_path: Path) -> None:
+    rules = policy(tmp_path, 'require = ["loss-trend"]')
+    passed = judged(rules, "a", report(outcome("loss-trend", "passed"))).item
+    noted = judged(rules, "a", report(found("loss-trend.overfitting", "info"))).item
+    assert passed.status is noted.status is ItemStatus.PASSED
+    for status in ("skipped", "inconclusive", "crashed"):
+        one = outcome("loss-trend", status, reason="no training log was found")
+        item = judged(rules, "a", report(one)).item
+        assert item.status is ItemStatus.INCONCLUSIVE
+        assert item.reasons == (
+            f"the required check loss-trend is {status}: no training log was found",
+        )
+
+
+def test_what_could_not_be_judged_never_passes() -> None:
+    rules = Policy(Path.cwd())
+    crashed = judged(rules, "a", report(outcome("memory", "crashed", reason="KeyError"))).item
+    assert crashed.status is ItemStatus.INCONCLUSIVE
+    unverified = judged(rules, "a", report(verdict="inconclusive")).item
+    assert unverified.status is ItemStatus.INCONCLUSIVE
+    unreadable = judged(rules, "a", report(unreadable=["a/x.json: is empty"])).item
+    assert unreadable.status is ItemStatus.UNUSABLE
+    assert unreadable.reasons == ("a/x.json: is empty",)
+    nothing = judge("a", Examined(None, "a: is gone", 0.0), rules, frozenset(), TODAY).item
+    assert (nothing.status, nothing.reasons) == (ItemStatus.UNUSABLE, ("a: is gone",))
+
+
+def test_a_failure_outranks_all_else(tmp_path: Path) -> None:
+    rules = policy(tmp_path, 'require = ["loss-trend"]')
+    data = report(ZERO, outcome("loss-trend", "skipped"), unreadable=["a/x.json: is empty"])
+    item = judged(rules, "a", data).item
+    assert item.status is ItemStatus.FAILED
+    assert len(item.reasons) == 3
+
+
+def test_an_ignore_suppresses_and_shows_its_reason(tmp_path: Path) -> None:
+    rules = policy(tmp_path, IGNORE)
+    judgement = judged(rules, "a", report(ZERO, LARGE))
+    assert judgement.item.status is ItemStatus.PASSED
+    zero = judgement.item.findings[0]
+    assert (zero.ruling, zero.suppressed_by, zero.reason) == (
+        "suppressed",
+        "ignore",
+        "a test of ours",
+    )
+    assert judgement.item.findings[1].ruling == "noted"
+    assert notices(rules, [judgement], TODAY) == ()
+
+
+def test_an_ignore_holds_for_its_paths_only(tmp_path: Path) -> None:
+    rules = policy(tmp_path, IGNORE + 'paths = ["old/*"]')
+    assert judged(rules, str(tmp_path / "old/a"), report(ZERO)).item.status is ItemStatus.PASSED
+    assert judged(rules, str(tmp_path / "new/a"), report(ZERO)).item.status is ItemStatus.FAILED
+
+
+@pytest.mark.parametrize(
+    ("day", "status"),
+    [
+        ("2026-06-14", ItemStatus.FAILED),
+        ("2026-06-15", ItemStatus.PASSED),
+        ("2026-06-16", ItemStatus.PASSED),
+    ],
+)
+def test_an_ignore_ends_after_its_last_day(tmp_path: Path, day: str, status: ItemStatus) -> None:
+    rules = policy(tmp_path, IGNORE + f"expires = {day}")
+    judgement = judged(rules, "a", report(ZERO))
+    assert judgement.item.status is status
+    said = notices(rules, [judgement], TODAY)
+    assert [f"expired on {day}" in one for one in said] == [True] * (status is ItemStatus.FAILED)
+
+
+def test_a_suppression_that_suppresses_nothing_is_named(tmp_path: Path) -> None:
+    rules = policy(tmp_path, IGNORE + 'paths = ["old/*"]')
+    old, new = str(tmp_path / "old/a"), str(tmp_path / "new/a")
+    looked = report(outcome("learning-rate", "passed"))
+    said = notices(rules, [judged(rules, old, looked)], TODAY)
+    assert said == ("the ignore of learning-rate.zero in old/* suppresses nothing: remove it",)
+    # Neither another path nor a check that did not look says anything about it.
+    assert notices(rules, [judged(rules, new, looked)], TODAY) == ()
+    blind = report(outcome("learning-rate", "skipped"))
+    assert notices(rules, [judged(rules, old, blind)], TODAY) == ()
+    # One item in which it is needed is enough.
+    needed = [judged(rules, old, looked), judged(rules, old, report(ZERO))]
+    assert notices(rules, needed, TODAY) == ()
+
+
+def test_what_the_baseline_knows_does_not_fail_and_what_is_new_does(tmp_path: Path) -> None:
+    rules = policy(tmp_path, "")
+    path = str(tmp_path / "a")
+    known = renewed(frozenset(), [judged(rules, path, report(ZERO))])
+    assert {(one.path, one.code) for one in known} == {("a", "learning-rate.zero")}
+    again = judged(rules, path, report(ZERO), known)
+    assert again.item.status is ItemStatus.PASSED
+    assert again.item.findings[0].suppressed_by == "baseline"
+    worse = judged(rules, path, report(ZERO, found("log-failures.oom")), known)
+    assert worse.item.status is ItemStatus.FAILED
+    assert judged(rules, str(tmp_path / "b"), report(ZERO), known).item.status is ItemStatus.FAILED
+
+
+def test_a_baseline_entry_that_is_gone_is_named_and_left_out_of_the_next(tmp_path: Path) -> None:
+    rules = policy(tmp_path, "")
+    path = str(tmp_path / "a")
+    gone = Known("a", "learning-rate.zero", "0" * 16)
+    blind = Known("a", "memory.slow", "1" * 16)
+    elsewhere = Known("b", "learning-rate.zero", "0" * 16)
+    known = frozenset({gone, blind, elsewhere})
+    data = report(outcome("learning-rate", "passed"), outcome("memory", "skipped"))
+    judgement = judged(rules, path, data, known)
+    [said] = notices(rules, [judgement], TODAY)
+    assert said.startswith("the baseline knows learning-rate.zero in a, where it is gone")
+    assert renewed(known, [judgement]) == {blind, elsewhere}

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.gate.policy_file import find_policy, read_policy
+from tests.gate.given import policy
+
+
+def test_every_key_is_read(tmp_path: Path) -> None:
+    read = policy(
+        tmp_path,
+        """
+        require = ["loss-trend"]
+        fail-on = "warning"
+        fail = ["weight-drift.large", "memory"]
+        baseline = "known.json"
+        [thresholds.weight-drift]
+        large = 1
+        [thresholds.adapter-structure]
+        alpha_multiples = [1, 2, 4]
+        [[override]]
+        paths = ["old/**"]
+        fail-on = "never"
+        [[ignore]]
+        code = "learning-rate.zero"
+        paths = ["old/**"]
+        reason = "known"
+        expires = 2030-01-31
+        """,
+    )
+    assert read.rules.require == ("loss-trend",)
+    assert read.rules.fail_on == "warning"
+    assert read.rules.fail == {"weight-drift.large", "memory"}
+    assert read.rules.thresholds == {
+        "weight-drift": {"large": 1.0},
+        "adapter-structure": {"alpha_multiples": (1.0, 2.0, 4.0)},
+    }
+    assert read.baseline == tmp_path / "known.json"
+    assert read.overrides[0].fail_on == "never"
+    assert read.overrides[0].require is None
+    assert read.ignores[0].expires == date(2030, 1, 31)
+    assert read.ignores[0].reason == "known"
+    assert read.root == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("requires = []", "unknown key 'requires'; did you mean 'require'?"),
+        ('require = ["loss-trends"]', "unknown check 'loss-trends'; did you mean 'loss-trend'?"),
+        ('require = "loss-trend"', "require is no list of names"),
+        ('fail = ["loss-trend.divergd"]', "did you mean 'loss-trend.diverged'?"),
+        ('fail-on = "warn"', "fail-on is 'warn'; write one of 'info', 'warning', 'error', 'never'"),
+        ("baseline = 3", "baseline is no file name"),
+        ("thresholds = 3", "thresholds is no table"),
+        ("thresholds.weight-drift = 3", "thresholds.weight-drift is no table"),
+        ("thresholds.weight-drif.large = 1", "did you mean 'weight-drift'?"),
+        ("thresholds.weight-drift.larg = 1", "did you mean 'large'?"),
+        ("thresholds.weight-drift.large = 'x'", "is 'x'; write a value like 1.8, which ships"),
+        ("thresholds.weight-drift.large = nan", "is nan; write a value like 1.8"),
+        ("thresholds.weight-drift.large = true", "is True; write a value like 1.8"),
+        ("thresholds.weight-drift.layers_to_compare = 1.5", "is 1.5; write a value like 4"),
+        ("thresholds.adapter-structure.alpha_multiples = 1", "write a value like [1.0, 2.0]"),
+        ("thresholds.data-format.any = 1", "is no threshold of that check"),
+        ("override = {}", "override is no list of tables"),
+        ("[[override]]\nfail-on = 'never'", "override 1: paths is missing"),
+        ("[[override]]\npaths = ['a']", "override 1: changes nothing"),
+        ("[[override]]\npaths = ['a']\nbaseline = 'x'", "override 1: unknown key 'baseline'"),
+        ("[[override]]\npaths = ['!a']\nfail = []", "override 1: paths holds a pattern"),
+        ("[[ignore]]\ncode = 'memory'", "ignore 1: a reason is missing"),
+        ("[[ignore]]\ncode = 'memory'\nreason = ' '", "ignore 1: a reason is missing"),
+        ("[[ignore]]\nreason = 'x'", "ignore 1: code names the unknown code None"),
+        ("[[ignore]]\ncode='memory'\nreason='x'\nuntil=1", "ignore 1: unknown key 'until'"),
+        (
+            "[[ignore]]\ncode='memory'\nreason='x'\nexpires='2030-01-31'",
+            "ignore 1: expires is '2030-01-31'; write a date without quotes",
+        ),
+        ("fail-on =", "is not valid TOML"),
+    ],
+)
+def test_what_is_wrong_is_refused_in_one_sentence(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        policy(tmp_path, text)
+    assert said in str(refused.value)
+    assert str(refused.value).startswith(str(tmp_path / "mlxdoctor.toml"))
+    assert "\n" not in said
+
+
+def test_a_section_of_pyproject_is_a_policy_and_the_rest_is_not(tmp_path: Path) -> None:
+    project = tmp_path / "pyproject.toml"
+    project.write_text('[project]\nname = "x"\n[tool.mlxdoctor]\nfail-on = "never"\n')
+    assert read_policy(project).rules.fail_on == "never"
+    project.write_text('[project]\nname = "x"\n')
+    with pytest.raises(InputError, match=r"has no \[tool\.mlxdoctor\]"):
+        read_policy(project)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        read_policy(tmp_path / "none.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="is not valid TOML"):
+        read_policy(tmp_path / "binary.toml")
+
+
+def test_the_nearest_policy_upwards_is_found(tmp_path: Path) -> None:
+    below = tmp_path / "project" / "adapters"
+    below.mkdir(parents=True)
+    (tmp_path / "mlxdoctor.toml").touch()
+    assert find_policy(below) == tmp_path / "mlxdoctor.toml"
+    # A project without a section of ours does not end the search.
+    project = tmp_path / "project" / "pyproject.toml"
+    project.write_text("[project]\n")
+    assert find_policy(below) == tmp_path / "mlxdoctor.toml"
+    project.write_text("[tool.mlxdoctor]\n")
+    assert find_policy(below) == project
+    own = tmp_path / "project" / "mlxdoctor.toml"
+    own.touch()
+    assert find_policy(below) == own

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import pickle
+import shutil
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxdoctor.api import diagnose
+from mlxdoctor.gate import run
+from mlxdoctor.gate.examine import Examined, Task, examine, slim
+from mlxdoctor.gate.fleet import Workers, here, processes
+from mlxdoctor.gate.formats import render
+from mlxdoctor.gate.held import HeldReport
+from mlxdoctor.gate.policy import Policy
+from mlxdoctor.gate.result import ItemStatus
+from mlxdoctor.gate.run import Options, exit_code, run_gate
+from mlxdoctor.report import json_format
+from tests.conftest import RUNS, expected, run_names
+from tests.gate.given import policy
+
+HEALTHY, GARBLED = RUNS / "healthy-ordinary", RUNS / "rate-too-high-garbled"
+
+
+def gate(*paths: object, policy: Policy | None = None, **options: Any) -> run.Gated:
+    return run_gate(
+        [str(one) for one in paths], policy or Policy(Path.cwd()), options=Options(**options)
+    )
+
+
+def test_every_fixture_run_is_judged_as_it_is_known_to_be() -> None:
+    """Static checks, in processes: in order, and as `diagnose` says of each alone."""
+    result = gate(f"{RUNS}/*/", jobs=2).result
+    assert [Path(one.path).name for one in result.items] == run_names()
+    for item in result.items:
+        healthy = expected(Path(item.path).name)["cause"] is None
+        assert item.status is (ItemStatus.PASSED if healthy else ItemStatus.FAILED)
+    assert exit_code(result.items) == 1
+
+
+def test_what_is_unusable_stands_in_its_place_and_the_rest_is_examined(
+    tmp_path: Path, copied: Callable[[str], Path]
+) -> None:
+    cut = copied("healthy-ordinary")
+    weights = cut / "adapters.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    (tmp_path / "empty").mkdir()
+    result = gate(HEALTHY, cut, tmp_path / "empty", tmp_path / "none", GARBLED).result
+    assert [one.status.value for one in result.items] == [
+        "passed",
+        "unusable",
+        "unusable",
+        "unusable",
+        "failed",
+    ]
+    assert "adapters.safetensors" in result.items[1].reasons[0]
+    assert "holds nothing that a fine-tune leaves behind" in result.items[2].reasons[0]
+    assert exit_code(result.items) == 1
+    assert exit_code(result.items[:4]) == 2
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code"),
+    [
+        ("", 0),
+        ("passed", 0),
+        ("passed inconclusive", 3),
+        ("inconclusive unusable", 2),
+        ("inconclusive unusable failed passed", 1),
+    ],
+)
+def test_the_first_exit_code_that_holds(statuses: str, code: int) -> None:
+    [item] = gate(HEALTHY).result.items
+    items = [
+        run.GateItem(item.path, ItemStatus(one), (), None, (), 0.0) for one in statuses.split()
+    ]
+    assert exit_code(items) == code
+
+
+def test_thresholds_of_the_policy_reach_the_check(tmp_path: Path) -> None:
+    strict = policy(
+        tmp_path, 'fail = ["weight-drift.large"]\n[thresholds.weight-drift]\nlarge = 0.1\n'
+    )
+    [item] = gate(HEALTHY, policy=strict).result.items
+    assert item.status is ItemStatus.FAILED
+    assert item.reasons[0].startswith("weight-drift.large: ")
+    lenient = policy(tmp_path, "[thresholds.weight-drift]\nlarge = 100\nexploded = 100.0\n")
+    [item] = gate(GARBLED, policy=lenient).result.items
+    assert item.status is ItemStatus.PASSED
+
+
+def test_thresholds_of_an_override_reach_only_its_paths(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(HEALTHY, tmp_path / name)
+    rules = policy(
+        tmp_path,
+        'fail = ["weight-drift.large"]\n[[override]]\npaths = ["b"]\n'
+        # Copied away from their base model, they are measured without it.
+        "thresholds.weight-drift.nominal_large = 0.1\n",
+    )
+    result = gate(tmp_path / "a", tmp_path / "b", policy=rules).result
+    assert [one.status.value for one in result.items] == ["passed", "failed"]
+
+
+def test_a_required_check_without_its_evidence_is_inconclusive(
+    tmp_path: Path, copied: Callable[[str], Path]
+) -> None:
+    bare = copied("healthy-ordinary")
+    (bare / "train.log").unlink()
+    rules = policy(tmp_path, 'require = ["loss-trend"]')
+    result = gate(HEALTHY, bare, policy=rules).result
+    assert [one.status.value for one in result.items] == ["passed", "inconclusive"]
+    assert "the required check loss-trend is skipped: no training log" in result.items[1].reasons[0]
+    assert exit_code(result.items) == 3
+
+
+def test_accepting_all_makes_a_baseline_that_passes_until_something_new(
+    tmp_path: Path, copied: Callable[[str], Path]
+) -> None:
+    rules = Policy(tmp_path)
+    untrained = copied("b-never-trained")
+    accepted = run_gate([str(untrained)], rules, accept_all=True)
+    assert accepted.result.items[0].status is ItemStatus.PASSED
+    assert {one.path for one in accepted.known} == {untrained.name}
+    again = run_gate([str(untrained)], rules, known=accepted.known)
+    assert (exit_code(again.result.items), again.result.notices) == (0, ())
+    for weights in (RUNS / "rate-far-too-high-nan").glob("*adapters.safetensors"):
+        shutil.copy(weights, untrained)
+    worse = run_gate([str(untrained)], rules, known=accepted.known).result
+    assert exit_code(worse.items) == 1
+    assert "adapter-presence.non-finite" in worse.items[0].reasons[0]
+    assert any("knows adapter-presence.zero-b" in one for one in worse.notices)
+
+
+def test_an_interrupted_gate_says_what_it_did_not_examine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stops(task: Task) -> Examined:
+        if task.path == str(GARBLED):
+            raise KeyboardInterrupt
+        return examine(task)
+
+    only = here()
+    monkeypatch.setattr(run, "here", lambda: Workers(only.start, only.stop, 1, stops))
+    result = gate(HEALTHY, GARBLED, RUNS / "overfitting").result
+    assert [one.path for one in result.items] == [str(HEALTHY)]
+    assert result.unfinished == (str(GARBLED), str(RUNS / "overfitting"))
+
+
+def test_an_item_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, sound = (
+        examine(Task(str(HEALTHY), {}, False, 1e-9)),
+        examine(Task(str(HEALTHY), {}, False, 60.0)),
+    )
+    assert slow.report is None
+    assert "took longer than 1e-09 s; allow more with --time-limit" in slow.problem
+    assert sound.report is not None
+
+    def never_ends(*_: object, **__: object) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr("mlxdoctor.run.Run.get", never_ends)
+    assert "took longer than 0.2 s" in examine(Task(str(HEALTHY), {}, False, 0.2)).problem
+
+
+def test_no_training_row_and_no_output_is_quoted_if_so_asked() -> None:
+    path = RUNS / "collapse-frequent-token"
+    quoted, withheld = (gate(path, with_text=one).result for one in (True, False))
+    assert "(withheld)" not in render(quoted, "json")
+    assert "(withheld)" in render(withheld, "json")
+    assert withheld.items[0].report is not None
+    assert "(withheld)" in str(dict(withheld.items[0].report))
+    assert withheld.items[0].status is ItemStatus.FAILED
+
+
+def test_a_bug_of_ours_is_named_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr("mlxdoctor.api.diagnose", fails)
+    [item] = gate(HEALTHY).result.items
+    assert item.status is ItemStatus.UNUSABLE
+    assert "please report this as a bug" in item.reasons[0]
+
+
+def test_processes_are_started_only_where_they_pay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def counted(jobs: int) -> Workers:
+        asked.append(jobs)
+        return processes(jobs)
+
+    monkeypatch.setattr(run, "processes", counted)
+    for number in range(3):
+        (tmp_path / f"{number}.log").write_text("nothing\n")
+    few = [tmp_path / f"{number}.log" for number in range(3)]
+    gate(*few, jobs=8)
+    gate(few[0], generate=True)
+    assert asked == []
+    with (tmp_path / "0.log").open("r+b") as stream:
+        stream.truncate(run.FEW_BYTES + 1)
+    monkeypatch.setattr(run, "examine_all", lambda *_: True)
+    gate(*few, jobs=8)
+    gate(*few[1:], generate=True)
+    monkeypatch.setattr(run, "FEW_ITEMS", 1)
+    gate(*few[1:], jobs=2)
+    assert asked == [3, 1, 2]
+
+
+def test_a_held_report_is_the_report_in_a_tenth_of_the_memory() -> None:
+    whole = slim(diagnose([GARBLED], allow_model=False).to_dict())
+    held = HeldReport(whole)
+    assert json_format.render(held) == json_format.render(whole)
+    assert list(held) == list(whole)
+    assert len(pickle.dumps(held)) < len(pickle.dumps(whole)) / 2
+    tracemalloc.start()
+    copies = [pickle.loads(pickle.dumps(held)) for _ in range(50)]
+    packed, _ = tracemalloc.get_traced_memory()
+    plain = [pickle.loads(pickle.dumps(whole)) for _ in range(50)]
+    both, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(copies) == len(plain)
+    assert packed < (both - packed) / 5
+
+
+def test_a_held_report_keeps_what_formats_need_and_drops_what_a_page_shows() -> None:
+    [item] = gate(HEALTHY).result.items
+    assert item.report is not None
+    assert not any(item.report["figures"].values())
+    assert item.report["sample"] is None
+    assert {one["check"] for one in item.report["outcomes"]} > {"loss-trend", "weight-drift"}
+    assert item.report["run"]["evidence"]
+
+
+def test_items_of_a_cluster_are_named_as_from_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(RUNS)
+    distributed = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None
+    ) as local:
+        result = gate("rate*/", "none", cluster=local.scheduler_address).result
+        here_result = gate("rate*/", "none").result
+    assert [one.path for one in result.items] == [one.path for one in here_result.items]
+    assert [one.reasons for one in result.items] == [one.reasons for one in here_result.items]
+    assert str(RUNS) not in render(result, "json")
+    assert str(RUNS) not in str([dict(one.report) for one in result.items if one.report])

@@ -1,0 +1,284 @@
+"""The action and the hooks, run as GitHub and pre-commit would run them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from junitparser import JUnitXml
+
+from tests.conftest import ROOT, RUNS
+
+SCRIPTS = Path(sys.executable).parent
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
+STEPS = {step["id"]: step for step in ACTION["runs"]["steps"]}
+FAILED, HEALTHY = "collapse-frequent-token", "healthy-ordinary"
+NOT_FINITE = "rate-far-too-high-nan"
+
+pytestmark = pytest.mark.skipif(
+    not (SCRIPTS / "mlxdoctor").exists() or shutil.which("bash") is None,
+    reason="needs bash, and mlxdoctor as an installed command",
+)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a step left behind."""
+
+    code: int
+    log: str
+    outputs: Mapping[str, str]
+    summary: str
+
+
+def run_step(name: str, folder: Path, inputs: Mapping[str, str]) -> Ran:
+    """Run a step as the runner does: its inputs put into `env`, its script given to bash."""
+    step = STEPS[name]
+    defaults = {one: str(given.get("default", "")) for one, given in ACTION["inputs"].items()}
+    known = {f"inputs.{one}": value for one, value in {**defaults, **inputs}.items()}
+    known["github.action_path"] = str(ROOT)
+    runner, output, summary = folder / "runner", folder / "output", folder / "summary.md"
+    runner.mkdir(exist_ok=True)
+    environment = {
+        **{one: value for one, value in os.environ.items() if one not in ("PYTHONPATH", "CI")},
+        **{one: expanded(value, known) for one, value in step["env"].items()},
+        "RUNNER_TEMP": str(runner),
+        "GITHUB_OUTPUT": str(output),
+        "GITHUB_STEP_SUMMARY": str(summary),
+        "GITHUB_WORKSPACE": str(folder),
+    }
+    output.write_text("")
+    script = folder / "step.sh"
+    script.write_text(step["run"])
+    done = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    pairs = [line.split("=", 1) for line in output.read_text().splitlines()]
+    written = summary.read_text() if summary.exists() else ""
+    return Ran(done.returncode, done.stdout + done.stderr, dict(pairs), written)
+
+
+def expanded(value: str, known: Mapping[str, str]) -> str:
+    return re.sub(r"\$\{\{ ([\w.]+) \}\}", lambda match: known[match[1]], value)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A user's repository with adapters in it, and mlxdoctor where the first step puts it."""
+    for name in (FAILED, HEALTHY):
+        shutil.copytree(RUNS / name, tmp_path / "adapters" / name)
+    scripts = tmp_path / "runner" / "mlxdoctor" / "bin"
+    scripts.mkdir(parents=True)
+    (scripts / "mlxdoctor").symlink_to(SCRIPTS / "mlxdoctor")
+    return tmp_path
+
+
+def valid(schema: str, file: Path) -> None:
+    """What the schema that check-jsonschema carries says of a file."""
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_action_is_valid() -> None:
+    valid("vendor.github-actions", ROOT / "action.yml")
+
+
+def test_no_value_is_part_of_a_script() -> None:
+    for step in STEPS.values():
+        assert "${{" not in step["run"]
+    used = {name for step in STEPS.values() for name in step["env"].values()}
+    assert used == {
+        *(f"${{{{ inputs.{one} }}}}" for one in ACTION["inputs"]),
+        "${{ github.action_path }}",
+    }
+
+
+def test_a_failing_adapter_fails_the_step_and_is_annotated_and_summarised(checkout: Path) -> None:
+    ran = run_step("gate", checkout, {"paths": "adapters/*/\n"})
+    assert ran.code == 1, ran.log
+    assert ran.outputs["exit-code"] == "1"
+    file = f"file=adapters/{FAILED}/adapters.safetensors,"
+    assert ran.log.count("::error ") == 1
+    assert f"::error {file}" in ran.log
+    assert "Root cause: the learning rate is too high." in ran.log
+    assert "learning rate is too high" in ran.summary
+    sarif = json.loads(Path(ran.outputs["sarif"]).read_text())
+    uris = {
+        one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+        for one in sarif["runs"][0]["results"]
+    }
+    assert f"adapters/{FAILED}/adapters.safetensors" in uris
+    assert len(list(JUnitXml.fromfile(ran.outputs["junit"]))) == 2
+
+
+def test_a_sound_adapter_passes_and_the_policy_and_options_are_used(checkout: Path) -> None:
+    assert run_step("gate", checkout, {"paths": f"adapters/{HEALTHY}"}).code == 0
+    (checkout / "my policy.toml").write_text('fail-on = "never"\n')
+    ran = run_step("gate", checkout, {"paths": "adapters/*/", "policy": "my policy.toml"})
+    assert ran.code == 0, ran.log
+    ran = run_step("gate", checkout, {"paths": "adapters/*/", "args": "--time-limit\n0.0001\n"})
+    assert ran.code == 2, ran.log
+
+
+def test_a_bad_option_says_so_and_leaves_no_file_to_upload(checkout: Path) -> None:
+    ran = run_step("gate", checkout, {"paths": "adapters/*/", "policy": "absent.toml"})
+    assert ran.code == 2
+    assert "absent.toml" in ran.log
+    assert ran.outputs == {"exit-code": "2"}
+
+
+def test_a_summary_that_github_would_drop_is_cut(checkout: Path) -> None:
+    command = checkout / "runner" / "mlxdoctor" / "bin" / "mlxdoctor"
+    command.unlink()
+    # --output FOLDER --summary FILE -- PATH
+    command.write_text('#!/usr/bin/env bash\nyes "a line" | head -c 3000000 > "${@: -3:1}"\n')
+    command.chmod(0o755)
+    ran = run_step("gate", checkout, {"paths": "adapters"})
+    assert ran.code == 0, ran.log
+    assert len(ran.summary) == 1_000_000
+    assert ran.outputs == {"exit-code": "0"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["$(touch pwned)", "`touch pwned`", "; touch pwned", '" ; touch pwned ; "', "--policy", "-x"],
+)
+def test_paths_are_never_commands_or_options(checkout: Path, value: str) -> None:
+    ran = run_step("gate", checkout, {"paths": f"  {value}  \n\nadapters/{HEALTHY}"})
+    assert ran.code == 2, ran.log
+    assert f"{value}: there is no such file or folder" in ran.log
+    assert "# Gate: 1 is unusable, 1 passed" in ran.summary
+    assert not (checkout / "pwned").exists()
+
+
+def test_other_inputs_are_never_commands(checkout: Path) -> None:
+    attack = '"; touch pwned; $(touch pwned) #'
+    for name in ("policy", "args"):
+        ran = run_step("gate", checkout, {"paths": f"adapters/{HEALTHY}", name: attack})
+        assert ran.code == 2, ran.log
+        assert not (checkout / "pwned").exists()
+
+
+@pytest.mark.parametrize(
+    ("version", "requirement"),
+    [
+        ("", str(ROOT)),
+        ("0.1.0", "mlxdoctor==0.1.0"),
+        ("1 $(touch pwned)", "mlxdoctor==1 $(touch pwned)"),
+    ],
+)
+def test_it_installs_its_own_code_or_a_release(
+    tmp_path: Path, version: str, requirement: str
+) -> None:
+    """The Python is one that writes down what it was told."""
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/usr/bin/env bash\n"
+        f'printf "%s\\n" "$@" >> "{tmp_path}/told"\n'
+        'if [ "$2" = venv ]; then mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; fi\n'
+    )
+    python.chmod(0o755)
+    ran = run_step("install", tmp_path, {"python": str(python), "version": version})
+    assert ran.code == 0, ran.log
+    told = (tmp_path / "told").read_text().splitlines()
+    assert told[:2] == ["-m", "venv"]
+    assert told[3:6] == ["-m", "pip", "install"]
+    assert told[-2:] == ["--", requirement]
+    assert not (tmp_path / "pwned").exists()
+
+
+def git(folder: Path, *arguments: str) -> str:
+    named = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+    command = ["git", *named, *arguments]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+@pytest.fixture
+def hooked(tmp_path: Path) -> Path:
+    """A user's repository that names the hooks, installed already as far as pre-commit knows."""
+    hooks, users = tmp_path / "hooks", tmp_path / "users"
+    for folder in (hooks, users):
+        folder.mkdir()
+        git(folder, "init", "-q")
+    shutil.copy(ROOT / ".pre-commit-hooks.yaml", hooks)
+    git(hooks, "add", ".")
+    git(hooks, "commit", "-q", "-m", "hooks")
+    chosen = [{"id": one, "language": "system"} for one in ("mlxdoctor-lint", "mlxdoctor-gate")]
+    source = {"repo": str(hooks), "rev": git(hooks, "rev-parse", "HEAD"), "hooks": chosen}
+    (users / ".pre-commit-config.yaml").write_text(yaml.safe_dump({"repos": [source]}))
+    return users
+
+
+def pre_commit(folder: Path, *arguments: str) -> tuple[int, str]:
+    git(folder, "add", ".")
+    environment = os.environ | {
+        "PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}",
+        "PRE_COMMIT_HOME": str(folder.parent / "cache"),
+    }
+    # Hooks of the git that runs these tests would answer for this repository.
+    environment = {one: value for one, value in environment.items() if not one.startswith("GIT_")}
+    command: Sequence[Any] = [sys.executable, "-m", "pre_commit", *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_hooks_are_valid() -> None:
+    manifest = str(ROOT / ".pre-commit-hooks.yaml")
+    command = [sys.executable, "-m", "pre_commit", "validate-manifest", manifest]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_lint_hook_stops_a_known_mistake_in_python_only(hooked: Path) -> None:
+    bad = "def loss(losses, mask):\n    return (losses * mask).sum() / mask.sum()\n"
+    (hooked / "notes.md").write_text(bad)
+    code, said = pre_commit(hooked, "run", "mlxdoctor-lint")
+    assert code == 0, said
+    (hooked / "train.py").write_text(bad)
+    code, said = pre_commit(hooked, "run", "mlxdoctor-lint")
+    assert code == 1
+    assert "train.py:2:12: warning [unguarded-mean]" in said
+
+
+def test_the_gate_hook_stops_a_broken_adapter_and_lets_a_sound_one_pass(hooked: Path) -> None:
+    shutil.copytree(RUNS / HEALTHY, hooked / "sound")
+    code, said = pre_commit(hooked, "run", "mlxdoctor-gate")
+    assert code == 0, said
+    assert "Passed" in said
+    shutil.copytree(RUNS / NOT_FINITE, hooked / "broken")
+    code, said = pre_commit(hooked, "run", "mlxdoctor-gate")
+    assert code == 1, said
+    # Of each run's files only the adapter itself is an item: no checkpoint is.
+    assert "1 of 2 failed" in said
+
+
+def test_the_gate_hook_can_be_given_whole_runs(hooked: Path) -> None:
+    config = hooked / ".pre-commit-config.yaml"
+    chosen = yaml.safe_load(config.read_text())
+    chosen["repos"][0]["hooks"][1] |= {"args": ["adapters/*/"], "pass_filenames": False}
+    config.write_text(yaml.safe_dump(chosen))
+    # What is wrong with this one is in its log.
+    shutil.copytree(RUNS / FAILED, hooked / "adapters" / "one")
+    code, said = pre_commit(hooked, "run", "mlxdoctor-gate")
+    assert code == 1, said
+    assert "learning rate" in said
