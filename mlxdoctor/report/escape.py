@@ -1,4 +1,4 @@
-"""Text from artifacts, made harmless for Markdown and for terminals.
+"""Text from artifacts, made harmless for Markdown, terminals, CI logs, SARIF and XML.
 
 Model output, log lines and file names are whatever somebody wrote. Here they
 lose the power to become markup, links, escape sequences or invisible text,
@@ -33,6 +33,11 @@ _WWW = re.compile(r"\b(www)\.", re.IGNORECASE)
 # inline code is harmless whoever wrote it.
 _PLAIN_CODE = re.compile(r"(?<!`)(`[\w\-](?:[\w .,:=+/%()\-]*[\w)])?`)(?!`)", re.ASCII)
 _SAFE_CODE = re.compile(r"[^`|]*[^`|\s][^`|]*")
+# What GitHub's runner takes for a command: `::name …::` where a line begins, and a line may be
+# wrapped anywhere; the older `##[name]` in any place.
+_WORKFLOW_COMMAND = re.compile(r":(?=:[A-Za-z-]+(?:[ \t][^\n]*)?::)|##(?=\[)")
+_SARIF_LINK = re.compile(r"\](?=\()")
+_SARIF_PLACEHOLDER = re.compile(r"\{(\d+)\}")
 
 #: Stops renderers from making an address or a mention of what follows an "@".
 _WORD_JOINER = "\u2060"
@@ -111,5 +116,28 @@ def fenced(text: str, language: str = "") -> str:
 
 
 def terminal(text: str) -> str:
-    """`text` as one line that can't move the cursor, colour or retitle a terminal."""
+    """`text` as one line that can't move the cursor, colour or retitle a terminal.
+
+    Nor can it command a CI runner that reads the terminal: `::error::` becomes `: :error::`.
+    """
+    return _WORKFLOW_COMMAND.sub(lambda match: match[0] + " ", visible(cut(text)))
+
+
+def sarif(text: str) -> str:
+    """`text` as a SARIF message without links or placeholders (SARIF 2.1.0, 3.11.5 and 3.11.6)."""
+    return _SARIF_PLACEHOLDER.sub(r"{{\1}}", _SARIF_LINK.sub("] ", visible(cut(text))))
+
+
+def xml(text: str) -> str:
+    """`text` as one line of characters that XML 1.0 allows; the writer escapes markup."""
     return visible(cut(text))
+
+
+def workflow_message(text: str) -> str:
+    """`text` as the message of a GitHub workflow command; its line breaks stay line breaks."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def workflow_property(text: str) -> str:
+    """`text` as a property of a GitHub workflow command, in one line."""
+    return workflow_message(visible(cut(text))).replace(":", "%3A").replace(",", "%2C")

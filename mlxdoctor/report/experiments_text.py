@@ -48,7 +48,7 @@ def render(data: Mapping[str, Any], written: Sequence[Path], width: int, style: 
         elif one["experiment"] == "agreement":
             lines += ["", *_wrapped(one["sentence"], width, 0)]
     lines += ["", _cost(experiments)]
-    lines += [f"  {terminal(str(path))}" for path in written if path.suffix == ".md"]
+    lines += [f"  {terminal(str(path))}" for path in written if path.suffix != ".png"]
     return "\n".join(lines) + "\n"
 
 

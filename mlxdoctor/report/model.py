@@ -12,6 +12,8 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypedDict
 
@@ -227,7 +229,7 @@ class Sample(TypedDict):
 
 
 class ReportData(TypedDict):
-    """The whole report."""
+    """The whole report. `withheld` says whether it is without rows and outputs."""
 
     schema_version: int
     tool: Tool
@@ -248,6 +250,7 @@ class ReportData(TypedDict):
     commands: list[str]
     versions: Mapping[str, str]
     unreadable: list[str]
+    withheld: bool
 
 
 @dataclass(frozen=True)
@@ -280,6 +283,14 @@ def findings(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     order = {"error": 0, "warning": 1, "info": 2}
     found = [finding for outcome in data["outcomes"] for finding in outcome["findings"]]
     return sorted(found, key=lambda finding: order[finding["severity"]])
+
+
+def home_folder() -> str:
+    """The user's folder, for `without_folders`; empty for a user who has none."""
+    try:
+        return str(Path.home())
+    except RuntimeError:  # a container's user that no list of users knows
+        return ""
 
 
 def without_folders(value: Any, folders: Sequence[str], home: str = "") -> Any:
@@ -346,9 +357,14 @@ def _expect(condition: bool, value: Any, where: str, wanted: str) -> None:
         raise ValueError(f"{where} is a {type(value).__name__}, not a {wanted}")
 
 
+@cache  # resolving them takes longer than all else, and a gate validates thousands of reports
+def _type_hints(hint: Any) -> dict[str, Any]:
+    return typing.get_type_hints(hint)
+
+
 def _validate_keys(value: Any, hint: Any, where: str) -> None:
     _expect(isinstance(value, Mapping), value, where, "mapping")
-    hints = typing.get_type_hints(hint)
+    hints = _type_hints(hint)
     wrong = sorted(hints.keys() ^ value.keys())
     if wrong:
         state = ["is missing" if key in hints else "is unknown" for key in wrong]

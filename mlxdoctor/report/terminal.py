@@ -11,6 +11,8 @@ from mlxdoctor.report import escape, summary
 #: Findings that are named.
 REASONS = 3
 MIN_WIDTH, MAX_WIDTH = 40, 100
+#: Characters of the reason why a check crashed.
+_MAX_REASON = 200
 _INDENT = "  "
 _COLOURS = {"healthy": "green", "unhealthy": "red", "inconclusive": "yellow"}
 
@@ -92,7 +94,7 @@ def _gaps(
     style: Style,
 ) -> None:
     kinds = [one["kind"] for one in data["run"]["missing"]]
-    crashed = [one["check"] for one in data["outcomes"] if one["status"] == "crashed"]
+    crashed = [one for one in data["outcomes"] if one["status"] == "crashed"]
     if not kinds and not crashed:
         return
     lines += ["", style("Not looked at", None, True)]
@@ -104,5 +106,6 @@ def _gaps(
     if (helpful := data["next"]) is not None:
         how = f"; {helpful['how']}" if helpful["how"] else ""
         paragraph(f"most useful: {helpful['kind']} lacked its evidence: {helpful['why']}{how}")
-    for name in crashed:
-        paragraph(f"the check {name} crashed: please report it as a bug")
+    for one in crashed:
+        why = one["reason"][:_MAX_REASON]
+        paragraph(f"the check {one['check']} crashed ({why}): please report it as a bug")

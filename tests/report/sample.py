@@ -240,6 +240,7 @@ def unhealthy() -> dict[str, Any]:
             "tuned": "," * 80,
         },
         "unreadable": [],
+        "withheld": False,
     }
 
 

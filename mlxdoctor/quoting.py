@@ -1,0 +1,40 @@
+"""Text of a run in our own sentences: between marks that nothing else uses.
+
+Whatever a check quotes of training rows, outputs or log lines goes through `quoted`. A
+report that leaves the house then has it taken out by its marks (`--no-text`).
+"""
+
+from __future__ import annotations
+
+import re
+
+#: Around text of a run, and around nothing else.
+OPENING, CLOSING = "“", "”"
+#: What stands where text was taken out.
+WITHHELD = "(withheld)"
+#: Longer texts are cut (characters).
+MAX_QUOTED = 80
+#: A line of a log, or what a template complains of, says more at its end (characters).
+MAX_LINE = 400
+
+# A quotation that was cut off later has no end of its own.
+_QUOTATION = re.compile(f"{OPENING}[^{CLOSING}]*(?:{CLOSING}|\\Z)")
+
+
+def quoted(text: str, limit: int = MAX_QUOTED) -> str:
+    """`text` between quotation marks, in one line, with invisible characters spelled out.
+
+    Args:
+        text: from a training row, an output, a prompt or a log line.
+        limit: characters of it that are shown.
+    """
+    shown = text if len(text) <= limit else f"{text[:limit]}…"
+    inside = "".join(one if one.isprintable() else repr(one)[1:-1] for one in shown)
+    for mark in (OPENING, CLOSING):
+        inside = inside.replace(mark, '"')
+    return f"{OPENING}{inside}{CLOSING}"
+
+
+def without_quotations(text: str) -> str:
+    """`text` with everything that `quoted` put into it taken out."""
+    return _QUOTATION.sub(f"{OPENING}{WITHHELD}{CLOSING}", text)

@@ -1,0 +1,35 @@
+"""All text of a run that may be nobody else's business: its rows, and what the model said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.generations import Generations
+
+
+def row_texts(dataset: Dataset | None) -> Iterator[str]:
+    """Every text in every row of every split, nested ones included."""
+    for split in dataset.splits.values() if dataset is not None else ():
+        for row in split.rows:
+            yield from _texts(row)
+
+
+def output_texts(generations: Generations | None) -> Iterator[str]:
+    """Every prompt, and what was answered or should have been."""
+    for one in generations.items if generations is not None else ():
+        yield from filter(None, (one.prompt, one.base, one.tuned, one.expected))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    # A row may be nested as deep as its parser allows: no recursion.
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, Mapping):
+            waiting.extend(one.values())
+        elif isinstance(one, list | tuple):
+            waiting.extend(one)
