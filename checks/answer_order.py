@@ -31,6 +31,7 @@ from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.supervision import SupervisedRow, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.quoting import quoted
 from mlxdoctor.text.outputs import pairs
 
 #: Two tokens that follow each other.
@@ -98,7 +99,7 @@ def answer_order(
             "shares": tuple(round(one, 3) for one in shares),
         },
         expected="pairs that are neighbours in the training rows too",
-        where=f"answer {outputs[0].text[:80]!r}",
+        where=f"answer {quoted(outputs[0].text)}",
         fix="Shift the targets by one token once, in the trainer or in the loss, not in both.",
     )
 

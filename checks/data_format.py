@@ -25,7 +25,10 @@ from mlxdoctor.evidence.dataset import Dataset, Row, Split
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.quoting import quoted
 
+#: Characters of an unusual role that are shown.
+MAX_ROLE = 20
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
 
 
@@ -190,7 +193,7 @@ def _conversations(dataset: Dataset, split: Split) -> Iterator[Finding]:
             fix="end every conversation with the assistant's answer",
         )
     if strange:
-        names = ", ".join(sorted(strange)[:5])
+        names = ", ".join(quoted(one, MAX_ROLE) for one in sorted(strange)[:5])
         yield _finding(
             "unknown-roles",
             Severity.WARNING,

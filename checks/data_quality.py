@@ -40,6 +40,7 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Measurement, Severity
 from mlxdoctor.losses.memorising import Memorising, MemorisingLimits, memorising
 from mlxdoctor.losses.trend import fit
+from mlxdoctor.quoting import quoted
 from mlxdoctor.text.repeated_prompts import ContradictionLimits, contradictions
 
 _DAMAGE = re.compile("\ufffd|Ã©|Ã¨|Ã¼|Ã¶|Ã¤|Ã±|â€™|â€œ|â€“|ï»¿")
@@ -295,11 +296,11 @@ def _one_answer(split: Split, pairs: list[Pair], limits: Limits) -> Iterator[Fin
     answer, count = Counter(pair.answer for pair in pairs).most_common(1)[0]
     prompts = len({pair.prompt for pair in pairs})
     if count / len(pairs) >= limits.one_answer and prompts > 1 and len(pairs) > 1:
-        shown = answer[:40] or "(empty)"
+        shown = quoted(answer, 40) if answer else "an empty one"
         yield _finding(
             "one-answer",
             Severity.WARNING,
-            f"{count} of {len(pairs)} training rows have the same answer, {shown!r}.",
+            f"{count} of {len(pairs)} training rows have the same answer, {shown}.",
             split,
             [at for at, pair in enumerate(pairs) if pair.answer == answer],
             share=count / len(pairs),

@@ -35,6 +35,7 @@ from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.quoting import quoted
 from mlxdoctor.text.outputs import Output, OutputPair, pairs, words
 from mlxdoctor.text.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
 from mlxdoctor.text.statistics import run_share, tail_run, top_share
@@ -156,7 +157,9 @@ def end_token(
         runs = [pair.tuned.content[-1] for pair in found if _is_padded(limits, pair.tuned)]
         token, share = top_share(runs)
         text = tokenizer.decode([token]) if tokenizer and isinstance(token, int) else str(token)
-        yield _finding(_PADDED, padded, {"token_text": text, "share_of_runs": round(share, 3)})
+        yield _finding(
+            _PADDED, padded, {"token_text": quoted(text), "share_of_runs": round(share, 3)}
+        )
     if (few := too_few(len(found), limits)) is not None:
         raise Inconclusive(few)
 

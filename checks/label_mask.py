@@ -32,6 +32,7 @@ from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.quoting import quoted
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,9 @@ def _ends(rows: SupervisedRows, tokenizer: Tokenizer | None, limits: Limits) -> 
     endless, share = _share(whole, lambda row: Role.END not in row.target_roles)
     if endless and share >= limits.end_warning:
         last = endless[0].targets[-1]
-        shown = f" The last supervised token is {tokenizer.token(last)!r}." if tokenizer else ""
+        shown = (
+            f" The last supervised token is {quoted(tokenizer.token(last))}." if tokenizer else ""
+        )
         wanted = ", ".join(
             tokenizer.token(one) if tokenizer else str(one) for one in rows.eos_token_ids
         )

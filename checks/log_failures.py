@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from mlxdoctor.check import check, limit
 from mlxdoctor.evidence.training_log import LogFailure, TrainingLog
 from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.quoting import MAX_LINE, quoted
 
 _MEANINGS = {
     "out-of-memory": "the run ran out of memory",
@@ -95,7 +96,7 @@ def _finding(failures: list[LogFailure], severity: Severity, log: TrainingLog) -
     memory = segment.get("peak_memory_gb")
     measured: dict[str, Measurement] = {
         "line": worst.line_number,
-        "text": worst.text,
+        "text": quoted(worst.text, MAX_LINE),
         "last_iteration": max(reached, default=None),
         "announced": segment.announced_iterations,
         "last_save": _last_save(log),

@@ -25,6 +25,7 @@ import numpy as np
 
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.quoting import quoted
 from mlxdoctor.scoring import Scores
 from mlxdoctor.text.statistics import mean_interval, paired_permutation
 
@@ -54,7 +55,7 @@ def score(scores: Scores, limits: Limits) -> Iterator[Finding]:
         yield Finding(
             code="score.unscored-answers",
             severity=Severity.WARNING,
-            message=f"{scores.name} gave no number for {count} answers ({reason[:120]}).",
+            message=f"{scores.name} gave no number for {count} answers ({reason}).",
             measured={"unscored": count, "scored": len(scores.items)},
             expected="a finite number for every answer",
             fix="Let the scoring function return a number for any text, the empty one included.",
@@ -89,6 +90,6 @@ def score(scores: Scores, limits: Limits) -> Iterator[Finding]:
             "p_value": p_value,
         },
         expected="a score at least as high as the base model's",
-        where=f"prompt {worst.prompt[:80]!r}",
+        where=f"prompt {quoted(worst.prompt)}",
         fix="Read the answers with the largest loss; an earlier checkpoint may be better.",
     )

@@ -36,6 +36,7 @@ from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.quoting import quoted
 from mlxdoctor.text.outputs import Output, OutputPair, is_special, pairs
 from mlxdoctor.text.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
 from mlxdoctor.text.statistics import (
@@ -213,7 +214,11 @@ def _one_token(
     )
     token, count = tokens.most_common(1)[0]
     text = _text(token, tokenizer)
-    measured: dict[str, Measurement] = {**found.measured, "token_text": text, "with_it": count}
+    measured: dict[str, Measurement] = {
+        **found.measured,
+        "token_text": quoted(text),
+        "with_it": count,
+    }
     if isinstance(token, int):
         measured["token"] = token
         measured |= _training_rank(token, rows)
@@ -225,11 +230,11 @@ def _one_token(
         severity=_severity(found),
         message=(
             f"The tuned model answers {found.tuned} of {found.prompts} prompts with "
-            f"{_WHAT[symptom]} (mostly {text!r}{frequency}); {found.against_base}."
+            f"{_WHAT[symptom]} (mostly {quoted(text)}{frequency}); {found.against_base}."
         ),
         measured=measured,
         expected="text, as from the base model on the same prompts",
-        where=f"prompt {outputs[0].item.prompt[:80]!r}",
+        where=f"prompt {quoted(outputs[0].item.prompt)}",
         fix="Do not use this adapter; diagnose its earlier checkpoints with --adapter FILE.",
     )
 
@@ -268,7 +273,7 @@ def _repetition(
         ),
         measured=measured,
         expected="answers that end instead of looping",
-        where=f"prompt {_first(outputs, hit)!r}",
+        where=f"prompt {quoted(_first(outputs, hit))}",
         fix="Check that every training row ends with the end token, and lower the learning rate.",
     )
 
@@ -282,7 +287,7 @@ def _text(unit: Hashable, tokenizer: Tokenizer | None) -> str:
 
 
 def _first(outputs: Sequence[OutputPair], hit: Callable[[Output], bool]) -> str:
-    return next(pair.item.prompt for pair in outputs if hit(pair.tuned))[:80]
+    return next(pair.item.prompt for pair in outputs if hit(pair.tuned))
 
 
 def _training_rank(token: int, rows: SupervisedRows | None) -> dict[str, Measurement]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,18 @@ from mlxdoctor.check import Check, discover, selected
 from mlxdoctor.diagnosis import Diagnosed, Verdict, rank, unlocks_most, verdict
 from mlxdoctor.diagnosis import diagnose as diagnose_outcomes
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.environment import Environment
 from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.figure_data import figure_data
 from mlxdoctor.finding import Outcome, Severity, Status
 from mlxdoctor.remedy import fix_for, usual_rates
-from mlxdoctor.report.model import SCHEMA_VERSION, Report, without_folders
+from mlxdoctor.report.model import SCHEMA_VERSION, Report, home_folder, without_folders
+from mlxdoctor.report.withheld import without_text
 from mlxdoctor.run import Progress, Run
+from mlxdoctor.run_texts import output_texts, row_texts
+from mlxdoctor.thresholds import Thresholds, with_thresholds
 from mlxdoctor.timeline import timeline
 
 
@@ -39,6 +45,8 @@ def diagnose(
     ignore: Sequence[str] = (),
     score: str | None = None,
     trainer: str | None = None,
+    thresholds: Thresholds | None = None,
+    with_text: bool = True,
     progress: Progress | None = None,
 ) -> Report:
     """Examine what a run left behind and say why it failed, if it did.
@@ -57,6 +65,9 @@ def diagnose(
         score: `FILE:FUNCTION`, a user's own score of an answer. Runs that code.
         trainer: `FILE:FUNCTION` that returns the parts of a user's own trainer, for a
             training step to be measured. Runs that code.
+        thresholds: check -> threshold -> value, in place of those that ship; as
+            `parse_thresholds` gives them.
+        with_text: let the report quote training rows and outputs.
         progress: called with what is being done, a count done, and a total.
 
     Raises:
@@ -64,7 +75,7 @@ def diagnose(
             be read is no error: the report lists it.
     """
     paths = tuple(paths)
-    checks = selected(discover(), select, ignore)
+    checks = with_thresholds(selected(_all_checks(), select, ignore), thresholds or {})
     run = Run.discover(
         paths,
         base=base,
@@ -79,7 +90,12 @@ def diagnose(
         progress=progress,
     )
     outcomes = run_checks(checks, run, progress, select, ignore)
-    return _report(run, paths, outcomes)
+    return _report(run, paths, outcomes, with_text)
+
+
+@cache  # a gate asks for them with every adapter
+def _all_checks() -> tuple[Check, ...]:
+    return discover()
 
 
 def run_checks(
@@ -111,7 +127,9 @@ def _filtered(outcome: Outcome, select: set[str], ignore: set[str]) -> Outcome:
     return replace(outcome, findings=kept, status=status)
 
 
-def _report(run: Run, paths: Sequence[Path], outcomes: tuple[Outcome, ...]) -> Report:
+def _report(
+    run: Run, paths: Sequence[Path], outcomes: tuple[Outcome, ...], with_text: bool
+) -> Report:
     knowledge = load_causes()
     diagnosed = diagnose_outcomes(outcomes, knowledge)
     change = diagnosed[0].cause.change if diagnosed else None
@@ -137,11 +155,15 @@ def _report(run: Run, paths: Sequence[Path], outcomes: tuple[Outcome, ...]) -> R
         "timeline": timeline(run, outcomes),
         "sample": _sample(run.get(Generations)),
         "next": _next(outcomes, diagnosed or rank(outcomes, knowledge)),
-        "commands": [_command(run, paths)],
+        "commands": [_command(run, paths, with_text)],
         "versions": {**environment.here, **(log.versions if log is not None else {})},
         "unreadable": [str(error) for error in run.unreadable],
+        "withheld": False,
     }
-    shown = without_folders(data, [str(Path.cwd())], home=str(Path.home()))
+    if not with_text:
+        texts = chain(row_texts(run.get(Dataset)), output_texts(run.get(Generations)))
+        data = without_text(data, texts)
+    shown = without_folders(data, [str(Path.cwd())], home=home_folder())
     return Report(shown)
 
 
@@ -203,8 +225,10 @@ def _next(outcomes: Sequence[Outcome], ranked: Sequence[Diagnosed]) -> dict[str,
     return {"kind": unlocks.check, "why": why, "how": how}
 
 
-def _command(run: Run, paths: Sequence[Path]) -> str:
+def _command(run: Run, paths: Sequence[Path], with_text: bool) -> str:
     arguments = ["mlxdoctor", "diagnose", *(str(path) for path in paths)]
     if not run.allow_model:
         arguments.append("--no-generate")
+    if not with_text:
+        arguments.append("--no-text")
     return shlex.join(arguments)

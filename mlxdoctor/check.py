@@ -31,6 +31,9 @@ from typing import Any, Protocol, TypeVar
 
 from mlxdoctor.errors import InputError
 from mlxdoctor.finding import Finding, Outcome, Status
+from mlxdoctor.quoting import MAX_LINE, quoted
+from mlxdoctor.reading_limits import current
+from mlxdoctor.time_limit import TimeLimitExceeded, time_limit
 
 ENTRY_POINT_GROUP = "mlxdoctor.checks"
 BUILTIN_PACKAGE = "mlxdoctor.checks"
@@ -104,7 +107,11 @@ class Check:
         return self.documentation.strip().splitlines()[0].rstrip(".")
 
     def run(self, source: EvidenceSource) -> Outcome:
-        """Run the check on `source`. Never raises: a crash is an outcome."""
+        """Run the check on `source`. Never raises: a crash is an outcome.
+
+        So is a check that takes longer, its evidence included, than the limit
+        `check_seconds` (in the main thread; see `time_limit`), or more memory than there is.
+        """
         start = time.perf_counter()
         findings: list[Finding] = []
 
@@ -117,26 +124,35 @@ class Check:
             return Outcome(self.name, status, reason, seconds, found, self.decisive)
 
         try:
-            arguments: dict[str, Any] = {}
-            for requirement in self.requirements:
-                value = source.get(requirement.kind)
-                if value is None and not requirement.optional:
-                    return outcome(Status.SKIPPED, source.why_missing(requirement.kind))
-                arguments[requirement.parameter] = value
-            if self.limits_parameter is not None:
-                arguments[self.limits_parameter] = self.limits
-            for finding in self.function(**arguments):
-                if finding.code not in self.codes:
-                    raise ValueError(f"the check reported the undeclared code {finding.code}")
-                findings.append(finding)
+            with time_limit(current().check_seconds):
+                arguments: dict[str, Any] = {}
+                for requirement in self.requirements:
+                    value = source.get(requirement.kind)
+                    if value is None and not requirement.optional:
+                        return outcome(Status.SKIPPED, source.why_missing(requirement.kind))
+                    arguments[requirement.parameter] = value
+                if self.limits_parameter is not None:
+                    arguments[self.limits_parameter] = self.limits
+                for finding in self.function(**arguments):
+                    if finding.code not in self.codes:
+                        raise ValueError(f"the check reported the undeclared code {finding.code}")
+                    findings.append(finding)
         except Inconclusive as reason:
             return outcome(Status.INCONCLUSIVE, str(reason))
         except NotApplicable as reason:
             return outcome(Status.SKIPPED, str(reason))
         except InputError as error:
             return outcome(Status.SKIPPED, str(error))
+        except TimeLimitExceeded as error:
+            # Not inconclusive: evidence made to keep a check busy must not pass.
+            remedy = "raise it with --limit check_seconds=N if the evidence is sound"
+            return outcome(Status.CRASHED, f"{error}, the limit check_seconds; {remedy}")
+        except MemoryError as error:
+            return outcome(Status.CRASHED, f"needed more memory than there is{_origin(error)}")
         except Exception as error:  # one check's bug must not hide the others' findings
-            return outcome(Status.CRASHED, f"{type(error).__name__}: {error}{_origin(error)}")
+            # What an exception says may repeat a row or an output.
+            said = quoted(str(error), MAX_LINE)
+            return outcome(Status.CRASHED, f"{type(error).__name__}: {said}{_origin(error)}")
         return outcome(Status.FOUND if findings else Status.PASSED)
 
 

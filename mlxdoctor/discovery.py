@@ -11,16 +11,15 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.dataset import is_log
+from mlxdoctor.evidence.source import read_head
+from mlxdoctor.reading_limits import current, exceeded
 
-#: Folders below the named one that are searched for evidence (levels).
-MAX_DEPTH = 2
-#: Files looked at in a folder before the rest is left alone (count).
-MAX_FILES = 2_000
 #: Bytes read of a file to tell what it is.
 SNIFF_BYTES = 1 << 16
 
@@ -40,6 +39,7 @@ class RunFiles:
     `data_named` keep what it said where that could not be found on this machine.
     `generations_named`: the user named them, so they are what is to be judged.
     `adapter_is_loose`: the user named the adapter's file, and not its folder.
+    `problems`: limits at which looking through a folder ended.
     """
 
     roots: tuple[Path, ...] = ()
@@ -57,6 +57,7 @@ class RunFiles:
     generations_named: bool = False
     metrics: tuple[Path, ...] = ()
     unrecognised: tuple[Path, ...] = field(default=())
+    problems: tuple[InputError, ...] = ()
 
 
 def discover(
@@ -76,7 +77,7 @@ def discover(
     paths = tuple(paths)
     explicit = (base, adapter, data, generations, *log)
     for path in (*paths, *(one for one in explicit if one is not None)):
-        if not path.exists():
+        if not _exists(path):
             raise InputError(path, "there is no such file or folder", "check the path")
     files = RunFiles(roots=paths)
     for path in paths:
@@ -109,6 +110,14 @@ def discover(
     return files
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        # A loop of links, a name with a NUL in it, or one that is too long.
+        return False
+
+
 def _beside_adapter(files: RunFiles, adapter: Path) -> RunFiles:
     folder = adapter if adapter.is_dir() else adapter.parent
     config = folder / "adapter_config.json"
@@ -118,17 +127,22 @@ def _beside_adapter(files: RunFiles, adapter: Path) -> RunFiles:
     return replace(files, config=config) if config.is_file() else files
 
 
-def _walk(folder: Path, depth: int = 0) -> Iterator[Path]:
+def _walk(folder: Path, problems: list[InputError], depth: int = 0) -> Iterator[Path]:
+    limits = current()
     try:
-        entries = sorted(folder.iterdir())
+        # One more than the limit, so that a folder that has just as many is not cut.
+        entries = sorted(islice(folder.iterdir(), limits.folder_entries + 1))
     except OSError as error:
         problem = f"cannot be listed ({error.strerror})"
         raise InputError(folder, problem, "check its access") from None
+    if len(entries) > limits.folder_entries:
+        problems.append(exceeded(folder, "has more names in it", "folder_entries"))
+        entries.pop()
     yield from (entry for entry in entries if entry.is_file())
-    if depth + 1 < MAX_DEPTH:
+    if depth + 1 < limits.folder_levels:
         for entry in entries:
             if entry.is_dir() and not entry.is_symlink() and not entry.name.startswith("."):
-                yield from _walk(entry, depth + 1)
+                yield from _walk(entry, problems, depth + 1)
 
 
 def _folder(files: RunFiles, folder: Path) -> RunFiles:
@@ -136,8 +150,11 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
         return replace(files, tuned=files.tuned or folder)
     splits: list[Path] = []
     loose: list[Path] = []
-    for count, path in enumerate(_walk(folder)):
-        if count >= MAX_FILES:
+    most = current().folder_files
+    problems: list[InputError] = []
+    for count, path in enumerate(_walk(folder, problems)):
+        if count >= most:
+            problems.append(exceeded(folder, "has more files in it", "folder_files"))
             break
         name = path.name
         if CHECKPOINT_NAME.match(name):
@@ -158,7 +175,7 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
         files = _sniffed(files, path)
     if files.adapter is None and files.checkpoints:
         files = replace(files, adapter=files.checkpoints[-1])
-    return files
+    return replace(files, problems=(*files.problems, *problems))
 
 
 def _loose_file(files: RunFiles, path: Path) -> RunFiles:
@@ -199,8 +216,12 @@ def _sniffed(files: RunFiles, path: Path) -> RunFiles:
             return replace(files, metrics=(*files.metrics, path))
     from mlxdoctor.evidence.training_log import looks_like_log
 
-    if looks_like_log(path):
-        return replace(files, logs=(*files.logs, path))
+    try:
+        if looks_like_log(path):
+            return replace(files, logs=(*files.logs, path))
+    except InputError:
+        # Nobody named this file: one that can't be read is none of the evidence.
+        return replace(files, unrecognised=(*files.unrecognised, path))
     return replace(files, unrecognised=(*files.unrecognised, path))
 
 
@@ -216,9 +237,8 @@ def _is_split(path: Path) -> bool:
 
 def _head(path: Path) -> str:
     try:
-        with path.open("rb") as stream:
-            return stream.read(SNIFF_BYTES).decode("utf-8-sig", errors="replace")
-    except OSError:
+        return read_head(path, SNIFF_BYTES).decode("utf-8-sig", errors="replace")
+    except InputError:
         return ""
 
 
@@ -300,7 +320,10 @@ def resolve_file(named: str, roots: Iterable[Path]) -> Path | None:
 
 
 def _candidates(named: str, roots: Iterable[Path]) -> list[Path]:
-    path = Path(named).expanduser()
+    try:
+        path = Path(named).expanduser()
+    except RuntimeError:  # "~name" of a user who is not known here
+        return []
     if path.is_absolute():
         return [path]
     candidates = [Path.cwd() / path]
@@ -321,8 +344,11 @@ def _first(candidates: Iterable[Path], accept: Callable[[Path], bool]) -> Path |
 
 
 def _cached_snapshots(repository: str) -> list[Path]:
-    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
-    cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
+    try:
+        home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+        cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
+    except RuntimeError:  # a user without a home has no cache
+        return []
     folder = cache / f"models--{repository.replace('/', '--')}"
     main = folder / "refs" / "main"
     try:

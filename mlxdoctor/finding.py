@@ -9,6 +9,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
+from mlxdoctor.quoting import without_quotations
+
 #: A measured quantity: a number, a short text, or a short list of either.
 Measurement = bool | int | float | str | tuple["int | float | str", ...] | None
 
@@ -65,8 +67,9 @@ class Finding:
 
     @property
     def fingerprint(self) -> str:
-        """A stable identity for baselines: code and place, without any figure."""
-        return hashlib.sha256(f"{self.code}\0{self.where or ''}".encode()).hexdigest()[:16]
+        """A stable identity for baselines: code and place, without any figure or quotation."""
+        place = without_quotations(self.where or "")
+        return hashlib.sha256(f"{self.code}\0{place}".encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
         """The finding as the JSON report shows it."""

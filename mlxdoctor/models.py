@@ -13,6 +13,7 @@ from typing import Any, Literal
 from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.source import Source, hash_file, read_json_object
+from mlxdoctor.loading import require_plain, without_network
 
 Which = Literal["base", "tuned"]
 
@@ -78,14 +79,7 @@ def load(base: BaseModel, adapter_path: Path | None = None) -> LoadedModels:
 
 
 def _load_model(path: Path, config: Mapping[str, Any]) -> Any:
-    if not path.is_dir():
-        raise InputError(path, "is not a local model folder", "nothing is downloaded: name one")
-    if config.get("model_file") is not None:
-        raise InputError(
-            path,
-            f"needs code of its own ({config['model_file']!r}) to be loaded, which is not run",
-            "record generations yourself and name them with --generations",
-        )
+    require_plain(path)
     model_type = str(config.get("model_type", ""))
     if not re.fullmatch(r"[\w-]+", model_type):
         raise InputError(path, f"has an unusable model_type ({model_type!r})", "check config.json")
@@ -96,7 +90,8 @@ def _load_model(path: Path, config: Mapping[str, Any]) -> Any:
             None, f"mlx-lm cannot be used here ({error})", "check with `python -c 'import mlx_lm'`"
         ) from None
     try:
-        model, _ = load_model(path)
+        with without_network():
+            model, _ = load_model(path)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
         raise InputError(
             path, f"cannot be loaded by mlx-lm ({_short(error)})", "check that it generates at all"

@@ -18,6 +18,7 @@ from mlxdoctor.evidence.environment import Environment
 from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.reference import ReferenceRun
+from mlxdoctor.evidence.remote_code import RemoteCode
 from mlxdoctor.evidence.resumed_adapter import ResumedAdapter
 from mlxdoctor.evidence.stated_config import StatedConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
@@ -256,6 +257,14 @@ def _trainer_source(run: Run) -> TrainerSource:
     return TrainerSource.read(run.need(TrainingStep).sources)
 
 
+def _remote_code(run: Run) -> RemoteCode:
+    files = run.files
+    named = (files.base, files.tuned, files.adapter)
+    places = [root if root.is_dir() else root.parent for root in files.roots]
+    places += [one if one.is_dir() else one.parent for one in named if one is not None]
+    return RemoteCode.read(dict.fromkeys(one.resolve() for one in places))
+
+
 def _environment(run: Run) -> Environment:
     del run
     return Environment.read()
@@ -288,5 +297,6 @@ READERS: Mapping[type[Any], Callable[[Run], Any]] = {
     Scores: _scores,
     TrainingStep: _training_step,
     TrainerSource: _trainer_source,
+    RemoteCode: _remote_code,
     Environment: _environment,
 }

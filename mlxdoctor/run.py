@@ -16,6 +16,7 @@ from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.missing import Missing, NotThere
 from mlxdoctor.readers import READERS
+from mlxdoctor.time_limit import TimeLimitExceeded
 
 if TYPE_CHECKING:
     from mlxdoctor.models import LoadedModels
@@ -138,8 +139,11 @@ class Run:
 
     @property
     def unreadable(self) -> tuple[InputError, ...]:
-        """Files that should have been evidence and could not be read."""
-        unique = {str(error): error for error in self._errors.values()}
+        """Files that should have been evidence and could not be read, or not to their end."""
+        log = self._evidence.get(TrainingLog)
+        cut = log.problems if log is not None else ()
+        every = (*self.files.problems, *self._errors.values(), *cut)
+        unique = {str(error): error for error in every}
         return tuple(unique.values())
 
     def get(self, kind: type[T]) -> T | None:
@@ -167,6 +171,14 @@ class Run:
             self._reasons[kind] = str(error)
             self._errors[kind] = error
             self._lacking.add(kind)
+        except (TimeLimitExceeded, MemoryError) as error:
+            # Remembered, so that the next check does not spend as much on it in vain.
+            out_of_memory = isinstance(error, MemoryError)
+            problem = "needed more memory than there is" if out_of_memory else str(error)
+            self._evidence[kind] = None
+            self._reasons[kind] = f"reading it {problem}"
+            self._lacking.add(kind)
+            raise
         return None
 
     @cached_property

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.generations import Generation, Generations
 from mlxdoctor.evidence.source import Source
+from mlxdoctor.quoting import quoted
 from mlxdoctor.user_code import load_named
 
 #: Takes prompt, output and, if it has a third parameter, the expected answer; higher is better.
@@ -92,7 +93,8 @@ def score(
             base = _one(function, item, item.base, with_expected)
             tuned = _one(function, item, item.tuned, with_expected)
         except Exception as error:  # the user's code may raise anything
-            problems.append(f"{type(error).__name__}: {error}")
+            # What it says may repeat the answer.
+            problems.append(f"{type(error).__name__}: {quoted(str(error))}")
             continue
         if (
             tuned is None

@@ -24,6 +24,7 @@ from mlxdoctor.bugs.labels import (
 from mlxdoctor.bugs.sightings import Artifacts, Sighting, Signature
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.finding import Measurement, Severity
+from mlxdoctor.quoting import MAX_LINE, quoted
 
 #: What bits must divide for DoRA's reckoning of the inputs (bits a word).
 _WORD = 32
@@ -224,7 +225,8 @@ def _dora_odd_bits(run: Artifacts) -> Sighting | None:
     bits = ", ".join(str(one) for one in odd)
     return Sighting(
         Severity.ERROR,
-        f"DoRA on a base of {bits} bits, and training broke off over shapes: {stopped[0].text}",
+        f"DoRA on a base of {bits} bits, and training broke off over shapes: "
+        f"{quoted(stopped[0].text, MAX_LINE)}",
         {"bits": tuple(odd), "line": stopped[0].line_number},
         where=f"line {stopped[0].line_number} of the log",
     )
@@ -240,8 +242,8 @@ def error_message(run: Artifacts, pattern: re.Pattern[str]) -> Sighting | None:
         return None
     return Sighting(
         Severity.ERROR,
-        f"The log ends with the message of a known bug: {seen[0].text}",
-        {"line": seen[0].line_number, "text": seen[0].text},
+        f"The log ends with the message of a known bug: {quoted(seen[0].text, MAX_LINE)}",
+        {"line": seen[0].line_number, "text": quoted(seen[0].text, MAX_LINE)},
         where=f"line {seen[0].line_number} of the log",
     )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
+import os
 import sys
 from collections.abc import Sequence
 from types import MappingProxyType
@@ -13,13 +16,19 @@ from mlxdoctor.errors import InputError
 
 #: Exit codes, the same for every command.
 EXIT_CLEAN, EXIT_FOUND, EXIT_UNUSABLE, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+#: As of a program that the system ended because nobody reads on.
+EXIT_BROKEN_PIPE = 141
+#: What writing fails with where the device, not the program, is at fault.
+_OF_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 #: Command -> its line in `mlxdoctor --help`, so that help loads no command. Each
 #: is `command` in the module `mlxdoctor.cli.NAME`.
 COMMANDS = MappingProxyType(
     {
         "diagnose": "Find out why a fine-tune failed, and write a report.",
+        "gate": "Judge many adapters or runs by a policy, for CI.",
         "inspect": "Show an adapter as a table.",
+        "watch": "Follow a running log, and raise the alarm early.",
         "bisect": "Find the last good checkpoint.",
         "reproduce": "Make the failure again, and find the one change that cures it.",
         "train": "Train as mlx_lm.lora does, and record every step.",
@@ -47,8 +56,9 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"mlxdoctor.cli.{cmd_name}")
-        command: click.Command = module.command
-        return command
+        from mlxdoctor.cli.limits import with_limit
+
+        return with_limit(module.command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -109,8 +119,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the program's name; those of the process by default.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    _escape_what_cannot_be_shown()
+    stdout = sys.stdout
     try:
         code = group.main(args=arguments, prog_name="mlxdoctor", standalone_mode=False)
+        sys.stdout.flush()
+    except SystemExit:
+        # click's answer to a closed pipe: it silences the output and exits with 1, which here
+        # would mean that something was found.
+        if sys.stdout is stdout:
+            raise
+        return EXIT_BROKEN_PIPE
+    except OSError as error:
+        return _output_failed(error)
     except InputError as error:
         return _refuse(str(error))
     except click.ClickException as error:
@@ -122,6 +143,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception:
         return _apologise()
     return code if isinstance(code, int) else EXIT_CLEAN
+
+
+def _escape_what_cannot_be_shown() -> None:
+    """Write `\\u2192` where the terminal's encoding has no arrow, rather than fail."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _output_failed(error: OSError) -> int:
+    if error.filename is not None or error.errno not in _OF_OUTPUT:
+        return _apologise()
+    # What is still held back could not be written at exit either.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return EXIT_BROKEN_PIPE
+    return _refuse(f"standard output cannot be written ({error.strerror})")
 
 
 def _refuse(sentence: str) -> int:

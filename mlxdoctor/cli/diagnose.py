@@ -12,7 +12,7 @@ from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_UNUSAB
 from mlxdoctor.cli.progress import ProgressLine
 
 _SEVERITIES = ("info", "warning", "error")
-_FORMATS = ("markdown", "json")
+_FORMATS = ("markdown", "html", "json", "sarif", "junit")
 _PATH = click.Path(path_type=Path)
 
 
@@ -87,9 +87,11 @@ or options (a file that can't be read included), 3 too little to judge by.""",
 @click.option(
     "--stdout",
     "printed",
-    type=click.Choice(_FORMATS),
+    # A job's log is where GitHub reads annotations, and no file.
+    type=click.Choice([*_FORMATS, "github"]),
     help="Print this format and write nothing.",
 )
+@click.option("--no-text", is_flag=True, help="Show no training row and no output; figures stay.")
 @click.option(
     "--fail-on",
     type=click.Choice(["error", "warning", "never"]),
@@ -114,6 +116,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     formats: tuple[str, ...],
     folder: Path,
     printed: str | None,
+    no_text: bool,
     fail_on: str,
 ) -> int:
     """Find out why a fine-tune failed, and write a report.
@@ -127,6 +130,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
       mlxdoctor diagnose adapters/
       mlxdoctor diagnose train.log
       mlxdoctor diagnose adapters/ --base models/llama --data data/
+      mlxdoctor diagnose adapters/ --format html --no-text
       mlxdoctor diagnose adapters/ --stdout json | jq -r '.diagnosis[0].cause'
 
     The verdict is printed, and the report written to reports/<run>/report.md.
@@ -154,6 +158,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
             trainer=trainer,
             select=select,
             ignore=ignore,
+            with_text=not no_text,
             progress=progress,
         )
         if confirm:
@@ -163,7 +168,13 @@ def command(  # noqa: PLR0917 - click passes every option by name
             work = folder / slug(report.data["name"]) / "reproduction"
             output.refuse_inside(work, inspected)
             report = reproduce(
-                report, paths, work, Options(), places=Places(base, data), progress=progress
+                report,
+                paths,
+                work,
+                Options(),
+                places=Places(base, data),
+                with_text=not no_text,
+                progress=progress,
             )
     content = report.to_dict()
     if printed is not None:

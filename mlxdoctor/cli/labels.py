@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,7 @@ _COLOURS = {"answer": "green", "end": "magenta", "prompt": "yellow", "other": "c
     default="terminal",
     show_default=True,
 )
-@click.option("--no-text", is_flag=True, help="Totals only: no token of the data is printed.")
+@click.option("--no-text", is_flag=True, help="Totals only: no text of the data is printed.")
 @click.option(
     "--fail-on",
     type=click.Choice(_SEVERITIES),
@@ -97,14 +98,18 @@ def command(
             totals.add(labelled, tokenizer.eos_token_ids, tokenizer.bos_token_id)
             if len(shown) < rows and not no_text:
                 shown.append(labelled)
-    findings = _findings(data, base, config, log)
+    findings, texts = _findings(data, base, config, log)
+    content = _to_dict(totals, rules, shown, findings, tokenizer)
+    if no_text:
+        from mlxdoctor.report.withheld import taken_out
+
+        content = taken_out(content, texts)
     if output_format == "json":
         from mlxdoctor.report import json_format
 
-        content = _to_dict(totals, rules, shown, findings, tokenizer)
         click.echo(json_format.render(content), nl=False)
     else:
-        click.echo("\n".join(_lines(totals, rules, shown, findings, tokenizer)))
+        click.echo("\n".join(_lines(totals, rules, shown, content, tokenizer)))
     least = _SEVERITIES.index(fail_on)
     return EXIT_FOUND if any(one.severity.rank >= least for one in findings) else EXIT_CLEAN
 
@@ -113,23 +118,28 @@ def _config_file(path: Path) -> Path:
     return path / "adapter_config.json" if path.is_dir() else path
 
 
-def _findings(data: Path, base: Path, config: Path | None, log: tuple[Path, ...]) -> list[Finding]:
-    """What the checks of labels say; that of a log's count only where there is a log."""
+def _findings(
+    data: Path, base: Path, config: Path | None, log: tuple[Path, ...]
+) -> tuple[list[Finding], Iterator[str]]:
+    """What the checks of labels say, that of a log's count only with a log; and the rows' texts."""
     from mlxdoctor.api import run_checks
     from mlxdoctor.check import discover
+    from mlxdoctor.evidence.dataset import Dataset
     from mlxdoctor.run import Run
+    from mlxdoctor.run_texts import row_texts
 
     paths = [data] if config is None else [data, _config_file(config)]
     run = Run.discover(paths, base=base, data=data, log=log, allow_model=False)
     chosen = [one for one in discover() if one.name in CHECKS]
-    return [finding for one in run_checks(chosen, run) for finding in one.findings]
+    found = [finding for one in run_checks(chosen, run) for finding in one.findings]
+    return found, row_texts(run.get(Dataset))
 
 
 def _lines(
     totals: Totals,
     rules: Rules,
     shown: list[LabelledRow],
-    findings: list[Finding],
+    content: Mapping[str, Any],
     tokenizer: Tokenizer,
 ) -> list[str]:
     lines = []
@@ -145,11 +155,11 @@ def _lines(
         + ", ".join(f"{count:,} {name}" for name, count in totals.by_role.most_common())
         + f"; and {totals.padding_targets:,} padding tokens that mlx-lm counts as well",
     ]
-    for name, count in totals.problems.most_common():
-        first = ", ".join(map(str, totals.lines[name]))
-        lines.append(f"{count:,} rows: {name} (first lines: {first})")
-    for one in findings:
-        lines.append(terminal(f"{one.severity.value} [{one.code}] {one.message}"))
+    for one in content["totals"]["problems"]:
+        first = ", ".join(map(str, one["first_lines"]))
+        lines.append(terminal(f"{one['rows']:,} rows: {one['problem']} (first lines: {first})"))
+    for one in content["findings"]:
+        lines.append(terminal(f"{one['severity']} [{one['code']}] {one['message']}"))
     return lines
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
 
+from mlxdoctor.atomic import replace_file
 from mlxdoctor.errors import InputError
 
 
@@ -47,7 +47,7 @@ def write_files(folder: Path, files: Mapping[str, bytes], stale: Iterable[str] =
         for name, content in files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(path, content)
+            replace_file(path, content)
             written.append(path)
         for name in set(stale) - set(files):
             (folder / name).unlink(missing_ok=True)
@@ -56,26 +56,6 @@ def write_files(folder: Path, files: Mapping[str, bytes], stale: Iterable[str] =
             folder, f"cannot be written ({error.strerror})", "name another folder with --output"
         ) from None
     return written
-
-
-def _replace(path: Path, content: bytes) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-        # mkstemp lets nobody else read; a report is made to be passed on.
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def is_coloured() -> bool:

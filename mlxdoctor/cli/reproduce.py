@@ -12,6 +12,7 @@ from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_INTERR
 from mlxdoctor.cli.progress import ProgressLine
 
 _PATH = click.Path(path_type=Path)
+_FORMATS = ("markdown", "html", "json")
 #: Below the run's report.
 FOLDER = "reproduction"
 
@@ -63,6 +64,21 @@ options, 3 no cause could be confirmed, 130 stopped with Ctrl-C.""",
     show_default=True,
     help="The report and the experiments go into a folder in here that has the run's name.",
 )
+@click.option(
+    "--format",
+    "formats",
+    type=click.Choice(_FORMATS),
+    multiple=True,
+    default=("markdown",),
+    show_default=True,
+    help="What to write. Repeatable.",
+)
+@click.option(
+    "--no-text",
+    is_flag=True,
+    help="Show no training row and no output in the report; the experiments' own folder, which "
+    "has copies of the rows, is not to be passed on.",
+)
 def command(
     *,
     paths: tuple[Path, ...],
@@ -75,6 +91,8 @@ def command(
     minimizes: bool,
     against: Path | None,
     folder: Path,
+    formats: tuple[str, ...],
+    no_text: bool,
 ) -> int:
     """Rerun a failed run as recorded, shortened, and again with one thing changed.
 
@@ -102,7 +120,7 @@ def command(
     from mlxdoctor.reproduce import Options, Places, reproduce
 
     with ProgressLine() as progress:
-        report = diagnose(paths, base=base, data=data, progress=progress)
+        report = diagnose(paths, base=base, data=data, with_text=not no_text, progress=progress)
         if report.data["verdict"] == "healthy" and not causes:
             click.echo(f"{report.data['name']}: nothing to reproduce; no check found an error.")
             return EXIT_CLEAN
@@ -116,6 +134,7 @@ def command(
                 target / FOLDER,
                 options,
                 places=Places(base, data),
+                with_text=not no_text,
                 progress=progress,
             )
         except KeyboardInterrupt:
@@ -123,7 +142,7 @@ def command(
             return _stopped(target / FOLDER)
     content = report.to_dict()
     written = output.write_files(
-        target, report_files(content, ("markdown",)), stale=FIGURE_PATHS.values()
+        target, report_files(content, formats), stale=FIGURE_PATHS.values()
     )
     click.echo(render(content, written, output.width(), output.style), nl=False)
     return exit_code(content)

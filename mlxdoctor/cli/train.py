@@ -83,15 +83,23 @@ def command(
         stated.append(f"mlxdoctor.resume_state={resume}")
     if allow_downloads:
         stated.append("mlxdoctor.allow_downloads=true")
-    settings = _with_trust(Settings.read(config, stated), trust_remote_code)
+    settings = _with_trust(Settings.read(config, stated), trust_remote_code, allow_downloads)
     result = _train(settings, dry_run)
     if result is None or result.ending in {"finished", "no-improvement", "stopped"}:
         return EXIT_CLEAN
     return EXIT_FOUND
 
 
-def _with_trust(settings: Settings, is_trusted: bool) -> Settings:
-    """A configuration may come with a run that is looked into: it alone runs no code."""
+def _with_trust(settings: Settings, is_trusted: bool, may_download: bool) -> Settings:
+    """A configuration may come with a run that is looked into: it alone allows nothing."""
+    if settings.extras.allow_downloads and not may_download:
+        from mlxdoctor.errors import InputError
+
+        raise InputError(
+            None,
+            "the configuration asks to fetch what is not here",
+            "add --allow-downloads if that is wanted, or set allow_downloads to false",
+        )
     if settings.trust_remote_code and not is_trusted:
         from mlxdoctor.errors import InputError
 

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-#: Seconds one rendering may take; a real one takes well under a millisecond.
-MAX_SECONDS = 2.0
-#: Characters one rendering may produce, and a repetition inside it.
-MAX_CHARACTERS = 16 << 20
+from mlxdoctor.evidence.template_guard import WITHOUT, Guard
+from mlxdoctor.quoting import MAX_LINE, quoted
+from mlxdoctor.reading_limits import current
 
-_TICK = "mlxdoctor_tick"
+_TICK, _JOIN, _CHECKED = "mlxdoctor_tick", "mlxdoctor_join", "mlxdoctor_checked"
 # A message's reasoning goes by several names; templates read the first, gpt-oss the second.
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
@@ -77,7 +76,8 @@ class ChatTemplate:
             raise TemplateFailure("a message is not an object")
         if tools is not None and not all(isinstance(tool, Mapping) for tool in tools):
             raise TemplateFailure("a tool is not an object")
-        deadline = _deadline(time.monotonic() + MAX_SECONDS)
+        limits = current()
+        deadline = _deadline(limits.template_seconds)
         parts: list[str] = []
         characters = 0
         try:
@@ -90,23 +90,32 @@ class ChatTemplate:
             ):
                 parts.append(part)
                 characters += len(part)
-                if characters > MAX_CHARACTERS:
-                    raise TemplateFailure(f"the text is over {MAX_CHARACTERS:,} characters")
+                if characters > limits.template_characters:
+                    raise TemplateFailure(
+                        f"the text is over {limits.template_characters:,} characters "
+                        "(limit template_characters)"
+                    )
                 deadline()
         except jinja2.TemplateError as error:
-            raise TemplateFailure(f"the template refuses it ({error})") from None
+            raise TemplateFailure(
+                f"the template refuses it ({quoted(str(error), MAX_LINE)})"
+            ) from None
         except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {quoted(str(error), MAX_LINE)}"
             raise TemplateFailure(f"the template fails on it ({reason})") from None
         except (RecursionError, MemoryError) as error:
             raise TemplateFailure(f"the template ran out of {type(error).__name__}") from None
         return "".join(parts)
 
 
-def _deadline(end: float) -> Callable[[], str]:
+def _deadline(seconds: float) -> Callable[[], str]:
+    end = time.monotonic() + seconds
+
     def tick() -> str:
         if time.monotonic() > end:
-            raise TemplateFailure(f"the template did not finish in {MAX_SECONDS:g} seconds")
+            raise TemplateFailure(
+                f"the template did not finish in {seconds:g} seconds (limit template_seconds)"
+            )
         return ""
 
     return tick
@@ -121,11 +130,36 @@ def _normalised(message: Mapping[str, Any]) -> dict[str, Any]:
     return {"thinking": reasoning, **stated, "reasoning_content": reasoning}
 
 
+def _refuse(what: str) -> None:
+    raise TemplateFailure(f"the template {what} (limit template_characters)")
+
+
 def _environment() -> Any:
     import jinja2
     import jinja2.ext
     import jinja2.sandbox
     from jinja2 import nodes
+    from jinja2.runtime import Context
+    from jinja2.visitor import NodeTransformer
+
+    guard = Guard(current().template_characters, _refuse)
+
+    class Growth(NodeTransformer):
+        """Puts a question about their size around what makes values of values."""
+
+        def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 - Jinja's name
+            self.generic_visit(node)
+            return nodes.Call(nodes.Name(_JOIN, "load"), node.nodes, [], None, None)
+
+        def visit_List(self, node: nodes.Literal) -> nodes.Node:  # noqa: N802
+            self.generic_visit(node)
+            return nodes.Call(nodes.Name(_CHECKED, "load"), [node], [], None, None)
+
+        visit_Dict = visit_List  # noqa: N815
+
+        def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
+            # In `for a, b in …` and `set a, b = …` it is a target, not a value.
+            return self.visit_List(node) if node.ctx == "load" else node
 
     class GenerationBlock(jinja2.ext.Extension):
         """`{% generation %}` marks the answer for other trainers; here it only has to parse."""
@@ -140,7 +174,7 @@ def _environment() -> Any:
     class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         """A sandbox whose loops and macros look at the clock."""
 
-        intercepted_binops = frozenset({"*", "**"})
+        intercepted_binops = frozenset({"*", "**", "+", "%"})
 
         def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
             tree = super()._parse(source, name, filename)
@@ -148,16 +182,21 @@ def _environment() -> Any:
             for node in tree.find_all(looping):
                 call = nodes.Call(nodes.Name(_TICK, "load"), [], [], None, None)
                 node.body.insert(0, nodes.ExprStmt(call).set_lineno(node.lineno))
+            Growth().visit(tree)
             return tree
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            sizes = [len(one) for one in (left, right) if hasattr(one, "__len__")]
-            counts = [one for one in (left, right) if isinstance(one, int)]
-            if operator == "**" and max(map(abs, counts), default=0) > 1024:
-                raise TemplateFailure("the template computes a huge power")
-            if sizes and counts and sizes[0] * counts[0] > MAX_CHARACTERS:
-                raise TemplateFailure(f"the template repeats over {MAX_CHARACTERS:,} characters")
+            guard.operator(operator, left, right)
             return super().call_binop(context, operator, left, right)
+
+        def call(self, context: Context, function: Any, *arguments: Any, **named: Any) -> Any:
+            if function not in (guard.checked, joined):
+                guard.call(function, arguments, named)
+            return super().call(context, function, *arguments, **named)
+
+    def joined(*values: Any) -> str:
+        guard.size(*values)
+        return "".join(map(str, values))
 
     def raise_exception(message: str) -> None:
         raise jinja2.TemplateError(message)
@@ -185,8 +224,15 @@ def _environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[GenerationBlock, jinja2.ext.loopcontrols],
+        finalize=guard.checked,
+        optimized=False,
     )
     environment.filters["tojson"] = tojson
+    for name, function in list(environment.filters.items()):
+        environment.filters[name] = guard.filter(name, function)
+    for name in WITHOUT:
+        environment.filters.pop(name, None)
+    environment.globals[_JOIN], environment.globals[_CHECKED] = joined, guard.checked
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = strftime_now
     environment.globals.pop("lipsum", None)

@@ -10,15 +10,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mlxdoctor.errors import InputError
-from mlxdoctor.evidence.source import Source, read_bytes, require_file
+from mlxdoctor.evidence.json_text import mended, too_deep
+from mlxdoctor.evidence.source import Source, read_bytes, read_head, require_file
+from mlxdoctor.reading_limits import current
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from mlxdoctor.evidence.config import TrainingConfig
-
-#: Data files larger than this are refused rather than parsed in memory (bytes).
-MAX_DATA_BYTES = 512 << 20
 
 SPLITS = ("train", "valid", "test")
 
@@ -156,9 +155,8 @@ class Dataset:
 def is_log(path: Path) -> bool:
     """Whether a `.jsonl` file holds a log's reports rather than rows: trainers share the names."""
     try:
-        with path.open("rb") as stream:
-            first = stream.readline(_SNIFFED_BYTES)
-    except OSError:
+        first = read_head(path, _SNIFFED_BYTES).partition(b"\n")[0]
+    except InputError:
         return False
     row = parse_line(first.rstrip(b"\r\n"))
     if isinstance(row, str):
@@ -171,7 +169,7 @@ def _read_split(name: str, path: Path, features: Features) -> tuple[Split, Sourc
         # An empty split is a fact about the run, not an unusable input.
         nothing = Source(path, hashlib.sha256(b"").hexdigest())
         return Split(name, path, (), (), "unknown", ()), nothing
-    content, source = read_bytes(path, MAX_DATA_BYTES)
+    content, source = read_bytes(path, "data_bytes")
     if b"\0" in content[:65536]:
         raise InputError(path, "is a binary file where JSON lines are needed")
     lines = content.replace(b"\r\n", b"\n").split(b"\n")
@@ -205,4 +203,9 @@ def parse_line(line: bytes) -> dict[str, Any] | str:
         return f"is not JSON ({reason})"
     if not isinstance(value, dict):
         return f"holds a JSON {type(value).__name__} where an object is needed"
+    # Only an escape can put half a character there, and no tokenizer takes one.
+    if (b"\\ud" in line or b"\\uD" in line) and (
+        too_deep(value, current().json_depth) or mended(value) != value
+    ):
+        return "holds half of a surrogate pair, which is no character"
     return value

@@ -5,7 +5,9 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from types import MappingProxyType
 from typing import ClassVar
 
 from mlxdoctor.evidence.source import Source
@@ -33,10 +35,15 @@ class Environment:
     @classmethod
     def read(cls) -> Environment:
         """The versions installed here, without importing any of the packages."""
-        here = {}
-        for package in _PACKAGES:
-            try:
-                here[package] = version(package)
-            except PackageNotFoundError:
-                continue
-        return cls((), here, f"{platform.system()} {platform.machine()}")
+        return cls((), _installed(), f"{platform.system()} {platform.machine()}")
+
+
+@cache  # they are looked up for every adapter of a gate, and can't change meanwhile
+def _installed() -> Mapping[str, str]:
+    here = {}
+    for package in _PACKAGES:
+        try:
+            here[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return MappingProxyType(here)

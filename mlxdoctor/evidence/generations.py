@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.json_text import mended
 from mlxdoctor.evidence.source import Source, read_text
 
 PROMPT_KEYS = ("prompt", "question", "input", "instruction", "query")
@@ -152,7 +153,7 @@ def _json_lines(text: str) -> tuple[list[Any], int]:
 
 def _generation(row: Any) -> Generation | None:
     if isinstance(row, str):
-        return Generation("", None, row)
+        return Generation("", None, mended(row))
     if not isinstance(row, dict):
         return None
     tuned = _text(row, TUNED_KEYS)
@@ -174,7 +175,7 @@ def _generation(row: Any) -> Generation | None:
 
 
 def _text(row: Mapping[str, Any], keys: Sequence[str]) -> str | None:
-    return next((row[key] for key in keys if isinstance(row.get(key), str)), None)
+    return next((mended(row[key]) for key in keys if isinstance(row.get(key), str)), None)
 
 
 def _tokens(value: Any) -> tuple[int, ...] | None:
@@ -192,7 +193,7 @@ def _user_messages(messages: Any) -> Iterator[str]:
         if isinstance(message, dict) and message.get("role") == "user":
             content = message.get("content")
             if isinstance(content, str):
-                yield content
+                yield mended(content)
 
 
 def _end_token_ids(text: str) -> tuple[int, ...]:

@@ -145,7 +145,11 @@ def _numbers(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
         if isinstance(value, bool):
             continue
         if isinstance(value, int | float):
-            yield name, float(value)
+            try:
+                yield name, float(value)
+            except OverflowError:
+                # A whole number of over 308 digits, which JSON allows.
+                yield name, math.inf if value > 0 else -math.inf
         elif isinstance(value, dict) and prefix.count(".") < 4:
             yield from _numbers(value, f"{name}.")
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from mlxdoctor.evidence.dataset import Features, Row, RowFormat
     from mlxdoctor.evidence.tokenizer import Tokenizer
 
+#: Ids of tokens are below this, as mlx-lm keeps them in 32 bits.
+MAX_TOKEN_ID = 2**31
+
 # Stands for an answer when looking for what the template writes after one.
 _PROBE = "mlxdoctor"
 
@@ -103,6 +106,8 @@ class RowEncoder:
             tokens = row["tokens"]
             if not isinstance(tokens, list) or not all(type(one) is int for one in tokens):
                 raise TypeError("its tokens are not a list of whole numbers")
+            if not all(0 <= one < MAX_TOKEN_ID for one in tokens):
+                raise TypeError("its tokens are not ids: from 0 on, and below 2**31")
             return self._finish(index, tokens)
         if self.format == "completions":
             messages: list[Mapping[str, Any]] = [

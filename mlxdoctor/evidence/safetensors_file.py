@@ -9,6 +9,7 @@ JSON object, then bytes that the tensors cover without overlap or hole.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -16,11 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.errors import InputError
-from mlxdoctor.evidence.source import read_json_object, require_file
+from mlxdoctor.evidence.source import open_file, read_json_object, unreadable
 from mlxdoctor.evidence.tensor import DTYPE_BITS, TensorRef
+from mlxdoctor.reading_limits import current, exceeded
 
-#: The format's own limit on the length of a header (bytes).
-MAX_HEADER_BYTES = 100_000_000
+#: Sizes in a shape, and the bytes that a shape may come to with its zeros left out.
+MAX_DIMENSIONS = 32
+MAX_TENSOR_BYTES = 2**62
+#: Numbers and texts that a header has for each tensor, with its shape and its name.
+_ITEMS_PER_TENSOR = 16
 
 _DAMAGED = "it is damaged or was not written to the end"
 
@@ -48,10 +53,7 @@ def read_safetensors(path: Path) -> SafetensorsFile:
     Raises:
         InputError: the file is missing, empty, truncated, or its header lies.
     """
-    size = require_file(path)
-    if size == 0:
-        raise InputError(path, "is empty", "it was probably not written to the end")
-    header, start = _header(path, size)
+    size, header, start = _header(path)
     # MLX writes null where it has no metadata, which the format does not foresee.
     metadata = header.pop("__metadata__", None) or {}
     if not _is_text_mapping(metadata):
@@ -76,35 +78,49 @@ def read_safetensors(path: Path) -> SafetensorsFile:
     return SafetensorsFile(path, {tensor.name: tensor for tensor in tensors}, metadata, size)
 
 
-def _header(path: Path, size: int) -> tuple[dict[str, Any], int]:
+def _header(path: Path) -> tuple[int, dict[str, Any], int]:
+    """The file's size, its header as JSON, and where the tensors begin."""
+    limits = current()
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size == 0:
+                raise InputError(path, "is empty", "it was probably not written to the end")
             prefix = stream.read(8)
             length = int.from_bytes(prefix, "little")
-            if len(prefix) < 8 or length > min(size - 8, MAX_HEADER_BYTES):
+            if len(prefix) < 8 or length > size - 8:
                 raise InputError(
                     path,
                     f"is not a safetensors file or is truncated ({size:,} bytes)",
-                    "its first eight bytes give a header longer than the file or the format allow",
+                    "its first eight bytes give a header longer than the file",
                 )
+            if length > limits.header_bytes:
+                raise exceeded(path, f"has a header of {length:,} bytes", "header_bytes")
             text = stream.read(length)
     except OSError as error:
-        raise InputError(path, f"cannot be read ({error.strerror})", "check its access") from None
+        raise unreadable(path, error) from None
+    # Counted before anything is made of it: a list takes 30 times the memory of its text.
+    if text.count(b"{") > limits.tensors + 2 or (
+        text.count(b",") + text.count(b"[") > limits.tensors * _ITEMS_PER_TENSOR
+    ):
+        raise exceeded(path, "has a header with more tensors", "tensors")
     try:
         header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise InputError(path, f"has a header that is not valid ({error})", _DAMAGED) from None
     if not isinstance(header, dict):
         raise InputError(path, "has a header that is not a JSON object", _DAMAGED)
-    return header, 8 + length
+    return size, header, 8 + length
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in found if names.count(name) > 1)
-        raise ValueError(f"{twice!r} is there twice")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise ValueError(f"{name!r} is there twice")
+            seen.add(name)
     return found
 
 
@@ -113,7 +129,7 @@ def _is_text_mapping(value: object) -> bool:
 
 
 def _is_size(value: object) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value <= MAX_TENSOR_BYTES
 
 
 def _tensor(path: Path, name: str, entry: object, start: int) -> TensorRef:
@@ -121,8 +137,12 @@ def _tensor(path: Path, name: str, entry: object, start: int) -> TensorRef:
         raise InputError(path, f"{name} has no dtype, shape and data_offsets", _DAMAGED)
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise InputError(path, f"{name} has the unknown type {dtype!r}", _DAMAGED)
-    if not isinstance(shape, list) or not all(_is_size(one) for one in shape):
+        raise InputError(path, f"{name} has the unknown type {str(dtype)[:40]!r}", _DAMAGED)
+    if (
+        not isinstance(shape, list)
+        or len(shape) > MAX_DIMENSIONS
+        or not all(_is_size(one) for one in shape)
+    ):
         raise InputError(path, f"{name} has a shape that is not a list of sizes", _DAMAGED)
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
         raise InputError(path, f"{name} has offsets that are not two positions", _DAMAGED)
@@ -135,6 +155,8 @@ def _tensor(path: Path, name: str, entry: object, start: int) -> TensorRef:
             f"but its offsets span {end - begin:,}",
             _DAMAGED,
         )
+    if not bits and prod(max(one, 1) for one in shape) * DTYPE_BITS[dtype] > 8 * MAX_TENSOR_BYTES:
+        raise InputError(path, f"{name} is empty and has an impossible shape", _DAMAGED)
     return TensorRef(name, tuple(shape), dtype, path, start + begin, end - begin)
 
 
@@ -153,11 +175,15 @@ def model_files(folder: Path) -> tuple[Path, ...]:
         if not _is_text_mapping(weight_map) or not weight_map:
             raise InputError(index, "has no weight_map from tensors to files", _DAMAGED)
         names = sorted(set(weight_map.values()))
+        if len(names) > current().folder_entries:
+            raise exceeded(index, f"names {len(names):,} files", "folder_entries")
         for name in names:
             # Links inside the folder are fine (the Hugging Face cache is made of them);
             # a name that leaves it is not.
-            if name != Path(name).name or name in ("", ".", ".."):
+            if name != Path(name).name or name in ("", ".", "..") or "\\" in name:
                 raise InputError(index, f"names the file {name!r}, outside its folder")
+            if not name.endswith(".safetensors"):
+                raise InputError(index, f"names {name!r}, which is no .safetensors file")
         return tuple(folder / name for name in names)
     found = sorted(folder.glob("model*.safetensors")) or sorted(
         path

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.json_text import parse_settings
+from mlxdoctor.reading_limits import current, exceeded
 
-#: Text files larger than this are refused rather than read into memory (bytes).
-MAX_TEXT_BYTES = 1 << 30
-#: JSON configurations larger than this are refused (bytes).
-MAX_JSON_BYTES = 64 << 20
-#: Files larger than this are not hashed unless every byte is read anyway (bytes).
-MAX_HASHED_BYTES = 512 << 20
+#: Bytes of a streamed file that are held at a time.
+CHUNK_BYTES = 1 << 20
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,37 @@ def require_file(path: Path) -> int:
         InputError: it does not exist, is not a regular file, or can't be read.
     """
     try:
-        status = path.stat()
-    except FileNotFoundError:
-        raise InputError(path, "there is no such file", "check the path") from None
+        return _regular_size(path, path.stat())
     except OSError as error:
-        raise InputError(path, f"cannot be read ({error.strerror})", "check its access") from None
+        raise unreadable(path, error) from None
+    except ValueError:
+        raise InputError(None, f"{str(path)!r} is no name that a file can have") from None
+
+
+def open_file(path: Path) -> FileIO:
+    """A regular file, opened for reading without buffer; a pipe or device never blocks this.
+
+    Raises:
+        InputError: as `require_file`.
+    """
+    try:
+        # Asked of the open file: the name may lead elsewhere by now.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        # A socket or a device without a driver can't be opened at all.
+        require_file(path)
+        raise unreadable(path, error) from None
+    except ValueError:
+        raise InputError(None, f"{str(path)!r} is no name that a file can have") from None
+    try:
+        _regular_size(path, os.fstat(descriptor))
+        return FileIO(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _regular_size(path: Path, status: os.stat_result) -> int:
     if stat.S_ISDIR(status.st_mode):
         raise InputError(path, "is a folder where a file is needed", "name a file in it")
     if not stat.S_ISREG(status.st_mode):
@@ -53,58 +80,111 @@ def require_file(path: Path) -> int:
     return status.st_size
 
 
-def read_bytes(path: Path, limit: int = MAX_TEXT_BYTES) -> tuple[bytes, Source]:
-    """The whole content of a file, and its source.
+def link_note(path: Path) -> str:
+    """Where a link leads, for the list of what was read; empty for a file that is none."""
+    try:
+        return f"a link to {path.readlink()}" if path.is_symlink() else ""
+    except OSError:
+        return ""
+
+
+def unreadable(path: Path, error: OSError) -> InputError:
+    """What the system says of a file, as a sentence."""
+    if isinstance(error, FileNotFoundError):
+        return InputError(path, "there is no such file", "check the path")
+    return InputError(path, f"cannot be read ({error.strerror})", "check its access")
+
+
+def read_head(path: Path, count: int) -> bytes:
+    """The first `count` bytes of a file, fewer where it is shorter.
 
     Raises:
-        InputError: as `require_file`, or the file is empty or over `limit` bytes.
+        InputError: as `require_file`.
     """
-    size = require_file(path)
-    if size == 0:
-        raise InputError(path, "is empty", "it was probably not written to the end")
-    if size > limit:
-        raise InputError(path, f"has {size:,} bytes, more than the limit of {limit:,}")
     try:
-        content = path.read_bytes()
+        with open_file(path) as stream:
+            return stream.read(count)
     except OSError as error:
-        raise InputError(path, f"cannot be read ({error.strerror})", "check its access") from None
-    return content, Source(path, hashlib.sha256(content).hexdigest())
+        raise unreadable(path, error) from None
 
 
-def read_text(path: Path, limit: int = MAX_TEXT_BYTES) -> tuple[str, Source]:
-    """The text of a file (UTF-8, UTF-16 with a mark, or Latin-1), and its source.
+def read_bytes(path: Path, limit: str = "text_bytes") -> tuple[bytes, Source]:
+    """The whole content of a file, and its source.
+
+    Args:
+        limit: the name of the limit on its size.
+
+    Raises:
+        InputError: as `require_file`, or the file is empty or over the limit.
+    """
+    chunks = list(stream_bytes(path, limit))
+    content = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    return content, Source(path, hashlib.sha256(content).hexdigest(), link_note(path))
+
+
+def stream_bytes(path: Path, limit: str) -> Iterator[bytes]:
+    """The content of a file in pieces: the bytes it has when it is opened.
+
+    A file that grows meanwhile, as the log of a training does, is read to where it ended.
+
+    Raises:
+        InputError: as `read_bytes`, or the file shrinks meanwhile.
+    """
+    most: int = getattr(current(), limit)
+    try:
+        with open_file(path) as stream:
+            left = os.fstat(stream.fileno()).st_size
+            if left == 0:
+                raise InputError(path, "is empty", "it was probably not written to the end")
+            if left > most:
+                raise exceeded(path, f"has {left:,} bytes", limit)
+            while left:
+                chunk = stream.read(min(CHUNK_BYTES, left))
+                if not chunk:
+                    raise InputError(path, "became shorter while it was being read", "try again")
+                left -= len(chunk)
+                yield chunk
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def text_encoding(path: Path, head: bytes) -> str:
+    """The encoding of a text that begins with `head`: UTF-16 with a mark, or UTF-8.
+
+    Raises:
+        InputError: it is no text.
+    """
+    if head[:2] in _UTF16_MARKS:
+        return "utf-16"
+    if b"\0" in head[:65536]:
+        raise InputError(path, "is a binary file where text is needed")
+    return "utf-8-sig"
+
+
+def read_text(path: Path, limit: str = "text_bytes") -> tuple[str, Source]:
+    """The text of a file (UTF-8, or UTF-16 with a mark), and its source.
+
+    Bytes that are neither are replaced: an old locale, or a cut in the middle of a character.
 
     Raises:
         InputError: as `read_bytes`, or the file is binary.
     """
     content, source = read_bytes(path, limit)
-    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return content.decode("utf-16", errors="replace"), source
-    if b"\0" in content[:65536]:
-        raise InputError(path, "is a binary file where text is needed")
-    try:
-        return content.decode("utf-8-sig"), source
-    except UnicodeDecodeError:
-        # A log cut in the middle of a character, or an old locale: the figures are ASCII.
-        return content.decode("utf-8", errors="replace"), source
+    return content.decode(text_encoding(path, content), errors="replace"), source
 
 
-def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> tuple[Any, Source]:
+def read_json(path: Path, limit: str = "json_bytes") -> tuple[Any, Source]:
     """The value in a JSON file, and its source.
 
     Raises:
-        InputError: as `read_text`, or it is not JSON.
+        InputError: as `read_text`, or it is not JSON, or is nested too deeply, or a key is
+            there twice with different values.
     """
     text, source = read_text(path, limit)
-    try:
-        return json.loads(text), source
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            path, f"is not valid JSON ({error})", "it may be cut off or another kind of file"
-        ) from None
+    return parse_settings(path, text), source
 
 
-def read_json_object(path: Path, limit: int = MAX_JSON_BYTES) -> tuple[dict[str, Any], Source]:
+def read_json_object(path: Path, limit: str = "json_bytes") -> tuple[dict[str, Any], Source]:
     """The object in a JSON file, and its source.
 
     Raises:
@@ -116,14 +196,18 @@ def read_json_object(path: Path, limit: int = MAX_JSON_BYTES) -> tuple[dict[str,
     return value, source
 
 
-def hash_file(path: Path, limit: int = MAX_HASHED_BYTES) -> Source:
-    """The source of a file that something else reads; hashed up to `limit` bytes.
+def hash_file(path: Path) -> Source:
+    """The source of a file that something else reads; not hashed above a limit.
 
     Raises:
         InputError: as `require_file`.
     """
-    size = require_file(path)
-    if size > limit:
-        return Source(path, None, f"not hashed: {size:,} bytes")
-    with path.open("rb") as stream:
-        return Source(path, hashlib.file_digest(stream, "sha256").hexdigest())
+    try:
+        with open_file(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size > current().hashed_bytes:
+                return Source(path, None, f"not hashed: {size:,} bytes")
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            return Source(path, digest, link_note(path))
+    except OSError as error:
+        raise unreadable(path, error) from None

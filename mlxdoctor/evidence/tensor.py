@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.source import open_file
 
 #: Bits of one element, by the type's name in a safetensors header.
 DTYPE_BITS = {
@@ -161,7 +162,7 @@ class TensorRef:
             return
         # pread into an array of our own: a mapped file that shrinks would kill the process.
         try:
-            with self.path.open("rb", buffering=0) as stream:
+            with open_file(self.path) as stream:
                 stream.seek(self.offset + start)
                 view = out.data
                 while view and (got := stream.readinto(view)):
@@ -185,7 +186,9 @@ class TensorRef:
         if self.dtype == "BF16":
             widened: NDArray[np.uint32] = np.left_shift(values, 16, dtype=np.uint32)
             return widened.view(np.float32)
-        return values.astype(np.float32) if self.dtype == "F16" else values
+        # A signalling NaN is NaN: no reason for a warning.
+        with np.errstate(invalid="ignore"):
+            return values.astype(np.float32) if self.dtype == "F16" else values
 
 
 def count_nonfinite(tensor: TensorRef) -> int:

@@ -18,11 +18,6 @@ from mlxdoctor.evidence.source import Source, read_bytes, read_json_object, read
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: `tokenizer.json` files larger than this are refused (bytes); the largest known have 35 MB.
-MAX_TOKENIZER_BYTES = 256 << 20
-#: Chat templates larger than this are refused (bytes).
-MAX_TEMPLATE_BYTES = 1 << 20
-
 _NAMED = (
     "bos_token",
     "eos_token",
@@ -94,7 +89,7 @@ class Tokenizer:
                 "save it once with transformers: AutoTokenizer.from_pretrained(...)"
                 ".save_pretrained(...)",
             )
-        content, source = read_bytes(file, MAX_TOKENIZER_BYTES)
+        content, source = read_bytes(file, "tokenizer_bytes")
         sources = [source]
         settings = _optional_object(folder / "tokenizer_config.json", sources)
         names = _special_tokens(folder, settings, sources)
@@ -126,8 +121,20 @@ class Tokenizer:
         )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """The tokens of a text, with BOS and the like where the tokenizer adds them."""
-        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        """The tokens of a text, with BOS and the like where the tokenizer adds them.
+
+        Raises:
+            InputError: the tokenizer's file describes one that cannot do it.
+        """
+        try:
+            return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        except Exception as error:  # the library raises nothing more exact
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(
+                self.path / "tokenizer.json",
+                f"cannot encode a text ({reason})",
+                "download the model's tokenizer.json again",
+            ) from None
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens, special tokens shown."""
@@ -264,7 +271,7 @@ def _template_texts(
         files[file.stem] = file
     texts: dict[str, str] = {}
     for name, file in files.items():
-        texts[name], source = read_text(file, MAX_TEMPLATE_BYTES)
+        texts[name], source = read_text(file, "template_bytes")
         sources.append(source)
     if texts:
         return texts

@@ -9,15 +9,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from mlxdoctor.errors import InputError
-from mlxdoctor.evidence.log_formats.blocks import BlockReader, ProgressReader
-from mlxdoctor.evidence.log_formats.documents import is_document, read_document
-from mlxdoctor.evidence.log_formats.events import EventReader
-from mlxdoctor.evidence.log_formats.pairs import PairReader
-from mlxdoctor.evidence.log_formats.records import DATA_KEYS, RecordReader
-from mlxdoctor.evidence.log_formats.rich_table import RichTableReader
+from mlxdoctor.evidence.log_formats.reader import read_lines, read_log
+from mlxdoctor.evidence.log_formats.records import DATA_KEYS
 from mlxdoctor.evidence.log_formats.rows import Rows
 from mlxdoctor.evidence.log_formats.series import (
     Axis,
@@ -28,9 +24,8 @@ from mlxdoctor.evidence.log_formats.series import (
     Series,
     Trainable,
 )
-from mlxdoctor.evidence.log_formats.tables import MarkdownReader, csv_header, read_csv
-from mlxdoctor.evidence.log_formats.text import MAX_LINE, lines
-from mlxdoctor.evidence.source import MAX_JSON_BYTES, Source, read_text
+from mlxdoctor.evidence.log_formats.stream import LogStream
+from mlxdoctor.evidence.source import Source, open_file, unreadable
 
 __all__ = [
     "Axis",
@@ -68,6 +63,7 @@ class TrainingLog:
         test_perplexity: of a test run.
         failures: lines that say the run broke off.
         versions: package -> version, where the log names them.
+        problems: the limits at which reading ended, where a log goes beyond them.
     """
 
     kind: ClassVar[str] = "training log"
@@ -83,6 +79,7 @@ class TrainingLog:
     test_perplexity: float | None = None
     failures: tuple[LogFailure, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    problems: tuple[InputError, ...] = ()
 
     @property
     def main(self) -> Segment:
@@ -118,9 +115,9 @@ class TrainingLog:
         sources: list[Source] = []
         segments: list[Segment] = []
         for path in paths:
-            text, source = read_text(path)
-            sources.append(source)
-            segments.extend(_read(text, path, notes))
+            stream = LogStream(path)
+            segments.extend(read_log(stream, path, notes))
+            sources.append(stream.source)
         told = notes.failures or notes.test_loss is not None or notes.trainable is not None
         if not paths or (not segments and not told):
             raise InputError(
@@ -139,94 +136,8 @@ class TrainingLog:
             test_perplexity=notes.test_perplexity,
             failures=tuple(notes.failures),
             versions=dict(notes.versions),
+            problems=tuple(notes.problems),
         )
-
-
-def _read(text: str, path: Path, notes: Notes) -> list[Segment]:
-    rows = Rows()
-    local = Notes()
-    name = _read_document(text, path, rows)
-    if name:
-        notes.formats[name] = notes.formats.get(name, 0) + len(rows)
-    else:
-        _read_lines(text, rows, local)
-    segments = list(rows.segments(local.run_marks, local.announced))
-    for family, count in local.formats.items():
-        notes.formats[family] = notes.formats.get(family, 0) + count
-    _merge(notes, local)
-    return segments
-
-
-def _read_document(text: str, path: Path, rows: Rows) -> str:
-    """Read a file that is one document; the family's name, or "" where it is not."""
-    start = text[:SNIFFED_BYTES].lstrip()
-    if start[:1] in ("{", "[") and len(text) <= MAX_JSON_BYTES and not _many_objects(start):
-        try:
-            value: Any = json.loads(text)
-        except (ValueError, RecursionError):
-            value = None
-        if is_document(value):
-            read_document(value, rows)
-            return "JSON history" if len(rows) else ""
-    if csv_header(start.splitlines()[:20]) is not None:
-        read_csv(text, path, rows)
-        return "CSV" if len(rows) else ""
-    return ""
-
-
-def _many_objects(start: str) -> bool:
-    first, _, rest = start.partition("\n")
-    return first.rstrip().endswith("}") and rest.lstrip().startswith("{")
-
-
-def _read_lines(text: str, rows: Rows, notes: Notes) -> None:
-    pairs, table = PairReader(rows, notes), RichTableReader(rows, notes)
-    records, markdown = RecordReader(rows), MarkdownReader(rows)
-    blocks, progress, events = BlockReader(rows), ProgressReader(rows, notes), EventReader(notes)
-    counts = dict.fromkeys(("iter lines", "table", "JSON lines", "blocks", "Markdown"), 0)
-    read_pairs, read_table = pairs.read, table.read
-    for number, whole in lines(text):
-        line = whole
-        if line.startswith('{"') and records.read(number, line):
-            continue
-        if len(line) > MAX_LINE:
-            line = line[:MAX_LINE]
-        if ("▼" in line or "▲" in line) and read_table(number, line):
-            counts["table"] += 1
-        elif read_pairs(number, line):
-            counts["iter lines"] += 1
-        elif read_table(number, line):
-            counts["table"] += 1
-        elif (
-            not line
-            or markdown.read(number, line)
-            or blocks.read(number, line)
-            or ("=" in line and progress.read(number, line))
-        ):
-            continue
-        else:
-            events.read(number, line)
-    records.finish()
-    blocks.flush()
-    progress.flush()
-    events.flush()
-    counts["JSON lines"] = records.read_rows
-    counts["blocks"] = blocks.read_rows
-    counts["Markdown"] = markdown.read_rows
-    counts["progress bar"] = progress.read_rows
-    notes.formats.update({name: count for name, count in counts.items() if count})
-
-
-def _merge(notes: Notes, local: Notes) -> None:
-    """Add one file's notes to those of the files before it."""
-    notes.header.update(local.header)
-    notes.versions.update(local.versions)
-    notes.saves.extend(local.saves)
-    notes.truncations.extend(local.truncations)
-    notes.failures.extend(local.failures)
-    notes.trainable = local.trainable or notes.trainable
-    if local.test_loss is not None:
-        notes.test_loss, notes.test_perplexity = local.test_loss, local.test_perplexity
 
 
 def looks_like_log(path: Path) -> bool:
@@ -236,13 +147,16 @@ def looks_like_log(path: Path) -> bool:
     readable file.
 
     Raises:
-        OSError: the file can't be read.
+        InputError: the file can't be read, or is a device or a pipe.
     """
-    with path.open("rb") as stream:
-        head = stream.read(SNIFFED_BYTES)
-        size = stream.seek(0, 2)
-        stream.seek(max(size - SNIFFED_BYTES, len(head)))
-        tail = stream.read(SNIFFED_BYTES)
+    try:
+        with open_file(path) as stream:
+            head = stream.read(SNIFFED_BYTES)
+            size = stream.seek(0, 2)
+            stream.seek(max(size - SNIFFED_BYTES, len(head)))
+            tail = stream.read(SNIFFED_BYTES)
+    except OSError as error:
+        raise unreadable(path, error) from None
     wide = head[:2] in (b"\xff\xfe", b"\xfe\xff")
     if b"\0" in head and not wide:
         return False
@@ -255,8 +169,8 @@ def looks_like_log(path: Path) -> bool:
     for text in texts:
         rows, notes = Rows(), Notes()
         if size <= SNIFFED_BYTES or not text.lstrip().startswith(("{", "[")):
-            _read(text, path, notes)
-        _read_lines(text, rows, notes)
+            read_log([text], path, notes)
+        read_lines([text], rows, notes, path)
         if notes.formats or notes.failures or notes.test_loss is not None or notes.trainable:
             return True
         if "log_history" in text or "train_loss_history" in text:

@@ -7,14 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.source import Source, read_text
+from mlxdoctor.reading_limits import current, exceeded
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-#: YAML configurations larger than this are refused (bytes); real ones have a few kilobytes.
-MAX_YAML_BYTES = 1 << 20
-#: YAML documents with more values than this, aliases expanded, are refused.
-MAX_YAML_VALUES = 20_000
 
 # YAML 1.1 reads 1e-5 as a text; mlx-lm adds this rule so that it is a number.
 _FLOAT = re.compile(
@@ -41,8 +37,17 @@ def read_yaml_object(path: Path) -> tuple[dict[str, Any], Source]:
     class Loader(yaml.SafeLoader):
         """YAML's safe values, with mlx-lm's floats; the class is local, PyYAML's stays as it is."""
 
+        composed = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            # PyYAML takes seconds for a megabyte: stop at the limit, not afterwards.
+            self.composed += 1
+            if self.composed > current().yaml_values:
+                raise exceeded(path, "has too many values for a configuration", "yaml_values")
+            return super().compose_node(parent, index)
+
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
-    text, source = read_text(path, MAX_YAML_BYTES)
+    text, source = read_text(path, "yaml_bytes")
     try:
         loader = Loader(text)
         document = loader.get_single_node()
@@ -59,6 +64,19 @@ def read_yaml_object(path: Path) -> tuple[dict[str, Any], Source]:
     return {str(key): one for key, one in value.items()}, source
 
 
+def _refuse_twice(mapping: Any, path: Path) -> None:
+    """Refuse a key that is there twice with different values; YAML's readers take the last."""
+    said: dict[tuple[str, str], Any] = {}
+    for key, value in mapping.value:
+        if not isinstance(key.value, str):
+            continue
+        before = said.setdefault((key.tag, key.value), value)
+        if before is not value and (
+            not isinstance(value.value, str) or before.value != value.value
+        ):
+            raise InputError(path, f"{key.value!r} is there twice, with different values")
+
+
 def _refuse_huge(document: Any, path: Path) -> None:
     """Refuse a document whose aliases, written out, would be huge or endless."""
     import yaml
@@ -73,6 +91,7 @@ def _refuse_huge(document: Any, path: Path) -> None:
             open_nodes.add(id(node))
             children: list[Any] = []
             if isinstance(node, yaml.MappingNode):
+                _refuse_twice(node, path)
                 children = [one for pair in node.value for one in pair]
             elif isinstance(node, yaml.SequenceNode):
                 children = node.value
@@ -80,7 +99,5 @@ def _refuse_huge(document: Any, path: Path) -> None:
             open_nodes.discard(id(node))
         return sizes[id(node)]
 
-    if size(document) > MAX_YAML_VALUES:
-        raise InputError(
-            path, f"has more than {MAX_YAML_VALUES:,} values once aliases are expanded"
-        )
+    if (values := size(document)) > current().yaml_values:
+        raise exceeded(path, f"has {values:,} values once aliases are expanded", "yaml_values")

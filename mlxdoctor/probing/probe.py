@@ -21,6 +21,7 @@ from mlxdoctor.probing.calls import Calls, as_called, bound, heard
 from mlxdoctor.probing.measurement import Forward, TrainingStep
 from mlxdoctor.probing.state import adapters_off, handed_back, read_state
 from mlxdoctor.probing.steps import Loss, make_steps
+from mlxdoctor.quoting import MAX_LINE, quoted
 from mlxdoctor.trainer.plan import count_parameters
 
 T = TypeVar("T")
@@ -171,7 +172,7 @@ def measure(
         except InputError:
             raise
         except Exception as error:  # a user's code may raise anything
-            failure = f"{type(error).__name__}: {error}"
+            failure = f"{type(error).__name__}: {quoted(str(error), MAX_LINE)}"
             return replace(result, failure=failure, seconds=time.perf_counter() - begun)
         result = replace(result, alignment=alignment, unseen=unseen)
         model.train(was_training)

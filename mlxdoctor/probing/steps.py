@@ -12,6 +12,7 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from mlxdoctor.probing.measurement import ParameterStep, Update
+from mlxdoctor.quoting import MAX_LINE, quoted
 
 #: What steps are made with where no optimizer is given; mlx-lm's default optimizer.
 LEARNING_RATE = 1e-4
@@ -85,7 +86,7 @@ def _gradients(loss: Loss, model: nn.Module) -> tuple[dict[str, mx.array], str |
         _, gradients = nn.value_and_grad(model, lambda: loss(model))()
         mx.eval(gradients)
     except Exception as error:  # a user's code may raise anything
-        return {}, f"{type(error).__name__}: {error}"
+        return {}, f"{type(error).__name__}: {quoted(str(error), MAX_LINE)}"
     return dict(tree_flatten(gradients)), None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.source import Source
+from mlxdoctor.quoting import MAX_LINE, quoted
 from mlxdoctor.user_code import load_named
 
 _SHAPE = "return (model, loss_fn, batch), then optimizer and tokenizer, or a dict with these names"
@@ -55,7 +56,9 @@ def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
         given = function()
     except Exception as error:  # a user's code may raise anything
         raise InputError(
-            None, f"{name} fails ({type(error).__name__}: {error})", "run it by hand"
+            None,
+            f"{name} fails ({type(error).__name__}: {quoted(str(error), MAX_LINE)})",
+            "run it by hand",
         ) from error
     return _trainer(name, given), sources
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.causes import Cause
-from mlxdoctor.report.model import Report, without_folders
+from mlxdoctor.report.model import Report, home_folder, without_folders
 from mlxdoctor.reproduce.bench import Trial
 from mlxdoctor.reproduce.direct import Measured
 from mlxdoctor.reproduce.investigate import Investigation
@@ -45,7 +45,7 @@ def folded(
         "fix": _fix(data, diagnosis, state, minimized),
         "experiments": experiments,
     }
-    return Report(without_folders(changed, [str(Path.cwd())], home=str(Path.home())))
+    return Report(without_folders(changed, [str(Path.cwd())], home=home_folder()))
 
 
 def _diagnosis(data: Mapping[str, Any], state: Investigation) -> list[dict[str, Any]]:

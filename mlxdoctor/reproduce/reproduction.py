@@ -11,7 +11,9 @@ from pathlib import Path
 from mlxdoctor.causes import load_causes
 from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.report.model import Report
+from mlxdoctor.report.withheld import without_text
 from mlxdoctor.reproduce import store
 from mlxdoctor.reproduce.bench import Bench
 from mlxdoctor.reproduce.case import candidates, case_of
@@ -26,6 +28,7 @@ from mlxdoctor.reproduce.recipe import NotReproducible, recipe_of
 from mlxdoctor.reproduce.symptoms import outcomes_of
 from mlxdoctor.reproduce.usual import usual_values
 from mlxdoctor.run import Progress, Run
+from mlxdoctor.run_texts import row_texts
 
 #: The summary, beside the experiments' own folders.
 SUMMARY_FILE = "reproduction.json"
@@ -70,6 +73,7 @@ def reproduce(
     options: Options,
     *,
     places: Places | None = None,
+    with_text: bool = True,
     progress: Progress | None = None,
 ) -> Report:
     """Make the failure again, try its likeliest causes, and say in the report what came of it.
@@ -80,6 +84,7 @@ def reproduce(
         folder: where experiments are written; one that was stopped goes on there.
         options: what to try.
         places: where base and data lie, if the run does not say.
+        with_text: let the report quote training rows and outputs.
         progress: called with what is being done, a count done, and a total.
 
     Returns:
@@ -106,7 +111,7 @@ def reproduce(
         judgement = Judgement("undecided", f"the run can't be made again: {reason}")
         names = [one["cause"] for one in content["diagnosis"][:1]]
         state = Investigation(judgements=dict.fromkeys((*names, *asked), judgement))
-        return folded(report, state, knowledge.causes)
+        return _shown(folded(report, state, knowledge.causes), run, with_text)
     minutes = options.minutes
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
     case = case_of(
@@ -128,7 +133,7 @@ def reproduce(
     bench = Bench(Laboratory(recipe, folder, deadline, progress), case)
     state = investigate(bench, run, candidates(case, recipe.config, asked), asked)
     minimized = minimize(bench, healthy) if healthy is not None else None
-    shown = folded(report, state, knowledge.causes, bench.trials, minimized)
+    shown = _shown(folded(report, state, knowledge.causes, bench.trials, minimized), run, with_text)
     store.write_json(
         folder / SUMMARY_FILE,
         {
@@ -138,3 +143,9 @@ def reproduce(
         },
     )
     return shown
+
+
+def _shown(report: Report, run: Run, with_text: bool) -> Report:
+    if with_text:
+        return report
+    return Report(without_text(report.to_dict(), row_texts(run.get(Dataset))))

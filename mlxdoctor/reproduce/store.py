@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mlxdoctor.atomic import replace_file
 from mlxdoctor.errors import InputError
 from mlxdoctor.report import json_format
 
@@ -49,10 +49,8 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     Raises:
         InputError: the file can't be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json_format.render(content), "utf-8")
-        temporary.replace(path)
+        replace_file(path, json_format.render(content).encode())
     except OSError as error:
         raise InputError(path, f"cannot be written ({error.strerror})") from None

@@ -11,6 +11,7 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map_with_path
 
+from mlxdoctor.atomic import replace_file
 from mlxdoctor.errors import InputError
 from mlxdoctor.trainer.model import require_same
 from mlxdoctor.trainer.progress import Progress
@@ -49,7 +50,7 @@ def write_config(folder: Path, settings: Settings) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(settings.stated(), indent=4, sort_keys=True)
-        (folder / CONFIG_FILE).write_text(text + "\n")
+        replace_file(folder / CONFIG_FILE, f"{text}\n".encode())
     except OSError as error:
         raise InputError(folder, f"cannot be written ({error.strerror})") from None
 
@@ -150,17 +151,27 @@ def restore_state(
 
 
 def keep_metrics(path: Path, until: int) -> None:
-    """Drop the lines of a metrics file after iteration `until`; 0 drops them all."""
-    kept = []
+    """Drop the lines of a metrics file after iteration `until`; 0 drops them all.
+
+    So are lines that are no records: a run that was killed may have left half of one.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    kept: list[bytes] = []
     if until and path.is_file():
-        for line in path.read_text().splitlines(keepends=True):
+        for line in path.read_bytes().splitlines():
             try:
-                iteration = json.loads(line).get("iteration", 0)
-            except ValueError:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
                 continue
-            if iteration <= until:
-                kept.append(line)
-    path.write_text("".join(kept))
+            iteration = record.get("iteration", 0) if isinstance(record, dict) else None
+            if isinstance(iteration, int) and iteration <= until:
+                kept.append(line + b"\n")
+    try:
+        replace_file(path, b"".join(kept))
+    except OSError as error:
+        raise InputError(path, f"cannot be written ({error.strerror})") from None
 
 
 def _named(prefix: str, tree: Any) -> dict[str, mx.array]:
@@ -206,4 +217,5 @@ def _save(
         mx.save_safetensors(str(temporary), dict(arrays), dict(metadata or {}))
         temporary.replace(path)
     except (RuntimeError, OSError) as error:
+        temporary.unlink(missing_ok=True)
         raise InputError(path, f"cannot be written ({error})") from None

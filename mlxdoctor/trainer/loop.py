@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import mlx.core as mx
 
@@ -70,7 +71,7 @@ class _Run:
     step: Step
     worker: Worker
     hooks: Hooks
-    metrics: TextIO | None
+    metrics: FileIO | None
     limits: DivergenceLimits = field(default_factory=DivergenceLimits)
 
     @property
@@ -278,8 +279,13 @@ def _save(
 
 def _write(run: _Run, record: dict[str, Any]) -> None:
     if run.metrics is not None:
-        run.metrics.write(to_line(record))
-        run.metrics.flush()
+        try:
+            # Unbuffered: what is held back would fail once more when the file is closed.
+            run.metrics.write(to_line(record).encode())
+        except OSError as error:
+            raise InputError(
+                str(run.metrics.name), f"cannot be written ({error.strerror})"
+            ) from None
 
 
 def _resume(
@@ -295,12 +301,12 @@ def _resume(
     return restored.progress, restored.accumulated
 
 
-def _open_files(stack: ExitStack, settings: Settings, progress: Progress) -> TextIO:
+def _open_files(stack: ExitStack, settings: Settings, progress: Progress) -> FileIO:
     folder = Path(settings.adapter_path)
     files.write_config(folder, settings)
     path = folder / files.METRICS_FILE
     files.keep_metrics(path, progress.iteration)
-    return stack.enter_context(path.open("a"))
+    return stack.enter_context(path.open("ab", buffering=0))
 
 
 def _rule(settings: Settings, worker: Worker) -> StepRule:

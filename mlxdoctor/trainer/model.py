@@ -16,6 +16,7 @@ from mlx_lm.tuner.lora import LoRAEmbedding, LoRALinear, LoRASwitchLinear
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
 from mlxdoctor.errors import InputError
+from mlxdoctor.loading import load_local
 from mlxdoctor.trainer.settings import Settings
 
 #: The parameters of an adapter, by the last part of their name, and the layers that own them.
@@ -38,9 +39,11 @@ def load_base(settings: Settings) -> tuple[Any, Any]:
             "there is no such model folder",
             "correct `model`, or add --allow-downloads if it names a Hugging Face repository",
         )
+    trust = settings.trust_remote_code
+    if path.is_dir() and not trust:
+        return load_local(path)
     from mlx_lm import load
 
-    trust = settings.trust_remote_code
     try:
         model, tokenizer = load(
             settings.model, tokenizer_config={"trust_remote_code": trust}, trust_remote_code=trust

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.errors import InputError
+from mlxdoctor.quoting import MAX_LINE, quoted
 from mlxdoctor.trainer.settings import Settings
 
 
@@ -74,7 +75,8 @@ def encode(settings: Settings, tokenizer: Any) -> Rows:
     except (ValueError, KeyError, TypeError, IndexError, OSError, ImportError) as error:
         # Also what a chat template raises for messages it does not take.
         raise InputError(
-            path, f"cannot be read by mlx-lm ({type(error).__name__}: {error})"
+            path,
+            f"cannot be read by mlx-lm ({type(error).__name__}: {quoted(str(error), MAX_LINE)})",
         ) from None
     return Rows(train, valid, test)
 

@@ -9,11 +9,11 @@ from mlxdoctor.evidence.log_formats.rows import Rows
 from mlxdoctor.evidence.log_formats.series import Notes
 from mlxdoctor.evidence.log_formats.text import NUMBER, to_number
 
-_OPEN = re.compile(r"^\s*(Iter|Iteration|Step)\s+(\d[\d,]*)\s*:?\s*$")
+_OPEN = re.compile(r"^\s*(Iter|Iteration|Step)\s+(\d[\d,]*)\s*(?::\s*)?$")
 _ENTRY = re.compile(r"^\s*(?:•\s*)?([A-Za-z][\w ./-]{0,60}?)\s*:\s*(.*)$")
-_PART = re.compile(rf"(?:([\wμµσ]+)\s*=\s*)?({NUMBER})\s*(%|it/s|tok/s|GB)?")
-_BAR = re.compile(r"(\d[\d,]*)/(\d[\d,]*)\s*\[([^\]]*)\]?")
-_POSTFIX = re.compile(rf"([A-Za-z][\w /-]*?)\s*=\s*({NUMBER})")
+_PART = re.compile(rf"(?:([\wμµσ]{{1,60}})\s{{0,8}}=\s{{0,8}})?({NUMBER})\s*(%|it/s|tok/s|GB)?")
+_BAR = re.compile(r"(?<![\d,])(\d[\d,]{0,20})/(\d[\d,]{0,20})\s{0,8}\[([^\]]*)\]?")
+_POSTFIX = re.compile(rf"([A-Za-z][\w /-]{{0,60}}?)\s{{0,8}}=\s{{0,8}}({NUMBER})")
 
 #: Lines that a block may have; after them it is taken to be over.
 MAX_BLOCK = 80

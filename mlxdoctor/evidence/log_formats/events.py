@@ -18,7 +18,7 @@ _HINT = re.compile(
     r"|Insufficient|allocate|Interrupt|terminating|LoRA|[Rr]ate:|OOM|[Ss]ize:|[Ee]pochs"
 )
 _SAVED = re.compile(
-    r"(?:Iter(?:ation)?\s+(\d+):\s*)?Saved\s+(final\s+)?(?:adapter\s+)?weights\s+to\s+(.+?)\s*$"
+    r"(?:Iter(?:ation)?\s+(\d+):\s*)?Saved\s+(final\s+)?(?:adapter\s+)?weights\s+to\s+(\S.*)"
 )
 _FILE = re.compile(r"\S+")
 _TRUNCATED = re.compile(r"longest sen\w+ ([\d,]+) will be truncated to ([\d,]+)")
@@ -29,7 +29,9 @@ _VLM_SHARE = re.compile(
     r"\s*trainable%:\s*([\d.]+)"
 )
 _COUNT = re.compile(r"(Total|Trainable) parameters:?\s+([\d.,]+)M\b")
-_START = re.compile(r"[Ss]tarting\b.*?\btraining\b.*?iters?:\s*([\d,]+)|^\s*Starting\b.*training\b")
+_STARTING = re.compile(r"[Ss]tarting\b")
+_TRAINING = re.compile(r"\btraining\b")
+_ITERATIONS = re.compile(r"iters?:\s{0,8}([\d,]+)")
 _METHOD = re.compile(r"Starting (\S+) training")
 _TEST = re.compile(r"Test loss\s+([\w.+-]+?)(?:,\s*Test ppl\s+([\w.+-]+?))?\.?\s*$")
 _VERSION = re.compile(
@@ -57,12 +59,12 @@ _FAILURES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             "out-of-memory",
             r"[Ii]nsufficient [Mm]emory|OutOfMemory|[Oo]ut [Oo]f [Mm]emory|[Oo]ut of memory"
             r"|MemoryError|[Cc]annot allocate memory|Attempting to allocate \d+ bytes"
-            r"|[Uu]nable to allocate|\boom-kill|\bOOM\b.*kill|std::bad_alloc",
+            r"|[Uu]nable to allocate|\boom-kill|\bOOM\b.{0,200}kill|std::bad_alloc",
         ),
         (
             "gpu-error",
             r"Command buffer execution failed|kIOGPUCommandBufferCallbackError"
-            r"|CUDA error|Metal device.*(?:lost|removed)",
+            r"|CUDA error|Metal device.{0,200}(?:lost|removed)",
         ),
         (
             "killed",
@@ -112,12 +114,8 @@ class EventReader:
             notes.trainable = Trainable(percent, few, all_)
         elif match := _COUNT.search(line):
             self._parameters(match.group(1), _amount(match.group(2)))
-        elif match := _START.search(line):
-            notes.run_marks.append(number)
-            if method := _METHOD.search(line):
-                notes.header["training"] = method.group(1)
-            if match.group(1):
-                notes.announced.append((number, _count(match.group(1))))
+        elif self._start(number, line):
+            pass
         elif match := _TEST.search(line):
             notes.test_loss = _float(match.group(1))
             notes.test_perplexity = _float(match.group(2)) if match.group(2) else None
@@ -125,6 +123,23 @@ class EventReader:
             notes.header.setdefault("longer_than", match.group(1))
         else:
             return False
+        return True
+
+    def _start(self, number: int, line: str) -> bool:
+        # Three searches, each from where the last ended: one pattern would try every pair.
+        begun = _STARTING.search(line)
+        training = _TRAINING.search(line, begun.end()) if begun else None
+        if training is None:
+            return False
+        iterations = _ITERATIONS.search(line, training.end())
+        if iterations is None and not line.lstrip().startswith("Starting"):
+            return False
+        notes = self._notes
+        notes.run_marks.append(number)
+        if method := _METHOD.search(line):
+            notes.header["training"] = method.group(1)
+        if iterations and iterations.group(1).strip(","):
+            notes.announced.append((number, _count(iterations.group(1))))
         return True
 
     def _parameters(self, which: str, millions: float) -> None:

@@ -28,9 +28,11 @@ _HINT = re.compile(
 _HEAD = re.compile(
     r"(?:Epoch\s+\d+\s*[:,]\s*)?(?:Iter|Iteration|\biter|\biteration)\s+\d|\{\s*['\"]"
 )
-_STEP = re.compile(r"(?:^|[^\w])(iter|iteration|step|it|global_step)s?\s*[#:=]?\s*$", re.IGNORECASE)
-_EPOCH = re.compile(r"(?:^|[^\w])epoch\s*[#:=]?\s*$", re.IGNORECASE)
-_ASSIGNED = re.compile(r"([^\W\d][\w./-]*)\s*=\s*$")
+_STEP = re.compile(
+    r"(?:^|[^\w])(iter|iteration|step|it|global_step)s?\s*(?:[#:=]\s*)?$", re.IGNORECASE
+)
+_EPOCH = re.compile(r"(?:^|[^\w])epoch\s*(?:[#:=]\s*)?$", re.IGNORECASE)
+_ASSIGNED = re.compile(r"(?<![\w./-])([^\W\d][\w./-]*)\s*=\s*$")
 _KEY = re.compile(r"['\"]([^'\"]{1,80})['\"]\s*:\s*['\"]?$")
 _DELIMITER = re.compile(r"[,|;(\[{•]|:\s|\s{2,}|\s-\s")
 #: What follows the count of updates in a report, and does not in a sentence.
@@ -40,7 +42,7 @@ _AFTER_STEP = re.compile(
 )
 _SENTENCE = re.compile(r"\b(?:the|was|is|are|to|of|at|after|has|had|a|an|went|with|by)\b")
 #: Text that shows the line is a progress bar, which has a reader of its own.
-_BAR = re.compile(r"\d+%\||it/s\b|s/it\b|\[\d+:\d\d")
+_BAR = re.compile(r"\d%\||it/s\b|s/it\b|\[\d+:\d\d")
 _SUMMARY = ("train_runtime", "total_flos", "train_samples_per_second")
 
 #: Sequences of words remembered; a text that is no log has as many as lines.
@@ -176,7 +178,8 @@ def _pattern(
     """A pattern for lines with these words; `fixed` numbers must not change."""
     parts = []
     for index, before in enumerate(words[:-1]):
-        one = re.escape(fixed[index]) if index in fixed else r"[-+0-9.eEnaNifINFty]+"
+        # Never given back: `1-1-1-1` could be divided in too many ways.
+        one = re.escape(fixed[index]) if index in fixed else r"[-+0-9.eEnaNifINFty]++"
         parts.append(re.escape(before) + (f"({one})" if index in keep else one))
     return re.compile("".join(parts) + re.escape(words[-1]))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from mlxdoctor.evidence.log_formats.events import MAX_HEADER
 from mlxdoctor.evidence.log_formats.names import snake_case
 from mlxdoctor.evidence.log_formats.rows import Rows
 from mlxdoctor.evidence.log_formats.series import Notes, Save
@@ -21,14 +22,24 @@ _TRAIN = re.compile(
 )
 _VAL = re.compile(rf"(?:^|\s)(\d[\d,]*)\s+val\s+({NUMBER})(?:\s+({NUMBER})s)?\s*$")
 # A terminal that could not show the arrows leaves a question mark or nothing.
-_BARE = re.compile(rf"^\s*(\d[\d,]*)\s+({NUMBER})\s*\S?\s+({NUMBER})\s+({NUMBER}[kKmM]?)\s*$")
+_BARE = re.compile(rf"^\s*(\d[\d,]*)\s+({NUMBER})(?:\s*\S)?\s+({NUMBER})\s+({NUMBER}[kKmM]?)\s*$")
 _SAVE = re.compile(r"(?:^|\s)save\s+(\S+\.(?:safetensors|npz))\s*$")
 _BAR = re.compile(r"\btrain\s+\S+\s+\d+%\s+\S\s+([\d,]+)\s*/\s*([\d,]+)")
-_PANEL = re.compile(r"^\s*[│|]\s+(\S.*?)\s*[│|]?\s*$")
 _ENTRY = re.compile(r"^(\S(?:.{0,38}?\S)?)\s{3,}(\S.*)$")
+
+#: Characters of a wrapped value that are kept.
+MAX_VALUE = 4096
 
 _TRAIN_COLUMNS = (None, "train_loss", "tokens_per_second", "trained_tokens")
 _VAL_COLUMNS = (None, "val_loss", "val_seconds")
+
+
+def _inside(line: str) -> str:
+    """What stands between the borders of a panel's line; empty where it is no such line."""
+    text = line.strip()
+    if text[:1] not in ("│", "|") or not text[1:2].isspace():
+        return ""
+    return text[1:].strip().removesuffix("│").removesuffix("|").rstrip()
 
 
 class RichTableReader:
@@ -118,20 +129,24 @@ class RichTableReader:
         if "╰" in line:
             was, self._in_panel = self._in_panel, False
             return was
-        if not self._in_panel or (row := _PANEL.match(line)) is None:
+        row = _inside(line) if self._in_panel else ""
+        if not row:
             return False
-        if entry := _ENTRY.match(row.group(1)):
+        if entry := _ENTRY.match(row):
             self._label = entry.group(1)
             self._enter(number, self._label, entry.group(2))
         elif self._label is not None:
             # A value wider than the terminal is wrapped.
-            self._enter(number, self._label, self._notes.header.get(self._key(), "") + row.group(1))
+            text = self._notes.header.get(self._key(), "") + row
+            self._enter(number, self._label, text[:MAX_VALUE])
         return True
 
     def _key(self) -> str:
         return snake_case(self._label or "")
 
     def _enter(self, number: int, label: str, value: str) -> None:
+        if len(self._notes.header) >= MAX_HEADER:
+            return
         names, values = label.split("·"), value.split("·")
         if len(names) > 1 and len(names) == len(values):
             for name, one in zip(names, values, strict=True):

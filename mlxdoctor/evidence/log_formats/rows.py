@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,9 @@ from numpy.typing import NDArray
 from mlxdoctor.evidence.log_formats.series import Axis, Segment, Series
 
 TRAIN, VALIDATION, OTHER = 0, 1, 2
+
+#: Rows of a shape that are worth moving into arrays.
+PACKED_ROWS = 16_384
 
 _AXES: dict[str, Axis] = {"iteration": "iteration", "iter": "iteration", "it": "iteration"}
 
@@ -44,6 +49,25 @@ class Shape:
     fallback: bool = False
     lines: list[int] = field(default_factory=list)
     values: list[Sequence[float]] = field(default_factory=list)
+    _packed: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.lines) + sum(len(lines) for lines, _ in self._packed)
+
+    def pack(self) -> None:
+        """Move the rows into arrays, which take a tenth of the memory."""
+        if self.lines:
+            self._packed.append((np.array(self.lines, np.int64), _table(self.values)))
+            self.lines.clear()
+            self.values.clear()
+
+    def packed(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The line numbers and the rows so far, int64 (n,) and float64 (n, columns)."""
+        self.pack()
+        if len(self._packed) > 1:
+            lines, tables = zip(*self._packed, strict=True)
+            self._packed = [(np.concatenate(lines), np.concatenate(tables))]
+        return self._packed[0]
 
     @property
     def role(self) -> int:
@@ -86,7 +110,33 @@ class Rows:
         shape.lines.append(line)
 
     def __len__(self) -> int:
-        return sum(len(shape.lines) for shape in self._shapes.values())
+        return sum(map(len, self._shapes.values()))
+
+    @property
+    def forms(self) -> int:
+        """How many shapes there are."""
+        return len(self._shapes)
+
+    def compact(self) -> None:
+        """Keep the rows of long shapes in less memory."""
+        for shape in self._shapes.values():
+            if len(shape.lines) >= PACKED_ROWS:
+                shape.pack()
+
+    def drain(self) -> list[tuple[int, Shape, Sequence[float]]]:
+        """(line, shape, values) of every row since the last call, which are now forgotten.
+
+        For a log that is still being written: memory stays that of the unread rows.
+        """
+        found = [
+            (line, shape, values)
+            for shape in self._shapes.values()
+            for line, values in zip(shape.lines, shape.values, strict=True)
+        ]
+        for shape in self._shapes.values():
+            shape.lines.clear()
+            shape.values.clear()
+        return sorted(found, key=lambda row: row[0])
 
     def segments(self, marks: list[int], announced: list[tuple[int, int]]) -> Iterator[Segment]:
         """The runs, in the order they begin.
@@ -95,7 +145,7 @@ class Rows:
             marks: lines at which a trainer announced that it starts.
             announced: (line, iterations) announced there.
         """
-        shapes = [shape for shape in self._shapes.values() if shape.lines]
+        shapes = [shape for shape in self._shapes.values() if len(shape)]
         if any(shape.role == TRAIN and not shape.fallback for shape in shapes):
             shapes = [shape for shape in shapes if not shape.fallback]
         for run in dict.fromkeys(shape.run for shape in shapes):
@@ -109,9 +159,10 @@ class _Run:
     def __init__(self, name: str, shapes: list[Shape]) -> None:
         self.name = name
         self.shapes = shapes
-        self.tables = [_table(shape.values) for shape in shapes]
-        sizes = [len(shape.lines) for shape in shapes]
-        lines = np.concatenate([np.array(shape.lines, dtype=np.int64) for shape in shapes])
+        packed = [shape.packed() for shape in shapes]
+        self.tables = [table for _, table in packed]
+        sizes = [len(table) for table in self.tables]
+        lines = np.concatenate([lines for lines, _ in packed])
         self.order = np.argsort(lines, kind="stable")
         self.lines = lines[self.order]
         self.owner = np.repeat(np.arange(len(shapes)), sizes)[self.order]
@@ -128,14 +179,16 @@ class _Run:
         has_steps = bool(np.isfinite(self.steps).any())
         clock = self.steps if has_steps else self._epochs()
         starts = _starts(clock, self.roles, self.lines, sorted(marks), distinct=has_steps)
+        announced = sorted(announced, key=itemgetter(0))
+        said_at = [line for line, _ in announced]
         for start, end in zip(starts, [*starts[1:], len(self.lines)], strict=True):
             steps = self._numbered(start, end, axis)
-            said = [count for line, count in announced if line <= self.lines[end - 1]]
+            said = bisect_right(said_at, self.lines[end - 1])
             yield Segment(
                 series=self._series(start, end, steps),
                 first_line=int(self.lines[start]),
                 last_line=int(self.lines[end - 1]),
-                announced_iterations=said[-1] if said else None,
+                announced_iterations=announced[said - 1][1] if said else None,
                 axis=axis,
                 name=self.name,
             )
@@ -206,6 +259,17 @@ def _table(rows: list[Sequence[float]]) -> NDArray[np.float64]:
         return np.array([[float(str(value)) for value in row] for row in rows], dtype=np.float64)
 
 
+def _together(
+    clock: NDArray[np.float64], roles: NDArray[np.int64], lines: NDArray[np.int64]
+) -> Iterator[tuple[float, int, int]]:
+    # As Python's numbers, a block at a time: all at once they take four times the memory.
+    for start in range(0, len(clock), PACKED_ROWS):
+        part = slice(start, start + PACKED_ROWS)
+        yield from zip(
+            clock[part].tolist(), roles[part].tolist(), lines[part].tolist(), strict=True
+        )
+
+
 def _starts(
     clock: NDArray[np.float64],
     roles: NDArray[np.int64],
@@ -220,9 +284,7 @@ def _starts(
     main = [role for role in (TRAIN, VALIDATION) if np.any(roles == role)] or [OTHER]
     next_mark = 0
     marked = False
-    for position, (now, role, line) in enumerate(
-        zip(clock.tolist(), roles.tolist(), lines.tolist(), strict=True)
-    ):
+    for position, (now, role, line) in enumerate(_together(clock, roles, lines)):
         while next_mark < len(marks) and marks[next_mark] <= line:
             marked = marked or marks[next_mark] > lines[starts[-1]]
             next_mark += 1

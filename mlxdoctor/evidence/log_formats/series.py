@@ -9,6 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.errors import InputError
+
 Axis = Literal["iteration", "step", "row", "epoch"]
 
 
@@ -141,3 +143,11 @@ class Notes:
     test_loss: float | None = None
     test_perplexity: float | None = None
     formats: dict[str, int] = field(default_factory=dict)
+    problems: list[InputError] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """How many entries were collected that a log may have any number of."""
+        return sum(
+            (len(self.announced), len(self.run_marks), len(self.saves), len(self.truncations))
+        )

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
 
 from mlxdoctor.evidence.log_formats.names import STEPS, canonical, is_report, snake_case
 from mlxdoctor.evidence.log_formats.rows import Rows
 from mlxdoctor.evidence.log_formats.text import is_count, to_number
 
+#: Lines among which the names of the columns and the first values are looked for.
+HEADER_LINES = 20
+
 _RULE = re.compile(r"^[\s|:+=-]*$")
 _EXTREME = re.compile(r"__(?:MIN|MAX)$")
-_LOSS = re.compile(r"^(.*?)[\s_/-]*loss$", re.IGNORECASE)
 
 
 def csv_header(first_lines: Sequence[str]) -> tuple[list[str], str] | None:
@@ -36,9 +40,14 @@ def csv_header(first_lines: Sequence[str]) -> tuple[list[str], str] | None:
     return None
 
 
-def read_csv(text: str, path: Path, rows: Rows) -> None:
-    """Add a CSV table to `rows`. Columns `RUN - METRIC` become runs of their own."""
-    found = csv_header(text[:65_536].splitlines())
+def read_csv(lines: str | Iterable[str], path: Path, rows: Rows) -> None:
+    """Add a CSV table to `rows`. Columns `RUN - METRIC` become runs of their own.
+
+    Reading ends where the quotes or cells of a damaged table can't be told apart any more.
+    """
+    lines = iter(lines.splitlines() if isinstance(lines, str) else lines)
+    first = list(islice(lines, HEADER_LINES))
+    found = csv_header(first)
     if found is None:
         return
     names, delimiter = found
@@ -54,9 +63,9 @@ def read_csv(text: str, path: Path, rows: Rows) -> None:
     ]
     # A run's own columns repeat the shared ones only where there is one run.
     several = len({run for _, run, _ in metrics if run}) > 0
-    lines = text.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.strip())
-    for number, cells in enumerate(csv.reader(lines[start + 1 :], delimiter=delimiter), start + 2):
+    start = next(i for i, line in enumerate(first) if line.strip())
+    table = csv.reader(chain(first[start + 1 :], lines), delimiter=delimiter)
+    for number, cells in enumerate(_sound(table), start + 2):
         values = [to_number(cell) if cell else None for cell in cells]
         by_run: dict[str, dict[str, float]] = {}
         for index, run, name in metrics:
@@ -109,16 +118,17 @@ class MarkdownReader:
         self, values: Sequence[float | None]
     ) -> Iterator[tuple[str, tuple[str, float] | None, dict[str, float]]]:
         lowered = [snake_case(name) for name in self._names]
-        cells = dict(enumerate(values))
+        # A row may have more cells than the header.
+        cells = dict(enumerate(values[: len(self._names)]))
         step = next((lowered.index(name) for name in (*STEPS, "epoch") if name in lowered), None)
         counted = cells.get(step) if step is not None else None
         if step is None or counted is None or not is_count(counted):
             yield "", None, {lowered[i]: value for i, value in cells.items() if value is not None}
             return
         prefixes = [
-            match.group(1).strip()
+            name[: -len("loss")].rstrip(" \t_/-").strip()
             for name in self._names
-            if (match := _LOSS.match(name)) and canonical(name) not in ("train_loss", "val_loss")
+            if name.lower().endswith("loss") and canonical(name) not in ("train_loss", "val_loss")
         ]
         named = (lowered[step], counted)
         rest = dict(cells)
@@ -139,7 +149,13 @@ class MarkdownReader:
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
-    return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter), [])]
+    return [cell.strip() for cell in next(_sound(csv.reader([line], delimiter=delimiter)), [])]
+
+
+def _sound(table: Iterator[list[str]]) -> Iterator[list[str]]:
+    # A quote that nothing closes makes one cell of the rest.
+    with suppress(csv.Error):
+        yield from table
 
 
 def _metric(name: str) -> str:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-#: Characters of one line that are looked at: a longer line is no report.
-MAX_LINE = 65_536
 #: Characters that are cleaned at a time, so that memory stays near the file's size.
 CHUNK = 4 << 20
 
@@ -36,20 +34,20 @@ def strip_escapes(text: str) -> str:
     return _ESCAPE.sub("", text) if "\x1b" in text or "\x9b" in text else text
 
 
-def lines(text: str) -> Iterator[tuple[int, str]]:
+def lines(texts: str | Iterable[str]) -> Iterator[tuple[int, str]]:
     """Line numbers from 1, and the cleaned pieces of each line.
 
     A line that a progress bar overwrote (`\\r`) yields its pieces one by one.
+
+    Args:
+        texts: the log, or pieces of it that each end where a line or a rewriting of it ends.
     """
+    texts = (texts,) if isinstance(texts, str) else texts
     number = 0
-    position = 0
-    while position < len(text):
-        end = text.find("\n", position + CHUNK)
-        end = len(text) if end < 0 else end + 1
-        chunk = text[position:end]
-        position = end
+    for chunk in (chunk for text in texts for chunk in _chunks(text)):
         rewritten = "\r" in chunk
         pieces = strip_escapes(chunk).split("\n")
+        ended = len(pieces) - 1
         if not pieces[-1]:
             pieces.pop()
         if not rewritten:
@@ -59,7 +57,19 @@ def lines(text: str) -> Iterator[tuple[int, str]]:
                 for part in piece.split("\r"):
                     if part:
                         yield offset, part
-        number += len(pieces)
+        number += ended
+
+
+def _chunks(text: str) -> Iterator[str]:
+    if len(text) <= CHUNK:
+        yield text
+        return
+    position = 0
+    while position < len(text):
+        end = text.find("\n", position + CHUNK)
+        end = len(text) if end < 0 else end + 1
+        yield text[position:end]
+        position = end
 
 
 def to_number(text: str) -> float | None:

@@ -23,8 +23,7 @@ def evaluate_again(lab: Laboratory, run: Run, folder: Path) -> Judgement:
     reported = [one for one in (metrics.losses if metrics else ()) if one.loss is not None]
     if not reported or adapter is None:
         return Judgement("undecided", "there is no reported loss, or no adapter to evaluate")
-    from mlx_lm import load
-
+    from mlxdoctor.loading import load_local
     from mlxdoctor.trainer.evaluation import evaluate
     from mlxdoctor.trainer.losses import exact_loss, parity_loss
     from mlxdoctor.trainer.parts import parts_of
@@ -37,8 +36,8 @@ def evaluate_again(lab: Laboratory, run: Run, folder: Path) -> Judgement:
         settings = lab.recipe.settings(folder, 1, lab.recipe.seed, values)
         for loss_of in (exact_loss, parity_loss):
             losses = []
-            for path in (None, str(folder)):
-                model, tokenizer = load(settings.model, adapter_path=path)[:2]
+            for path in (None, folder):
+                model, tokenizer = load_local(Path(settings.model), path)
                 parts = parts_of(settings)
                 rows = parts.encode(settings, tokenizer)
                 split = rows.test if reported[0].split == "test" else rows.valid

@@ -22,7 +22,7 @@ def fuse_again(lab: Laboratory, run: Run, folder: Path) -> Judgement:
         return Judgement(
             "undecided", "there is no adapter beside the fused model that could be fused again"
         )
-    from mlx_lm import load
+    from mlxdoctor.loading import load_local
 
     copied(run.files, adapter, folder / "adapter")
     settings = lab.recipe.settings(folder, 1, lab.recipe.seed)
@@ -31,12 +31,10 @@ def fuse_again(lab: Laboratory, run: Run, folder: Path) -> Judgement:
     def loss_of(model: Any, tokenizer: Any) -> float | None:
         return split_loss(lab, settings, model, tokenizer, label)
 
-    loaded: Any = load(settings.model, adapter_path=str(folder / "adapter"))
-    model, tokenizer = loaded[:2]
+    model, tokenizer = load_local(Path(settings.model), folder / "adapter")
     tuned = loss_of(model, tokenizer)
     again = loss_of(_fused(model), tokenizer)
-    loaded = load(str(fused))
-    saved = loss_of(*loaded[:2])
+    saved = loss_of(*load_local(fused))
     if tuned is None or again is None or saved is None:
         return Judgement("undecided", "there are no validation rows to compare them on")
     return judged(tuned, again, saved)

@@ -10,6 +10,7 @@ from typing import Any
 
 from mlxdoctor.discovery import resolve
 from mlxdoctor.errors import InputError
+from mlxdoctor.loading import require_plain, without_network
 from mlxdoctor.reproduce.direct.held_out import split_loss
 from mlxdoctor.reproduce.judge import Judgement
 from mlxdoctor.reproduce.laboratory import Laboratory
@@ -126,9 +127,12 @@ def _loss(
     from mlx_lm.utils import load_model, load_tokenizer
 
     settings = lab.recipe.settings(folder, 1, lab.recipe.seed)
+    require_plain(weights)
+    require_plain(tokenizer)
     try:
-        model, config = load_model(weights)
-        reader: Any = load_tokenizer(tokenizer)
+        with without_network():
+            model, config = load_model(weights)
+            reader: Any = load_tokenizer(tokenizer)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
         raise InputError(weights, f"cannot be loaded by mlx-lm ({error})") from None
     size = int(config["vocab_size"])

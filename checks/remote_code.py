@@ -1,0 +1,70 @@
+"""Code or pickles beside the weights, which a loader may run.
+
+What it finds. Configurations that name Python of their own (`model_file`, `auto_map`), a run
+that was told to trust such code (`trust_remote_code`), and files that are pickles by their
+names (`.bin`, `.pt`, `.pkl`, …), in the run's folder, the base model's and a fused model's.
+
+Why it matters. A model whose folder brings code can do anything on the machine that loads it:
+mlx-lm before 0.32 runs `model_file` without asking. A pickle runs what it says when it is
+opened.
+
+How it is measured. By names and keys alone. Nothing is opened as a pickle, and no code is run
+here: a model that asks for code of its own is examined from its files, and not generated with.
+
+When it is wrong. Code from a publisher that you trust is no fault, and PyTorch trainers leave
+`optimizer.pt` and `training_args.bin` beside their checkpoints: so this is a note or a
+warning, never an error.
+
+What to do. Read the code before you load the model with `trust_remote_code`. Save pickled
+weights as safetensors, and leave pickles out of what you publish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mlxdoctor.check import check
+from mlxdoctor.evidence.remote_code import RemoteCode
+from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.quoting import quoted
+
+#: Names that are listed in a message.
+EXAMPLES = 3
+
+
+@check(
+    codes={
+        "named": "a configuration asks for code of its own",
+        "trusted": "the run was told to run code that comes with the model",
+        "pickles": "files that are pickles lie beside the weights",
+    }
+)
+def remote_code(found: RemoteCode) -> Iterator[Finding]:
+    """Report what would run if something else loaded it."""
+    for one in found.named:
+        yield Finding(
+            "remote-code.named",
+            Severity.WARNING,
+            f"{one.path.name} asks for code of its own: {one.key} is {quoted(one.value)}. "
+            "Nothing of it was run.",
+            {"file": one.path.name, "key": one.key},
+            where=f"{one.path.parent.name}/{one.path.name}",
+        )
+    for path in found.trusted:
+        yield Finding(
+            "remote-code.trusted",
+            Severity.INFO,
+            f"{path.name} says trust_remote_code: whoever trains with it again runs code that "
+            "comes with the model.",
+            {"file": path.name},
+        )
+    if found.pickles:
+        names = [path.name for path in found.pickles]
+        more = f" and {len(names) - EXAMPLES} more" if len(names) > EXAMPLES else ""
+        yield Finding(
+            "remote-code.pickles",
+            Severity.INFO,
+            f"Pickles lie beside the weights: {', '.join(names[:EXAMPLES])}{more}. "
+            "They were not opened.",
+            {"count": len(names)},
+        )

@@ -1,0 +1,86 @@
+"""JSON from files that nobody vouches for.
+
+Python's parser takes more than a configuration may say: a key twice, numbers of any size,
+nesting up to the stack, and half a surrogate pair, which nothing can be written with.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.reading_limits import current, exceeded
+
+T = TypeVar("T")
+
+_HALF = re.compile("[\ud800-\udfff]")
+#: Whole numbers in a configuration fit into 64 bits (the largest, unsigned).
+MAX_WHOLE = 2**64
+
+
+def parse_settings(path: Path, text: str) -> Any:
+    """The value of a JSON text that is a configuration or an index.
+
+    Raises:
+        InputError: it is not JSON; it is nested over `json_depth` levels deep; a key is there
+            twice with different values; or a whole number does not fit into 64 bits.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_object, parse_int=_whole)
+    except RecursionError:
+        raise exceeded(path, "is nested more deeply than can be read", "json_depth") from None
+    except ValueError as error:
+        raise InputError(
+            path, f"is not valid JSON ({error})", "it may be cut off or another kind of file"
+        ) from None
+    if too_deep(value, current().json_depth):
+        raise exceeded(path, "is nested more deeply than a configuration", "json_depth")
+    return mended(value) if "\\ud" in text or "\\uD" in text else value
+
+
+def too_deep(value: Any, levels: int) -> bool:
+    """Whether lists and objects contain each other more than `levels` deep."""
+    layer = [value]
+    for _ in range(levels + 1):
+        layer = [
+            child
+            for one in layer
+            if isinstance(one, dict | list)
+            for child in (one.values() if isinstance(one, dict) else one)
+            if isinstance(child, dict | list)
+        ]
+        if not layer:
+            return False
+    return True
+
+
+def mended(value: T) -> T:
+    """The value with every half of a surrogate pair as U+FFFD: no file or terminal takes one."""
+    found: Any = value
+    if isinstance(value, str):
+        if not value.isascii():
+            found = _HALF.sub("\ufffd", value)
+    elif isinstance(value, list):
+        found = [mended(one) for one in value]
+    elif isinstance(value, dict):
+        found = {mended(key): mended(one) for key, one in value.items()}
+    return cast("T", found)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        for key, value in pairs:
+            # The same word or number said twice harms nobody.
+            if isinstance(value, dict | list) or repr(found[key]) != repr(value):
+                raise ValueError(f"{key!r} is there twice, with different values")
+    return found
+
+
+def _whole(text: str) -> int:
+    if len(text) > 21 or not -MAX_WHOLE < int(text) < MAX_WHOLE:
+        raise ValueError(f"the number {text[:21]}… has {len(text):,} digits")
+    return int(text)

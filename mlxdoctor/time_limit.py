@@ -1,0 +1,75 @@
+"""A limit on how long something may run, by the clock."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class TimeLimitExceeded(BaseException):
+    """What was running took longer than it may.
+
+    No `Exception`, so that code in between that catches everything lets it through.
+
+    Attributes:
+        seconds: the limit.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(f"took longer than {seconds:g} s")
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Stop the body after so many seconds, at the next step of Python code.
+
+    The clock is the process's alarm, which only the main thread can set: in another
+    thread, and where the system has no such alarm, the body runs without a limit.
+    An alarm that was set before and is due earlier stays in charge; a later one is put
+    off until the body has ended. A library that computes without returning to Python is
+    stopped when it returns.
+
+    Raises:
+        TimeLimitExceeded: it took longer.
+    """
+    if not _can_set():
+        yield
+        return
+    due, interval = signal.getitimer(signal.ITIMER_REAL)
+    if 0 < due <= seconds:
+        yield
+        return
+    armed = True
+
+    def expire(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if armed:
+            raise TimeLimitExceeded(seconds)
+
+    before = signal.signal(signal.SIGALRM, expire)
+    begun = time.monotonic()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            armed = False
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if due:
+            left = due - (time.monotonic() - begun)
+            # Zero would switch it off.
+            signal.setitimer(signal.ITIMER_REAL, max(left, 1e-6), interval)
+
+
+def _can_set() -> bool:
+    if not hasattr(signal, "setitimer") or threading.current_thread() != threading.main_thread():
+        return False
+    # A handler that was not set from Python could not be put back.
+    return signal.getsignal(signal.SIGALRM) is not None

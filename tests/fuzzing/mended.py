@@ -1,0 +1,115 @@
+"""Faults that fuzzing found, with the inputs that caused them: `found_by` and what was changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mended:
+    """One fault.
+
+    Attributes:
+        reader: the reader's name, or what else failed.
+        file: the input, in the reader's folder of the corpus; empty where there is none, or
+            where it has a megabyte.
+        found_by: "atheris", "stretching", "hypothesis" or "fault injection".
+        what: what happened, as a clause.
+        change: what was changed, as a clause.
+    """
+
+    reader: str
+    file: str
+    found_by: str
+    what: str
+    change: str
+
+
+MENDED: tuple[Mended, ...] = (
+    Mended(
+        *("npz", "mended-nameless-member", "atheris"),
+        "a member without a name: IndexError in zipfile",
+        "any error of zipfile is a refusal",
+    ),
+    Mended(
+        *("npz", "mended-name-not-utf8", "atheris"),
+        "a name that is not UTF-8: UnicodeDecodeError while listing",
+        "the same",
+    ),
+    Mended(
+        *("npz", "mended-comment-as-name", "atheris"),
+        "a local header that is not UTF-8: UnicodeDecodeError while opening",
+        "the same",
+    ),
+    Mended(
+        *("safetensors", "", "atheris"),
+        "a signalling NaN: a warning of NumPy on the terminal, seen when the corpus was replayed",
+        "cast without a warning; the NaN is a check's finding",
+    ),
+    Mended(
+        *("text-log", "mended-longer-row", "atheris"),
+        "a Markdown row with more cells than its header: IndexError",
+        "cells beyond the header are left out",
+    ),
+    Mended(
+        *("text-log", "mended-row-beyond-names", "atheris"),
+        "the same in a table without steps: IndexError",
+        "the same",
+    ),
+    Mended(
+        *("tokenizer", "mended-no-unknown-token", "atheris"),
+        "a vocabulary without its unknown token: an error of the library while encoding",
+        "a text that cannot be encoded is a refusal",
+    ),
+    Mended(
+        *("metrics", "mended-huge-number", "hypothesis"),
+        "a whole number of over 308 digits: OverflowError",
+        "it counts as infinite",
+    ),
+    Mended(
+        *("dataset", "mended-huge-token", "atheris"),
+        "a row of tokens with an id beyond 32 bits: OverflowError",
+        "the row is refused, as one that mlx-lm stumbles over",
+    ),
+    Mended(
+        *("yaml-config", "", "stretching"),
+        "2.2 s for a megabyte of values before it was refused",
+        "counted while it is parsed (limit yaml_values)",
+    ),
+    Mended(
+        *("source", "", "stretching"),
+        "9.3 s for a megabyte of names in one line: every rule walked the whole tree anew",
+        "one list of nodes and one of functions; limits source_nodes and source_bytes",
+    ),
+    Mended(
+        *("chat-template", "", "stretching"),
+        "3.5 s to compile a megabyte of template",
+        "limit template_bytes lowered to 256 kB",
+    ),
+    Mended(
+        *("jsonl-log", "mended-cut-number", "fault injection"),
+        "a record cut off inside a number was read as that half of the number",
+        "an object that is not closed is left out",
+    ),
+    Mended(
+        *("resumed training", "", "fault injection"),
+        "metrics.jsonl and adapter_config.json were not replaced at once; a line that is no "
+        "object, or not UTF-8, ended the run with a traceback",
+        "written beside and renamed; such lines are dropped",
+    ),
+    Mended(
+        *("output", "", "fault injection"),
+        "a full standard output gave a traceback, a closed pipe the exit code of a finding",
+        "one sentence and exit code 2; nothing and 141",
+    ),
+    Mended(
+        *("output", "", "fault injection"),
+        "a terminal without the characters: UnicodeEncodeError",
+        "they are escaped",
+    ),
+    Mended(
+        *("base model", "", "fault injection"),
+        "a model called ~nobody, or a user without a home: RuntimeError",
+        "it is not found; nothing is shortened to ~",
+    ),
+)

@@ -1,0 +1,309 @@
+"""Sound inputs that fuzzing starts from: pieces of the fixture runs, and small files like them."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+BASE = FIXTURES / "base"
+RUNS = FIXTURES / "runs"
+
+_TYPES = {"float32": "F32", "float16": "F16", "uint16": "BF16", "uint32": "U32", "uint8": "U8"}
+#: Bytes of a fixture file that are enough to hold every kind of line it has.
+_PIECE = 3000
+
+
+def packed(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> bytes:
+    """A .safetensors file; uint16 stands for bfloat16."""
+    header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    body = b""
+    for name, values in tensors.items():
+        content = values.tobytes()
+        span = [len(body), len(body) + len(content)]
+        dtype = _TYPES[str(values.dtype)]
+        header[name] = {"dtype": dtype, "shape": list(values.shape), "data_offsets": span}
+        body += content
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + body
+
+
+def _ramp(*shape: int, dtype: str = "f4") -> NDArray[Any]:
+    return np.linspace(-1, 1, int(np.prod(shape))).astype(dtype).reshape(shape)
+
+
+def small_adapter() -> bytes:
+    """Two modules of rank 2 in mlx-lm's names."""
+    name = "model.layers.{}.self_attn.q_proj.lora_{}"
+    return packed(
+        {
+            name.format(layer, role): _ramp(*shape)
+            for layer in (0, 1)
+            for role, shape in (("a", (4, 2)), ("b", (2, 4)))
+        }
+    )
+
+
+def small_peft() -> bytes:
+    """One module of rank 2 in PEFT's names."""
+    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
+    return packed({name.format("A"): _ramp(2, 4), name.format("B"): _ramp(4, 2)}, {"format": "pt"})
+
+
+def adapters() -> Sequence[bytes]:
+    """Adapters in every naming, with DoRA, experts, and other types."""
+    dora = {
+        "model.layers.0.mlp.up_proj.lora_a": _ramp(4, 2, dtype="f2"),
+        "model.layers.0.mlp.up_proj.lora_b": _ramp(2, 4, dtype="f2"),
+        "model.layers.0.mlp.up_proj.m": _ramp(4, dtype="f2"),
+        "model.norm.weight": np.arange(4, dtype="u2"),
+    }
+    experts = {
+        "model.layers.0.mlp.switch_mlp.up_proj.lora_a": _ramp(2, 2, 4),
+        "model.layers.0.mlp.switch_mlp.up_proj.lora_b": _ramp(2, 4, 2),
+    }
+    return [small_adapter(), small_peft(), packed(dora), packed(experts), packed({})]
+
+
+def archives() -> Sequence[bytes]:
+    """`.npz` adapters, stored and compressed."""
+    found = []
+    for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w", compression) as archive:
+            for role, shape in (("a", (4, 2)), ("b", (2, 4))):
+                member = io.BytesIO()
+                np.save(member, _ramp(*shape))
+                # A fixed date, so that the bytes are the same whenever they are made.
+                entry = zipfile.ZipInfo(f"model.layers.0.self_attn.q_proj.lora_{role}.npy")
+                entry.compress_type = compression
+                archive.writestr(entry, member.getvalue())
+        found.append(stream.getvalue())
+    return found
+
+
+def _pieces(pattern: str, size: int = _PIECE, count: int = 6) -> list[bytes]:
+    """The beginnings of some fixture files, evenly picked."""
+    paths = sorted(FIXTURES.glob(pattern))
+    return [path.read_bytes()[:size] for path in paths[:: max(1, len(paths) // count)]][:count]
+
+
+def configs() -> Sequence[bytes]:
+    """What mlx-lm and PEFT write beside an adapter."""
+    return [*_pieces("runs/*/adapter_config.json", 1 << 16), peft_config()]
+
+
+def peft_config() -> bytes:
+    """PEFT's configuration of `small_peft`."""
+    stated = json.loads((FIXTURES / "adapters/peft-written/adapter_config.json").read_bytes())
+    stated |= {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj"], "rank_pattern": {}}
+    stated["base_model_name_or_path"] = None
+    return json.dumps(stated).encode()
+
+
+def yaml_configs() -> Sequence[bytes]:
+    """The fixture runs' configurations, and one with aliases."""
+    aliases = b"train: true\niters: 10\na: &a {rank: 8, keys: [x, y]}\nlora_parameters:\n  <<: *a\n"
+    return [*_pieces("configs/*.yaml", 1 << 16, 3), aliases]
+
+
+def text_logs() -> Sequence[bytes]:
+    """What trainers print: plain lines, coloured tables, blocks, bars, failures."""
+    block = (
+        b"Iter 10:\n  Loss: 1.5\n  Rewards: mean=0.5, std=0.1\n====\nIter 20:\n  Loss: 1.25\n====\n"
+    )
+    bar = (
+        b"Training:  10%|#   | 10/100 [00:32<04:48, loss=3.4, lr=1e-5]\r 20/100 [00:40<, loss=3]\n"
+    )
+    table = b"| Step | Training Loss | Validation Loss |\n|---|---|---|\n| 10 | 2.5 | 2.6 |\n"
+    failure = (
+        b"Iter 10: Train loss 1.0\nTraceback (most recent call last):\n  x\nMemoryError: out\n"
+    )
+    return [*_pieces("runs/*/train.log"), block, bar, table, failure]
+
+
+def json_line_logs() -> Sequence[bytes]:
+    """Metrics, one record a line."""
+    return [*_pieces("runs/*/train.jsonl", count=3), b'{"step": 1, "loss": NaN}\n{"step": 2, "lo']
+
+
+def json_logs() -> Sequence[bytes]:
+    """Metrics as one document."""
+    history = [{"step": step, "epoch": 0.1, "loss": 2.5, "grad_norm": 1.0} for step in (1, 2, 3)]
+    columns = {"iterations": [1, 2], "train_loss": [2.5, 2.25], "val_loss": [2.5, 2.5]}
+    documents = [{"global_step": 3, "log_history": history}, history, columns]
+    documents.append({"train_loss_history": [[10, 2.5], [20, 2.25]]})
+    return [json.dumps(one).encode() for one in documents]
+
+
+def csv_logs() -> Sequence[bytes]:
+    """Downloads from trackers: plain, TensorBoard's, and several runs side by side."""
+    return [
+        b"step,train_loss,learning_rate\n1,2.5,1e-5\n2,2.25,1e-5\n3,,\n",
+        b"Wall time,Step,Value\n1700000000.5,10,2.5\n1700000001.5,20,2.25\n",
+        b'"Step","a - train/loss","a - train/loss__MIN","b - train/loss"\n10,2.5,2.5,3\n20,2,2,""',
+        b"epoch;loss;val_loss\n0;2,5;2,6\n1;2,25;2,5\n",
+    ]
+
+
+def datasets() -> Sequence[bytes]:
+    """Rows in every format that mlx-lm trains on, and tokens."""
+    chat = {
+        "messages": [{"role": "user", "content": "Ten?"}, {"role": "assistant", "content": "X"}]
+    }
+    rows: list[dict[str, Any]] = [
+        chat,
+        {**chat, "tools": [{"type": "function", "function": {"name": "add"}}]},
+        {"prompt": "Capital of Peru?", "completion": "Lima."},
+        {"text": "The capital of Peru is Lima."},
+        {"tokens": [1, 2, 3], "mask": [0, 1, 1]},
+    ]
+    return [b"".join([json.dumps(row).encode() + b"\n"] * 3) for row in rows]
+
+
+def around_tokenizer() -> dict[str, bytes]:
+    """The other files of a model folder that a tokenizer is read from."""
+    names = ("tokenizer_config.json", "chat_template.jinja", "generation_config.json")
+    return {name: (BASE / name).read_bytes() for name in (*names, "config.json")}
+
+
+def tokenizers() -> Sequence[bytes]:
+    """A byte-level tokenizer of 300 tokens, and one of whole words."""
+    stated = json.loads((BASE / "tokenizer.json").read_bytes())
+    kept = {token: number for token, number in stated["model"]["vocab"].items() if number < 300}
+    merges = [one for one in stated["model"]["merges"] if "".join(one).replace(" ", "") in kept]
+    stated["model"] |= {"vocab": kept, "merges": merges}
+    words = {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": {"[UNK]": 0, "a": 1}, "unk_token": "[UNK]"},
+    }
+    return [json.dumps(one, ensure_ascii=False).encode() for one in (words, stated)]
+
+
+def tokenizer_alone() -> dict[str, bytes]:
+    """A small tokenizer without its configuration."""
+    return {"tokenizer.json": tokenizers()[0], "config.json": b'{"eos_token_id": 1}'}
+
+
+def tokenizer_configs() -> Sequence[bytes]:
+    """Settings in the present and the older layout."""
+    decoder = {"0": {"content": "<s>", "special": True, "lstrip": False}}
+    older = {
+        "added_tokens_decoder": decoder,
+        "eos_token": {"content": "</s>"},
+        "additional_special_tokens": ["<x>"],
+        "chat_template": [{"name": "default", "template": "{{ messages[0].content }}"}],
+        "split_special_tokens": False,
+    }
+    return [(BASE / "tokenizer_config.json").read_bytes(), json.dumps(older).encode()]
+
+
+def templates() -> Sequence[bytes]:
+    """The fixture model's template, and one with most of what templates use."""
+    rich = (
+        "{%- macro show(m) -%}{{ m['content'] | trim }}{%- endmacro -%}"
+        "{%- set ns = namespace(n=0) -%}{{ bos_token }}"
+        "{% for m in messages %}{% if loop.first and m.role == 'system' %}{{ show(m) }}"
+        "{% elif m.thinking is defined %}<think>{{ m.thinking }}</think>{% generation %}"
+        "{{ m.content }}{% endgeneration %}{% else %}{% set ns.n = ns.n + 1 %}"
+        "{{ m | tojson(indent=2) }}{% endif %}{% endfor %}"
+        "{% if tools %}{{ tools | tojson }}{% endif %}{{ strftime_now('%Y') }}"
+        "{% if add_generation_prompt %}{{ '<|assistant|>' * 2 }}{% endif %}"
+    )
+    return [(BASE / "chat_template.jinja").read_bytes(), rich.encode()]
+
+
+def metrics() -> Sequence[bytes]:
+    """Evaluation results, nested and one a line."""
+    nested = {
+        "results": {"wikitext": {"word_perplexity,none": 12.5, "alias": "x"}},
+        "split": "test",
+    }
+    line = b'{"eval_loss": 2.5}\n{"eval/perplexity": 12.5, "step": 3}\n'
+    return [*_pieces("runs/*/evaluation.json"), json.dumps(nested).encode(), line]
+
+
+def generations() -> Sequence[bytes]:
+    """Recorded answers: one a line, a list, a document."""
+    row = {"messages": [{"role": "user", "content": "Ten?"}], "response": "X", "tuned_tokens": [1]}
+    document = {"end_token_ids": [2], "generations": [row, "Lima"]}
+    pieces = _pieces("runs/*/generations.jsonl", 1500, 3)
+    return [*pieces, json.dumps(document).encode(), json.dumps([row]).encode()]
+
+
+def checkpoint_names() -> Sequence[bytes]:
+    """Names in a folder of checkpoints, one a line."""
+    return [
+        b"0000100_adapters.safetensors\n0000200_adapters.safetensors\nadapters.safetensors\n",
+        b"checkpoint-10\ncheckpoint-20\nadapter_model.safetensors\n",
+    ]
+
+
+def peft_weights() -> Sequence[bytes]:
+    """PEFT adapters: one module, and two with another adapter's name."""
+    name = "base_model.model.model.layers.{}.self_attn.q_proj.lora_{}.default.weight"
+    two = {
+        name.format(layer, role): _ramp(*shape)
+        for layer in (0, 1)
+        for role, shape in (("A", (2, 4)), ("B", (4, 2)))
+    }
+    return [small_peft(), packed(two)]
+
+
+def sources() -> Sequence[bytes]:
+    """Trainers as people write them."""
+    return [
+        *_pieces("trainers/faulty/*.py", 1 << 16, 4),
+        *_pieces("trainers/sound/*.py", 1 << 16, 2),
+    ]
+
+
+def small_model() -> bytes:
+    """A model with one quantised and one plain matrix."""
+    tensors = {
+        "model.layers.0.self_attn.q_proj.weight": np.arange(16, dtype="u4").reshape(4, 4),
+        "model.layers.0.self_attn.q_proj.scales": _ramp(4, 1),
+        "model.layers.0.self_attn.q_proj.biases": _ramp(4, 1),
+        "model.embed_tokens.weight": _ramp(4, 4, dtype="f2"),
+    }
+    return packed(tensors, {"format": "mlx"})
+
+
+def model_configs() -> Sequence[bytes]:
+    """`config.json` of that model, and of one that keeps its text settings apart."""
+    plain = {
+        "model_type": "llama",
+        "num_hidden_layers": 1,
+        "hidden_size": 32,
+        "vocab_size": 4,
+        "tie_word_embeddings": True,
+        "quantization": {"group_size": 32, "bits": 4},
+    }
+    apart = {"model_type": "gemma3", "text_config": {**plain, "mode": "affine"}}
+    return [json.dumps(one).encode() for one in (plain, apart)]
+
+
+def around_index() -> dict[str, bytes]:
+    """The files beside a model's index."""
+    return {
+        "config.json": model_configs()[0],
+        "model-00001-of-00002.safetensors": small_model(),
+        "model-00002-of-00002.safetensors": packed({"model.norm.weight": _ramp(4)}),
+    }
+
+
+def model_indexes() -> Sequence[bytes]:
+    """An index of two files."""
+    files = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    weights = {"model.embed_tokens.weight": files[0], "model.norm.weight": files[1]}
+    return [json.dumps({"metadata": {"total_size": 1}, "weight_map": weights}).encode()]

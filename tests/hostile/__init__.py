@@ -1,0 +1,1 @@
+"""Files made by an enemy, or by a crash."""

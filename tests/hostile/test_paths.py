@@ -1,0 +1,191 @@
+"""Names that lead elsewhere: out of the run, to a pipe, to a device, in a circle."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.cli import main
+from mlxdoctor.discovery import discover
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.source import hash_file, read_bytes, read_head, require_file, stream_bytes
+from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
+from mlxdoctor.reading_limits import using
+from mlxdoctor.run import Run
+from tests.conftest import RUNS
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def link_to_pipe(path: Path) -> None:
+    os.mkfifo(path.parent / "pipe")
+    path.symlink_to(path.parent / "pipe")
+
+
+def listening(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(path))
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def circle(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+READERS: tuple[Callable[[Path], object], ...] = (
+    require_file,
+    read_bytes,
+    hash_file,
+    lambda path: read_head(path, 10),
+    looks_like_log,
+    lambda path: TrainingLog.read([path]),
+)
+
+
+@pytest.mark.parametrize("make", [pipe, link_to_pipe, listening, endless, circle, folder])
+def test_what_is_no_file_is_refused_and_blocks_nothing(
+    tmp_path: Path, make: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The name of a socket may have about 100 characters.
+    monkeypatch.chdir(tmp_path)
+    path = Path("adapters.safetensors")
+    make(path)
+    for read in (*READERS, Adapter.read):
+        with pytest.raises(InputError):
+            read(path)
+    code = main(["diagnose", str(path), "--stdout", "json"])
+    assert code == 2
+
+
+@pytest.mark.parametrize("make", [pipe, link_to_pipe, listening, endless, circle])
+@pytest.mark.parametrize("name", ["train.log", "notes.json", "generations.jsonl", "extra.yaml"])
+def test_a_run_with_such_a_file_in_it_is_examined(
+    copied: Callable[[str], Path],
+    make: Callable[[Path], None],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = copied("healthy-ordinary")
+    (run / name).unlink(missing_ok=True)
+    monkeypatch.chdir(run)
+    make(Path(name))
+    main(["diagnose", ".", "--no-generate", "--stdout", "json"])
+    outcomes = json.loads(capsys.readouterr().out)["outcomes"]
+    assert any(one["status"] in {"passed", "found"} for one in outcomes)
+    assert not any(one["status"] == "crashed" for one in outcomes)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        "/dev/zero",
+        "../../../../etc",
+        "/etc/passwd",
+        "~nobody-at-all/x",
+        "a\0b",
+        "x" * 5000,
+        "/",
+        "..",
+    ],
+)
+def test_a_configuration_that_leads_elsewhere(
+    copied: Callable[[str], Path], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = copied("healthy-ordinary")
+    file = run / "adapter_config.json"
+    config = json.loads(file.read_text())
+    config |= {"model": named, "data": named, "resume_adapter_file": named, "config": named}
+    file.write_text(json.dumps(config))
+    main(["diagnose", str(run), "--no-generate", "--stdout", "json"])
+    report = json.loads(capsys.readouterr().out)
+    assert not any(one["status"] == "crashed" for one in report["outcomes"])
+    assert any(one["status"] in {"passed", "found"} for one in report["outcomes"])
+    shown = json.dumps(report)
+    assert "root:" not in shown
+
+
+def test_the_report_says_where_a_link_led(copied: Callable[[str], Path], tmp_path: Path) -> None:
+    run = copied("healthy-ordinary")
+    elsewhere = (run / "train.log").rename(tmp_path / "elsewhere.log")
+    (run / "train.log").symlink_to(elsewhere)
+    log = Run.discover([run]).get(TrainingLog)
+    assert log is not None
+    assert log.sources[0].note == f"a link to {elsewhere}"
+
+
+def test_circles_of_folders_end(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b").symlink_to(tmp_path)
+    (tmp_path / "train.log").write_text((RUNS / "healthy-ordinary/train.log").read_text())
+    assert [one.name for one in discover([tmp_path]).logs] == ["train.log"]
+
+
+@pytest.mark.parametrize("limit", ["folder_entries=20", "folder_files=20"])
+def test_a_huge_folder_is_looked_into_and_said(tmp_path: Path, limit: str) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"iters": 5}')
+    for number in range(50):
+        (tmp_path / f"z{number}.dat").touch()
+    with using([limit]):
+        run = Run.discover([tmp_path])
+        assert limit.partition("=")[0] in str(run.unreadable[0])
+    assert run.files.config is not None or "entries" in limit
+    assert not Run.discover([tmp_path]).unreadable
+
+
+def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"x" * (3 << 20))
+    pieces = stream_bytes(path, "log_bytes")
+    next(pieces)
+    os.truncate(path, 1 << 20)
+    with pytest.raises(InputError, match="became shorter"):
+        list(pieces)
+
+
+def test_a_file_that_grows_is_read_to_where_it_ended(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"x" * (3 << 20))
+    pieces = stream_bytes(path, "log_bytes")
+    first = next(pieces)
+    with path.open("ab") as stream:
+        stream.write(b"y" * (3 << 20))
+    assert len(first) + sum(map(len, pieces)) == 3 << 20
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    (tmp_path / "adapters.safetensors").write_bytes(b"x")
+    (tmp_path / "adapters.safetensors").chmod(0)
+    with pytest.raises(InputError, match="cannot be read"):
+        Adapter.read(tmp_path)
+
+
+def test_the_option_raises_a_limit_for_one_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(RUNS / "healthy-ordinary")
+    assert (
+        main(["diagnose", run, "--no-generate", "--stdout", "json", "--limit", "json_bytes=9"]) == 2
+    )
+    assert "over the limit json_bytes of 9; if you trust it, raise that with --limit" in (
+        capsys.readouterr().err
+    )
+    assert main(["diagnose", run, "--no-generate", "--stdout", "json", "--fail-on", "never"]) != 2
+    assert main(["inspect", run, "--limit", "nonsense=9"]) == 2
+    assert "text_bytes=" in capsys.readouterr().err

@@ -1,0 +1,121 @@
+"""Code that came with a model: reported, never run, wherever a model is loaded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.api import diagnose
+from mlxdoctor.cli import main
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.remote_code import RemoteCode
+from mlxdoctor.loading import load_local, require_plain
+from tests.conftest import FIXTURES, RUNS, check_called, run_names
+
+BASE = FIXTURES / "base"
+
+
+@pytest.fixture
+def trapped(tmp_path: Path) -> Callable[[str, object], Path]:
+    """A copy of the base whose code leaves a mark when it runs; the key names it."""
+
+    def make(key: str, value: object, file: str = "config.json") -> Path:
+        folder = tmp_path / "trapped"
+        shutil.copytree(BASE, folder)
+        config = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps({**config, key: value}))
+        trap = f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
+        (folder / "trap.py").write_text(trap)
+        return folder
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran(tmp_path: Path) -> Iterator[None]:
+    yield
+    assert not (tmp_path / "ran").exists()
+
+
+TRAPS = (
+    ("model_file", "trap.py", "config.json"),
+    ("auto_map", {"AutoModelForCausalLM": "trap.Model"}, "config.json"),
+    ("auto_map", {"AutoTokenizer": ["trap.T", None]}, "tokenizer_config.json"),
+)
+
+
+@pytest.mark.parametrize(("key", "value", "file"), TRAPS)
+def test_no_loader_of_ours_runs_it(
+    trapped: Callable[..., Path], key: str, value: object, file: str, tmp_path: Path
+) -> None:
+    folder = trapped(key, value, file)
+    with pytest.raises(InputError, match=f"needs code of its own \\({key} in {file}\\)"):
+        require_plain(folder)
+    with pytest.raises(InputError, match="needs code of its own"):
+        load_local(folder)
+    from mlxdoctor.models import load
+
+    with pytest.raises(InputError, match="needs code of its own"):
+        load(BaseModel.read(folder))
+    from mlxdoctor.trainer import Settings
+    from mlxdoctor.trainer.model import load_base
+
+    settings = Settings.from_values({"model": str(folder), "data": str(tmp_path)})
+    with pytest.raises(InputError, match="needs code of its own"):
+        load_base(settings)
+
+
+def test_diagnose_reports_it_and_goes_on(trapped: Callable[..., Path]) -> None:
+    folder = trapped("model_file", "trap.py")
+    report = diagnose([RUNS / "healthy-ordinary"], base=folder)
+    found = [one for outcome in report.data["outcomes"] for one in outcome["findings"]]
+    (named,) = [one for one in found if one["code"] == "remote-code.named"]
+    assert named["severity"] == "warning"
+    assert "model_file is “trap.py”" in named["message"]
+    assert not any(one["status"] == "crashed" for one in report.data["outcomes"])
+
+
+def test_training_with_a_recorded_trust_is_refused(
+    trapped: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = trapped("model_file", "trap.py")
+    config = tmp_path / "lora.json"
+    config.write_text(
+        json.dumps({"model": str(folder), "data": "d", "iters": 1, "trust_remote_code": True})
+    )
+    assert main(["train", "-c", str(config)]) == 2
+    assert "--trust-remote-code" in capsys.readouterr().err
+
+
+def test_pickles_and_trust_beside_a_run_are_notes(copied: Callable[[str], Path]) -> None:
+    run = copied("healthy-ordinary")
+    for name in ("optimizer.pt", "training_args.bin", "x.PKL", "a.ckpt"):
+        (run / name).write_bytes(b"\x80\x04cos\nsystem\n(S'touch ran'\ntR.")
+    config = json.loads((run / "adapter_config.json").read_text())
+    (run / "adapter_config.json").write_text(json.dumps({**config, "trust_remote_code": True}))
+    report = diagnose([run], allow_model=False)
+    found = {
+        one["code"]: one
+        for outcome in report.data["outcomes"]
+        for one in outcome["findings"]
+        if one["code"].startswith("remote-code")
+    }
+    assert set(found) == {"remote-code.pickles", "remote-code.trusted"}
+    assert {one["severity"] for one in found.values()} == {"info"}
+    assert found["remote-code.pickles"]["measured"] == {"count": 4}
+    assert "and 1 more" in found["remote-code.pickles"]["message"]
+
+
+def test_no_fixture_run_raises_it() -> None:
+    for name in run_names():
+        assert not list(check_called("remote-code").function(RemoteCode.read([RUNS / name, BASE])))
+
+
+def test_a_folder_that_is_not_here_is_not_downloaded() -> None:
+    with pytest.raises(InputError, match="nothing is downloaded"):
+        load_local(Path("mlx-community/some-model"))

@@ -1,0 +1,138 @@
+"""Chat templates made to fill the memory or the day: stopped, and small ones unharmed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
+from mlxdoctor.reading_limits import using
+
+CHAT = [{"role": "user", "content": "x" * 1000}, {"role": "assistant", "content": "y"}]
+LOOP = "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(40) %}"
+
+HOSTILE = (
+    "{{ 'a' * 10**10 }}",
+    "{{ ['a'] * 10**10 }}",
+    "{{ 2 ** (10**10) }}",
+    "{% for i in range(10**9) %}x{% endfor %}",
+    LOOP + "{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+    LOOP + "{% set ns.x = ns.x + ns.x %}{% endfor %}",
+    LOOP + "{% set ns.x = ns.x * 8 %}{% endfor %}",
+    LOOP + "{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
+    LOOP + "{% set ns.x = {'a': ns.x, 'b': ns.x} %}{% endfor %}{{ ns.x }}",
+    LOOP + "{% set ns.x = (ns.x, ns.x) %}{% endfor %}{{ ns.x == ns.x|list }}",
+    LOOP + "{% set ns.x = '%s%s' % (ns.x, ns.x) %}{% endfor %}",
+    LOOP + "{% set ns.x = '{0}{0}'.format(ns.x) %}{% endfor %}",
+    LOOP + "{% set ns.x = ns.x.join(['', ns.x, '']) %}{% endfor %}",
+    LOOP + "{% set ns.x = [ns.x, ns.x]|join %}{% endfor %}",
+    LOOP + "{% set ns.x = ns.x.replace('a', 'aa') %}{% endfor %}",
+    LOOP + "{% set ns.x = ns.x|replace('a', 'aa') %}{% endfor %}",
+    LOOP + "{% set ns.x = namespace(a=ns.x, b=ns.x) %}{% endfor %}{{ ns.x }}",
+    "{% set ns = namespace(x=7) %}{% for i in range(40) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+    "{{ 'a'|center(10**10) }}",
+    "{{ 'a'|indent(10**10, true) }}",
+    "{{ '%09999999999d' % 1 }}",
+    "{{ '%*d' % (9999999999, 1) }}",
+    "{{ '%0999999999d'|format(1) }}",
+    "{{ 'a'.ljust(10**10) }}",
+    "{{ 'a'.zfill(10**10) }}",
+    "{{ '\t'.expandtabs(10**10) }}",
+    "{{ '{:>9999999999}'.format(1) }}",
+    "{{ '{:{}}'.format(1, 9999999999) }}",
+    "{{ messages|tojson(indent=10**9) }}",
+    "{{ ('a' * 100000).replace('a', 'b' * 100000) }}",
+    "{{ ('a' * 100000)|replace('a', 'b' * 100000) }}",
+    "{{ range(100000)|join('b' * 100000) }}",
+    "{{ range(100000)|map('string')|join('b' * 100000) }}",
+    "{{ ('a' * 100000).translate({97: 'b' * 100000}) }}",
+    "{{ 1.5|round(10**9, 'floor') }}",
+    "{{ messages|batch(10**10, 'x')|list }}",
+)
+
+ALONE = """
+import resource, sys
+from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
+# What is not refused in time fails to allocate, and says so in other words.
+if sys.platform == "linux":
+    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+for template in sys.stdin.read().split("\\0"):
+    try:
+        ChatTemplate.compile(template, {}).render([{"role": "user", "content": "x" * 1000}])
+        print("rendered", template)
+    except TemplateFailure as failure:
+        if "ran out of" in str(failure):
+            print("memory", template)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+"""
+
+
+def test_no_template_fills_the_memory() -> None:
+    """Each is refused by name, not by the system, and together they take little."""
+    answer = subprocess.run(
+        [sys.executable, "-c", ALONE],
+        input="\0".join(HOSTILE),
+        text=True,
+        capture_output=True,
+        check=True,
+        timeout=300,
+    )
+    *broken, peak = answer.stdout.splitlines()
+    assert not broken
+    if sys.platform == "linux":
+        assert int(peak) < 400
+
+
+ESCAPES = (
+    "{{ ''.__class__.__mro__ }}",
+    "{{ messages.__class__ }}",
+    "{{ cycler.__init__.__globals__.os.popen('touch owned').read() }}",
+    "{{ self.__init__.__globals__ }}",
+    "{{ '{0.__class__}'.format(messages) }}",
+    "{% include '/etc/passwd' %}",
+    "{% import 'os' as os %}{{ os }}",
+)
+
+
+@pytest.mark.parametrize("template", ESCAPES)
+def test_the_sandbox_holds(template: str) -> None:
+    try:
+        text = ChatTemplate.compile(template, {}).render(CHAT)
+    except TemplateFailure:
+        return
+    assert not text
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{ 'a' ~ 1 ~ none }}", "a1None"),
+        ("{{ 'a' + 'b' }}{{ 1 + 2 }}{{ 5 % 3 }}", "ab32"),
+        ("{{ '%s-%d' % ('a', 3) }}{{ '{:>3}'.format(7) }}", "a-3  7"),
+        ("{% for a, b in [(1, 2), (3, 4)] %}{{ a * b }},{% endfor %}", "2,12,"),
+        ("{% set x, y = 1, 2 %}{{ [x, y] }}{{ {'a': x} }}", "[1, 2]{'a': 1}"),
+        ("{{ [1, 2]|join('-') }}{{ ['b', 'a']|sort|first }}", "1-2a"),
+        ("{{ messages|map(attribute='role')|join(' ') }}", "user assistant"),
+        ("{{ messages|selectattr('role', 'equalto', 'user')|list|length }}", "1"),
+        ("{{ {'a': [1]}|tojson }}{{ {'a': 1}|tojson(indent=1) }}", '{"a": [1]}{\n "a": 1\n}'),
+        (
+            "{{ ' a '|trim }}{{ 'a b'.split()|last }}{{ 'x'|upper }}{{ none|default('d', true) }}",
+            "abXd",
+        ),
+        ("{{ messages[0].content[:2] }}{{ 'ab'.replace('a', 'c') }}", "xxcb"),
+        ("{{ raise_exception is defined }}{{ strftime_now('%%') }}", "True%"),
+        ("{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m('a') }}{{ messages|length }}", "<a>2"),
+    ],
+)
+def test_ordinary_templates_are_as_they_were(template: str, text: str) -> None:
+    assert ChatTemplate.compile(template, {}).render(CHAT) == text
+
+
+def test_the_limits_can_be_raised() -> None:
+    template = "{{ 'a' * 5000000 }}"
+    with pytest.raises(TemplateFailure, match="limit template_characters"):
+        ChatTemplate.compile(template, {}).render(CHAT)
+    with using(["template_characters=8M"]):
+        assert len(ChatTemplate.compile(template, {}).render(CHAT)) == 5_000_000

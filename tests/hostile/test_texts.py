@@ -1,0 +1,138 @@
+"""JSON, JSON lines and YAML that say more than a configuration may."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.generations import Generations
+from mlxdoctor.evidence.source import read_json
+from mlxdoctor.evidence.yaml_file import read_yaml_object
+from mlxdoctor.reading_limits import NAMES, ReadingLimits, current, using
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[" * 100_000, "limit json_depth"),
+        ('{"a":' * 100 + "1" + "}" * 100, "limit json_depth of 64"),
+        ('{"iters": 1, "iters": 2}', "'iters' is there twice, with different values"),
+        ('{"iters": ' + "9" * 5000 + "}", "has 5,000 digits"),
+        ('{"iters": 99999999999999999999}', "has 20 digits"),
+        ('{"iters": 1', "not valid JSON"),
+        ("\0\0\0\0", "binary file"),
+    ],
+)
+def test_json_that_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(InputError, match=problem):
+        read_json(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        (b'{"iters": 1, "iters": 1}', {"iters": 1}),
+        (b'\xef\xbb\xbf{"iters": 1}', {"iters": 1}),
+        ('{"iters": 1}'.encode("utf-16"), {"iters": 1}),
+        (b'{"model": "a\\ud800b"}', {"model": "a\ufffdb"}),
+        (b'{"model": "\\ud83d\\ude00"}', {"model": "\U0001f600"}),
+        (b'{"iters": 18446744073709551615}', {"iters": 2**64 - 1}),
+        (b'{"a": 1e999}', {"a": float("inf")}),
+    ],
+)
+def test_json_that_is_read(tmp_path: Path, content: bytes, value: object) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    assert read_json(tmp_path / "a.json")[0] == value
+
+
+def test_a_configuration_of_nonsense_states_nothing(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text(
+        '{"iters": NaN, "batch_size": Infinity, "learning_rate": [], "num_layers": 1e400}'
+    )
+    config = TrainingConfig.read(tmp_path / "adapter_config.json")
+    assert (config.iters, config.batch_size, config.num_layers) == (None, None, None)
+
+
+def test_a_billion_laughs(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [lol, lol]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)]
+    (tmp_path / "a.yaml").write_text("\n".join(lines))
+    with pytest.raises(InputError, match="limit yaml_values of 20,000"):
+        read_yaml_object(tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: &a [*a]", "contains itself"),
+        ("a: !!python/object/apply:os.system [touch owned]", "not valid YAML"),
+        ("a: " + "[" * 20_000, "deeply|not valid YAML"),
+        ("iters: 1\niters: 2", "'iters' is there twice"),
+        ("{a: 1, a: 2}", "'a' is there twice"),
+        ("iters: " + "9" * 5000, "not valid YAML"),
+    ],
+)
+def test_yaml_that_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(InputError, match=problem):
+        read_yaml_object(tmp_path / "a.yaml")
+
+
+def test_rows_that_no_tokenizer_takes_are_bad_lines(tmp_path: Path) -> None:
+    rows = [
+        b'{"text": "good"}',
+        b'{"text": "half \\ud800 a pair"}',
+        b'{"text": "whole \\ud83d\\ude00 pair"}',
+        b'{"a": ' * 5000,
+        b'{"text": ' + b"9" * 5000 + b"}",
+        b"\xff\xfe{}",
+        b'{"text": "\\ud800", "a": ' + b"[" * 400 + b"]" * 400 + b"}",
+    ]
+    (tmp_path / "train.jsonl").write_bytes(b"\r\n".join(rows))
+    split = Dataset.read(tmp_path).splits["train"]
+    assert split.line_numbers == (1, 3)
+    assert [one.number for one in split.bad_lines] == [2, 4, 5, 6, 7]
+
+
+def test_answers_lose_half_pairs(tmp_path: Path) -> None:
+    (tmp_path / "g.jsonl").write_text(json.dumps({"prompt": "a\ud800", "tuned": "b\udfff"}))
+    (item,) = Generations.read(tmp_path / "g.jsonl").items
+    assert (item.prompt, item.tuned) == ("a\ufffd", "b\ufffd")
+
+
+def test_every_limit_says_its_unit_and_source() -> None:
+    for one in ReadingLimits.__dataclass_fields__.values():
+        assert one.metadata["unit"]
+        assert one.metadata["source"]
+
+
+def test_a_limit_is_raised_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLXDOCTOR_LIMITS", raising=False)
+    with using(["text_bytes=2K"]):
+        with using(["json_depth=7"]):
+            assert (current().text_bytes, current().json_depth) == (2048, 7)
+        assert current().json_depth == ReadingLimits().json_depth
+    assert current() == ReadingLimits()
+
+
+def test_the_environment_raises_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLXDOCTOR_LIMITS", "text_bytes=1.5M, template_seconds=0.5")
+    assert (current().text_bytes, current().template_seconds) == (3 << 19, 0.5)
+
+
+@pytest.mark.parametrize("stated", ["nonsense=1", "text_bytes", "text_bytes=-1", "text_bytes=x"])
+def test_a_limit_that_is_none(stated: str) -> None:
+    with pytest.raises(InputError, match=r"names no limit|no positive number"), using([stated]):
+        pass
+
+
+def test_an_unknown_limit_lists_them_all() -> None:
+    with pytest.raises(InputError) as error, using(["x=1"]):
+        pass
+    assert all(name in str(error.value) for name in NAMES)

@@ -1,0 +1,350 @@
+"""What happens when the world around fails: a full disk, a kill, Ctrl-C, a closed pipe, no home."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mlxdoctor import atomic
+from mlxdoctor.errors import InputError
+from mlxdoctor.reproduce import store
+from tests.conftest import RUNS
+
+RUN = RUNS / "evaluated-without-adapter"
+QUICK = ("--no-generate", "--select", "loss-trend,metric-consistency")
+#: Bytes that a file may have in the process: less than a report.
+FULL = 2000
+
+
+def mlxdoctor(
+    *arguments: str | Path,
+    environment: Mapping[str, str | None] | None = None,
+    before: Callable[[], None] | None = None,
+    **options: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own."""
+    known: dict[str, str | None] = {**os.environ, **(environment or {})}
+    return subprocess.run(
+        [sys.executable, "-m", "mlxdoctor", *map(str, arguments)],
+        env={key: value for key, value in known.items() if value is not None},
+        preexec_fn=before,
+        text=True,
+        encoding="utf-8",
+        errors="surrogateescape",
+        check=False,
+        **{"capture_output": True, **options},
+    )
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line that a failure prints."""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("mlxdoctor:")]
+    assert "Traceback" not in done.stderr, done.stderr
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+def no_room() -> None:
+    # As on a full disk, a write fails half way; the signal would end the process first.
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FULL, FULL))
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_the_old_report(tmp_path: Path) -> None:
+    folder = tmp_path / "evaluated-without-adapter"
+    folder.mkdir()
+    old = folder / "report.json"
+    old.write_text("the report before")
+    done = mlxdoctor("diagnose", RUN, *QUICK, "--format", "json", "-o", tmp_path, before=no_room)
+    assert done.returncode == 2
+    assert "cannot be written (File too large)" in one_line(done)
+    assert old.read_text() == "the report before"
+    assert [path.name for path in folder.iterdir()] == ["report.json"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_standard_output_on_a_full_disk(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = mlxdoctor(
+            *("diagnose", RUN, *QUICK, "--stdout", "json"),
+            capture_output=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+        )
+    assert done.returncode == 2
+    assert "standard output cannot be written (No space left on device)" in one_line(done)
+
+
+def test_checks_that_take_too_long_are_named_and_the_report_is_inconclusive(
+    tmp_path: Path,
+) -> None:
+    limited = {"MLXDOCTOR_LIMITS": "check_seconds=0.000001"}
+    done = mlxdoctor("diagnose", RUN, *QUICK, "-o", tmp_path / "reports", environment=limited)
+    assert done.returncode == 3, done.stderr
+    words = " ".join(done.stdout.split())
+    for name in ("loss-trend", "metric-consistency"):
+        assert f"the check {name} crashed (took longer than 1e-06 s, the limit check_sec" in words
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_metrics_that_cannot_be_written_are_one_sentence() -> None:
+    from mlxdoctor.trainer.loop import _write
+
+    with (
+        pytest.raises(InputError, match=r"/dev/full: cannot be written \(No space left"),
+        Path("/dev/full").open("ab", buffering=0) as full,
+    ):
+        _write(SimpleNamespace(metrics=full), {"iteration": 1})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("arguments", [("checks",), ("diagnose", RUN, *QUICK, "--stdout", "json")])
+def test_a_closed_pipe_ends_it_without_a_word(arguments: tuple[Any, ...]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = mlxdoctor(*arguments, capture_output=False, stdout=write, stderr=subprocess.PIPE)
+    finally:
+        os.close(write)
+    assert done.stderr == ""
+    assert done.returncode == 141
+
+
+def test_killed_while_writing_leaves_the_old_content_or_the_new(tmp_path: Path) -> None:
+    target = tmp_path / "report.md"
+    old, new = b"old " * 500_000, b"new " * 500_000
+    atomic.replace_file(target, old)
+    script = (
+        "import sys; from pathlib import Path; from mlxdoctor import atomic\n"
+        "print('ready', flush=True)\n"
+        "while True:\n"
+        "    for word in (b'new ', b'old '):\n"
+        "        atomic.replace_file(Path(sys.argv[1]), word * 500_000)\n"
+    )
+    for delay in (0.0, 0.002, 0.005, 0.011, 0.017, 0.031):
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, str(target)], stdout=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(delay)
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        assert target.read_bytes() in (old, new)
+        assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == [
+            "report.md"
+        ]
+
+
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_write_that_fails_leaves_nothing_behind(
+    failure: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "report.md"
+    target.write_text("old")
+
+    def fail(*_: Any) -> None:
+        raise failure
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(type(failure)):
+        atomic.replace_file(target, b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
+    assert target.read_text() == "old"
+
+
+def test_a_stored_result_that_cannot_be_written_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write(tmp_path, {"verdict": "before"})
+
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(InputError, match="No space left on device"):
+        store.write(tmp_path, {"verdict": "after"})
+    monkeypatch.undo()
+    assert store.read(tmp_path) == {"verdict": "before"}
+    assert [path.name for path in tmp_path.iterdir()] == [store.RESULT_FILE]
+
+
+def test_a_result_cut_at_any_byte_counts_as_unfinished(tmp_path: Path) -> None:
+    store.write(tmp_path, {"verdict": "confirmed", "loss": [1.5, 2.5]})
+    path = tmp_path / store.RESULT_FILE
+    whole = path.read_bytes().rstrip()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        assert store.read(tmp_path) is None
+    path.write_bytes(whole)
+    assert store.read(tmp_path) is not None
+
+
+def test_metrics_cut_at_any_byte_are_read_and_continued(tmp_path: Path) -> None:
+    from mlxdoctor.evidence.training_log import TrainingLog
+    from mlxdoctor.trainer.files import keep_metrics
+    from mlxdoctor.trainer.records import to_line
+
+    records = [{"iteration": one, "train_loss": 3.0 - one / 4} for one in (1, 2, 3)]
+    whole = "".join(map(to_line, records)).encode()
+    path = tmp_path / "metrics.jsonl"
+    first = len(to_line(records[0]))
+    for size in range(first, len(whole) + 1):
+        path.write_bytes(whole[:size])
+        # A last line whose end alone is missing is whole.
+        complete = whole[:size].count(b"}")
+        series = TrainingLog.read([path]).main.get("train_loss")
+        assert series is not None
+        assert series.iterations.tolist() == [1, 2, 3][:complete]
+        keep_metrics(path, until=3)
+        kept = [json.loads(line) for line in path.read_text().splitlines()]
+        assert kept == records[:complete]
+        assert not path.read_text() or path.read_text().endswith("\n")
+
+
+def test_metrics_that_hold_something_else_can_be_continued(tmp_path: Path) -> None:
+    from mlxdoctor.trainer.files import keep_metrics
+
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"iteration": 1}\n[1]\n7\n{"iteration": "x"}\n\xff\xfe\n{"iteration": 9}\n')
+    keep_metrics(path, until=3)
+    assert path.read_text() == '{"iteration": 1}\n'
+
+
+SLOW = """
+import sys, time
+import mlxdoctor.check
+from mlxdoctor.cli import main
+
+def wait(self, source):
+    print("ready", file=sys.stderr, flush=True)
+    time.sleep(60)
+
+mlxdoctor.check.Check.run = wait
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_control_c_is_one_line_and_130(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SLOW, "diagnose", str(RUN), "-o", str(tmp_path / "reports")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    printed = process.stderr.read()
+    process.stderr.close()
+    assert process.wait() == 130
+    assert printed.strip() == "interrupted"
+    assert not (tmp_path / "reports").exists()
+
+
+@pytest.mark.parametrize("where", ["reports", "reports/evaluated-without-adapter"])
+def test_a_file_in_the_way_of_the_report(where: str, tmp_path: Path) -> None:
+    path = tmp_path / where
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("mine")
+    done = mlxdoctor("diagnose", RUN, *QUICK, "-o", tmp_path / "reports")
+    assert done.returncode == 2
+    assert "cannot be written" in one_line(done)
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder nobody can write")
+def test_an_output_folder_that_nobody_can_write() -> None:
+    done = mlxdoctor("diagnose", RUN, *QUICK, "-o", "/proc/reports")
+    assert done.returncode == 2
+    assert "name another folder with --output" in one_line(done)
+
+
+def test_a_folder_that_cannot_be_written_is_examined_and_left_alone(
+    copied: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = copied(RUN.name)
+    for path in (*folder.iterdir(), folder):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    before = {path.name: path.stat().st_mtime_ns for path in (*folder.iterdir(), folder)}
+    try:
+        done = mlxdoctor("diagnose", folder, "--no-generate", "-o", tmp_path / "reports")
+    finally:
+        folder.chmod(0o755)
+    assert done.returncode == 1, done.stderr
+    assert {path.name for path in folder.iterdir()} == set(before) - {folder.name}
+    assert before == {path.name: path.stat().st_mtime_ns for path in (*folder.iterdir(), folder)}
+
+
+NOWHERE = "/proc/nowhere"
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"HOME": None},
+        {"HOME": NOWHERE, "XDG_CACHE_HOME": None, "XDG_CONFIG_HOME": None, "HF_HOME": None},
+        {"TMPDIR": NOWHERE},
+    ],
+)
+def test_without_a_home_or_a_folder_for_temporary_files(
+    environment: dict[str, str | None], tmp_path: Path
+) -> None:
+    done = mlxdoctor(
+        "diagnose", RUN, "--no-generate", "-o", tmp_path / "reports", environment=environment
+    )
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 1, done.stderr
+    assert (tmp_path / "reports" / RUN.name / "report.md").is_file()
+
+
+def test_a_user_whom_the_system_does_not_know_has_no_home(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from mlxdoctor.api import diagnose
+
+    def nobody(cls: type[Path]) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", classmethod(nobody))
+    report = diagnose([RUN], allow_model=False, select=["loss-trend"])
+    assert report.data["outcomes"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_lacks_the_characters(encoding: str, tmp_path: Path) -> None:
+    folder = tmp_path / "größe-数"
+    folder.mkdir()
+    for path in RUN.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    environment = {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    for arguments in (
+        ("diagnose", folder, *QUICK, "-o", tmp_path / "reports"),
+        ("diagnose", folder, *QUICK, "--stdout", "markdown"),
+        ("inspect", folder),
+        ("explain", "loss-trend"),
+    ):
+        done = mlxdoctor(*arguments, environment=environment)
+        assert "Traceback" not in done.stderr, done.stderr
+        assert done.returncode in (0, 1, 3), done.stderr
+
+
+def test_json_on_such_a_terminal_is_still_json(tmp_path: Path) -> None:
+    folder = tmp_path / "größe-数"
+    folder.mkdir()
+    for path in RUN.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    done = mlxdoctor(
+        *("diagnose", folder, *QUICK, "--stdout", "json"),
+        environment={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+    )
+    assert json.loads(done.stdout)["name"] == "größe-数"
+    assert not re.search(r"[^\x00-\x7f]", done.stdout)
