@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
@@ -13,9 +17,16 @@ from typing import Any
 import pytest
 
 import mlxdoctor.check
+import mlxdoctor.run
+from mlxdoctor import reading_limits
 from mlxdoctor.check import Check, Inconclusive, NotApplicable, check, discover, selected
 from mlxdoctor.errors import InputError
-from mlxdoctor.finding import Finding, Severity, Status
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.finding import Finding, Outcome, Severity, Status
+from mlxdoctor.readers import READERS
+from mlxdoctor.run import Run
+from mlxdoctor.time_limit import TimeLimitExceeded, time_limit
+from tests.conftest import RUNS
 
 
 class Pulse:
@@ -228,3 +239,173 @@ def test_select_and_ignore_take_names_and_codes_and_refuse_others() -> None:
     assert "loss-trend" not in {one.name for one in selected(checks, [], ["loss-trend"])}
     with pytest.raises(InputError, match="'loss-trned'"):
         selected(checks, ["loss-trned"], [])
+
+
+def raised(values: dict[str, Any]) -> Any:
+    """Limits of reading for the body, as `--limit` sets them."""
+    return reading_limits.using(f"{name}={value}" for name, value in values.items())
+
+
+def test_a_check_that_loops_is_stopped_and_keeps_what_it_found() -> None:
+    def run(pulse: Pulse) -> Iterator[Finding]:
+        yield finding()
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            pass
+
+    with raised({"check_seconds": 0.2}):
+        outcome = made(run).run(Source(pulse=Pulse()))
+    assert (outcome.status, len(outcome.findings)) == (Status.CRASHED, 1)
+    assert outcome.reason.startswith("took longer than 0.2 s, the limit check_seconds")
+
+
+def test_a_check_cannot_catch_the_limit_by_accident() -> None:
+    def run(pulse: Pulse) -> Iterator[Finding]:
+        for _ in range(3):
+            try:
+                time.sleep(10)
+            except Exception:  # as careless code does
+                continue
+        yield from ()
+
+    with raised({"check_seconds": 0.2}):
+        assert made(run).run(Source(pulse=Pulse())).status is Status.CRASHED
+
+
+def test_the_limit_holds_for_reading_the_evidence_too_and_others_go_on() -> None:
+    class Slow(Source):
+        def get(self, kind: type[Any]) -> Any:
+            if kind is Pulse:
+                time.sleep(30)
+            return super().get(kind)
+
+    def slow(pulse: Pulse) -> Iterator[Finding]:
+        yield from ()
+
+    def quick(chart: Chart) -> Iterator[Finding]:
+        yield finding()
+
+    source = Slow(chart=Chart())
+    with raised({"check_seconds": 0.2}):
+        outcomes = [made(one).run(source) for one in (slow, quick)]
+    assert [one.status for one in outcomes] == [Status.CRASHED, Status.FOUND]
+
+
+def test_evidence_that_took_too_long_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def read(run: Run) -> TrainingLog:
+        calls.append(run)
+        time.sleep(30)
+        raise AssertionError
+
+    def needs_log(log: TrainingLog) -> Iterator[Finding]:
+        yield from ()
+
+    monkeypatch.setattr(mlxdoctor.run, "READERS", {**READERS, TrainingLog: read})
+    run = Run.discover([RUNS / "healthy-ordinary"], allow_model=False)
+    with raised({"check_seconds": 0.2}):
+        outcomes = [made(needs_log).run(run) for _ in range(2)]
+    assert [one.status for one in outcomes] == [Status.CRASHED, Status.SKIPPED]
+    assert outcomes[1].reason == "reading it took longer than 0.2 s"
+    assert len(calls) == 1
+
+
+def test_a_limit_that_is_not_reached_leaves_no_alarm() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with time_limit(30.0):
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
+@pytest.fixture
+def alarms() -> Iterator[list[int]]:
+    """The user's own alarm, and what it was called with."""
+    called: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: called.append(number))
+    yield called
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_a_later_alarm_of_the_user_is_still_due_afterwards(alarms: list[int]) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 100, 7)
+    with time_limit(50.0):
+        assert signal.getitimer(signal.ITIMER_REAL)[0] <= 50
+    due, interval = signal.getitimer(signal.ITIMER_REAL)
+    assert 50 < due <= 100
+    assert interval == 7
+    signal.raise_signal(signal.SIGALRM)
+    assert alarms == [signal.SIGALRM]
+
+
+def test_an_earlier_alarm_of_the_user_goes_off_inside(alarms: list[int]) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    with time_limit(50.0):
+        while not alarms:
+            time.sleep(0.01)
+    assert alarms == [signal.SIGALRM]
+
+
+def test_of_two_limits_the_inner_may_be_the_shorter_or_the_longer() -> None:
+    with time_limit(50.0):
+        with pytest.raises(TimeLimitExceeded, match=r"0\.1 s"), time_limit(0.1):
+            time.sleep(30)
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    with pytest.raises(TimeLimitExceeded, match=r"0\.1 s"), time_limit(0.1), time_limit(50.0):
+        time.sleep(30)
+
+
+def test_in_another_thread_a_check_runs_without_a_limit() -> None:
+    def run(pulse: Pulse) -> Iterator[Finding]:
+        time.sleep(0.05)
+        yield finding()
+
+    outcomes: list[Outcome] = []
+    one = made(run)
+    with raised({"check_seconds": 0.01}):
+        thread = threading.Thread(target=lambda: outcomes.append(one.run(Source(pulse=Pulse()))))
+        thread.start()
+        thread.join()
+    assert outcomes[0].status is Status.FOUND
+
+
+def test_a_check_that_exhausts_memory_is_an_outcome(tmp_path: Path) -> None:
+    script = tmp_path / "memory.py"
+    script.write_text(EXHAUSTS_MEMORY)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1:] == ["crashed needed more memory than there is"], (
+        done.stderr
+    )
+
+
+EXHAUSTS_MEMORY = '''
+"""A check that takes all memory, in a process that has little."""
+import resource
+from mlxdoctor.check import check
+
+
+class Source:
+    def get(self, kind):
+        return kind()
+
+
+class Pulse:
+    pass
+
+
+@check(codes={"fast": "the pulse is fast"})
+def run(pulse: Pulse):
+    held = []
+    while True:
+        held.append(bytearray(1 << 24))
+    yield
+
+
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+outcome = run.run(Source())
+print(outcome.status, outcome.reason.split(" (")[0])
+'''

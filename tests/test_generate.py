@@ -167,9 +167,11 @@ def test_a_refused_adapter_is_evidence(
 
 
 def test_models_that_are_not_loaded(base: BaseModel, tmp_path: Path) -> None:
-    needs_code = replace(base, config={**base.config, "model_file": "model.py"})
+    shutil.copytree(base.path, tmp_path / "coded")
+    stated = {**base.config, "model_file": "model.py"}
+    (tmp_path / "coded" / "config.json").write_text(json.dumps(stated))
     with pytest.raises(InputError, match="needs code of its own"):
-        models.load(needs_code)
+        models.load(BaseModel.read(tmp_path / "coded"))
     with pytest.raises(InputError, match="not a local model folder"):
         models.load(replace(base, path=tmp_path / "org" / "name"))
     with pytest.raises(InputError, match="unusable model_type"):

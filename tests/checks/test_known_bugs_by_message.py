@@ -53,7 +53,7 @@ def test_the_message_at_the_end(tmp_path: Path, message: str, bug: str) -> None:
     said = judged(tmp_path, *RAISED, message)
     assert bugs(said) == {bug: Severity.ERROR}
     (finding,) = [one for one in said.findings if one.code == f"known-bugs.{bug}"]
-    assert finding.measured["text"] == message
+    assert finding.measured["text"] == f"“{message}”"
     assert finding.where == "line 2 of the log"
     assert [one.cause.id for one in diagnose([said])] == ["known-upstream-bug"]
 

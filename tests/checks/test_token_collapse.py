@@ -82,7 +82,7 @@ def test_text_without_tokens_is_judged_by_words_and_signs() -> None:
     found = findings(token_collapse, Generations((), items))
     finding = found["token-collapse.single-token"]
     assert finding.severity == "error"
-    assert finding.measured["token_text"] == ","
+    assert finding.measured["token_text"] == "“,”"
 
 
 def test_special_tokens_only() -> None:

@@ -48,6 +48,14 @@ def test_code_of_the_model_is_run_only_where_the_command_line_says_so(
     assert "add --trust-remote-code" in capsys.readouterr().err
 
 
+def test_a_configuration_alone_fetches_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asks = config(tmp_path, model="nobody/nothing", mlxdoctor={"allow_downloads": True})
+    assert main(["train", "-c", asks]) == 2
+    assert "add --allow-downloads" in capsys.readouterr().err
+
+
 @pytest.mark.model
 def test_a_model_that_is_not_here_ends_with_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -165,7 +165,7 @@ def test_npz_that_unpacks_to_too_much_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros(100_000, np.float32))
-    monkeypatch.setattr("mlxdoctor.evidence.npz_file.MAX_UNPACKED_BYTES", 400_000)
+    monkeypatch.setenv("MLXDOCTOR_LIMITS", "unpacked_bytes=400000")
     with pytest.raises(InputError, match="unpacks to"):
         read_npz(tmp_path / "a.npz")
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.errors import InputError
-from mlxdoctor.evidence import chat_template
 from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
 from mlxdoctor.evidence.tokenizer import Tokenizer
 
@@ -245,7 +244,7 @@ def test_a_failing_template_says_why(template, problem):
     ],
 )
 def test_an_endless_template_is_stopped(monkeypatch, template):
-    monkeypatch.setattr(chat_template, "MAX_SECONDS", 0.2)
+    monkeypatch.setenv("MLXDOCTOR_LIMITS", "template_seconds=0.2")
     start = time.monotonic()
     with pytest.raises(TemplateFailure, match="did not finish"):
         ChatTemplate.compile(template, {}).render(CHAT)
@@ -253,7 +252,7 @@ def test_an_endless_template_is_stopped(monkeypatch, template):
 
 
 def test_the_output_is_bounded(monkeypatch):
-    monkeypatch.setattr(chat_template, "MAX_CHARACTERS", 1000)
+    monkeypatch.setenv("MLXDOCTOR_LIMITS", "template_characters=1000")
     template = "{% for a in range(9999) %}{{ messages[1].content }}{% endfor %}"
     with pytest.raises(TemplateFailure, match="over 1,000 characters"):
         ChatTemplate.compile(template, {}).render(CHAT)
