@@ -1,5 +1,7 @@
 """Answers produced with a model, and losses measured with it, on the fixtures."""
 
+import json
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path

@@ -12,7 +12,8 @@ from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_UNUSAB
 from mlxdoctor.cli.progress import ProgressLine
 
 _SEVERITIES = ("info", "warning", "error")
-_FORMATS = ("markdown", "html", "json", "sarif", "junit")
+_HOSTS = ("sarif", "junit")
+_FORMATS = ("markdown", "html", "json", *_HOSTS)
 _PATH = click.Path(path_type=Path)
 
 
@@ -142,7 +143,6 @@ def command(  # noqa: PLR0917 - click passes every option by name
 
     from mlxdoctor.api import diagnose
     from mlxdoctor.report.escape import terminal
-    from mlxdoctor.report.files import render
 
     with ProgressLine() as progress:
         report = diagnose(
@@ -178,9 +178,9 @@ def command(  # noqa: PLR0917 - click passes every option by name
             )
     content = report.to_dict()
     if printed is not None:
-        click.echo(render(content, printed), nl=False)
+        _print(content, printed, fail_on)
     else:
-        _write(content, folder, formats, inspected)
+        _write(content, folder, formats, fail_on, inspected)
     for sentence in content["unreadable"]:
         click.echo(f"mlxdoctor: {terminal(sentence)}", err=True)
     return exit_code(content, fail_on)
@@ -206,8 +206,23 @@ def exit_code(data: Mapping[str, Any], fail_on: str) -> int:
     return EXIT_CLEAN
 
 
+def _print(data: Mapping[str, Any], name: str, fail_on: str) -> None:
+    if name in (*_HOSTS, "github"):
+        from mlxdoctor.gate import single
+
+        click.echo(single.render(data, name, fail_on), nl=False)
+    else:
+        from mlxdoctor.report.files import render
+
+        click.echo(render(data, name), nl=False)
+
+
 def _write(
-    data: Mapping[str, Any], folder: Path, formats: tuple[str, ...], inspected: list[Path]
+    data: Mapping[str, Any],
+    folder: Path,
+    formats: tuple[str, ...],
+    fail_on: str,
+    inspected: list[Path],
 ) -> None:
     from mlxdoctor.report import terminal
     from mlxdoctor.report.files import FIGURE_PATHS, report_files
@@ -217,7 +232,11 @@ def _write(
     for part in (target, target / "figures"):
         # A link placed there earlier must not lead into the evidence.
         output.refuse_inside(part, inspected)
-    files = report_files(data, formats)
+    files = report_files(data, [one for one in formats if one not in _HOSTS])
+    if hosts := [one for one in formats if one in _HOSTS]:
+        from mlxdoctor.gate import single
+
+        files |= {single.PATHS[one]: single.render(data, one, fail_on).encode() for one in hosts}
     written = output.write_files(target, files, stale=FIGURE_PATHS.values())
     reports = [str(path) for path in written if path.suffix != ".png"]
     click.echo(

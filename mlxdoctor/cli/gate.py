@@ -14,7 +14,7 @@ from mlxdoctor.gate.formats import PATHS, PRINTED
 
 if TYPE_CHECKING:
     from mlxdoctor.gate.policy import Policy
-    from mlxdoctor.gate.result import GateResult
+    from mlxdoctor.report.gate_result import GateResult
 
 _PATH = click.Path(path_type=Path)
 

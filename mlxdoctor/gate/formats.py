@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from mlxdoctor.gate.result import GateResult
+from mlxdoctor.report.gate_result import GateResult
 
 #: Format -> its file.
 PATHS: Mapping[str, str] = MappingProxyType(

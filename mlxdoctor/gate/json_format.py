@@ -18,8 +18,8 @@ from importlib.metadata import version
 from typing import Any
 
 from mlxdoctor.gate import tally
-from mlxdoctor.gate.result import GateItem, GateResult
 from mlxdoctor.report import json_format
+from mlxdoctor.report.gate_result import GateItem, GateResult
 
 SCHEMA_VERSION = 1
 

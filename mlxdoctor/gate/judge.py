@@ -10,7 +10,7 @@ from typing import Any
 from mlxdoctor.gate.baseline import Known
 from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.policy import Ignore, Policy, Rules, matches
-from mlxdoctor.gate.result import GatedFinding, GateItem, ItemStatus
+from mlxdoctor.report.gate_result import GatedFinding, GateItem, ItemStatus
 from mlxdoctor.report.model import findings
 from mlxdoctor.report.summary import missing
 

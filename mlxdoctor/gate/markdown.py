@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlxdoctor.gate import tally
-from mlxdoctor.gate.result import GateItem, GateResult, ItemStatus
 from mlxdoctor.report import escape, summary
+from mlxdoctor.report.gate_result import GateItem, GateResult, ItemStatus
 
 #: Items that are described, and findings of each. GitHub takes a summary of a megabyte.
 DESCRIBED, FINDINGS = 40, 6

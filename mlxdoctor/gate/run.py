@@ -15,8 +15,8 @@ from mlxdoctor.gate.fleet import Workers, cluster, examine_all, here, processes
 from mlxdoctor.gate.held import HeldReport
 from mlxdoctor.gate.judge import Judgement, judge, notices, renewed
 from mlxdoctor.gate.policy import Policy
-from mlxdoctor.gate.result import GateItem, GateResult, ItemStatus
 from mlxdoctor.gate.targets import Target, targets
+from mlxdoctor.report.gate_result import GateItem, GateResult, ItemStatus
 from mlxdoctor.report.model import home_folder, without_folders
 from mlxdoctor.run import Progress
 

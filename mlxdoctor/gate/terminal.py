@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from mlxdoctor.gate import tally
-from mlxdoctor.gate.result import GateItem, GateResult, ItemStatus
 from mlxdoctor.report import escape, summary
+from mlxdoctor.report.gate_result import GateItem, GateResult, ItemStatus
 from mlxdoctor.report.terminal import MAX_WIDTH, MIN_WIDTH, Style, unstyled
 
 #: Reasons shown of an item.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mlxdoctor.gate.result import GateItem, GateResult, ItemStatus
 from mlxdoctor.report.escape import terminal, workflow_message, workflow_property
+from mlxdoctor.report.gate_result import GateItem, GateResult, ItemStatus
 from mlxdoctor.report.gated import cause_of, main_file, unexplained
 from mlxdoctor.report.places import in_checkout
 from mlxdoctor.report.summary import sentence

@@ -17,13 +17,7 @@ FIGURE_PATHS: Mapping[str, str] = MappingProxyType(
 )
 #: Format -> its file.
 REPORT_PATHS: Mapping[str, str] = MappingProxyType(
-    {
-        "markdown": "report.md",
-        "html": "report.html",
-        "json": "report.json",
-        "sarif": "report.sarif",
-        "junit": "report.junit.xml",
-    }
+    {"markdown": "report.md", "html": "report.html", "json": "report.json"}
 )
 
 
@@ -33,16 +27,7 @@ def render(data: Mapping[str, Any], report_format: str) -> str:
         from mlxdoctor.report import html_format
 
         return html_format.render(data)
-    if report_format in ("sarif", "junit", "github"):
-        return _for_hosts(data, report_format)
     return json_format.render(data) if report_format == "json" else markdown.render(data)
-
-
-def _for_hosts(data: Mapping[str, Any], report_format: str) -> str:
-    from mlxdoctor.gate import formats
-    from mlxdoctor.report.gated import as_result
-
-    return formats.render(as_result(data), report_format)
 
 
 def report_files(data: Mapping[str, Any], formats: Iterable[str]) -> dict[str, bytes]:

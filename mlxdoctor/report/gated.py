@@ -1,13 +1,11 @@
-"""What several formats say of an item of the gate, and a single report as such an item."""
+"""What several formats say of an item of the gate."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date
-from pathlib import Path, PurePath
 from typing import Any
 
-from mlxdoctor.gate.result import GateItem, GateResult
+from mlxdoctor.report.gate_result import GateItem
 from mlxdoctor.report.places import in_checkout
 from mlxdoctor.report.summary import headline, root_cause
 
@@ -17,11 +15,11 @@ _KINDS = ("adapter", "tuned model", "training configuration", "training log", "c
 
 def main_file(item: GateItem) -> str:
     """The file of an item to show its findings beside; its own path where the checkout has none."""
-    sources = _main_sources(item.report)
+    sources = main_sources(item.report)
     return next((one for one in sources if in_checkout(one) is not None), item.path)
 
 
-def _main_sources(report: Mapping[str, Any] | None) -> list[str]:
+def main_sources(report: Mapping[str, Any] | None) -> list[str]:
     """The files that an item mainly consists of, the first of each kind."""
     sources: dict[str, str] = {}
     for one in report["run"]["evidence"] if report is not None else ():
@@ -39,18 +37,3 @@ def cause_of(item: GateItem) -> str | None:
     """The headline of an item whose root cause is known: "Root cause: …"."""
     report = item.report
     return headline(report) if report is not None and root_cause(report) is not None else None
-
-
-def as_result(data: Mapping[str, Any]) -> GateResult:
-    """One report, as the gate without a policy sees it: errors fail."""
-    from mlxdoctor.gate.examine import Examined
-    from mlxdoctor.gate.judge import judge
-    from mlxdoctor.gate.policy import Policy
-
-    sources = _main_sources(data)
-    path = str(PurePath(sources[0]).parent) if sources else "."
-    if path == ".":  # loose files in the current folder
-        path = sources[0] if sources else data["name"]
-    examined = Examined(data, "", sum(one["seconds"] for one in data["outcomes"]))
-    judgement = judge(path, examined, Policy(Path.cwd()), frozenset(), date.today())
-    return GateResult((judgement.item,), policy=None)

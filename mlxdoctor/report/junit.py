@@ -14,8 +14,8 @@ from typing import Any
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 from junitparser.junitparser import Attr, FinalResult
 
-from mlxdoctor.gate.result import GatedFinding, GateItem, GateResult, ItemStatus
 from mlxdoctor.report.escape import xml as escaped
+from mlxdoctor.report.gate_result import GatedFinding, GateItem, GateResult, ItemStatus
 from mlxdoctor.report.gated import cause_of, main_file
 from mlxdoctor.report.places import in_checkout
 

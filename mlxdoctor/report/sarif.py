@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from mlxdoctor.gate.result import GatedFinding, GateItem, GateResult
 from mlxdoctor.report.escape import sarif as escaped
+from mlxdoctor.report.gate_result import GatedFinding, GateItem, GateResult
 from mlxdoctor.report.gated import main_file, unexplained
 from mlxdoctor.report.places import in_checkout
 from mlxdoctor.report.summary import headline, root_cause, sentence

@@ -11,7 +11,7 @@ from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.formats import PATHS, PRINTED, files, render
 from mlxdoctor.gate.judge import judge
 from mlxdoctor.gate.policy import Ignore, Policy
-from mlxdoctor.gate.result import GateItem, GateResult
+from mlxdoctor.report.gate_result import GateItem, GateResult
 from tests.gate.given import TODAY, found, judged, report
 from tests.report import sample
 

@@ -8,7 +8,7 @@ from mlxdoctor.gate.baseline import Known
 from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.judge import judge, notices, renewed
 from mlxdoctor.gate.policy import Policy
-from mlxdoctor.gate.result import ItemStatus
+from mlxdoctor.report.gate_result import ItemStatus
 from tests.gate.given import TODAY, found, judged, policy, report
 from tests.report.sample import outcome
 

@@ -14,8 +14,8 @@ from mlxdoctor.gate.bands import QUANTITIES, WIDENED, band
 from mlxdoctor.gate.learn import Learned, learn
 from mlxdoctor.gate.policy_file import read_policy
 from mlxdoctor.gate.policy_text import policy_text
-from mlxdoctor.gate.result import ItemStatus
 from mlxdoctor.gate.run import run_gate
+from mlxdoctor.report.gate_result import ItemStatus
 from tests.conftest import RUNS
 
 HEALTHY = RUNS / "healthy-ordinary"

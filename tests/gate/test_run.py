@@ -16,9 +16,9 @@ from mlxdoctor.gate.fleet import Workers, here, processes
 from mlxdoctor.gate.formats import render
 from mlxdoctor.gate.held import HeldReport
 from mlxdoctor.gate.policy import Policy
-from mlxdoctor.gate.result import ItemStatus
 from mlxdoctor.gate.run import Options, exit_code, run_gate
 from mlxdoctor.report import json_format
+from mlxdoctor.report.gate_result import ItemStatus
 from tests.conftest import RUNS, expected, run_names
 from tests.gate.given import policy
 

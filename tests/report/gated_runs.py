@@ -13,7 +13,7 @@ from mlxdoctor.api import diagnose
 from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.judge import judge
 from mlxdoctor.gate.policy import Ignore, Policy, Rules
-from mlxdoctor.gate.result import GatedFinding, GateItem, GateResult, ItemStatus
+from mlxdoctor.report.gate_result import GatedFinding, GateItem, GateResult, ItemStatus
 from tests.conftest import ROOT, RUNS
 from tests.report import sample
 

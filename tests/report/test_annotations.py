@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.gate.policy import Policy, Rules
-from mlxdoctor.gate.result import GateResult
 from mlxdoctor.report import annotations
 from mlxdoctor.report.escape import terminal
+from mlxdoctor.report.gate_result import GateResult
 from tests.conftest import ROOT
 from tests.report import gated_runs
 from tests.report.gated_runs import COLLAPSED, HEALTHY, OVERFITTED, hostile

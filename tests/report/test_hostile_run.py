@@ -19,6 +19,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from mlxdoctor.cli import main
+from mlxdoctor.gate import single
 from mlxdoctor.report.files import REPORT_PATHS
 from tests.conftest import FIXTURES, RUNS
 from tests.report.page import Page
@@ -111,7 +112,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reports(hostile: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """File name -> content of every format, and "terminal"."""
     out = tmp_path_factory.mktemp("out")
-    formats = [part for name in REPORT_PATHS for part in ("--format", name)]
+    formats = [part for name in (*REPORT_PATHS, *single.PATHS) for part in ("--format", name)]
     places = ["--base", str(hostile / "base"), "--data", str(hostile / "data")]
     command = ["diagnose", str(hostile / NAME), "--no-generate", *places, *formats, "-o", str(out)]
     printed = said(command)
@@ -129,7 +130,7 @@ def said(command: list[str]) -> str:
 
 def test_the_text_gets_into_every_report(reports: dict[str, str]) -> None:
     # Otherwise the tests below could not fail.
-    assert set(reports) == {*REPORT_PATHS.values(), "terminal"}
+    assert set(reports) == {*REPORT_PATHS.values(), *single.PATHS.values(), "terminal"}
     assert all(WORD in text for text in reports.values())
     found = json.loads(reports["report.json"])
     told = {finding["code"] for one in found["outcomes"] for finding in one["findings"]}

@@ -6,8 +6,8 @@ import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
 from mlxdoctor.gate.policy import Policy, Rules
-from mlxdoctor.gate.result import GateResult, ItemStatus
 from mlxdoctor.report import junit
+from mlxdoctor.report.gate_result import GateResult, ItemStatus
 from tests.conftest import ROOT
 from tests.report import gated_runs, sample
 from tests.report.gated_runs import ACCEPTED, COLLAPSED, HEALTHY, OVERFITTED, hostile

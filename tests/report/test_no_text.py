@@ -16,6 +16,7 @@ import pytest
 
 from mlxdoctor.api import diagnose
 from mlxdoctor.cli import main
+from mlxdoctor.gate import single
 from mlxdoctor.report import terminal
 from mlxdoctor.report.files import REPORT_PATHS, render
 from mlxdoctor.report.model import Report
@@ -79,7 +80,8 @@ def own_words() -> frozenset[str]:
 
 def rendered(data: dict[str, Any]) -> dict[str, list[str]]:
     """Format -> the texts that a reader of it gets."""
-    shown = {name: [render(data, name)] for name in (*REPORT_PATHS, "github")}
+    shown = {name: [render(data, name)] for name in REPORT_PATHS}
+    shown |= {name: [single.render(data, name)] for name in single.PRINTED}
     shown["json"] = list(strings(json.loads(shown["json"][0])))
     shown["html"] = [Page(shown["html"][0]).text()]
     shown["terminal"] = [terminal.render(data, written=["reports/report.md"])]
@@ -279,7 +281,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def printed_and_written(
     planted: dict[str, Path], out: Path, capsys: pytest.CaptureFixture[str], *options: str
 ) -> dict[str, str]:
-    formats = [part for name in REPORT_PATHS for part in ("--format", name)]
+    formats = [part for name in (*REPORT_PATHS, *single.PATHS) for part in ("--format", name)]
     places = ["--base", str(planted["base"]), "--data", str(planted["data"])]
     score = ["--score", f"{planted['score']}:score"]
     command = ["diagnose", str(planted["run"]), "--no-generate", *places, *score, *formats]
@@ -295,7 +297,7 @@ def test_no_canary_leaves_the_house(
 ) -> None:
     plain = printed_and_written(planted, tmp_path / "plain", capsys)
     shown = printed_and_written(planted, tmp_path / "shown", capsys, "--no-text")
-    assert set(shown) == {*REPORT_PATHS.values(), "terminal"}
+    assert set(shown) == {*REPORT_PATHS.values(), *single.PATHS.values(), "terminal"}
     # What is planted does show without the option, but for what no check quotes.
     assert {
         kind for kind, text in CANARIES.items() if any(text in one for one in plain.values())

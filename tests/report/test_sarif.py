@@ -12,10 +12,10 @@ from jsonschema import Draft4Validator, FormatChecker
 
 from mlxdoctor.cli import main
 from mlxdoctor.finding import Severity
-from mlxdoctor.gate.result import GateResult
 from mlxdoctor.lint import formats
 from mlxdoctor.lint.linter import Hit
 from mlxdoctor.report import sarif
+from mlxdoctor.report.gate_result import GateResult
 from tests.conftest import ROOT, RUNS
 from tests.report import gated_runs, sample
 from tests.report.gated_runs import ACCEPTED, COLLAPSED, HEALTHY, OVERFITTED, hostile
