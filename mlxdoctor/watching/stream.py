@@ -67,7 +67,7 @@ class ReportStream:
         if self._header is not None:
             self._read_table(text)
         else:
-            self._readers.read((first + number, line) for number, line in pieces)
+            self._readers.read([(first + number, line) for number, line in pieces])
             self._readers.catch_up()
         return list(self._reports())
 

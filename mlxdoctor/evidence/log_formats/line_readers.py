@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from mlxdoctor.evidence.log_formats.blocks import BlockReader, ProgressReader
 from mlxdoctor.evidence.log_formats.events import EventReader
@@ -27,12 +27,20 @@ class LineReaders:
         self._events = EventReader(notes)
         self._counts = dict.fromkeys(("iter lines", "table"), 0)
 
-    def read(self, numbered: Iterable[tuple[int, str]]) -> None:
+    def read(self, numbered: Sequence[tuple[int, str]]) -> None:
         """Read cleaned lines with their numbers (see `text.lines`)."""
+        if self._pairs.read_alike(numbered):
+            self._counts["iter lines"] += len(numbered)
+            return
         records, markdown, events = self._records, self._markdown, self._events
         blocks, progress, counts = self._blocks, self._progress, self._counts
-        read_pairs, read_table, width = self._pairs.read, self._table.read, self._width
+        read_like, read_pairs = self._pairs.read_like, self._pairs.read
+        read_table, width = self._table.read, self._width
         for number, whole in numbered:
+            # Most lines of most logs are like the ones before.
+            if read_like(number, whole):
+                counts["iter lines"] += 1
+                continue
             line = whole
             # An object that a kill cut off is left out: its last number may be half of one.
             if line.startswith('{"') and (records.read(number, line) or "}" not in line):

@@ -10,6 +10,7 @@ understood once, and a pattern made from it reads all the lines that look alike.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlxdoctor.evidence.log_formats.names import STEPS, canonical, is_report, unique
@@ -69,9 +70,32 @@ class PairReader:
         self._notes = notes
         self._plans: dict[tuple[str, ...], _Plan | None] = {}
         self._recent: list[_Plan] = []
+        self._is_regular = True
 
-    def read(self, number: int, line: str) -> bool:
-        """Whether the line was a report, and is now a row."""
+    def read_alike(self, numbered: Sequence[tuple[int, str]]) -> bool:
+        """Whether all lines have the words of the last report, and are now rows.
+
+        Once they have not, it is not tried again: a log with validations between has few such
+        stretches.
+        """
+        if not (self._recent and self._is_regular):
+            return False
+        plan = self._recent[0]
+        every = re.compile(f"^{plan.pattern.pattern}$", re.MULTILINE)
+        found = every.findall("\n".join(line for _, line in numbered))
+        self._is_regular = len(found) == len(numbered) and every.groups > 1
+        if not self._is_regular:
+            return False
+        try:
+            values = [tuple(map(float, groups)) for groups in found]
+        except ValueError:
+            return False
+        plan.shape.values.extend(values)
+        plan.shape.lines.extend(number for number, _ in numbered)
+        return True
+
+    def read_like(self, number: int, line: str) -> bool:
+        """Whether the line has the words of a report that was read, and is now a row, too."""
         for plan in self._recent:
             if match := plan.pattern.fullmatch(line):
                 try:
@@ -80,9 +104,10 @@ class PairReader:
                     break
                 plan.shape.lines.append(number)
                 return True
-        return self._read_slowly(number, line)
+        return False
 
-    def _read_slowly(self, number: int, line: str) -> bool:
+    def read(self, number: int, line: str) -> bool:
+        """Whether the line was a report with words not read before, and is now a row."""
         if not _HINT.search(line):
             return False
         heads = [match.start() for match in _HEAD.finditer(line)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -119,11 +121,24 @@ def read_lines(texts: Iterable[str], rows: Rows, notes: Notes, path: Path) -> No
     limits = current()
     readers = LineReaders(rows, notes)
     numbered = lines(texts)
-    while batch := list(islice(numbered, LINES_BETWEEN)):
-        readers.read(batch)
-        if _is_full(rows, notes, limits, path):
-            break
-    readers.finish()
+    with _uncollected():
+        while batch := list(islice(numbered, LINES_BETWEEN)):
+            readers.read(batch)
+            if _is_full(rows, notes, limits, path):
+                break
+        readers.finish()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the search for circles: rows of numbers form none, and are many to search."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _merge(notes: Notes, local: Notes) -> None:

@@ -270,6 +270,18 @@ def _together(
         )
 
 
+def _only_rises(clock: NDArray[np.float64], roles: NDArray[np.int64]) -> bool:
+    """Whether the clock plainly never goes back, so that there is one run; False where unsure."""
+    training, validation = roles == TRAIN, roles == VALIDATION
+    trained_until = np.maximum.accumulate(np.where(training, clock, -np.inf))
+    return bool(
+        training.any()
+        and np.all(np.diff(clock[training]) >= 0)
+        and np.all(np.diff(clock[validation]) > 0)
+        and np.all(clock[validation] >= trained_until[validation] - 1)
+    )
+
+
 def _starts(
     clock: NDArray[np.float64],
     roles: NDArray[np.int64],
@@ -279,6 +291,8 @@ def _starts(
     distinct: bool,
 ) -> list[int]:
     """Indices at which a run begins: its clock goes back, or the trainer says it starts."""
+    if not marks and _only_rises(clock, roles):
+        return [0]
     starts = [0]
     last = [-np.inf, -np.inf, -np.inf]
     main = [role for role in (TRAIN, VALIDATION) if np.any(roles == role)] or [OTHER]
