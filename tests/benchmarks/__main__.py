@@ -11,7 +11,6 @@ Minutes in all, and 5 GB of disk.
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import platform
 import sys
@@ -23,7 +22,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tests.benchmarks.peers import Peers
-from tests.benchmarks.table import Line, markdown
+from tests.benchmarks.separate import lines_of
+from tests.benchmarks.table import markdown
 
 #: Module -> its heading.
 BENCHMARKS = {
@@ -58,13 +58,6 @@ def machine() -> str:
     )
 
 
-def measured(name: str, peers: Peers) -> list[Line]:
-    """The lines of one benchmark, in a folder of its own that is removed afterwards."""
-    module = importlib.import_module(f"tests.benchmarks.{name}")
-    with tempfile.TemporaryDirectory() as scratch:
-        return list(module.measured(Path(scratch), peers))
-
-
 def page(names: Sequence[str], peers: Peers) -> str:
     """The tables of these benchmarks."""
     parts = []
@@ -73,7 +66,7 @@ def page(names: Sequence[str], peers: Peers) -> str:
         # A new process for each: what a process holds counts as the peak memory of those that
         # it starts, which inherit it for a moment.
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            lines = pool.submit(measured, name, peers).result()
+            lines = pool.submit(lines_of, name, peers).result()
         parts.append(f"## {BENCHMARKS[name]}\n\n{markdown(lines)}")
     used = [f"{one} {peers.version(one)}" for one in PEERS if peers.has(one)]
     versions = f"\nPeers: {', '.join(used)}.\n" if used else ""
