@@ -37,8 +37,7 @@ BENCHMARKS = {
 PEERS = ("runmedic", "trainproof", "adaptersentry")
 HEAD = """# Speed, measured
 
-Medians, side by side in one run of `python -m tests.benchmarks`, peers from PyPI. The
-training rates are of processor time.
+Medians, side by side in one run of `python -m tests.benchmarks`, peers from PyPI.
 """
 
 

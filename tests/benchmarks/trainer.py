@@ -216,9 +216,9 @@ def compare(size: Size, repeats: int) -> dict[str, list[Pass]]:
 
 
 def measured(scratch: Path, peers: Peers) -> Iterator[Line]:
-    """The rows of the table, by this process's time: other work on the machine counts less."""
+    """The rows of the table."""
     del scratch, peers
-    passes = compare(Size(layers=2, width=128, batch=4, clock=time.process_time), repeats=5)
+    passes = compare(Size(layers=2, width=128, batch=4), repeats=7)
     peer = rate(passes["mlx-lm"])
     yield Line("training, mlx-lm's loop", result=f"{peer:,.0f} tokens/s")
     for what, name, least in (
