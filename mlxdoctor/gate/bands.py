@@ -58,7 +58,7 @@ QUANTITIES = (
     ),
     Quantity(
         check="weight-drift",
-        label="the same where the base model is not at hand, against weights of the usual size",
+        label="the size of the update, without the base model, against weights of the usual size",
         measured="median_nominal_norm",
         upper=("nominal_large", "weight-drift.large"),
         lower=("nominal_negligible", "weight-drift.negligible"),
