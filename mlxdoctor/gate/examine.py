@@ -10,6 +10,7 @@ from typing import Any
 
 from mlxdoctor.errors import InputError
 from mlxdoctor.gate.held import HeldReport
+from mlxdoctor.quoting import quoted, without_quotations
 from mlxdoctor.thresholds import Thresholds
 from mlxdoctor.time_limit import TimeLimitExceeded, time_limit
 
@@ -73,9 +74,11 @@ def examine(task: Task) -> Examined:
         problem = f"{task.path}: there was not enough memory to examine it"
     except Exception as error:  # one item's bug must not hide the others' findings
         problem = (
-            f"{task.path}: mlxdoctor itself failed on it ({type(error).__name__}: {error}); "
-            "please report this as a bug"
+            f"{task.path}: mlxdoctor itself failed on it ({type(error).__name__}: "
+            f"{quoted(str(error))}); please report this as a bug"
         )
+    if not task.with_text:
+        problem = without_quotations(problem)
     return Examined(report, problem, time.perf_counter() - start)
 
 
