@@ -215,7 +215,7 @@ class _Loop:
             for number in list(self._running.values())[:slots]:
                 self._since.setdefault(number, time.monotonic())
             done, _ = wait(self._running, return_when=FIRST_COMPLETED)
-            for future in done:
+            for future in [one for one in self._running if one in done]:
                 broken = not self._collect(future) or broken
             if broken:
                 suspects += self._bury()

@@ -105,7 +105,8 @@ def test_an_interruption_keeps_what_is_done_and_leaves_no_process(kind: str) -> 
     started = time.monotonic()
     tasks = names("a", *(["endless"] if kind == "processes" else ["b"]), "c")
     assert not examine_all(tasks, workers, finished)
-    assert found[0] == 0
+    # Which of the two quick ones a busy machine ends first is not said.
+    assert found[0] in ({0, 2} if kind == "processes" else {0})
     assert 1 not in found
     assert time.monotonic() - started < 60
     # Two threads wait for them; the list is right once the other one has noticed too.
