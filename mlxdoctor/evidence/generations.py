@@ -141,7 +141,8 @@ def _rows(text: str) -> tuple[list[Any], int]:
 def _json_lines(text: str) -> tuple[list[Any], int]:
     rows: list[Any] = []
     unreadable = 0
-    for line in text.splitlines():
+    # Not splitlines: a text may hold U+2028 and other separators as they are.
+    for line in text.split("\n"):
         if not line.strip():
             continue
         try:

@@ -133,7 +133,7 @@ def _objects(path: Path, text: str) -> list[Mapping[str, Any]]:
         found = value if isinstance(value, list) else [value]
     except (ValueError, RecursionError):
         try:
-            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+            found = [json.loads(line) for line in text.split("\n") if line.strip()]
         except (ValueError, RecursionError) as error:
             raise InputError(path, f"is not valid JSON ({error})", "it may be cut off") from None
     return [one for one in found if isinstance(one, dict)]

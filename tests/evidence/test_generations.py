@@ -73,3 +73,11 @@ def test_a_prompt_counts_once(tmp_path: Path) -> None:
     rows = [{"prompt": p, "tuned": "a"} for p in ("p", "p", "", "")]
     found = Generations.read(written(tmp_path, "\n".join(map(json.dumps, rows))))
     assert [item.prompt for item in found.distinct] == ["p", "", ""]
+
+
+def test_a_line_ends_where_json_lines_end(tmp_path: Path) -> None:
+    answer = "one\u2028two\u0085three"
+    path = tmp_path / "generations.jsonl"
+    row = json.dumps({"prompt": "a", "tuned": answer}, ensure_ascii=False)
+    path.write_text(f"{row}\r\n{row}\n", encoding="utf-8", newline="")
+    assert [one.tuned for one in Generations.read(path).items] == [answer, answer]
