@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND
+from mlxdoctor.cli.output import figure
 from mlxdoctor.errors import InputError
 from mlxdoctor.report import escape
 
@@ -162,7 +163,7 @@ def _text(one: Inspection, sort: str, table_format: str) -> str:
             clean(row.projection),
             row.rank,
             *map(
-                _figure,
+                figure,
                 (
                     row.scale,
                     row.a_norm,
@@ -174,7 +175,7 @@ def _text(one: Inspection, sort: str, table_format: str) -> str:
                 ),
             ),
             *(map(_share, (row.lost_at_4_bits, row.lost_at_8_bits)) if with_base else ()),
-            *((_figure(row.intruders),) if with_intruders else ()),
+            *((figure(row.intruders),) if with_intruders else ()),
             row.verdict,
         ]
         for row in _sorted(one.modules, sort)
@@ -215,7 +216,7 @@ def _side_by_side(
     cells = [
         [
             clean(one.module),
-            *map(_figure, (*one.norms, one.cosine, one.stacked, one.averaged)),
+            *map(figure, (*one.norms, one.cosine, one.stacked, one.averaged)),
             "–" if one.factor_error is None else f"{one.factor_error:.0%}",
         ]
         for one in together
@@ -232,10 +233,6 @@ def _side_by_side(
 
 def _align(cells: list[list[Any]]) -> list[str]:
     return ["right", "left", *["right"] * (len(cells[0]) - 3), "left"]
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
 
 
 def _share(value: float | None) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND
+from mlxdoctor.cli.output import figure
 from mlxdoctor.cli.progress import ProgressLine
 from mlxdoctor.errors import InputError
 from mlxdoctor.report import escape
@@ -85,8 +86,8 @@ def _text(found: ModelInspection, sort: str, table_format: str) -> str:
         [
             one.component,
             f"{one.changed} of {one.tensors}",
-            _figure(one.median_relative),
-            _figure(one.largest_relative),
+            figure(one.median_relative),
+            figure(one.largest_relative),
         ]
         for one in found.components
     ]
@@ -97,7 +98,7 @@ def _text(found: ModelInspection, sort: str, table_format: str) -> str:
             " x ".join(map(str, row.shape)),
             clean(_stored(row)),
             row.status,
-            _figure(row.relative),
+            figure(row.relative),
             *([row.nonfinite or ""] if found.nonfinite else []),
         ]
         for row in _sorted(found.tensors, sort)
@@ -140,7 +141,3 @@ def _stored(row: TensorRow) -> str:
     if row.base_stored is None or row.stored is None or row.base_stored == row.stored:
         return row.stored or row.base_stored or ""
     return f"{row.base_stored} -> {row.stored}"
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"

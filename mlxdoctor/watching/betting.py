@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 
 from mlxdoctor.watching.limits import BettingLimits
 
@@ -120,7 +121,7 @@ class Bets:
         of_report = limits.noise_of_one_step / math.sqrt(max(steps_per_report, 1.0))
         noise = max(math.hypot(limits.noise_floor, of_report), _noise(self._recent))
         self._begun += 1
-        return _Bet(self._begun, step, _median(list(self._recent)[-limits.level :]), noise)
+        return _Bet(self._begun, step, median(list(self._recent)[-limits.level :]), noise)
 
     def _settle(self, bet: _Bet, seen: float, steps: float, seconds: float) -> None:
         above = self._sign * (seen - bet.level)
@@ -170,12 +171,6 @@ def _noise(values: Sequence[float]) -> float:
     # The spread of two changes says nothing, and one of zero would make every bet win.
     if len(changes) < 3:
         return 0.0
-    middle = _median(changes)
+    middle = median(changes)
     # 1.48 median absolute deviations are a standard deviation; a change has two reports' noise.
-    return 1.4826 * _median([abs(one - middle) for one in changes]) / math.sqrt(2)
-
-
-def _median(values: Iterable[float]) -> float:
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+    return 1.4826 * median([abs(one - middle) for one in changes]) / math.sqrt(2)

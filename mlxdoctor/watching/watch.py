@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from statistics import median
 
 import numpy as np
 
@@ -229,7 +229,7 @@ class _Pace:
         if iterations is None or iterations < step:
             return Savings()
         left = iterations - step
-        seconds = left / _median(self._speeds) if self._speeds else math.inf
+        seconds = left / median(self._speeds) if self._speeds else math.inf
         return Savings(left, seconds if math.isfinite(seconds) else None)
 
 
@@ -247,7 +247,3 @@ def _chance(wealth: float) -> str:
 def usable(value: float) -> bool:
     """Whether a value has a logarithm."""
     return math.isfinite(value) and value > 0
-
-
-def _median(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]
