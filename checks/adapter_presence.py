@@ -38,7 +38,7 @@ from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tensor import TensorRef, count_nonfinite
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.weights.spectrum import ModuleStatistics
+from mlxdoctor.measure.weights.spectrum import ModuleStatistics
 
 _EXAMPLES = 3
 #: What a sound model may not compute: an expert with tensors of its own, other towers than
@@ -75,6 +75,7 @@ def _is_full(config: TrainingConfig | None) -> bool:
     },
     cost=Cost.WEIGHTS,
     decisive=True,
+    rerun_symptom=True,
 )
 def adapter_presence(adapter: Adapter, config: TrainingConfig | None) -> Iterator[Finding]:
     """Look for LoRA factors, and for signs that they were trained."""

@@ -37,7 +37,7 @@ from mlxdoctor.evidence.adapter import CONFIG_NAME, Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.weights.lora_targets import matches, missing_targets
+from mlxdoctor.measure.weights.lora_targets import matches, missing_targets
 
 _EXAMPLES = 3
 
@@ -79,6 +79,7 @@ def _examples(names: Sequence[str]) -> str:
         "magnitude-without-dora": "there are magnitudes and the configuration does not say DoRA",
     },
     limits=Limits(),
+    rerun_symptom=True,
 )
 def adapter_structure(
     adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None, limits: Limits

@@ -27,12 +27,12 @@ from itertools import pairwise
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.supervision import SupervisedRow, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.quoting import quoted
-from mlxdoctor.text.outputs import pairs
+from mlxdoctor.measure.generations import Generations
+from mlxdoctor.measure.text.outputs import pairs
+from mlxdoctor.safety.quoting import quoted
 
 #: Two tokens that follow each other.
 Pair = tuple[int, int]
@@ -64,6 +64,7 @@ class Limits:
     },
     limits=Limits(),
     decisive=True,
+    rerun_symptom=True,
 )
 def answer_order(
     generations: Generations,

@@ -33,10 +33,10 @@ import numpy as np
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.dataset import Dataset, Features, Row, Split
-from mlxdoctor.evidence.pairs import pair_of
+from mlxdoctor.evidence.prompt_answer import pair_of
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.text.rare_words import Dealt, Misplaced, RareWords, copied
-from mlxdoctor.text.statistics import wilson
+from mlxdoctor.measure.text.rare_words import Dealt, Misplaced, RareWords, copied
+from mlxdoctor.measure.text.statistics import wilson
 
 _CALIBRATION = (
     "0 of 1240 samples of 365 sound public data sets, of which 273 can tell; "

@@ -35,12 +35,12 @@ import numpy as np
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.text.outputs import Output, OutputPair, pairs, words
-from mlxdoctor.text.prompt_rates import RateLimits, rate
-from mlxdoctor.text.statistics import paired_permutation, top_share
+from mlxdoctor.measure.generations import Generations
+from mlxdoctor.measure.text.outputs import Output, OutputPair, pairs, words
+from mlxdoctor.measure.text.prompt_rates import RateLimits, rate
+from mlxdoctor.measure.text.statistics import paired_permutation, top_share
 
 
 @dataclass(frozen=True)

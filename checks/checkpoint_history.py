@@ -30,12 +30,12 @@ from math import isfinite
 from statistics import median
 
 from mlxdoctor.check import Cost, Inconclusive, check, limit
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tensor import count_nonfinite
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.weights.drift import module_drifts
+from mlxdoctor.measure.weights.drift import module_drifts
+from mlxdoctor.safety.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,7 @@ class _State:
     },
     cost=Cost.WEIGHTS,
     limits=Limits(),
+    rerun_symptom=True,
 )
 def checkpoint_history(
     history: CheckpointHistory, config: TrainingConfig | None, limits: Limits

@@ -25,7 +25,7 @@ from mlxdoctor.evidence.dataset import Dataset, Row, Split
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.quoting import quoted
+from mlxdoctor.safety.quoting import quoted
 
 #: Characters of an unusual role that are shown.
 MAX_ROLE = 20

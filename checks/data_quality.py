@@ -35,13 +35,13 @@ from dataclasses import dataclass
 from mlxdoctor.check import check, limit
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Split
-from mlxdoctor.evidence.pairs import Pair, pair_of
+from mlxdoctor.evidence.prompt_answer import Pair, pair_of
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.losses.memorising import Memorising, MemorisingLimits, memorising
-from mlxdoctor.losses.trend import fit
-from mlxdoctor.quoting import quoted
-from mlxdoctor.text.repeated_prompts import ContradictionLimits, contradictions
+from mlxdoctor.measure.losses.memorising import Memorising, MemorisingLimits, memorising
+from mlxdoctor.measure.losses.trend import fit
+from mlxdoctor.measure.text.repeated_prompts import ContradictionLimits, contradictions
+from mlxdoctor.safety.quoting import quoted
 
 _DAMAGE = re.compile("\ufffd|Ã©|Ã¨|Ã¼|Ã¶|Ã¤|Ã±|â€™|â€œ|â€“|ï»¿")
 _CALIBRATION = "0 of 92 sound runs of three base models"

@@ -31,14 +31,14 @@ from types import MappingProxyType
 
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.quoting import quoted
-from mlxdoctor.text.outputs import Output, OutputPair, pairs, words
-from mlxdoctor.text.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
-from mlxdoctor.text.statistics import run_share, tail_run, top_share
+from mlxdoctor.measure.generations import Generations
+from mlxdoctor.measure.text.outputs import Output, OutputPair, pairs, words
+from mlxdoctor.measure.text.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
+from mlxdoctor.measure.text.statistics import run_share, tail_run, top_share
+from mlxdoctor.safety.quoting import quoted
 
 #: How chat templates begin a turn.
 TURN = re.compile(
@@ -119,6 +119,7 @@ _PADDED = _Symptom(
     },
     limits=Limits(),
     decisive=True,
+    rerun_symptom=True,
 )
 def end_token(
     generations: Generations,

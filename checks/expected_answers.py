@@ -34,16 +34,16 @@ from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.losses.logged import LoggedLoss, logged_loss
-from mlxdoctor.text.outputs import SPECIAL_TEXT, Output, OutputPair, pairs
-from mlxdoctor.text.plain_formats import question_and_answer
-from mlxdoctor.text.statistics import mean_interval, paired_permutation, word_f1
-from mlxdoctor.text.words import words
+from mlxdoctor.measure.generations import Generations
+from mlxdoctor.measure.losses.logged_levels import LoggedLoss, logged_loss
+from mlxdoctor.measure.text.outputs import SPECIAL_TEXT, Output, OutputPair, pairs
+from mlxdoctor.measure.text.plain_formats import question_and_answer
+from mlxdoctor.measure.text.statistics import mean_interval, paired_permutation, word_f1
+from mlxdoctor.measure.text.words import words
 
 
 @dataclass(frozen=True)

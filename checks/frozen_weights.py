@@ -30,7 +30,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.weights.changes import WeightChange, component, weight_changes
+from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
 
 _EXAMPLES = 3
 
@@ -63,6 +63,7 @@ class _Change:
     cost=Cost.WEIGHTS,
     limits=Limits(),
     decisive=True,
+    rerun_symptom=True,
 )
 def frozen_weights(
     tuned: TunedModel,

@@ -36,7 +36,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.weights.changes import WeightChange, weight_changes
+from mlxdoctor.measure.weights.changed_tensors import WeightChange, weight_changes
 
 _EXAMPLES = 3
 

@@ -26,8 +26,8 @@ import numpy as np
 from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.validation_rows import ValidationRows
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.losses.row_readings import Reading, mean_loss
-from mlxdoctor.text.statistics import sign_test
+from mlxdoctor.measure.losses.row_readings import Reading, mean_loss
+from mlxdoctor.measure.text.statistics import sign_test
 
 
 @dataclass(frozen=True)

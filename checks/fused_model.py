@@ -33,8 +33,8 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.weights.drift import module_scale
-from mlxdoctor.weights.fused import ModuleFusion, fusions, rounding_changes
+from mlxdoctor.measure.weights.drift import module_scale
+from mlxdoctor.measure.weights.fused import ModuleFusion, fusions, rounding_changes
 
 _EXAMPLES = 3
 _AGAIN = "fuse again from the base and this adapter, with `mlx_lm.fuse --dequantize`"

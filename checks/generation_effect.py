@@ -34,19 +34,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlxdoctor.check import Cost, Inconclusive, check, limit
-from mlxdoctor.discovery import CHECKPOINT_NAME
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.generations import Generations
+from mlxdoctor.evidence.discovery import CHECKPOINT_NAME
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
-from mlxdoctor.evidence.token_losses import TokenLosses
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.losses.changes import region
-from mlxdoctor.losses.trend import fit
-from mlxdoctor.text.outputs import Output, OutputPair, pairs, words
-from mlxdoctor.text.statistics import mcnemar_exact, paired_permutation, word_f1
+from mlxdoctor.measure.generations import Generations
+from mlxdoctor.measure.losses.row_changes import region
+from mlxdoctor.measure.losses.trend import fit
+from mlxdoctor.measure.text.outputs import Output, OutputPair, pairs, words
+from mlxdoctor.measure.text.statistics import mcnemar_exact, paired_permutation, word_f1
+from mlxdoctor.measure.token_losses import TokenLosses
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,7 @@ class Limits:
     cost=Cost.WEIGHTS,
     limits=Limits(),
     decisive=True,
+    rerun_symptom=True,
 )
 def generation_effect(
     generations: Generations,

@@ -53,6 +53,7 @@ class Limits:
         "skipped-batches": "the trainer skipped batches that were not finite",
     },
     limits=Limits(),
+    rerun_symptom=True,
 )
 def gradient_norm(log: TrainingLog, limits: Limits) -> Iterator[Finding]:
     """Judge the gradient norms of the log's main segment."""

@@ -36,13 +36,13 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.environment import Environment
-from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.resumed_adapter import ResumedAdapter
 from mlxdoctor.evidence.stated_config import StatedConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.measure.generations import Generations
 
 _BUGS = load_known_bugs()
 

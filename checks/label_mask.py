@@ -32,7 +32,7 @@ from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.quoting import quoted
+from mlxdoctor.safety.quoting import quoted
 
 
 @dataclass(frozen=True)

@@ -33,12 +33,12 @@ import numpy as np
 
 from mlxdoctor.check import Cost, Inconclusive, check, limit
 from mlxdoctor.evidence.supervision import Role
-from mlxdoctor.evidence.token_losses import RowLosses, TokenLosses
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.losses import changes as loss_changes
-from mlxdoctor.losses.changes import change, is_likely, mean_of, probability, region
-from mlxdoctor.text.statistics import sign_test
+from mlxdoctor.measure.losses import row_changes as loss_changes
+from mlxdoctor.measure.losses.row_changes import change, is_likely, mean_of, probability, region
+from mlxdoctor.measure.text.statistics import sign_test
+from mlxdoctor.measure.token_losses import RowLosses, TokenLosses
 
 SHIFT_NAMES = {0: "the token it was just given", 2: "the token after the next"}
 
@@ -124,6 +124,7 @@ class Limits:
     cost=Cost.FORWARD,
     limits=Limits(),
     decisive=True,
+    rerun_symptom=True,
 )
 def learned_targets(
     losses: TokenLosses, tokenizer: Tokenizer | None, limits: Limits

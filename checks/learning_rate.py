@@ -28,7 +28,7 @@ from mlxdoctor.check import NotApplicable, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.guideline import BandLimits, Step, step_of
+from mlxdoctor.judge.guideline import BandLimits, Step, step_of
 
 
 @dataclass(frozen=True)

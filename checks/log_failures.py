@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from mlxdoctor.check import check, limit
 from mlxdoctor.evidence.training_log import LogFailure, TrainingLog
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.quoting import MAX_LINE, quoted
+from mlxdoctor.safety.quoting import MAX_LINE, quoted
 
 _MEANINGS = {
     "out-of-memory": "the run ran out of memory",

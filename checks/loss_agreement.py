@@ -35,11 +35,10 @@ from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
-from mlxdoctor.evidence.token_losses import TokenLosses
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.evidence.validation_rows import ValidationRows
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.losses.fit import (
+from mlxdoctor.measure.losses.fit import (
     USUAL_ENDS,
     Fit,
     Sample,
@@ -54,9 +53,10 @@ from mlxdoctor.losses.fit import (
     saved_at,
     usual_readings,
 )
-from mlxdoctor.losses.logged import LoggedLoss, logged_loss
-from mlxdoctor.losses.row_readings import Reading, Until
-from mlxdoctor.text.plain_formats import PlainFormat
+from mlxdoctor.measure.losses.logged_levels import LoggedLoss, logged_loss
+from mlxdoctor.measure.losses.row_readings import Reading, Until
+from mlxdoctor.measure.text.plain_formats import PlainFormat
+from mlxdoctor.measure.token_losses import TokenLosses
 
 #: Where any trainer might put it: the two last leave out what they must not.
 ALL_ENDS: tuple[Until, ...] = (*USUAL_ENDS, "answer", "others")

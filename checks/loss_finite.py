@@ -64,6 +64,8 @@ class Limits:
         "no-trained-tokens": "the count of trained tokens stays at 0",
     },
     limits=Limits(),
+    marks_onset=True,
+    rerun_symptom=True,
 )
 def loss_finite(log: TrainingLog, limits: Limits) -> Iterator[Finding]:
     """Judge the values of the log's main segment, one by one."""

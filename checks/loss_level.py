@@ -38,7 +38,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.losses.trend import LossFit, fit
+from mlxdoctor.measure.losses.trend import LossFit, fit
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ class Limits:
         "suspiciously-low": "the loss is next to nothing after a few updates",
     },
     limits=Limits(),
+    rerun_symptom=True,
 )
 def loss_level(
     log: TrainingLog,

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.losses.trend import Floats, noise
+from mlxdoctor.measure.losses.trend import Floats, noise
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,8 @@ class Limits:
         "burst": "for several reports the loss lay well above a level it had reached",
     },
     limits=Limits(),
+    marks_onset=True,
+    rerun_symptom=True,
 )
 def loss_stability(log: TrainingLog, limits: Limits) -> Iterator[Finding]:
     """Look for spikes and bursts in the log's main segment."""

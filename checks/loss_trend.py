@@ -38,8 +38,8 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.losses.memorising import MemorisingLimits, memorising, passes_over
-from mlxdoctor.losses.trend import Floats, LossFit, blocks, fit, theil_sen
+from mlxdoctor.measure.losses.memorising import MemorisingLimits, memorising, passes_over
+from mlxdoctor.measure.losses.trend import Floats, LossFit, blocks, fit, theil_sen
 
 _CALIBRATION = "0 of 36 healthy runs of the fixture model, 0 of 4 healthy users' logs"
 
@@ -106,6 +106,8 @@ class Limits(MemorisingLimits):
     },
     limits=Limits(),
     decisive=True,
+    marks_onset=True,
+    rerun_symptom=True,
 )
 def loss_trend(
     log: TrainingLog, limits: Limits, config: TrainingConfig | None, rows: SupervisedRows | None

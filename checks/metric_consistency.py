@@ -29,12 +29,12 @@ from statistics import mean
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
-from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.metrics import ReportedMetric, ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.text.outputs import words
-from mlxdoctor.text.statistics import word_f1
+from mlxdoctor.measure.generations import Generations
+from mlxdoctor.measure.text.outputs import words
+from mlxdoctor.measure.text.statistics import word_f1
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class Limits:
         "low-loss-bad-output": "the training loss is near zero and the answers are not learned",
     },
     limits=Limits(),
+    rerun_symptom=True,
 )
 def metric_consistency(
     metrics: ReportedMetrics | None,

@@ -35,9 +35,9 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import Segment, TrainingLog
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.guideline import BandLimits, Step, step_of
-from mlxdoctor.losses.trend import LossFit, fit
-from mlxdoctor.weights.drift import module_drifts
+from mlxdoctor.judge.guideline import BandLimits, Step, step_of
+from mlxdoctor.measure.losses.trend import LossFit, fit
+from mlxdoctor.measure.weights.drift import module_drifts
 
 #: Optimisers whose step is about the rate, whatever the gradient's size.
 _ADAM = ("adam", "adamw", "adamax")
@@ -79,6 +79,7 @@ class Limits(BandLimits):
     },
     cost=Cost.WEIGHTS,
     limits=Limits(),
+    rerun_symptom=True,
 )
 def rate_effect(
     config: TrainingConfig,

@@ -39,7 +39,7 @@ from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.resumed_adapter import ResumedAdapter
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.planned_rate import planned_rates
+from mlxdoctor.judge.planned_rate import planned_rates
 
 _ADAM = ("adam", "adamw")
 #: More updates than this are a mistake in the configuration.

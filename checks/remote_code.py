@@ -24,9 +24,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mlxdoctor.check import check
-from mlxdoctor.evidence.remote_code import RemoteCode
+from mlxdoctor.evidence.code_files import RemoteCode
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.quoting import quoted
+from mlxdoctor.safety.quoting import quoted
 
 #: Names that are listed in a message.
 EXAMPLES = 3

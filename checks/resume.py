@@ -37,7 +37,8 @@ _EXAMPLES = 3
         "nothing-loaded": "no tensor of the file resumed from belongs to this adapter",
         "partly-loaded": "some tensors of the file resumed from do not belong to this adapter",
         "shapes-differ": "tensors of the file resumed from have other shapes",
-    }
+    },
+    rerun_symptom=True,
 )
 def resume(resumed: ResumedAdapter, adapter: Adapter) -> Iterator[Finding]:
     """Compare the names and shapes of what was resumed and what was saved."""

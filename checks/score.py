@@ -25,9 +25,9 @@ import numpy as np
 
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.quoting import quoted
-from mlxdoctor.scoring import Scores
-from mlxdoctor.text.statistics import mean_interval, paired_permutation
+from mlxdoctor.measure.scoring import Scores
+from mlxdoctor.measure.text.statistics import mean_interval, paired_permutation
+from mlxdoctor.safety.quoting import quoted
 
 
 @dataclass(frozen=True)

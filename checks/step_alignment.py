@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.probing.measurement import Alignment, TrainingStep
+from mlxdoctor.measure.training_step.measurement import Alignment, TrainingStep
 
 #: Where the extra padding target of mlx-lm is described.
 UPSTREAM = "https://github.com/ml-explore/mlx-lm/pull/1697"

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from mlxdoctor.check import check, limit
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.probing.measurement import TrainingStep
+from mlxdoctor.measure.training_step.measurement import TrainingStep
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.probing.measurement import ParameterStep, TrainingStep
+from mlxdoctor.measure.training_step.measurement import ParameterStep, TrainingStep
 
 
 @dataclass(frozen=True)

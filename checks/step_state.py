@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from mlxdoctor.check import check, limit
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.probing.measurement import State, TrainingStep
+from mlxdoctor.measure.training_step.measurement import State, TrainingStep
 
 
 @dataclass(frozen=True)

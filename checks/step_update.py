@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.probing.measurement import ParameterStep, TrainingStep, Update
+from mlxdoctor.measure.training_step.measurement import ParameterStep, TrainingStep, Update
 
 
 @dataclass(frozen=True)

@@ -32,14 +32,13 @@ from statistics import median
 
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.quoting import quoted
-from mlxdoctor.text.outputs import Output, OutputPair, is_special, pairs
-from mlxdoctor.text.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
-from mlxdoctor.text.statistics import (
+from mlxdoctor.measure.generations import Generations
+from mlxdoctor.measure.text.outputs import Output, OutputPair, is_special, pairs
+from mlxdoctor.measure.text.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
+from mlxdoctor.measure.text.statistics import (
     distinct_n,
     run_share,
     seq_rep_n,
@@ -47,6 +46,7 @@ from mlxdoctor.text.statistics import (
     top_share,
     zlib_ratio,
 )
+from mlxdoctor.safety.quoting import quoted
 
 #: Diversity is measured on this many units: in longer text, words recur.
 MEASURED = 64
@@ -100,6 +100,7 @@ class Limits(RateLimits):
     },
     limits=Limits(),
     decisive=True,
+    rerun_symptom=True,
 )
 def token_collapse(
     generations: Generations,

@@ -34,7 +34,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import Trainable, TrainingLog
 from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.weights.lora_targets import configured_parameters
+from mlxdoctor.measure.weights.lora_targets import configured_parameters
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ class Limits:
         "total-mismatch": "the log's model has another size than the base model",
     },
     limits=Limits(),
+    rerun_symptom=True,
 )
 def trainable_ratio(
     log: TrainingLog | None,

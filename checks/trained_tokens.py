@@ -88,6 +88,7 @@ class _Logged:
         "unexplained": "the count fits no way of counting these rows",
     },
     limits=Limits(),
+    rerun_symptom=True,
 )
 def trained_tokens(
     rows: SupervisedRows, log: TrainingLog, config: TrainingConfig, limits: Limits

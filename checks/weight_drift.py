@@ -43,7 +43,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.weights.drift import ModuleDrift, module_drifts
+from mlxdoctor.measure.weights.drift import ModuleDrift, module_drifts
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,7 @@ class Limits:
     },
     cost=Cost.WEIGHTS,
     limits=Limits(),
+    rerun_symptom=True,
 )
 def weight_drift(
     adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None, limits: Limits

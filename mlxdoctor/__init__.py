@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+# The function outranks the package of that name.
+from mlxdoctor.probe import probe
+
 if TYPE_CHECKING:
     from mlxdoctor.api import diagnose
-    from mlxdoctor.errors import InputError
-    from mlxdoctor.probing.probe import probe
-    from mlxdoctor.probing.testing import assert_training_step_sound
+    from mlxdoctor.probe.testing import assert_training_step_sound
     from mlxdoctor.run import Run
-    from mlxdoctor.watching.callback import TrainingStopped, WatchCallback
+    from mlxdoctor.safety.errors import InputError
+    from mlxdoctor.watch.callback import TrainingStopped, WatchCallback
 
 __all__ = [
     "InputError",
@@ -32,13 +34,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "InputError": "mlxdoctor.errors",
+    "InputError": "mlxdoctor.safety.errors",
     "Run": "mlxdoctor.run",
-    "TrainingStopped": "mlxdoctor.watching.callback",
-    "WatchCallback": "mlxdoctor.watching.callback",
-    "assert_training_step_sound": "mlxdoctor.probing.testing",
+    "TrainingStopped": "mlxdoctor.watch.callback",
+    "WatchCallback": "mlxdoctor.watch.callback",
+    "assert_training_step_sound": "mlxdoctor.probe.testing",
     "diagnose": "mlxdoctor.api",
-    "probe": "mlxdoctor.probing.probe",
 }
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from mlxdoctor.errors import InputError
+from mlxdoctor.safety.errors import InputError
 
 _CAUSE_KEYS = {"title", "summary", "explanation", "remedy", "prior"}
 _OPTIONAL_KEYS = {"for", "against", "absent", "change", "inject"}

@@ -3,9 +3,9 @@
 A check is a module with one function decorated by `@check`. The function's
 parameters say, by their type annotations, which evidence it needs:
 
-    @check(codes={"zero-b": "every B is exactly zero"})
-    def adapter_presence(adapter: Adapter, config: TrainingConfig | None) -> Iterator[Finding]:
-        ...
+    @check(codes={"zero-b": Symptom("every B is exactly zero", Severity.ERROR, fix="...")})
+    def adapter_presence(adapter: Adapter, config: TrainingConfig | None) -> Iterator[Sign]:
+        yield Sign("zero-b", "B is exactly zero in all 16 modules.", {"modules": 16})
 
 A parameter annotated `X` is required: without that evidence the check is
 skipped, and the reason is reported. `X | None` is optional. A parameter whose
@@ -29,11 +29,11 @@ from enum import StrEnum
 from importlib.metadata import entry_points
 from typing import Any, Protocol, TypeVar
 
-from mlxdoctor.errors import InputError
-from mlxdoctor.finding import Finding, Outcome, Status
-from mlxdoctor.quoting import MAX_LINE, quoted
-from mlxdoctor.reading_limits import current
-from mlxdoctor.time_limit import TimeLimitExceeded, time_limit
+from mlxdoctor.finding import Exhibit, Finding, Outcome, Severity, Sign, Status, Symptom
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.quoting import MAX_LINE, quoted
+from mlxdoctor.safety.reading_limits import current
+from mlxdoctor.safety.time_limit import TimeLimitExceeded, time_limit
 
 ENTRY_POINT_GROUP = "mlxdoctor.checks"
 BUILTIN_PACKAGE = "mlxdoctor.checks"
@@ -82,24 +82,34 @@ class Check:
 
     Attributes:
         name: the module's name with dashes.
-        codes: every code it can report, with what the code means.
+        symptoms: every code it can report, with what is said of it once and for all.
         cost: what it has to read.
         documentation: its module's docstring.
         limits: its thresholds, or None.
         requirements: the evidence it takes.
         decisive: whether it looks at what training did, so that its silence
             says something about the run; False for checks of what a run was told to do.
+        marks_onset: whether the onset of a finding is where the loss began to go wrong.
+        rerun_symptom: whether it looks at what a run did, so that a rerun under a changed
+            condition can have its findings or lack them.
     """
 
     name: str
-    codes: Mapping[str, str]
+    symptoms: Mapping[str, Symptom]
     cost: Cost
     documentation: str
     limits: Any
     requirements: tuple[Requirement, ...]
-    function: Callable[..., Iterable[Finding]] = field(repr=False)
+    function: Callable[..., Iterable[Sign | Finding | Exhibit]] = field(repr=False)
     limits_parameter: str | None = None
     decisive: bool = False
+    marks_onset: bool = False
+    rerun_symptom: bool = False
+
+    @property
+    def codes(self) -> Mapping[str, str]:
+        """Every code it can report, with what the code means."""
+        return {code: symptom.meaning for code, symptom in self.symptoms.items()}
 
     @property
     def title(self) -> str:
@@ -114,6 +124,7 @@ class Check:
         """
         start = time.perf_counter()
         findings: list[Finding] = []
+        exhibits: list[Exhibit] = []
 
         def outcome(status: Status, reason: str = "") -> Outcome:
             found = tuple(sorted(findings, key=lambda f: -f.severity.rank))
@@ -121,7 +132,9 @@ class Check:
             # A fact found before the check gave up is still a fact.
             if found and status is Status.INCONCLUSIVE:
                 status = Status.FOUND
-            return Outcome(self.name, status, reason, seconds, found, self.decisive)
+            return Outcome(
+                self.name, status, reason, seconds, found, self.decisive, tuple(exhibits)
+            )
 
         try:
             with time_limit(current().check_seconds):
@@ -133,10 +146,11 @@ class Check:
                     arguments[requirement.parameter] = value
                 if self.limits_parameter is not None:
                     arguments[self.limits_parameter] = self.limits
-                for finding in self.function(**arguments):
-                    if finding.code not in self.codes:
-                        raise ValueError(f"the check reported the undeclared code {finding.code}")
-                    findings.append(finding)
+                for seen in self.function(**arguments):
+                    if isinstance(seen, Exhibit):
+                        exhibits.append(seen)
+                    else:
+                        findings.append(self._finding(seen))
         except Inconclusive as reason:
             return outcome(Status.INCONCLUSIVE, str(reason))
         except NotApplicable as reason:
@@ -155,6 +169,24 @@ class Check:
             return outcome(Status.CRASHED, f"{type(error).__name__}: {said}{_origin(error)}")
         return outcome(Status.FOUND if findings else Status.PASSED)
 
+    def _finding(self, sign: Sign | Finding) -> Finding:
+        code = sign.code if isinstance(sign, Finding) else f"{self.name}.{sign.symptom}"
+        if code not in self.symptoms:
+            raise ValueError(f"the check reported the undeclared code {code}")
+        if isinstance(sign, Finding):
+            return sign
+        symptom = self.symptoms[code]
+        return Finding(
+            code,
+            sign.severity or symptom.severity,
+            sign.message,
+            sign.measured,
+            symptom.expected if sign.expected is None else sign.expected,
+            sign.where,
+            sign.onset,
+            symptom.fix if sign.fix is None else sign.fix,
+        )
+
 
 def limit(default: T, *, unit: str, source: str, false_alarms: str = "not measured") -> T:
     """A threshold as a dataclass field.
@@ -172,24 +204,26 @@ def limit(default: T, *, unit: str, source: str, false_alarms: str = "not measur
 
 def check(
     *,
-    codes: Mapping[str, str],
+    codes: Mapping[str, Symptom | str],
     cost: Cost = Cost.INSTANT,
     limits: Any = None,
     decisive: bool = False,
-) -> Callable[[Callable[..., Iterable[Finding]]], Check]:
+    marks_onset: bool = False,
+    rerun_symptom: bool = False,
+) -> Callable[[Callable[..., Iterable[Sign | Finding | Exhibit]]], Check]:
     """Turn a function into a `Check` named after its module.
 
     Args:
-        codes: symptom -> what it means; the check's name is put before each.
+        codes: code -> what it stands for; the check's name is put before each code.
         cost: what the check has to read.
         limits: an instance of a frozen dataclass of thresholds.
-        decisive: whether it looks at what training did (see `Check.decisive`).
+        decisive, marks_onset, rerun_symptom: what the check is good for; see `Check`.
 
     Raises:
         TypeError: the function's annotations do not say which evidence it needs.
     """
 
-    def decorate(function: Callable[..., Iterable[Finding]]) -> Check:
+    def decorate(function: Callable[..., Iterable[Sign | Finding | Exhibit]]) -> Check:
         module = sys.modules[function.__module__]
         name = function.__module__.rsplit(".", 1)[-1].replace("_", "-")
         documentation = inspect.cleandoc(module.__doc__ or "")
@@ -198,7 +232,10 @@ def check(
         requirements, limits_parameter = _requirements(function, limits)
         return Check(
             name=name,
-            codes={f"{name}.{symptom}": meaning for symptom, meaning in codes.items()},
+            symptoms={
+                f"{name}.{code}": Symptom(one, Severity.WARNING) if isinstance(one, str) else one
+                for code, one in codes.items()
+            },
             cost=cost,
             documentation=documentation,
             limits=limits,
@@ -206,6 +243,8 @@ def check(
             function=function,
             limits_parameter=limits_parameter,
             decisive=decisive,
+            marks_onset=marks_onset,
+            rerun_symptom=rerun_symptom,
         )
 
     return decorate

@@ -14,15 +14,15 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.row_encoder import Role
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import Segment, TrainingLog
 from mlxdoctor.finding import Outcome
-from mlxdoctor.losses.trend import Floats
+from mlxdoctor.measure.generations import Generations
+from mlxdoctor.measure.losses.trend import Floats
+from mlxdoctor.measure.weights.drift import module_drifts
 from mlxdoctor.run import Run
-from mlxdoctor.weights.drift import module_drifts
 
 #: Points a curve is drawn with at most; more would be closer than a pixel.
 MAX_POINTS = 1_000
@@ -149,9 +149,9 @@ def _checkpoints(run: Run) -> dict[str, Any] | None:
     if history is None or len(history.checkpoints) < MIN_CHECKPOINTS:
         return None
     # Few runs have so many: the rest need not wait for it.
-    from mlxdoctor.bisecting.heat_map import heat_map
-    from mlxdoctor.bisecting.result import Limits, examine
-    from mlxdoctor.bisecting.verdicts import Standing
+    from mlxdoctor.bisect.heat_map import heat_map
+    from mlxdoctor.bisect.result import Limits, examine
+    from mlxdoctor.bisect.verdicts import Standing
 
     followed, _, verdicts = examine(
         history,

@@ -9,7 +9,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
-from mlxdoctor.quoting import without_quotations
+from mlxdoctor.safety.quoting import without_quotations
 
 #: A measured quantity: a number, a short text, or a short list of either.
 Measurement = bool | int | float | str | tuple["int | float | str", ...] | None
@@ -36,6 +36,50 @@ class Status(StrEnum):
     SKIPPED = "skipped"
     INCONCLUSIVE = "inconclusive"
     CRASHED = "crashed"
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """What a code stands for, said once, beside the code, in `@check(codes=...)`.
+
+    Attributes:
+        meaning: what is wrong, in a few words: the list of checks shows it.
+        severity: what it means for a run, as a rule.
+        expected: what a sound run shows.
+        fix: what to do about it.
+    """
+
+    meaning: str
+    severity: Severity
+    expected: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Sign:
+    """One symptom as a check saw it in the evidence; the check's `Symptom` says the rest.
+
+    Attributes:
+        symptom: its code without the check's name.
+        message: one sentence that a person understands, with the figures in it.
+        measured: the figures behind the message, by name.
+        where: the tensor, layer, file or row it was seen in.
+        onset: the iteration at which it began, where it has one.
+        severity, expected, fix: in place of the symptom's own, where this run decides them.
+    """
+
+    symptom: str
+    message: str
+    measured: Mapping[str, Measurement] = field(default_factory=dict)
+    where: str | None = None
+    onset: int | None = None
+    severity: Severity | None = None
+    expected: str | None = None
+    fix: str | None = None
+
+
+class Exhibit:
+    """What a check measured that a report can show as a figure: the base of such classes."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +141,7 @@ class Outcome:
         seconds: wall-clock time it took.
         findings: what it found, worst first.
         decisive: whether its silence says that training worked.
+        exhibits: what it measured that a report can show, whatever it found.
     """
 
     check: str
@@ -105,6 +150,7 @@ class Outcome:
     seconds: float = 0.0
     findings: tuple[Finding, ...] = ()
     decisive: bool = False
+    exhibits: tuple[Exhibit, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The outcome as the JSON report shows it."""

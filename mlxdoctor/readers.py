@@ -6,33 +6,33 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mlxdoctor.discovery import CHECKPOINT_NAME, resolve_file
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
+from mlxdoctor.evidence.code_files import RemoteCode
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.discovery import CHECKPOINT_NAME, resolve_file
 from mlxdoctor.evidence.earlier_run import EarlierRun
 from mlxdoctor.evidence.environment import Environment
-from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.metrics import ReportedMetrics
+from mlxdoctor.evidence.missing import Missing, NotThere
 from mlxdoctor.evidence.reference import ReferenceRun
-from mlxdoctor.evidence.remote_code import RemoteCode
 from mlxdoctor.evidence.resumed_adapter import ResumedAdapter
 from mlxdoctor.evidence.stated_config import StatedConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.supervision import build as build_supervised_rows
-from mlxdoctor.evidence.token_losses import TokenLosses
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.trainer_source import TrainerSource
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.evidence.validation_rows import ValidationRows
-from mlxdoctor.missing import Missing, NotThere
-from mlxdoctor.probing.measurement import TrainingStep
-from mlxdoctor.scoring import Scores, load_function
-from mlxdoctor.scoring import score as score_answers
+from mlxdoctor.measure.generations import Generations
+from mlxdoctor.measure.scoring import Scores, load_function
+from mlxdoctor.measure.scoring import score as score_answers
+from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.measure.training_step.measurement import TrainingStep
+from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
     from mlxdoctor.run import Run
@@ -163,7 +163,7 @@ def _generations(run: Run) -> Generations:
 
 
 def _produced(run: Run) -> Generations:
-    from mlxdoctor.generate import produce, prompts_for
+    from mlxdoctor.measure.generate import produce, prompts_for
 
     tokenizer, models = run.need(Tokenizer), run.models
     prompts = prompts_for(run.get(Dataset), tokenizer)
@@ -171,7 +171,7 @@ def _produced(run: Run) -> Generations:
 
 
 def _token_losses(run: Run) -> TokenLosses:
-    from mlxdoctor.forward import measure
+    from mlxdoctor.measure.forward import measure
 
     tokenizer, models = run.need(Tokenizer), run.models
     splits = [run.need(SupervisedRows)]
@@ -183,7 +183,7 @@ def _token_losses(run: Run) -> TokenLosses:
 
 
 def _validation_rows(run: Run) -> ValidationRows:
-    from mlxdoctor.losses.validation import SPLIT, prepare
+    from mlxdoctor.measure.losses.validation import SPLIT, prepare
 
     dataset = run.need(Dataset)
     if SPLIT not in dataset.splits:
@@ -191,7 +191,7 @@ def _validation_rows(run: Run) -> ValidationRows:
     tokenizer, models, adapter = run.need(Tokenizer), run.models, run.files.adapter
     unfused = None
     if run.files.tuned is not None and adapter is not None:
-        from mlxdoctor.models import load
+        from mlxdoctor.measure.models import load
 
         unfused = partial(load, models.base, adapter)
     measured = run.get(TokenLosses)
@@ -235,8 +235,8 @@ def _training_step(run: Run) -> TrainingStep:
     if run.trainer is None:
         raise NotThere(NO_TRAINER)
     # Loads MLX, and runs the user's code.
-    from mlxdoctor.probing.probe import measure
-    from mlxdoctor.probing.trainer import load_trainer
+    from mlxdoctor.measure.training_step.trainer import load_trainer
+    from mlxdoctor.probe.probing import measure
 
     trainer, sources = load_trainer(run.trainer)
     return measure(

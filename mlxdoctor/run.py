@@ -8,18 +8,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mlxdoctor.discovery import RunFiles, discover, resolve
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.discovery import RunFiles, discover, resolve
+from mlxdoctor.evidence.missing import Missing, NotThere
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.missing import Missing, NotThere
 from mlxdoctor.readers import READERS
-from mlxdoctor.time_limit import TimeLimitExceeded
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.time_limit import TimeLimitExceeded
 
 if TYPE_CHECKING:
-    from mlxdoctor.models import LoadedModels
+    from mlxdoctor.measure.models import LoadedModels
 
 T = TypeVar("T")
 #: Called with what is being done, a count done and a total; draws progress.
@@ -195,7 +195,7 @@ class Run:
         tuned = self.files.tuned or self.files.adapter
         if tuned is None:
             raise Missing("there is no adapter and no tuned model to compare with the base")
-        from mlxdoctor.models import load
+        from mlxdoctor.measure.models import load
 
         if self.progress is not None:
             self.progress("loading the models", 0, 1)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.generations import Generations
+from mlxdoctor.measure.generations import Generations
 
 
 def row_texts(dataset: Dataset | None) -> Iterator[str]:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from mlxdoctor.check import Check
-from mlxdoctor.errors import InputError
+from mlxdoctor.safety.errors import InputError
 
 #: Check -> name of a field of its `Limits` -> value.
 Thresholds = Mapping[str, Mapping[str, Any]]

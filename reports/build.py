@@ -20,8 +20,8 @@ from typing import Any
 
 from mlxdoctor.api import diagnose
 from mlxdoctor.check import Cost, discover
-from mlxdoctor.report import escape, summary
-from mlxdoctor.report.files import FIGURE_PATHS, report_files
+from mlxdoctor.formats import escape, summary
+from mlxdoctor.formats.files import FIGURE_PATHS, report_files
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = Path("fixtures/runs")

@@ -3,8 +3,8 @@
 from typing import Any
 
 from mlxdoctor.check import Check
-from mlxdoctor.evidence.generations import Generation, Generations
 from mlxdoctor.finding import Finding, Outcome
+from mlxdoctor.measure.generations import Generation, Generations
 
 
 class Given:

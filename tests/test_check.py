@@ -18,14 +18,14 @@ import pytest
 
 import mlxdoctor.check
 import mlxdoctor.run
-from mlxdoctor import reading_limits
 from mlxdoctor.check import Check, Inconclusive, NotApplicable, check, discover, selected
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.readers import READERS
 from mlxdoctor.run import Run
-from mlxdoctor.time_limit import TimeLimitExceeded, time_limit
+from mlxdoctor.safety import reading_limits
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.time_limit import TimeLimitExceeded, time_limit
 from tests.conftest import RUNS
 
 

@@ -7,8 +7,8 @@ import pytest
 from mlxdoctor.causes import load_causes, parse_causes
 from mlxdoctor.check import discover
 from mlxdoctor.diagnosis import Verdict, diagnose, rank, unlocks_most, verdict
-from mlxdoctor.errors import InputError
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
+from mlxdoctor.safety.errors import InputError
 
 TABLE = """
 [groups]

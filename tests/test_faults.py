@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from mlxdoctor import atomic
-from mlxdoctor.errors import InputError
 from mlxdoctor.reproduce import store
+from mlxdoctor.safety import atomic
+from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
 
 RUN = RUNS / "evaluated-without-adapter"
@@ -100,7 +100,7 @@ def test_checks_that_take_too_long_are_named_and_the_report_is_inconclusive(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_metrics_that_cannot_be_written_are_one_sentence() -> None:
-    from mlxdoctor.trainer.loop import _write
+    from mlxdoctor.train.loop import _write
 
     with (
         pytest.raises(InputError, match=r"/dev/full: cannot be written \(No space left"),
@@ -194,8 +194,8 @@ def test_a_result_cut_at_any_byte_counts_as_unfinished(tmp_path: Path) -> None:
 
 def test_metrics_cut_at_any_byte_are_read_and_continued(tmp_path: Path) -> None:
     from mlxdoctor.evidence.training_log import TrainingLog
-    from mlxdoctor.trainer.files import keep_metrics
-    from mlxdoctor.trainer.records import to_line
+    from mlxdoctor.train.files import keep_metrics
+    from mlxdoctor.train.records import to_line
 
     records = [{"iteration": one, "train_loss": 3.0 - one / 4} for one in (1, 2, 3)]
     whole = "".join(map(to_line, records)).encode()
@@ -215,7 +215,7 @@ def test_metrics_cut_at_any_byte_are_read_and_continued(tmp_path: Path) -> None:
 
 
 def test_metrics_that_hold_something_else_can_be_continued(tmp_path: Path) -> None:
-    from mlxdoctor.trainer.files import keep_metrics
+    from mlxdoctor.train.files import keep_metrics
 
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"iteration": 1}\n[1]\n7\n{"iteration": "x"}\n\xff\xfe\n{"iteration": 9}\n')

@@ -13,10 +13,10 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.metrics import ReportedMetrics
-from mlxdoctor.evidence.token_losses import TokenLosses
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.measure.generations import Generations
+from mlxdoctor.measure.token_losses import TokenLosses
 from mlxdoctor.run import Run
 from tests.conftest import RUNS
 

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from mlxdoctor.bugs.versions import Affected, Version, parse_version
-from mlxdoctor.errors import InputError
+from mlxdoctor.safety.errors import InputError
 
 FILE = "known_bugs.toml"
 _REQUIRED = {"title", "package", "signature", "references", "explanation", "remedy"}

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from mlxdoctor.bugs.labels import (
+from mlxdoctor.bugs.label_bugs import (
     empty_mask_nan,
     generation_prompt_appended,
     length_sort,
@@ -24,7 +24,7 @@ from mlxdoctor.bugs.labels import (
 from mlxdoctor.bugs.sightings import Artifacts, Sighting, Signature
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.finding import Measurement, Severity
-from mlxdoctor.quoting import MAX_LINE, quoted
+from mlxdoctor.safety.quoting import MAX_LINE, quoted
 
 #: What bits must divide for DoRA's reckoning of the inputs (bits a word).
 _WORD = 32

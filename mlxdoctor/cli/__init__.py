@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import click
 
-from mlxdoctor.errors import InputError
+from mlxdoctor.safety.errors import InputError
 
 #: Exit codes, the same for every command.
 EXIT_CLEAN, EXIT_FOUND, EXIT_UNUSABLE, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
@@ -162,7 +162,7 @@ def _output_failed(error: OSError) -> int:
 
 
 def _refuse(sentence: str) -> int:
-    from mlxdoctor.report.escape import terminal
+    from mlxdoctor.formats.escape import terminal
 
     click.echo(f"mlxdoctor: {terminal(sentence)}", err=True)
     return EXIT_UNUSABLE

@@ -11,7 +11,7 @@ from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, output
 from mlxdoctor.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
-    from mlxdoctor.bisecting.result import Bisection
+    from mlxdoctor.bisect.result import Bisection
 
 _PATH = click.Path(path_type=Path)
 #: The files that `-o` writes, for each format the report, and the picture.
@@ -65,7 +65,7 @@ def command(
     if folder is not None:
         output.refuse_inside(folder, [run, *([model] if model is not None else [])])
 
-    from mlxdoctor.bisecting.result import Limits, bisect
+    from mlxdoctor.bisect.result import Limits, bisect
     from mlxdoctor.run import Run
 
     with ProgressLine() as progress:
@@ -77,7 +77,7 @@ def command(
     text = _rendered(found, report_format)
     click.echo(text, nl=False)
     if folder is not None:
-        from mlxdoctor.bisecting.heat_map import heat_map, svg
+        from mlxdoctor.bisect.heat_map import heat_map, svg
 
         files = {_REPORTS[report_format]: text.encode()}
         data = heat_map(found.followed, [one.value != "good" for one in found.standings])
@@ -90,7 +90,7 @@ def command(
 
 
 def _rendered(found: Bisection, report_format: str) -> str:
-    from mlxdoctor.bisecting import answer
+    from mlxdoctor.bisect import answer
 
     if report_format == "json":
         import json

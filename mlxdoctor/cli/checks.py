@@ -57,7 +57,7 @@ def _table(rows: list[dict[str, Any]], table_format: str) -> str:
     from tabulate import tabulate
 
     if table_format == "markdown":
-        from mlxdoctor.report import escape
+        from mlxdoctor.formats import escape
 
         cells = [
             [escape.code(row["code"]), escape.markdown(row["meaning"]), row["cost"]] for row in rows

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, output
-from mlxdoctor.errors import InputError
-from mlxdoctor.report.escape import terminal
+from mlxdoctor.formats.escape import terminal
+from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
-    from mlxdoctor.conversion.convert import Conversion
+    from mlxdoctor.convert.conversion import Conversion
 
 
 @click.command(name="convert", short_help="Turn a PEFT adapter into an mlx-lm one, or back.")
@@ -52,7 +52,7 @@ def command(
       mlxdoctor convert adapters/ --base meta-llama/Llama-3.2-1B -o for-peft/
       mlxdoctor convert peft-adapter/ --to mlx -o adapters/
     """
-    from mlxdoctor.conversion.convert import convert
+    from mlxdoctor.convert.conversion import convert
 
     converted = convert(adapter, to, model)  # type: ignore[arg-type]
     target = folder or Path(f"{converted.source.resolve().name}-{converted.target}")

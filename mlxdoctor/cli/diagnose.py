@@ -142,7 +142,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
         output.refuse_inside(folder, inspected)
 
     from mlxdoctor.api import diagnose
-    from mlxdoctor.report.escape import terminal
+    from mlxdoctor.formats.escape import terminal
 
     with ProgressLine() as progress:
         report = diagnose(
@@ -162,7 +162,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
             progress=progress,
         )
         if confirm:
-            from mlxdoctor.report.summary import slug
+            from mlxdoctor.formats.summary import slug
             from mlxdoctor.reproduce import Options, Places, reproduce
 
             work = folder / slug(report.data["name"]) / "reproduction"
@@ -212,7 +212,7 @@ def _print(data: Mapping[str, Any], name: str, fail_on: str) -> None:
 
         click.echo(single.render(data, name, fail_on), nl=False)
     else:
-        from mlxdoctor.report.files import render
+        from mlxdoctor.formats.files import render
 
         click.echo(render(data, name), nl=False)
 
@@ -224,9 +224,9 @@ def _write(
     fail_on: str,
     inspected: list[Path],
 ) -> None:
-    from mlxdoctor.report import terminal
-    from mlxdoctor.report.files import FIGURE_PATHS, report_files
-    from mlxdoctor.report.summary import slug
+    from mlxdoctor.formats import terminal
+    from mlxdoctor.formats.files import FIGURE_PATHS, report_files
+    from mlxdoctor.formats.summary import slug
 
     target = folder / slug(data["name"])
     for part in (target, target / "figures"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, output
-from mlxdoctor.errors import InputError
+from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
     from mlxdoctor.bugs.known import KnownBug
@@ -83,7 +83,7 @@ def _rule(rule: Rule) -> str:
 
 def _check(check: Check, name: str) -> str:
     from mlxdoctor.check import describe_limits
-    from mlxdoctor.report.summary import number
+    from mlxdoctor.formats.summary import number
 
     lines = [_heading(check.title)]
     if name in check.codes:

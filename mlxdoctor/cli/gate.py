@@ -9,12 +9,12 @@ import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_INTERRUPTED, EXIT_UNUSABLE, output
 from mlxdoctor.cli.progress import ProgressLine
-from mlxdoctor.errors import InputError
 from mlxdoctor.gate.formats import PATHS, PRINTED
+from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
+    from mlxdoctor.formats.gate_result import GateResult
     from mlxdoctor.gate.policy import Policy
-    from mlxdoctor.report.gate_result import GateResult
 
 _PATH = click.Path(path_type=Path)
 
@@ -136,7 +136,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
         raise click.UsageError("--jobs is for processes on this machine, --cluster for another")
 
     from mlxdoctor.gate.baseline import baseline_text, read_baseline
-    from mlxdoctor.gate.run import Options, exit_code, run_gate
+    from mlxdoctor.gate.gating import Options, exit_code, run_gate
 
     policy = _policy(policy_file)
     known_file = baseline or policy.baseline
@@ -230,7 +230,7 @@ def _append(path: Path, text: str) -> None:
 
 
 def _interrupted(result: GateResult) -> str:
-    from mlxdoctor.report.escape import terminal
+    from mlxdoctor.formats.escape import terminal
 
     left = result.unfinished
     return (
@@ -240,9 +240,9 @@ def _interrupted(result: GateResult) -> str:
 
 
 def _init(paths: tuple[str, ...], file: Path, generate: bool, force: bool) -> int:
+    from mlxdoctor.formats.escape import terminal
     from mlxdoctor.gate.learn import learn
     from mlxdoctor.gate.policy_text import policy_text, said
-    from mlxdoctor.report.escape import terminal
 
     if file.name == "pyproject.toml":
         remedy = "write mlxdoctor.toml and copy it below [tool.mlxdoctor]"

@@ -12,12 +12,12 @@ import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND
 from mlxdoctor.cli.output import figure
-from mlxdoctor.errors import InputError
-from mlxdoctor.report import escape
+from mlxdoctor.formats import escape
+from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
-    from mlxdoctor.weights.combining import Combination
-    from mlxdoctor.weights.inspection import Inspection, ModuleRow
+    from mlxdoctor.inspect.adapter_table import Inspection, ModuleRow
+    from mlxdoctor.measure.weights.combining import Combination
 
 #: `--sort` -> the attribute of a row; figures sort from the largest down.
 SORTS = {
@@ -85,7 +85,7 @@ def command(
       mlxdoctor inspect fused_model/ --base models/Llama-3.2-1B
       mlxdoctor inspect adapters/ --format json | jq '.adapters[0].modules[].verdict'
     """
-    from mlxdoctor.weights.inspection import inspect_adapter
+    from mlxdoctor.inspect.adapter_table import inspect_adapter
 
     if with_intruders and (base is None or len(adapters) != 1):
         raise InputError(None, "--intruders needs one adapter and its base", "add --base")
@@ -105,7 +105,7 @@ def command(
     found = [inspect_adapter(path, model, with_intruders=with_intruders) for path in adapters]
     together = None
     if len(found) > 1:
-        from mlxdoctor.weights.combining import combine
+        from mlxdoctor.measure.weights.combining import combine
 
         together = combine(adapters)
     if table_format == "json":

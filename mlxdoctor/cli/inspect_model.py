@@ -13,13 +13,13 @@ import click
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND
 from mlxdoctor.cli.output import figure
 from mlxdoctor.cli.progress import ProgressLine
-from mlxdoctor.errors import InputError
-from mlxdoctor.report import escape
+from mlxdoctor.formats import escape
+from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
     from mlxdoctor.evidence.base_model import BaseModel
     from mlxdoctor.evidence.tuned_model import TunedModel
-    from mlxdoctor.weights.model_inspection import ModelInspection, TensorRow
+    from mlxdoctor.inspect.model_table import ModelInspection, TensorRow
 
 
 def full_weights(path: Path, base: BaseModel | None) -> TunedModel | None:
@@ -28,7 +28,7 @@ def full_weights(path: Path, base: BaseModel | None) -> TunedModel | None:
     Raises:
         InputError: there is a whole model and no base.
     """
-    from mlxdoctor.weights.model_inspection import model_at
+    from mlxdoctor.inspect.model_table import model_at
 
     if base is None and not (path / "config.json").is_file():
         return None
@@ -44,7 +44,7 @@ def show(tuned: TunedModel, base: BaseModel, sort: str, table_format: str) -> in
     Raises:
         InputError: a model cannot be read, or there is no such order of its tensors.
     """
-    from mlxdoctor.weights.model_inspection import inspect_model, summarised
+    from mlxdoctor.inspect.model_table import inspect_model, summarised
 
     if sort not in ("layer", "relative"):
         raise InputError(None, f"--sort {sort} is for adapters", "a model has layer and relative")

@@ -10,12 +10,12 @@ import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, output
 from mlxdoctor.cli.progress import ProgressLine
-from mlxdoctor.report.escape import terminal
+from mlxdoctor.formats.escape import terminal
 
 if TYPE_CHECKING:
     from mlxdoctor.evidence.tokenizer import Tokenizer
     from mlxdoctor.finding import Finding
-    from mlxdoctor.labels import LabelledRow, Rules, Totals
+    from mlxdoctor.labels.label_rows import LabelledRow, Rules, Totals
 
 _PATH = click.Path(path_type=Path)
 _SEVERITIES = ("info", "warning", "error")
@@ -87,7 +87,7 @@ def command(
     """
     from mlxdoctor.evidence.config import TrainingConfig
     from mlxdoctor.evidence.tokenizer import Tokenizer
-    from mlxdoctor.labels import LabelledRow, Rules, Totals, data_file, stream
+    from mlxdoctor.labels.label_rows import LabelledRow, Rules, Totals, data_file, stream
 
     tokenizer = Tokenizer.read(base)
     known = TrainingConfig.read(_config_file(config)) if config is not None else None
@@ -101,11 +101,11 @@ def command(
     findings, texts = _findings(data, base, config, log)
     content = _to_dict(totals, rules, shown, findings, tokenizer)
     if no_text:
-        from mlxdoctor.report.withheld import taken_out
+        from mlxdoctor.formats.withheld import taken_out
 
         content = taken_out(content, texts)
     if output_format == "json":
-        from mlxdoctor.report import json_format
+        from mlxdoctor.formats import json_format
 
         click.echo(json_format.render(content), nl=False)
     else:
@@ -165,7 +165,7 @@ def _lines(
 
 def _strip(labelled: LabelledRow, tokenizer: Tokenizer) -> str:
     """The row's text, what is trained on set off."""
-    from mlxdoctor.labels import spans
+    from mlxdoctor.labels.label_rows import spans
 
     if labelled.row is None:
         return terminal(f"cannot be tokenized: {labelled.reason}")
@@ -188,7 +188,7 @@ def _to_dict(
     findings: list[Finding],
     tokenizer: Tokenizer,
 ) -> dict[str, Any]:
-    from mlxdoctor.labels import spans
+    from mlxdoctor.labels.label_rows import spans
 
     return {
         "mask_prompt": rules.mask_prompt,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from mlxdoctor.reading_limits import using
+from mlxdoctor.safety.reading_limits import using
 
 #: Commands that read no file of a user's.
 WITHOUT = frozenset({"checks", "explain"})

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from mlxdoctor.atomic import replace_file
-from mlxdoctor.errors import InputError
+from mlxdoctor.safety.atomic import replace_file
+from mlxdoctor.safety.errors import InputError
 
 
 def refuse_inside(folder: Path, inspected: Iterable[Path]) -> None:

@@ -9,12 +9,12 @@ import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, output
 from mlxdoctor.cli.progress import ProgressLine
-from mlxdoctor.report.escape import terminal
+from mlxdoctor.formats.escape import terminal
 
 if TYPE_CHECKING:
     from mlxdoctor.finding import Outcome
-    from mlxdoctor.probing.measurement import TrainingStep
-    from mlxdoctor.probing.probe import ProbeResult
+    from mlxdoctor.measure.training_step.measurement import TrainingStep
+    from mlxdoctor.probe.probing import ProbeResult
 
 _SEVERITIES = ("info", "warning", "error")
 _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
@@ -57,8 +57,8 @@ def command(function: str, steps: int, output_format: str, fail_on: str) -> int:
       mlxdoctor probe trainer.py:parts --format json | jq .findings
       mlxdoctor diagnose RUN --trainer trainer.py:parts
     """
-    from mlxdoctor.probing.probe import cost_of, judge, measure
-    from mlxdoctor.probing.trainer import load_trainer
+    from mlxdoctor.measure.training_step.trainer import load_trainer
+    from mlxdoctor.probe.probing import cost_of, judge, measure
 
     trainer, sources = load_trainer(function)
     click.echo(cost_of(trainer.model, steps), err=True)
@@ -76,7 +76,7 @@ def command(function: str, steps: int, output_format: str, fail_on: str) -> int:
         )
     result = judge(measured)
     if output_format == "json":
-        from mlxdoctor.report import json_format
+        from mlxdoctor.formats import json_format
 
         click.echo(json_format.render(result.to_dict()), nl=False)
     else:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from mlxdoctor.report.escape import terminal
+from mlxdoctor.formats.escape import terminal
 
 #: Work that ends sooner shows no bar (seconds).
 SHOW_AFTER = 1.0

@@ -114,9 +114,9 @@ def command(
     output.refuse_inside(folder, inspected)
 
     from mlxdoctor.api import diagnose
-    from mlxdoctor.report.experiments_text import render
-    from mlxdoctor.report.files import FIGURE_PATHS, report_files
-    from mlxdoctor.report.summary import slug
+    from mlxdoctor.formats.experiments_text import render
+    from mlxdoctor.formats.files import FIGURE_PATHS, report_files
+    from mlxdoctor.formats.summary import slug
     from mlxdoctor.reproduce import Options, Places, reproduce
 
     with ProgressLine() as progress:

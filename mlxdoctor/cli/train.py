@@ -11,8 +11,8 @@ import click
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND
 
 if TYPE_CHECKING:
-    from mlxdoctor.trainer import Settings, StepRecord, TrainingResult, ValidationRecord
-    from mlxdoctor.trainer.plan import Plan
+    from mlxdoctor.train import Settings, StepRecord, TrainingResult, ValidationRecord
+    from mlxdoctor.train.plan import Plan
 
 
 @click.command(name="train", short_help="Train as mlx_lm.lora does, and record every step.")
@@ -72,7 +72,7 @@ def command(
       mlxdoctor train -c adapters/adapter_config.json --parity --adapter-path again/
       mlx.launch -n 2 -- mlxdoctor train -c lora.yaml
     """
-    from mlxdoctor.trainer import Settings
+    from mlxdoctor.train import Settings
 
     stated = [*overrides]
     if parity:
@@ -93,7 +93,7 @@ def command(
 def _with_trust(settings: Settings, is_trusted: bool, may_download: bool) -> Settings:
     """A configuration may come with a run that is looked into: it alone allows nothing."""
     if settings.extras.allow_downloads and not may_download:
-        from mlxdoctor.errors import InputError
+        from mlxdoctor.safety.errors import InputError
 
         raise InputError(
             None,
@@ -101,7 +101,7 @@ def _with_trust(settings: Settings, is_trusted: bool, may_download: bool) -> Set
             "add --allow-downloads if that is wanted, or set allow_downloads to false",
         )
     if settings.trust_remote_code and not is_trusted:
-        from mlxdoctor.errors import InputError
+        from mlxdoctor.safety.errors import InputError
 
         raise InputError(
             None,
@@ -116,8 +116,8 @@ class _DryRun(Exception):  # noqa: N818 - ends the run before its first step
 
 
 def _train(settings: Settings, dry_run: bool) -> TrainingResult | None:
-    from mlxdoctor.trainer import train
-    from mlxdoctor.trainer.loop import Hooks, worker_here
+    from mlxdoctor.train import train
+    from mlxdoctor.train.loop import Hooks, worker_here
 
     leads = worker_here().rank == 0
 

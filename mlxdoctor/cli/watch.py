@@ -12,12 +12,12 @@ import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, output
 from mlxdoctor.cli.progress import ProgressLine
-from mlxdoctor.report.escape import terminal
+from mlxdoctor.formats.escape import terminal
 
 if TYPE_CHECKING:
-    from mlxdoctor.watching.follow import Ending
-    from mlxdoctor.watching.process import Target
-    from mlxdoctor.watching.reports import Alarm
+    from mlxdoctor.watch.follow import Ending
+    from mlxdoctor.watch.process import Target
+    from mlxdoctor.watch.reports import Alarm
 
 
 @click.command(name="watch", short_help="Follow a running log, and raise the alarm early.")
@@ -83,11 +83,11 @@ def command(  # noqa: PLR0917 - click passes every option by name
       mlxdoctor watch finished.log --no-follow
     """
     from mlxdoctor.evidence.source import require_file
-    from mlxdoctor.watching.follow import Follower, Until
-    from mlxdoctor.watching.hook import parse_hook
-    from mlxdoctor.watching.process import find_process, machine_memory_gb
-    from mlxdoctor.watching.tail import FileTail, PipeTail
-    from mlxdoctor.watching.watch import Watch
+    from mlxdoctor.watch.alarms import Watch
+    from mlxdoctor.watch.follow import Follower, Until
+    from mlxdoctor.watch.hook import parse_hook
+    from mlxdoctor.watch.process import find_process, machine_memory_gb
+    from mlxdoctor.watch.tail import FileTail, PipeTail
 
     words = parse_hook(hook) if hook is not None else None
     target = find_process(stop_pid) if stop_pid is not None else None
@@ -127,8 +127,8 @@ def _act(
     words: tuple[str, ...] | None,
     say: _Speaker,
 ) -> None:
-    from mlxdoctor.watching.hook import run_hook
-    from mlxdoctor.watching.process import stop
+    from mlxdoctor.watch.hook import run_hook
+    from mlxdoctor.watch.process import stop
 
     told: dict[str, Any] = alarm.to_dict()
     if target is not None:

@@ -12,12 +12,12 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.npz_file import read_npz
 from mlxdoctor.evidence.safetensors_file import read_safetensors
 from mlxdoctor.evidence.source import Source, hash_file, require_file
 from mlxdoctor.evidence.tensor import TensorRef
-from mlxdoctor.weights.spectrum import ModuleStatistics, factor_statistics
+from mlxdoctor.measure.weights.spectrum import ModuleStatistics, factor_statistics
+from mlxdoctor.safety.errors import InputError
 
 Naming = Literal["mlx-lm", "peft"]
 Role = Literal["a", "b", "magnitude"]

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.quantized import (
     QuantizedTensor,
     quantization_stated,
@@ -21,6 +20,7 @@ from mlxdoctor.evidence.quantized import (
 from mlxdoctor.evidence.safetensors_file import merged_tensors, model_files, read_safetensors
 from mlxdoctor.evidence.source import Source, read_json_object
 from mlxdoctor.evidence.tensor import TensorRef
+from mlxdoctor.safety.errors import InputError
 
 _HEADER_ONLY = "header only"
 _ROWS_PER_BLOCK = 8

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from mlxdoctor.evidence.template_guard import WITHOUT, Guard
-from mlxdoctor.quoting import MAX_LINE, quoted
-from mlxdoctor.reading_limits import current
+from mlxdoctor.safety.quoting import MAX_LINE, quoted
+from mlxdoctor.safety.reading_limits import current
+from mlxdoctor.safety.template_guard import WITHOUT, Guard
 
 _TICK, _JOIN, _CHECKED = "mlxdoctor_tick", "mlxdoctor_join", "mlxdoctor_checked"
 # A message's reasoning goes by several names; templates read the first, gpt-oss the second.

@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.adapter import Adapter, adapter_file
 from mlxdoctor.evidence.source import Source, require_file
+from mlxdoctor.safety.errors import InputError
 
 _MLX_FILE = re.compile(r"^(\d+)_adapters\.(?:safetensors|npz)$")
 _PEFT_FOLDER = re.compile(r"^checkpoint-(\d+)$")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.source import Source, read_json_object
 from mlxdoctor.evidence.yaml_file import read_yaml_object
+from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path

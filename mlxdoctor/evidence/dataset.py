@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.json_text import mended, too_deep
 from mlxdoctor.evidence.source import Source, read_bytes, read_head, require_file
-from mlxdoctor.reading_limits import current
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import current
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from mlxdoctor.errors import InputError
-from mlxdoctor.reading_limits import current, exceeded
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import current, exceeded
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.source import Source, read_text
+from mlxdoctor.safety.errors import InputError
 
 #: Names that files with reported figures have.
 FILE_PATTERNS = (

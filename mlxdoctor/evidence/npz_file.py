@@ -15,10 +15,10 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.source import open_file, require_file
 from mlxdoctor.evidence.tensor import TensorRef
-from mlxdoctor.reading_limits import current, exceeded
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import current, exceeded
 
 #: Archives that unpack to less than this may be packed as tightly as they like (bytes).
 HARMLESS_BYTES = 64 << 20

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.tensor import TensorRef
+from mlxdoctor.safety.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.source import open_file, read_json_object, unreadable
 from mlxdoctor.evidence.tensor import DTYPE_BITS, TensorRef
-from mlxdoctor.reading_limits import current, exceeded
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import current, exceeded
 
 #: Sizes in a shape, and the bytes that a shape may come to with its zeros left out.
 MAX_DIMENSIONS = 32

@@ -11,9 +11,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.json_text import parse_settings
-from mlxdoctor.reading_limits import current, exceeded
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import current, exceeded
 
 #: Bytes of a streamed file that are held at a time.
 CHUNK_BYTES = 1 << 20

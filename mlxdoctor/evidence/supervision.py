@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.row_encoder import Role, RowEncoder, SupervisedRow
+from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

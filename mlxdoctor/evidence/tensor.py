@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.source import open_file
+from mlxdoctor.safety.errors import InputError
 
 #: Bits of one element, by the type's name in a safetensors header.
 DTYPE_BITS = {

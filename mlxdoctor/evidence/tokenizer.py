@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
 from mlxdoctor.evidence.source import Source, read_bytes, read_json_object, read_text
+from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path

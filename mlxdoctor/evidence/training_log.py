@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from mlxdoctor.errors import InputError
+from mlxdoctor.evidence.log_formats.json_lines import DATA_KEYS
 from mlxdoctor.evidence.log_formats.reader import read_lines, read_log
-from mlxdoctor.evidence.log_formats.records import DATA_KEYS
-from mlxdoctor.evidence.log_formats.rows import Rows
+from mlxdoctor.evidence.log_formats.segments import Rows
 from mlxdoctor.evidence.log_formats.series import (
     Axis,
     LogFailure,
@@ -24,8 +23,9 @@ from mlxdoctor.evidence.log_formats.series import (
     Series,
     Trainable,
 )
-from mlxdoctor.evidence.log_formats.stream import LogStream
+from mlxdoctor.evidence.log_formats.text_stream import LogStream
 from mlxdoctor.evidence.source import Source, open_file, unreadable
+from mlxdoctor.safety.errors import InputError
 
 __all__ = [
     "Axis",

@@ -8,12 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.quantized import QuantizedTensor, quantized_tensors
 from mlxdoctor.evidence.safetensors_file import merged_tensors, model_files, read_safetensors
 from mlxdoctor.evidence.source import Source, read_json_object
 from mlxdoctor.evidence.tensor import TensorRef
+from mlxdoctor.safety.errors import InputError
 
 #: Where a LoRA layer keeps the layer it wraps: those weights carry the base model's
 #: name with this part inserted.

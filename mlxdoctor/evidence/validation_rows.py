@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mlxdoctor.evidence.source import Source
-from mlxdoctor.evidence.token_losses import RowLosses
-from mlxdoctor.text.plain_formats import PlainFormat
+from mlxdoctor.measure.text.plain_formats import PlainFormat
+from mlxdoctor.measure.token_losses import RowLosses
 
 #: (format or None for the configured one, how many rows) -> both models' losses on them.
 Measure = Callable[[PlainFormat | None, int], tuple[RowLosses, ...]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.source import Source, read_text
-from mlxdoctor.reading_limits import current, exceeded
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import current, exceeded
 
 if TYPE_CHECKING:
     from pathlib import Path

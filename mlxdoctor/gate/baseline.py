@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlxdoctor.errors import InputError
+from mlxdoctor.safety.errors import InputError
 
 SCHEMA_VERSION = 1
 

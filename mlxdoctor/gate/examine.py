@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.gate.held import HeldReport
-from mlxdoctor.quoting import quoted, without_quotations
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.quoting import quoted, without_quotations
+from mlxdoctor.safety.time_limit import TimeLimitExceeded, time_limit
 from mlxdoctor.thresholds import Thresholds
-from mlxdoctor.time_limit import TimeLimitExceeded, time_limit
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.gate.examine import Examined, Task, examine, too_long
+from mlxdoctor.safety.errors import InputError
 
 #: A worker that is busy this much longer than an item may take is ended (seconds). Before
 #: that, the item ends by itself between two checks.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from mlxdoctor.report.gate_result import GateResult
+from mlxdoctor.formats.gate_result import GateResult
 
 #: Format -> its file.
 PATHS: Mapping[str, str] = MappingProxyType(
@@ -35,14 +35,14 @@ def render(result: GateResult, name: str) -> str:
 
         return json_format.render(result)
     if name == "sarif":
-        from mlxdoctor.report import sarif
+        from mlxdoctor.formats import sarif
 
         return sarif.render(result)
     if name == "junit":
-        from mlxdoctor.report import junit
+        from mlxdoctor.formats import junit
 
         return junit.render(result)
-    from mlxdoctor.report import annotations
+    from mlxdoctor.formats import annotations
 
     return annotations.render(result)
 

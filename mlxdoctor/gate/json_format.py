@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
+from mlxdoctor.formats import json_format
+from mlxdoctor.formats.gate_result import GateItem, GateResult
 from mlxdoctor.gate import tally
-from mlxdoctor.report import json_format
-from mlxdoctor.report.gate_result import GateItem, GateResult
 
 SCHEMA_VERSION = 1
 

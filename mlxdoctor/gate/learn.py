@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlxdoctor.check import discover
-from mlxdoctor.errors import InputError
 from mlxdoctor.gate.bands import QUANTITIES, Band, Quantity, band, measure
 from mlxdoctor.gate.targets import targets
 from mlxdoctor.run import Progress
+from mlxdoctor.safety.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def learn(
         InputError: a run is not healthy, or can't be examined.
     """
     from mlxdoctor.api import diagnose
-    from mlxdoctor.report.summary import headline
+    from mlxdoctor.formats.summary import headline
     from mlxdoctor.run import Run
 
     items = targets(paths)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mlxdoctor.formats import escape, summary
+from mlxdoctor.formats.gate_result import GateItem, GateResult, ItemStatus
 from mlxdoctor.gate import tally
-from mlxdoctor.report import escape, summary
-from mlxdoctor.report.gate_result import GateItem, GateResult, ItemStatus
 
 #: Items that are described, and findings of each. GitHub takes a summary of a megabyte.
 DESCRIBED, FINDINGS = 40, 6

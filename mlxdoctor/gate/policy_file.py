@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.check import Check, discover
-from mlxdoctor.errors import InputError
 from mlxdoctor.gate.policy import Ignore, Override, Policy, Rules
+from mlxdoctor.safety.errors import InputError
 from mlxdoctor.thresholds import parse_thresholds, suggestion
 
 #: A policy of its own.

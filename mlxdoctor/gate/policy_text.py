@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from mlxdoctor.formats import escape
 from mlxdoctor.gate.bands import WIDENED, Band
 from mlxdoctor.gate.learn import Learned
-from mlxdoctor.report import escape
 
 #: Runs named in the policy's head.
 NAMED = 20

@@ -8,12 +8,12 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any
 
+from mlxdoctor.formats.gate_result import GateResult
+from mlxdoctor.formats.gated import main_sources
 from mlxdoctor.gate import formats
 from mlxdoctor.gate.examine import Examined
-from mlxdoctor.gate.judge import judge
 from mlxdoctor.gate.policy import Policy, Rules
-from mlxdoctor.report.gate_result import GateResult
-from mlxdoctor.report.gated import main_sources
+from mlxdoctor.gate.weigh import judge
 
 #: Format -> its file.
 PATHS: Mapping[str, str] = MappingProxyType({"sarif": "report.sarif", "junit": "report.junit.xml"})

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from mlxdoctor.report import summary
-from mlxdoctor.report.gate_result import GateItem, GateResult, ItemStatus
+from mlxdoctor.formats import summary
+from mlxdoctor.formats.gate_result import GateItem, GateResult, ItemStatus
 
 #: The worst first, as a reader wants to see them.
 WORST_FIRST = (

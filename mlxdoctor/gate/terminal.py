@@ -6,10 +6,10 @@ import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
+from mlxdoctor.formats import escape, summary
+from mlxdoctor.formats.gate_result import GateItem, GateResult, ItemStatus
+from mlxdoctor.formats.terminal import MAX_WIDTH, MIN_WIDTH, Style, unstyled
 from mlxdoctor.gate import tally
-from mlxdoctor.report import escape, summary
-from mlxdoctor.report.gate_result import GateItem, GateResult, ItemStatus
-from mlxdoctor.report.terminal import MAX_WIDTH, MIN_WIDTH, Style, unstyled
 
 #: Reasons shown of an item.
 REASONS = 3

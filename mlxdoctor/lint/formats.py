@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from mlxdoctor.formats.annotations import KINDS, command
+from mlxdoctor.formats.escape import fenced, terminal
+from mlxdoctor.formats.escape import sarif as sarif_message
+from mlxdoctor.formats.places import in_checkout
+from mlxdoctor.formats.sarif import LEVELS, document, place, rule
 from mlxdoctor.lint.linter import Hit
 from mlxdoctor.lint.rule import Rule, rules
-from mlxdoctor.report.annotations import KINDS, command
-from mlxdoctor.report.escape import fenced, terminal
-from mlxdoctor.report.escape import sarif as sarif_message
-from mlxdoctor.report.places import in_checkout
-from mlxdoctor.report.sarif import LEVELS, document, place, rule
 
 
 def text(hits: Sequence[Hit]) -> str:

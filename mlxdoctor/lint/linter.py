@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Rule, rules
-from mlxdoctor.lint.source import SourceFile
+from mlxdoctor.safety.errors import InputError
 
 _IGNORE = re.compile(r"#\s*mlxdoctor:\s*ignore\[([\w\s,-]*)\](.*)")
 UNUSED, WITHOUT_REASON, UNREADABLE = "unused-ignore", "ignore-without-reason", "unreadable"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.source import SourceFile
+from mlxdoctor.lint.python_file import SourceFile
 
 #: What a rule yields: the node at fault, and one sentence about it.
 Hits = Iterator[tuple[ast.AST, str]]

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.reproduce.limits import Limits
+from mlxdoctor.reproduce.criteria import Limits
 from mlxdoctor.reproduce.observation import Observation
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from mlxdoctor.reproduce.case import Case
 from mlxdoctor.reproduce.condition import Condition, Kind
-from mlxdoctor.reproduce.judge import Question
+from mlxdoctor.reproduce.criteria import needed
 from mlxdoctor.reproduce.laboratory import Laboratory
-from mlxdoctor.reproduce.limits import needed
 from mlxdoctor.reproduce.observation import Observation
+from mlxdoctor.reproduce.rules import Question
 
 
 @dataclass(frozen=True)

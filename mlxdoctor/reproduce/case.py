@@ -9,9 +9,9 @@ from mlxdoctor.causes import Cause, KnowledgeBase
 from mlxdoctor.diagnosis import Diagnosed, diagnose, rank
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Outcome, Severity
-from mlxdoctor.remedy import fix_for
-from mlxdoctor.reproduce.judge import Question
-from mlxdoctor.reproduce.limits import Limits
+from mlxdoctor.judge.remedy import fix_for
+from mlxdoctor.reproduce.criteria import Limits
+from mlxdoctor.reproduce.rules import Question
 from mlxdoctor.reproduce.symptoms import Signs, key_sign, recorded_signs, signs_of
 
 #: Leading causes that are tried.

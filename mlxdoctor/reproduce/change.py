@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from mlxdoctor.causes import Cause
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.remedy import Fix, fix_for
+from mlxdoctor.judge.remedy import Fix, fix_for
 from mlxdoctor.reproduce.bench import Bench
 from mlxdoctor.reproduce.case import Case
 from mlxdoctor.reproduce.condition import Condition
-from mlxdoctor.reproduce.judge import Judgement, Question, Trials, judge_change
 from mlxdoctor.reproduce.observation import Observation
 from mlxdoctor.reproduce.recipe import Recipe, changed_values
+from mlxdoctor.reproduce.rules import Judgement, Question, Trials, judge_change
 
 #: Keys after whose change the held-out loss is over other tokens.
 _OTHER_TOKENS = frozenset({"max_seq_length", "mask_prompt"})

@@ -12,13 +12,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.dataset import Dataset, Features, Row, Split
-from mlxdoctor.evidence.pairs import Pair, pair_of
-from mlxdoctor.trainer.faults import Fault
-from mlxdoctor.trainer.faults.of_settings import with_settings
-from mlxdoctor.trainer.parts import Parts
-from mlxdoctor.trainer.settings import Settings
+from mlxdoctor.evidence.prompt_answer import Pair, pair_of
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.train.faults import Fault
+from mlxdoctor.train.faults.of_settings import with_settings
+from mlxdoctor.train.parts import Parts
+from mlxdoctor.train.settings import Settings
 
 #: Tokens of an answer that the base model is asked for, where the data has none.
 ANSWER_TOKENS = 48

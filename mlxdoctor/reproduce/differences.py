@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlxdoctor.discovery import resolve, resolve_file
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS, TrainingConfig
+from mlxdoctor.evidence.discovery import resolve, resolve_file
 from mlxdoctor.reproduce.recipe import Recipe, trainable_values
 from mlxdoctor.run import Run
-from mlxdoctor.trainer import Settings
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.train import Settings
 
 #: Keys that say where a run writes, how often it reports, or how it saves memory: a rerun
 #: makes them its own, and they change nothing that is learned.

@@ -10,10 +10,10 @@ import numpy as np
 
 from mlxdoctor.api import run_checks
 from mlxdoctor.check import discover
-from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.row_encoder import Role
-from mlxdoctor.evidence.token_losses import TokenLosses
 from mlxdoctor.finding import Severity, Status
+from mlxdoctor.measure.generations import Generations
+from mlxdoctor.measure.token_losses import TokenLosses
 from mlxdoctor.reproduce.observation import Observation, Sample
 from mlxdoctor.reproduce.symptoms import OUTCOME_CHECKS
 from mlxdoctor.run import Run

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.causes import Cause
-from mlxdoctor.report.model import Report, home_folder, without_folders
+from mlxdoctor.experiments import Measured
+from mlxdoctor.formats.model import Report, home_folder, without_folders
 from mlxdoctor.reproduce.bench import Trial
-from mlxdoctor.reproduce.direct import Measured
 from mlxdoctor.reproduce.investigate import Investigation
 from mlxdoctor.reproduce.minimize import Minimized
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from mlxdoctor.trainer.faults import FAULTS as WARD_FAULTS
-from mlxdoctor.trainer.faults import Fault
-from mlxdoctor.trainer.parts import Parts
-from mlxdoctor.trainer.rows import Row, Rows
-from mlxdoctor.trainer.settings import Settings
+from mlxdoctor.train.faults import FAULTS as WARD_FAULTS
+from mlxdoctor.train.faults import Fault
+from mlxdoctor.train.parts import Parts
+from mlxdoctor.train.rows import Row, Rows
+from mlxdoctor.train.settings import Settings
 
 
 def padding_before_end(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from mlxdoctor.causes import Cause
 from mlxdoctor.reproduce.bench import Bench
 from mlxdoctor.reproduce.condition import Condition
-from mlxdoctor.reproduce.judge import Judgement, Question, Trials, judge_injection
 from mlxdoctor.reproduce.observation import Observation
+from mlxdoctor.reproduce.rules import Judgement, Question, Trials, judge_injection
 
 
 def try_injection(bench: Bench, cause: Cause, question: Question, plain: Trials) -> Judgement:

@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 
 from mlxdoctor.causes import Cause
 from mlxdoctor.diagnosis import Diagnosed
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.remedy import Fix
+from mlxdoctor.experiments import DIRECT, Measured, measured
+from mlxdoctor.judge.remedy import Fix
 from mlxdoctor.reproduce import untried
 from mlxdoctor.reproduce.agreement import Agreement, agreement
 from mlxdoctor.reproduce.bench import Bench
 from mlxdoctor.reproduce.case import Case
 from mlxdoctor.reproduce.change import fixes_for, try_change
-from mlxdoctor.reproduce.direct import DIRECT, Measured, measured
 from mlxdoctor.reproduce.injection import try_injection
-from mlxdoctor.reproduce.judge import Judgement, Question, Trials, judge_plain
 from mlxdoctor.reproduce.laboratory import BudgetSpent
 from mlxdoctor.reproduce.repair import REPAIRED, try_repair
 from mlxdoctor.reproduce.resolve import resolve
+from mlxdoctor.reproduce.rules import Judgement, Question, Trials, judge_plain
 from mlxdoctor.run import Run
+from mlxdoctor.safety.errors import InputError
 
 #: Causes that spoil what is reported and not the model: what else failed has its own cause.
 _OF_THE_REPORT = frozenset({"no-validation-data"})

@@ -11,19 +11,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.source import hash_file
-from mlxdoctor.report.summary import slug
+from mlxdoctor.formats.summary import slug
 from mlxdoctor.reproduce import store
 from mlxdoctor.reproduce.condition import Condition
 from mlxdoctor.reproduce.examination import examined
 from mlxdoctor.reproduce.observation import Observation
 from mlxdoctor.reproduce.recipe import Recipe
 from mlxdoctor.run import Progress
+from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
-    from mlxdoctor.trainer import Settings, TrainingResult
-    from mlxdoctor.trainer.parts import Parts
+    from mlxdoctor.train import Settings, TrainingResult
+    from mlxdoctor.train.parts import Parts
 
 T = TypeVar("T")
 #: Added to the seed that orders the rows, for the placebo.
@@ -152,8 +152,8 @@ class Laboratory:
             InputError: training is not possible with these settings.
             BudgetSpent: the time was over before it was done.
         """
-        from mlxdoctor.trainer import train
-        from mlxdoctor.trainer.loop import Hooks
+        from mlxdoctor.train import train
+        from mlxdoctor.train.loop import Hooks
 
         def step(record: Any) -> str | None:
             if self.progress is not None:
@@ -192,7 +192,7 @@ class Laboratory:
 def _altered(
     condition: Condition, settings: Settings
 ) -> tuple[Settings, Parts, Callable[[Path, Settings], None]]:
-    from mlxdoctor.trainer.parts import parts_of
+    from mlxdoctor.train.parts import parts_of
 
     def nothing(folder: Path, settings: Settings) -> None:
         del folder, settings

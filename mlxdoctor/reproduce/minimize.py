@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mlxdoctor.errors import InputError
-from mlxdoctor.remedy import Fix, config_diff
+from mlxdoctor.judge.remedy import Fix, config_diff
 from mlxdoctor.reproduce.bench import Bench
 from mlxdoctor.reproduce.condition import Condition
+from mlxdoctor.reproduce.criteria import needed
 from mlxdoctor.reproduce.ddmin import ddmin
 from mlxdoctor.reproduce.differences import Difference, Healthy, between, differences
 from mlxdoctor.reproduce.laboratory import BudgetSpent
-from mlxdoctor.reproduce.limits import needed
+from mlxdoctor.safety.errors import InputError
 
 #: Keys named in a label before "…".
 NAMED_KEYS = 3

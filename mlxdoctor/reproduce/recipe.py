@@ -7,15 +7,15 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from mlxdoctor.discovery import resolve_file
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import MLX_LM_LORA_DEFAULTS, TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.remedy import Fix
+from mlxdoctor.evidence.discovery import resolve_file
+from mlxdoctor.judge.remedy import Fix
 from mlxdoctor.run import Run
-from mlxdoctor.trainer import Settings
-from mlxdoctor.trainer.settings import EXTRAS_KEY
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.train import Settings
+from mlxdoctor.train.settings import EXTRAS_KEY
 
 #: Keys that say where a run reported to, or what it ran besides training.
 _LEFT_OUT = frozenset(

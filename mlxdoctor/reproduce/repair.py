@@ -9,8 +9,8 @@ from mlxdoctor.causes import Cause
 from mlxdoctor.reproduce.bench import Bench
 from mlxdoctor.reproduce.case import Case
 from mlxdoctor.reproduce.condition import Condition, Kind
-from mlxdoctor.reproduce.judge import Judgement, Question, Trials, judge_change
 from mlxdoctor.reproduce.observation import Observation
+from mlxdoctor.reproduce.rules import Judgement, Question, Trials, judge_change
 
 #: Causes with a repair; see `data_repairs.REPAIRS`.
 REPAIRED = frozenset({"bad-data", "end-token-flood"})

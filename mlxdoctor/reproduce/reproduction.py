@@ -9,26 +9,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mlxdoctor.causes import load_causes
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.report.model import Report
-from mlxdoctor.report.withheld import without_text
+from mlxdoctor.formats.model import Report
+from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.reproduce import store
 from mlxdoctor.reproduce.bench import Bench
 from mlxdoctor.reproduce.case import candidates, case_of
+from mlxdoctor.reproduce.criteria import Limits
 from mlxdoctor.reproduce.differences import healthy_of, suggested
 from mlxdoctor.reproduce.folding import folded
 from mlxdoctor.reproduce.investigate import Investigation, investigate
-from mlxdoctor.reproduce.judge import Judgement
 from mlxdoctor.reproduce.laboratory import Laboratory
-from mlxdoctor.reproduce.limits import Limits
 from mlxdoctor.reproduce.minimize import minimize
 from mlxdoctor.reproduce.recipe import NotReproducible, recipe_of
+from mlxdoctor.reproduce.rules import Judgement
 from mlxdoctor.reproduce.symptoms import outcomes_of
 from mlxdoctor.reproduce.usual import usual_values
 from mlxdoctor.run import Progress, Run
 from mlxdoctor.run_texts import row_texts
+from mlxdoctor.safety.errors import InputError
 
 #: The summary, beside the experiments' own folders.
 SUMMARY_FILE = "reproduction.json"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mlxdoctor.diagnosis import Diagnosed
-from mlxdoctor.reproduce.judge import Judgement
-from mlxdoctor.reproduce.limits import Limits
+from mlxdoctor.reproduce.criteria import Limits
+from mlxdoctor.reproduce.rules import Judgement
 
 
 def resolve(

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mlxdoctor.atomic import replace_file
-from mlxdoctor.errors import InputError
-from mlxdoctor.report import json_format
+from mlxdoctor.formats import json_format
+from mlxdoctor.safety.atomic import replace_file
+from mlxdoctor.safety.errors import InputError
 
 #: Of the meaning of a stored result: those of another version are made again.
 VERSION = 2

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from mlxdoctor.causes import Cause
 from mlxdoctor.reproduce.agreement import Agreement
 from mlxdoctor.reproduce.case import Case
-from mlxdoctor.reproduce.judge import Judgement
+from mlxdoctor.reproduce.rules import Judgement
 
 #: Causes without an honest experiment -> why there is none, as a clause.
 NO_EXPERIMENT: Mapping[str, str] = MappingProxyType(

@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from mlxdoctor.trainer import Settings, StepRecord, train
-from mlxdoctor.trainer.rows import Row, Rows
+from mlxdoctor.train import Settings, StepRecord, train
+from mlxdoctor.train.rows import Row, Rows
 from tests.benchmarks.peers import Peers
 from tests.benchmarks.table import Line
 
@@ -108,8 +108,8 @@ def mlx_lm_pass(settings: Settings, size: Size, rows: Sequence[Row], warm: int) 
     from mlx_lm.tuner.trainer import TrainingArgs, iterate_batches
     from mlx_lm.tuner.trainer import train as mlx_lm_train
 
-    from mlxdoctor.trainer.model import prepare
-    from mlxdoctor.trainer.optimizers import build_optimizer
+    from mlxdoctor.train.model import prepare
+    from mlxdoctor.train.optimizers import build_optimizer
 
     class Rowset:
         def __len__(self) -> int:
@@ -157,9 +157,9 @@ def our_pass(settings: Settings, size: Size, rows: Sequence[Row], warm: int) -> 
     """The second pass of ours, each step from the end of the one before it."""
     import mlx.core as mx
 
-    from mlxdoctor.trainer.batches import Batch
-    from mlxdoctor.trainer.loop import Hooks
-    from mlxdoctor.trainer.parts import parts_of
+    from mlxdoctor.train.batches import Batch
+    from mlxdoctor.train.loop import Hooks
+    from mlxdoctor.train.parts import parts_of
 
     ends: list[float] = []
     tokens: list[int] = []

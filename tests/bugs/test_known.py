@@ -13,8 +13,8 @@ from mlxdoctor.bugs.versions import parse_version
 from mlxdoctor.causes import load_causes
 from mlxdoctor.check import discover
 from mlxdoctor.cli import EXIT_UNUSABLE, main
-from mlxdoctor.errors import InputError
 from mlxdoctor.lint.rule import rules
+from mlxdoctor.safety.errors import InputError
 
 ENTRY = """
 [one]

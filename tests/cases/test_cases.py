@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.cases import made, trained
-from fixtures.cases.case import Absent, Evidence, Rebuilt
-from fixtures.cases.catalogue import CATALOGUE
-from fixtures.cases.judge import Judged, examine, report_of
-from fixtures.cases.page import PAGE, summary
-from fixtures.cases.training import trained as trained_run
-from fixtures.cases.workshop import ReportsAbsentError, Workshop, copied_run, reports
+from fixtures.lab.cases import made, trained
+from fixtures.lab.cases.case import Absent, Evidence, Rebuilt
+from fixtures.lab.cases.catalogue import CATALOGUE
+from fixtures.lab.cases.judge import Judged, examine, report_of
+from fixtures.lab.cases.page import PAGE, summary
+from fixtures.lab.cases.training import trained as trained_run
+from fixtures.lab.cases.workshop import ReportsAbsentError, Workshop, copied_run, reports
 from tests.conftest import CASES
 
 #: Made by training, or judged by running models: seconds each.
@@ -62,7 +62,7 @@ def test_every_report_is_in_the_catalogue_and_on_the_page() -> None:
         pytest.skip(str(absent))
     assert set(ids) == set(CATALOGUE)
     shown = re.findall(r"^\| \[([\w-]+)\]\(", PAGE.read_text(), re.MULTILINE)
-    assert shown == ids, "run `python -m fixtures.cases`"
+    assert shown == ids, "run `python -m fixtures.lab.cases`"
 
 
 def test_at_least_forty_are_rebuilt() -> None:
@@ -72,7 +72,7 @@ def test_at_least_forty_are_rebuilt() -> None:
 def test_the_page_calls_missed_what_the_catalogue_says_is_missed() -> None:
     missed = set(re.findall(r"^\| \[([\w-]+)\].*\| \*\*missed\*\* \|$", PAGE.read_text(), re.M))
     known = {one.id for one in CATALOGUE.values() if isinstance(one, Rebuilt) and one.missed}
-    assert missed == known, "run `python -m fixtures.cases`"
+    assert missed == known, "run `python -m fixtures.lab.cases`"
 
 
 def test_the_summary_counts_causes_and_findings_apart() -> None:
@@ -100,7 +100,7 @@ def test_the_summary_counts_causes_and_findings_apart() -> None:
 def test_without_the_reports_a_quoted_log_is_still_rebuilt_and_a_reported_one_is_not(
     workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fixtures.cases.workshop.SHARED", tmp_path / "nowhere")
+    monkeypatch.setattr("fixtures.lab.cases.workshop.SHARED", tmp_path / "nowhere")
     reported, quoted = CATALOGUE["mlx-flat-199"], CATALOGUE["mlx-trainable0"]
     assert isinstance(reported, Rebuilt)
     assert isinstance(quoted, Rebuilt)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from fixtures.ward.orders import form_pairs, make_orders, text_of
+from fixtures.lab.ward.orders import form_pairs, make_orders, text_of
 from mlxdoctor.evidence.dataset import Dataset
 from tests.checks.data_evidence import DATA, chat, run, write_data
 from tests.conftest import check_called

@@ -7,9 +7,9 @@ import pytest
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.generations import Generation, Generations
 from mlxdoctor.evidence.supervision import Role, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.measure.generations import Generation, Generations
 from tests.conftest import FIXTURES, RUNS, check_called, expected, run_names
 from tests.given import answers, findings, outcome
 

@@ -10,11 +10,11 @@ import pytest
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.generations import Generation, Generations
 from mlxdoctor.evidence.supervision import SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Outcome
+from mlxdoctor.measure.generations import Generation, Generations
 from mlxdoctor.run import Run
 from tests.checks.log_evidence import LogWriter
 from tests.conftest import FIXTURES, RUNS, check_called, expected, run_names

@@ -183,7 +183,7 @@ def test_missing_evidence_is_skipped() -> None:
 )
 def test_real_full_fine_tunes(tmp_path: Path, rate: float, expected: set[str]) -> None:
     pytest.importorskip("mlx.core")
-    from mlxdoctor.trainer import Extras, Settings, train
+    from mlxdoctor.train import Extras, Settings, train
 
     settings = Settings(
         model=str(FIXTURES / "base"),

@@ -18,7 +18,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Outcome
-from mlxdoctor.weights.fused import predicted_rounding
+from mlxdoctor.measure.weights.fused import predicted_rounding
 from tests.conftest import FIXTURES, RUNS, check_called
 from tests.given import outcome
 from tests.reproduce.real import trained

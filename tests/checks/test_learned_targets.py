@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.supervision import Role
-from mlxdoctor.evidence.token_losses import RowLosses, RowPass, TokenLosses
 from mlxdoctor.finding import Finding
+from mlxdoctor.measure.token_losses import RowLosses, RowPass, TokenLosses
 from tests.conftest import check_called
 from tests.given import findings, outcome
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from mlxdoctor import forward, models
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding
+from mlxdoctor.measure import forward, models
 from tests.conftest import FIXTURES, RUNS, check_called, expected, run_names
 from tests.given import findings
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.token_losses import RowLosses, TokenLosses
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.evidence.validation_rows import ValidationRows
 from mlxdoctor.finding import Outcome
+from mlxdoctor.measure.text.plain_formats import PLAIN_FORMATS, WITHOUT_END, PlainFormat
+from mlxdoctor.measure.token_losses import RowLosses, TokenLosses
 from mlxdoctor.run import Run
-from mlxdoctor.text.plain_formats import PLAIN_FORMATS, WITHOUT_END, PlainFormat
 from tests.checks.log_evidence import LogWriter
 from tests.conftest import RUNS, check_called, expected, run_names
 from tests.given import outcome

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.evidence.generations import Generation, Generations
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.measure.generations import Generation, Generations
 from tests.conftest import check_called
 from tests.given import findings, outcome
 

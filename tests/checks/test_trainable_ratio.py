@@ -13,7 +13,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome, Severity, Status
-from mlxdoctor.weights.lora_targets import configured_parameters
+from mlxdoctor.measure.weights.lora_targets import configured_parameters
 from tests.conftest import FIXTURES, RUNS, check_called
 from tests.weight_files import Evidence, lora, save, write_config
 

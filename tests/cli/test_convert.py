@@ -11,7 +11,7 @@ import pytest
 
 from mlxdoctor.cli import main
 from tests.conftest import RUNS
-from tests.conversion.given import BASE, WRITTEN, mlx_adapter, peft_adapter
+from tests.convert.given import BASE, WRITTEN, mlx_adapter, peft_adapter
 
 HEALTHY = str(RUNS / "healthy-ordinary")
 

@@ -13,7 +13,7 @@ import pytest
 
 from mlxdoctor.cli import main
 from mlxdoctor.cli.diagnose import exit_code
-from tests.report import sample
+from tests.formats import sample
 
 ROOT = Path(__file__).parents[2]
 FAILED = ROOT / "fixtures" / "runs" / "collapse-frequent-token"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.cli import main
-from mlxdoctor.gate import run
+from mlxdoctor.gate import gating as run
 from mlxdoctor.gate.examine import Examined, Task, examine
 from mlxdoctor.gate.fleet import Workers, here
 from tests.cli.test_diagnose import digest

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from mlxdoctor import cli
-from mlxdoctor.errors import InputError
+from mlxdoctor.safety.errors import InputError
 
 HEAVY = ("numpy", "scipy", "matplotlib", "mlx", "jinja2", "tabulate", "yaml")
 

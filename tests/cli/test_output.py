@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.cli import output
-from mlxdoctor.errors import InputError
+from mlxdoctor.safety.errors import InputError
 
 
 @pytest.mark.parametrize("inside", ["", "reports", "a/b"])

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.tuned_model import TunedModel, base_name
+from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
 from tests.weight_files import lora, save
 
@@ -135,7 +135,7 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
 def test_reading_imports_no_framework() -> None:
     code = (
         "import sys\nfrom pathlib import Path\n"
-        "from mlxdoctor.weights.inspection import inspect_adapter\n"
+        "from mlxdoctor.inspect.adapter_table import inspect_adapter\n"
         f"inspect_adapter(Path({str(RUNS / 'healthy-ordinary')!r}))\n"
         "print([m for m in ('mlx', 'torch', 'scipy', 'transformers') if m in sys.modules])"
     )

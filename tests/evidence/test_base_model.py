@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.safety.errors import InputError
 from tests.conftest import FIXTURES
 from tests.weight_files import save
 

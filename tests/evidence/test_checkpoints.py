@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
+from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
 from tests.weight_files import lora, save
 

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.config import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS, TrainingConfig
+from mlxdoctor.safety.errors import InputError
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, is_log
+from mlxdoctor.safety.errors import InputError
 
 GEOGRAPHY = Path(__file__).parents[2] / "fixtures" / "data" / "geography"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.errors import InputError
-from mlxdoctor.evidence.generations import Generations
+from mlxdoctor.measure.generations import Generations
+from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS, run_names
 
 

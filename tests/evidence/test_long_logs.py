@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlxdoctor.evidence.log_formats.pairs import PairReader
+from mlxdoctor.evidence.log_formats.named_numbers import PairReader
 from mlxdoctor.evidence.training_log import TrainingLog
 
 LINES = 10_000

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.metrics import ReportedMetrics
+from mlxdoctor.safety.errors import InputError
 
 
 def read(tmp_path: Path, content: object, name: str = "evaluation.json") -> ReportedMetrics:

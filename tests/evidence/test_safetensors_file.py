@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.npz_file import read_npz
 from mlxdoctor.evidence.safetensors_file import model_files, read_safetensors
 from mlxdoctor.evidence.tensor import count_nonfinite
+from mlxdoctor.safety.errors import InputError
 from tests.conftest import FIXTURES
 from tests.weight_files import save, save_raw, to_bfloat16
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import Role, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.safety.errors import InputError
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 BASE = FIXTURES / "base"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
 from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.safety.errors import InputError
 
 BASE = Path(__file__).parents[2] / "fixtures" / "base"
 CHAT = [

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
+from mlxdoctor.safety.errors import InputError
 from tests.conftest import FIXTURES, RUNS
 
 NAN = float("nan")

@@ -14,14 +14,12 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.source import hash_file
 from mlxdoctor.evidence.stated_config import StatedConfig
@@ -29,7 +27,9 @@ from mlxdoctor.evidence.supervision import build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.text.plain_formats import question_and_answer
+from mlxdoctor.measure.generations import Generations
+from mlxdoctor.measure.text.plain_formats import question_and_answer
+from mlxdoctor.safety.errors import InputError
 from tests.fuzzing import seeds
 
 #: What a chat template is asked to write.
@@ -204,7 +204,7 @@ def _checkpoints(folder: Path) -> None:
 
 
 def _conversion(folder: Path) -> None:
-    from mlxdoctor.conversion.convert import convert
+    from mlxdoctor.convert.conversion import convert
 
     convert(folder)
 

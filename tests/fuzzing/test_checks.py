@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from mlxdoctor.api import diagnose
-from mlxdoctor.errors import InputError
+from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
 from tests.fuzzing import strategies
 from tests.fuzzing.readers import reader_called

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import mlxdoctor.evidence.source
 from mlxdoctor.api import diagnose
-from mlxdoctor.conversion.convert import convert
+from mlxdoctor.convert.conversion import convert
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig

@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mlxdoctor.evidence
-from mlxdoctor.discovery import resolve
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.chat_template import TemplateFailure
+from mlxdoctor.evidence.discovery import resolve
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.lint.linter import lint
 from mlxdoctor.readers import READERS as EVIDENCE
+from mlxdoctor.safety.errors import InputError
 from tests.fuzzing import strategies
 from tests.fuzzing.mended import MENDED
 from tests.fuzzing.readers import READERS, Reader, corpus, reader_called

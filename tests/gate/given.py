@@ -11,10 +11,10 @@ from typing import Any
 
 from mlxdoctor.gate.baseline import Known
 from mlxdoctor.gate.examine import Examined, Task
-from mlxdoctor.gate.judge import Judgement, judge
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.policy_file import read_policy
-from tests.report import sample
+from mlxdoctor.gate.weigh import Judgement, judge
+from tests.formats import sample
 
 TODAY = date(2026, 6, 15)
 

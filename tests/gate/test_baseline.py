@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.gate.baseline import Known, baseline_text, read_baseline
+from mlxdoctor.safety.errors import InputError
 
 KNOWN = frozenset({Known("b", "memory.slow", "f" * 16), Known('a "x"', "memory.slow", "0" * 16)})
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.gate import fleet
 from mlxdoctor.gate.examine import Examined, Task
 from mlxdoctor.gate.fleet import Workers, cluster, examine_all, here, processes
+from mlxdoctor.safety.errors import InputError
 from tests.gate.given import by_name, task
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from mlxdoctor.formats.gate_result import GateItem, GateResult
 from mlxdoctor.gate import markdown, tally, terminal
 from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.formats import PATHS, PRINTED, files, render
-from mlxdoctor.gate.judge import judge
 from mlxdoctor.gate.policy import Ignore, Policy
-from mlxdoctor.report.gate_result import GateItem, GateResult
+from mlxdoctor.gate.weigh import judge
+from tests.formats import sample
 from tests.gate.given import TODAY, found, judged, report
-from tests.report import sample
 
 EVIL = "a](http://x) <b>\x1b[2J\u202e|`::error::x"
 RULES = Policy(

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from mlxdoctor.formats.gate_result import ItemStatus
 from mlxdoctor.gate.baseline import Known
 from mlxdoctor.gate.examine import Examined
-from mlxdoctor.gate.judge import judge, notices, renewed
 from mlxdoctor.gate.policy import Policy
-from mlxdoctor.report.gate_result import ItemStatus
+from mlxdoctor.gate.weigh import judge, notices, renewed
+from tests.formats.sample import outcome
 from tests.gate.given import TODAY, found, judged, policy, report
-from tests.report.sample import outcome
 
 LARGE = found("weight-drift.large", "warning")
 ZERO = found("learning-rate.zero")

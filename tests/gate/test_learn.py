@@ -9,13 +9,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from mlxdoctor.check import discover
-from mlxdoctor.errors import InputError
+from mlxdoctor.formats.gate_result import ItemStatus
 from mlxdoctor.gate.bands import QUANTITIES, WIDENED, band
+from mlxdoctor.gate.gating import run_gate
 from mlxdoctor.gate.learn import Learned, learn
 from mlxdoctor.gate.policy_file import read_policy
 from mlxdoctor.gate.policy_text import policy_text
-from mlxdoctor.gate.run import run_gate
-from mlxdoctor.report.gate_result import ItemStatus
+from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
 
 HEALTHY = RUNS / "healthy-ordinary"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.gate.policy_file import find_policy, read_policy
+from mlxdoctor.safety.errors import InputError
 from tests.gate.given import policy
 
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from mlxdoctor.api import diagnose
-from mlxdoctor.gate import run
+from mlxdoctor.formats import json_format
+from mlxdoctor.formats.gate_result import ItemStatus
+from mlxdoctor.gate import gating as run
 from mlxdoctor.gate.examine import Examined, Task, examine, slim
 from mlxdoctor.gate.fleet import Workers, here, processes
 from mlxdoctor.gate.formats import render
+from mlxdoctor.gate.gating import Options, exit_code, run_gate
 from mlxdoctor.gate.held import HeldReport
 from mlxdoctor.gate.policy import Policy
-from mlxdoctor.gate.run import Options, exit_code, run_gate
-from mlxdoctor.report import json_format
-from mlxdoctor.report.gate_result import ItemStatus
 from tests.conftest import RUNS, expected, run_names
 from tests.gate.given import policy
 

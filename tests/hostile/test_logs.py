@@ -12,9 +12,9 @@ import pytest
 
 from mlxdoctor.evidence.log_formats.reader import read_log
 from mlxdoctor.evidence.log_formats.series import Notes
-from mlxdoctor.evidence.log_formats.stream import LogStream
+from mlxdoctor.evidence.log_formats.text_stream import LogStream
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.reading_limits import using
+from mlxdoctor.safety.reading_limits import using
 
 LINE = "Iter {0}: Train loss {1:.3f}, Learning Rate 1.000e-05, It/sec 1.5, Trained Tokens {0}\n"
 
@@ -118,7 +118,7 @@ MEMORY = """
 import resource, sys
 from pathlib import Path
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.errors import InputError
+from mlxdoctor.safety.errors import InputError
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     TrainingLog.read([Path(sys.argv[1])])

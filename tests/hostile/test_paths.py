@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.cli import main
-from mlxdoctor.discovery import discover
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.discovery import discover
 from mlxdoctor.evidence.source import hash_file, read_bytes, read_head, require_file, stream_bytes
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
-from mlxdoctor.reading_limits import using
 from mlxdoctor.run import Run
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import using
 from tests.conftest import RUNS
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from mlxdoctor.api import diagnose
 from mlxdoctor.cli import main
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.remote_code import RemoteCode
-from mlxdoctor.loading import load_local, require_plain
+from mlxdoctor.evidence.code_files import RemoteCode
+from mlxdoctor.measure.loading import load_local, require_plain
+from mlxdoctor.safety.errors import InputError
 from tests.conftest import FIXTURES, RUNS, check_called, run_names
 
 BASE = FIXTURES / "base"
@@ -58,12 +58,12 @@ def test_no_loader_of_ours_runs_it(
         require_plain(folder)
     with pytest.raises(InputError, match="needs code of its own"):
         load_local(folder)
-    from mlxdoctor.models import load
+    from mlxdoctor.measure.models import load
 
     with pytest.raises(InputError, match="needs code of its own"):
         load(BaseModel.read(folder))
-    from mlxdoctor.trainer import Settings
-    from mlxdoctor.trainer.model import load_base
+    from mlxdoctor.train import Settings
+    from mlxdoctor.train.model import load_base
 
     settings = Settings.from_values({"model": str(folder), "data": str(tmp_path)})
     with pytest.raises(InputError, match="needs code of its own"):

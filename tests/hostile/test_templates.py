@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
-from mlxdoctor.reading_limits import using
+from mlxdoctor.safety.reading_limits import using
 
 CHAT = [{"role": "user", "content": "x" * 1000}, {"role": "assistant", "content": "y"}]
 LOOP = "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(40) %}"

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.generations import Generations
 from mlxdoctor.evidence.source import read_json
 from mlxdoctor.evidence.yaml_file import read_yaml_object
-from mlxdoctor.reading_limits import NAMES, ReadingLimits, current, using
+from mlxdoctor.measure.generations import Generations
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import NAMES, ReadingLimits, current, using
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.npz_file import read_npz
 from mlxdoctor.evidence.safetensors_file import model_files, read_safetensors
-from mlxdoctor.reading_limits import using
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import using
 
 
 def written(path: Path, header: Mapping[str, Any] | bytes, data: bytes = b"") -> Path:

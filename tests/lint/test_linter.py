@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.cli import main
-from mlxdoctor.errors import InputError
 from mlxdoctor.lint import formats
 from mlxdoctor.lint.linter import lint, lint_source
+from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import rules
-from mlxdoctor.lint.source import SourceFile
+from mlxdoctor.safety.errors import InputError
 
 BAD = "def loss(losses, mask):\n    return (losses * mask).sum() / mask.sum(){comment}\n"
 

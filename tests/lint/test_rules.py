@@ -6,8 +6,8 @@ import mlx_lm
 import pytest
 
 from mlxdoctor.lint.linter import Hit, lint, lint_source
+from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Rule, rules
-from mlxdoctor.lint.source import SourceFile
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,8 +12,8 @@ import pytest
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.reproduce.agreement import agreement
 from mlxdoctor.reproduce.condition import Condition
+from mlxdoctor.reproduce.criteria import Limits
 from mlxdoctor.reproduce.laboratory import Laboratory
-from mlxdoctor.reproduce.limits import Limits
 from mlxdoctor.reproduce.observation import Observation
 from mlxdoctor.reproduce.recipe import recipe_of
 from mlxdoctor.run import Run

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.safety.errors import InputError
 
 pytestmark = pytest.mark.model
 
@@ -102,7 +102,7 @@ def test_rows_are_left_out_of_a_copy_and_as_many_at_random(tmp_path: Path) -> No
 @pytest.mark.parametrize(("batch", "refused"), [(6, False), (7, True)])
 def test_fewer_than_a_batch_left_is_refused(tmp_path: Path, batch: int, refused: bool) -> None:
     from mlxdoctor.reproduce.data_repairs import rows_left_out
-    from mlxdoctor.trainer.parts import parts_of
+    from mlxdoctor.train.parts import parts_of
     from tests.reproduce.real import settings
 
     data = written(tmp_path / "data", ROWS)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.reproduce.differences import between, differences, healthy_of, suggested
 from mlxdoctor.reproduce.recipe import Recipe, recipe_of
 from mlxdoctor.reproduce.usual import usual_values
 from mlxdoctor.run import Run
+from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
 
 

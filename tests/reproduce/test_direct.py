@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.reproduce.direct import DIRECT, measured
-from mlxdoctor.reproduce.direct.fusing import judged as judged_fusion
-from mlxdoctor.reproduce.direct.other_base import BASE as BASE_SUSPECT
-from mlxdoctor.reproduce.direct.other_base import OWN, TOKENIZER, Suspect
-from mlxdoctor.reproduce.direct.other_base import judged as judged_bases
-from mlxdoctor.reproduce.judge import Judgement
+from mlxdoctor.experiments import DIRECT, measured
+from mlxdoctor.experiments.fusing import judged as judged_fusion
+from mlxdoctor.experiments.other_base import BASE as BASE_SUSPECT
+from mlxdoctor.experiments.other_base import OWN, TOKENIZER, Suspect
+from mlxdoctor.experiments.other_base import judged as judged_bases
 from mlxdoctor.reproduce.laboratory import Laboratory
 from mlxdoctor.reproduce.recipe import recipe_of
+from mlxdoctor.reproduce.rules import Judgement
 from mlxdoctor.run import Run
 from tests.conftest import RUNS
 from tests.reproduce.real import BASE, DATA, settings, trained, with_validation_rows
@@ -131,8 +131,8 @@ def test_a_model_fused_at_two_bits_is_told_from_a_faithful_one(tmp_path: Path) -
     from mlx_lm import load
     from mlx_lm.utils import save
 
-    from mlxdoctor.reproduce.direct.fusing import _fused
-    from mlxdoctor.trainer.faults.of_files import fuse_and_quantize
+    from mlxdoctor.experiments.fusing import _fused
+    from mlxdoctor.train.faults.of_files import fuse_and_quantize
 
     run = trained(tmp_path / "run", iters=30)
     assert tried("fused-model-differs", run, tmp_path / "work").verdict == "undecided"
@@ -169,7 +169,7 @@ def test_how_far_a_fused_model_may_be_off(
 
 def noisy_base(folder: Path) -> Path:
     """The fixture base with noise on every matrix."""
-    from mlxdoctor.trainer.faults import FAULTS
+    from mlxdoctor.train.faults import FAULTS
 
     fault = FAULTS["base-broken"]
     broken, _ = fault.inject(settings(folder / "run"), 4.0)

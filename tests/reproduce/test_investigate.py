@@ -10,21 +10,21 @@ import pytest
 
 from mlxdoctor.causes import load_causes
 from mlxdoctor.diagnosis import Diagnosed
-from mlxdoctor.errors import InputError
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.experiments import Measured
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.reproduce.bench import Bench
 from mlxdoctor.reproduce.case import Case
 from mlxdoctor.reproduce.condition import Condition
-from mlxdoctor.reproduce.direct import Measured
+from mlxdoctor.reproduce.criteria import Limits
 from mlxdoctor.reproduce.investigate import Investigation, investigate
-from mlxdoctor.reproduce.judge import Judgement
 from mlxdoctor.reproduce.laboratory import BudgetSpent
-from mlxdoctor.reproduce.limits import Limits
 from mlxdoctor.reproduce.observation import Observation
 from mlxdoctor.reproduce.recipe import Recipe, recipe_of
+from mlxdoctor.reproduce.rules import Judgement
 from mlxdoctor.reproduce.symptoms import OUTCOME_CHECKS, recorded_signs
 from mlxdoctor.run import Run
+from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
 
 KNOWLEDGE = load_causes()

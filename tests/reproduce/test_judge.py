@@ -9,10 +9,10 @@ import pytest
 from mlxdoctor.causes import load_causes
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.reproduce.case import length_of
-from mlxdoctor.reproduce.judge import Judgement, Question, judge_change, judge_injection
-from mlxdoctor.reproduce.limits import Limits, needed
+from mlxdoctor.reproduce.criteria import Limits, needed
 from mlxdoctor.reproduce.observation import Observation
 from mlxdoctor.reproduce.resolve import resolve
+from mlxdoctor.reproduce.rules import Judgement, Question, judge_change, judge_injection
 from mlxdoctor.reproduce.symptoms import signs
 
 KNOWLEDGE = load_causes()
@@ -127,7 +127,7 @@ def test_a_rerun_goes_past_the_onset(onset: int | None, recorded: int, length: i
 def test_an_observation_survives_its_file() -> None:
     import json
 
-    from mlxdoctor.report import json_format
+    from mlxdoctor.formats import json_format
 
     before = replace(BAD, loss=float("inf"))
     after = Observation.from_dict(json.loads(json_format.render(before.to_dict())))

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.errors import InputError
+from mlxdoctor.experiments import Measured
 from mlxdoctor.reproduce import store
 from mlxdoctor.reproduce.condition import Condition
-from mlxdoctor.reproduce.direct import Measured
-from mlxdoctor.reproduce.judge import Judgement
 from mlxdoctor.reproduce.laboratory import BudgetSpent, Laboratory
 from mlxdoctor.reproduce.recipe import recipe_of
+from mlxdoctor.reproduce.rules import Judgement
 from mlxdoctor.run import Run
+from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
 
 FACTS = {"seed": 1}

@@ -14,9 +14,9 @@ from mlxdoctor.api import diagnose
 from mlxdoctor.causes import load_causes
 from mlxdoctor.reproduce.bench import Bench
 from mlxdoctor.reproduce.case import case_of
+from mlxdoctor.reproduce.criteria import Limits
 from mlxdoctor.reproduce.differences import Healthy
 from mlxdoctor.reproduce.laboratory import Laboratory
-from mlxdoctor.reproduce.limits import Limits
 from mlxdoctor.reproduce.minimize import Minimized, minimize
 from mlxdoctor.reproduce.recipe import recipe_of
 from mlxdoctor.reproduce.symptoms import outcomes_of

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.errors import InputError
 from mlxdoctor.reproduce import store
+from mlxdoctor.safety.errors import InputError
 
 
 def test_a_result_comes_back(tmp_path: Path) -> None:

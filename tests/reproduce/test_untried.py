@@ -6,7 +6,7 @@ import pytest
 
 from mlxdoctor.causes import load_causes
 from mlxdoctor.check import discover
-from mlxdoctor.reproduce.direct import DIRECT
+from mlxdoctor.experiments import DIRECT
 from mlxdoctor.reproduce.repair import REPAIRED
 from mlxdoctor.reproduce.symptoms import OUTCOME_CHECKS
 from mlxdoctor.reproduce.untried import NO_EXPERIMENT

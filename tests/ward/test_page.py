@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fixtures.ward.figures import (
+from fixtures.lab.ward.figures import (
     Share,
     calibration_error,
     confidence,
@@ -16,10 +16,10 @@ from fixtures.ward.figures import (
     top,
     warned,
 )
-from fixtures.ward.judge import Judged, Label, weighed
-from fixtures.ward.page import official
-from fixtures.ward.runs import all_runs
-from fixtures.ward.sections import Part, by_base, by_fault, equivalents, overview, sound_runs
+from fixtures.lab.ward.judge import Judged, Label, weighed
+from fixtures.lab.ward.page import official
+from fixtures.lab.ward.runs import all_runs
+from fixtures.lab.ward.sections import Part, by_base, by_fault, equivalents, overview, sound_runs
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 
 RUNS = {run.name: run for run in all_runs()}

@@ -7,12 +7,12 @@ import re
 
 import numpy as np
 
-from fixtures.ward.baselines import naive_alarms
-from fixtures.ward.ledgers import ledger_pairs, taught_sums
-from fixtures.ward.orders import form_pairs
-from fixtures.ward.runs import REFUSED, SEVERITIES, SLICE, WARDS, all_runs, bases_of
+from fixtures.lab.ward.baselines import naive_alarms
+from fixtures.lab.ward.ledgers import ledger_pairs, taught_sums
+from fixtures.lab.ward.orders import form_pairs
+from fixtures.lab.ward.runs import REFUSED, SEVERITIES, SLICE, WARDS, all_runs, bases_of
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
-from mlxdoctor.trainer.faults import FAULTS
+from mlxdoctor.train.faults import FAULTS
 
 
 def test_every_run_has_its_own_name_and_the_slice_is_among_them() -> None:

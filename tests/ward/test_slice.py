@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.ward.examine import read_outcomes
-from fixtures.ward.runs import SLICE
+from fixtures.lab.ward.examine import read_outcomes
+from fixtures.lab.ward.runs import SLICE
 from mlxdoctor.diagnosis import diagnose, verdict
 from mlxdoctor.finding import Status
 from tests.conftest import ROOT
@@ -28,7 +28,7 @@ TRUTH = {
 
 
 def ward(step: str, cache: Path, *options: str) -> None:
-    command = [sys.executable, "-m", "fixtures.ward", step, "--slice", "--cache", str(cache)]
+    command = [sys.executable, "-m", "fixtures.lab.ward", step, "--slice", "--cache", str(cache)]
     result = subprocess.run(
         [*command, *options], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from mlxdoctor.evidence.log_formats.names import canonical, is_report, snake_case
-from mlxdoctor.evidence.log_formats.rows import Rows
+from mlxdoctor.evidence.log_formats.segments import Rows
 from mlxdoctor.evidence.log_formats.series import Notes
 from mlxdoctor.evidence.log_formats.text import NUMBER, to_number
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from mlxdoctor.evidence.log_formats.json_lines import RecordReader
 from mlxdoctor.evidence.log_formats.names import STEPS, canonical, is_report, snake_case
-from mlxdoctor.evidence.log_formats.records import RecordReader
-from mlxdoctor.evidence.log_formats.rows import Rows
+from mlxdoctor.evidence.log_formats.segments import Rows
 
 #: Keys under which trainers keep a list of records.
 _HISTORIES = ("log_history", "history", "logs", "metrics", "records", "train_loss_history")

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from mlxdoctor.evidence.log_formats.blocks import BlockReader, ProgressReader
 from mlxdoctor.evidence.log_formats.events import EventReader
-from mlxdoctor.evidence.log_formats.pairs import PairReader
-from mlxdoctor.evidence.log_formats.records import RecordReader
+from mlxdoctor.evidence.log_formats.json_lines import RecordReader
+from mlxdoctor.evidence.log_formats.named_numbers import PairReader
 from mlxdoctor.evidence.log_formats.rich_table import RichTableReader
-from mlxdoctor.evidence.log_formats.rows import Rows
+from mlxdoctor.evidence.log_formats.segments import Rows
 from mlxdoctor.evidence.log_formats.series import Notes
 from mlxdoctor.evidence.log_formats.tables import MarkdownReader
-from mlxdoctor.reading_limits import current
+from mlxdoctor.safety.reading_limits import current
 
 
 class LineReaders:

@@ -12,11 +12,11 @@ from typing import Any
 
 from mlxdoctor.evidence.log_formats.documents import is_document, read_document
 from mlxdoctor.evidence.log_formats.line_readers import LineReaders
-from mlxdoctor.evidence.log_formats.rows import Rows
+from mlxdoctor.evidence.log_formats.segments import Rows
 from mlxdoctor.evidence.log_formats.series import Notes, Segment
 from mlxdoctor.evidence.log_formats.tables import csv_header, read_csv
 from mlxdoctor.evidence.log_formats.text import lines
-from mlxdoctor.reading_limits import ReadingLimits, current, exceeded
+from mlxdoctor.safety.reading_limits import ReadingLimits, current, exceeded
 
 #: Characters at the beginning of a log that decide of which kind it is.
 SNIFFED = 64 << 10

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from mlxdoctor.evidence.log_formats.events import MAX_HEADER
 from mlxdoctor.evidence.log_formats.names import snake_case
-from mlxdoctor.evidence.log_formats.rows import Rows
+from mlxdoctor.evidence.log_formats.segments import Rows
 from mlxdoctor.evidence.log_formats.series import Notes, Save
 from mlxdoctor.evidence.log_formats.text import NUMBER, to_number
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.errors import InputError
+from mlxdoctor.safety.errors import InputError
 
 Axis = Literal["iteration", "step", "row", "epoch"]
 

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from mlxdoctor.evidence.log_formats.names import STEPS, canonical, is_report, snake_case
-from mlxdoctor.evidence.log_formats.rows import Rows
+from mlxdoctor.evidence.log_formats.segments import Rows
 from mlxdoctor.evidence.log_formats.text import is_count, to_number
 
 #: Lines among which the names of the columns and the first values are looked for.

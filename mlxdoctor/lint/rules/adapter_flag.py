@@ -7,8 +7,8 @@ conversion makes everything after it believe in an adapter that is not there.
 import ast
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.python_file import SourceFile, constant
 from mlxdoctor.lint.rule import Hits, rule
-from mlxdoctor.lint.source import SourceFile, constant
 
 BAD = """
 def add_adapter(model, config):

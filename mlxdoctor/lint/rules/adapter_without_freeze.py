@@ -7,8 +7,8 @@ converted stay trainable, and are trained at a rate that was meant for LoRA.
 import ast
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Hits, rule
-from mlxdoctor.lint.source import SourceFile
 
 BAD = """
 import mlx.optimizers as optim

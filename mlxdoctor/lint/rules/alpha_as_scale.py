@@ -8,8 +8,8 @@ import ast
 from collections.abc import Iterator
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.python_file import SourceFile, constant
 from mlxdoctor.lint.rule import Hits, rule
-from mlxdoctor.lint.source import SourceFile, constant
 
 BAD = """
 def parameters(config):

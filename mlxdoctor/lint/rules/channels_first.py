@@ -8,8 +8,8 @@ wrong axis.
 import ast
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.python_file import SourceFile, constant
 from mlxdoctor.lint.rule import Hits, rule
-from mlxdoctor.lint.source import SourceFile, constant
 
 BAD = """
 import mlx.nn as nn

@@ -8,8 +8,8 @@ import ast
 from collections.abc import Iterator
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.python_file import SourceFile, keyword
 from mlxdoctor.lint.rule import Hits, rule
-from mlxdoctor.lint.source import SourceFile, keyword
 
 BAD = """
 from mlx.utils import tree_flatten

@@ -7,8 +7,8 @@ pair, and unpacking into two fails, or takes two pairs for something else.
 import ast
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.python_file import SourceFile, constant
 from mlxdoctor.lint.rule import Hits, rule
-from mlxdoctor.lint.source import SourceFile, constant
 
 BAD = """
 from mlx.utils import tree_flatten

@@ -7,8 +7,8 @@ The other way round, freezing first, the converted layers bring trainable parame
 import ast
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Hits, rule
-from mlxdoctor.lint.source import SourceFile
 
 BAD = """
 from mlx_lm.tuner.utils import linear_to_lora_layers

@@ -9,8 +9,8 @@ into the model, and gives gradients for those that are trainable.
 import ast
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.python_file import SourceFile, body, constant, keyword, parameters
 from mlxdoctor.lint.rule import Hits, rule
-from mlxdoctor.lint.source import SourceFile, body, constant, keyword, parameters
 
 BAD = """
 import mlx.core as mx

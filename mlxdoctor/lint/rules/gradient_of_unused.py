@@ -7,8 +7,8 @@ read: the gradient with respect to them is exactly zero, and nothing is learned.
 import ast
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.python_file import SourceFile, body, constant, keyword, names_in, parameters
 from mlxdoctor.lint.rule import Hits, rule
-from mlxdoctor.lint.source import SourceFile, body, constant, keyword, names_in, parameters
 
 BAD = """
 import mlx.core as mx

@@ -8,8 +8,8 @@ next step with `.item()`, computes it; the former is what leaves no part behind.
 import ast
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Hits, rule
-from mlxdoctor.lint.source import SourceFile
 
 BAD = """
 def train(model, optimizer, loss_and_grad, batches):

@@ -7,8 +7,8 @@ and `module.__dict__` hold none of them. A converter that walks them converts no
 import ast
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Hits, rule
-from mlxdoctor.lint.source import SourceFile
 
 BAD = """
 import mlx.nn as nn

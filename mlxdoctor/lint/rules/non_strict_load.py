@@ -7,8 +7,8 @@ have a prefix too many, loads "successfully" and does nothing.
 import ast
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.python_file import SourceFile, constant, keyword
 from mlxdoctor.lint.rule import Hits, rule
-from mlxdoctor.lint.source import SourceFile, constant, keyword
 
 BAD = """
 def resume(model, path):

@@ -7,8 +7,8 @@ of them has "lora" in it. Such a filter keeps nothing, and an update with nothin
 import ast
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Hits, rule
-from mlxdoctor.lint.source import SourceFile
 
 BAD = """
 def update(model, optimizer, grads):

@@ -7,8 +7,8 @@ for it in different ways. With a method of the class's own, they no longer agree
 import ast
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Hits, rule
-from mlxdoctor.lint.source import SourceFile
 
 BAD = """
 import mlx.nn as nn

@@ -7,8 +7,8 @@ is lost. The longer the prompts and the shorter the limit, the sooner.
 import ast
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.python_file import Function, SourceFile
 from mlxdoctor.lint.rule import Hits, rule
-from mlxdoctor.lint.source import Function, SourceFile
 
 BAD = """
 def masked_mean(losses, mask):

@@ -1,0 +1,326 @@
+"""What the saves answer: measured on a few of them, chosen by bisection.
+
+The search assumes that a run that broke stays broken, as one whose loss blew up does: then
+about log2(n) of n saves need to be loaded. The neighbours of the boundary that it finds are
+measured too; where one of them contradicts the assumption, every save is measured.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlxdoctor.check import limit
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.checkpoints import Checkpoint
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.missing import Missing
+from mlxdoctor.evidence.supervision import Role, SupervisedRows, build
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.measure.text.prompt_rates import Rate, RateLimits, is_raised, rate
+from mlxdoctor.measure.text.statistics import distinct_n, run_share, sign_test, tail_loop, top_share
+
+if TYPE_CHECKING:
+    from mlxdoctor.measure.generate import Progress
+    from mlxdoctor.measure.token_losses import RowLosses, RowPass
+    from mlxdoctor.run import Run
+
+Floats = NDArray[np.float64]
+
+#: Rows on which the answers' loss is measured, evenly spaced.
+ROWS = 32
+#: Prompts of the run's own held-out and training rows; a few general ones are added.
+HELD_OUT_PROMPTS, TRAINED_PROMPTS = 8, 4
+#: Tokens of an answer at most.
+MAX_TOKENS = 48
+#: The splits that say what a model is worth, the best first.
+SPLITS = ("valid", "test", "train")
+
+_CALIBRATION = "0 of 26 sound runs of four base models"
+
+
+@dataclass(frozen=True)
+class BehaviourLimits(RateLimits):
+    """When a save answers like a broken model."""
+
+    ratio: float = limit(
+        1.15,
+        unit="loss of the answers over the lowest of an earlier save",
+        source="the limit of loss-trend for a loss that rose again; measured saves of sound runs "
+        "improve throughout",
+        false_alarms=_CALIBRATION,
+    )
+    nats: float = limit(
+        0.2, unit="nats above the lowest of an earlier save", source="small losses double easily"
+    )
+    share: float = limit(
+        0.25,
+        unit="rise over what an earlier save had learned",
+        source="the limit for the loss in the log",
+        false_alarms=_CALIBRATION,
+    )
+    rows: int = limit(
+        8, unit="rows", source="of fewer a sign test is never sure; all of them must agree then"
+    )
+    shortest: int = limit(8, unit="tokens", source="shorter answers can repeat by chance")
+    one_token: float = limit(
+        0.9, unit="share of an answer that is one token", source="the limit of token-collapse"
+    )
+    distinct: float = limit(
+        0.25, unit="distinct tokens over tokens", source="the limit of token-collapse"
+    )
+    periods: float = limit(3.0, unit="repetitions at the end", source="the limit of token-collapse")
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What one save does.
+
+    Attributes:
+        losses: of the right answers, row by row, nats a token, float64 (rows,).
+        base_losses: the base model's on the same rows.
+        collapsed: prompts answered with one token, a handful of them, or a loop.
+        failure: why it could not be put on the base model; empty where it could.
+    """
+
+    losses: Floats
+    base_losses: Floats
+    collapsed: Rate | None = None
+    failure: str = ""
+
+    @property
+    def loss(self) -> float:
+        """Mean over the rows, nats a token; infinite where it is not finite."""
+        mean = float(self.losses.mean()) if len(self.losses) else np.inf
+        return mean if isfinite(mean) else np.inf
+
+    @property
+    def base_loss(self) -> float:
+        """The base model's."""
+        return float(self.base_losses.mean()) if len(self.base_losses) else np.nan
+
+
+#: The behaviour of the save at a place.
+Measure = Callable[[int], Behaviour]
+
+
+@dataclass(frozen=True)
+class Search:
+    """What was measured, and what follows from it.
+
+    Attributes:
+        measured: place of a save -> its behaviour.
+        broken: place -> why, as a clause, for those measured that are broken.
+        best: the place with the lowest loss of those that are not; None without any.
+        last_good: the last place before the break, or the last of all; None where all are broken.
+        held: a run that broke stayed broken, as far as was measured.
+    """
+
+    measured: Mapping[int, Behaviour]
+    broken: Mapping[int, str]
+    best: int | None
+    last_good: int | None
+    held: bool
+
+
+def search(count: int, measure: Measure, hint: int | None, limits: BehaviourLimits) -> Search:
+    """Find the last good one of `count` saves.
+
+    Args:
+        count: saves, in the order of training.
+        measure: loads and measures one.
+        hint: the place that the log thinks best; the middle without one.
+        limits: when a save is broken.
+    """
+    measured: dict[int, Behaviour] = {}
+
+    def look(*places: int) -> Mapping[int, str]:
+        for place in places:
+            if 0 <= place < count and place not in measured:
+                measured[place] = measure(place)
+        return _broken(measured, limits)
+
+    look(0, count - 1, count // 2 if hint is None else hint)
+    while (gap := _gap(measured, look(), count)) is not None:
+        look(gap)
+    low, high = _boundary(measured, look())
+    broken = look(low - 1, high + 1)
+    held = all(place in broken for place in measured if place >= high) and (
+        low < 0 or low - 1 not in broken
+    )
+    if not held:
+        broken = look(*range(count))
+        low, _ = _boundary(measured, broken)
+    good = [place for place in measured if place not in broken]
+    best = min(good, key=lambda place: measured[place].loss) if good else None
+    return Search(dict(measured), broken, best, low if low >= 0 else None, held)
+
+
+def _boundary(measured: Mapping[int, Behaviour], broken: Mapping[int, str]) -> tuple[int, int]:
+    """The last good place, -1 for none, and the first broken one after it."""
+    good = [place for place in measured if place not in broken]
+    low = max(good, default=-1)
+    return low, min((place for place in broken if place > low), default=max(measured) + 1)
+
+
+def _gap(measured: Mapping[int, Behaviour], broken: Mapping[int, str], count: int) -> int | None:
+    """The place half-way between the last good save and the break; None where they adjoin."""
+    low, high = _boundary(measured, broken)
+    if low < 0 or high > count - 1 or high - low <= 1:
+        return None
+    return (low + high) // 2
+
+
+def _broken(measured: Mapping[int, Behaviour], limits: BehaviourLimits) -> dict[int, str]:
+    found = {place: _own_fault(one, limits) for place, one in measured.items()}
+    sound = {place: measured[place] for place, why in found.items() if not why}
+    for place, one in sound.items():
+        earlier = [other for before, other in sound.items() if before < place]
+        best = min(earlier, key=lambda other: other.loss, default=one)
+        if _is_worse(one, best, limits):
+            found[place] = f"its answers' loss is {one.loss:.3g}, and was {best.loss:.3g} before"
+    return {place: why for place, why in sorted(found.items()) if why}
+
+
+def _own_fault(one: Behaviour, limits: BehaviourLimits) -> str:
+    if one.failure:
+        return f"it cannot be put on the base model ({one.failure})"
+    if not isfinite(one.loss):
+        return "its answers' loss is not finite"
+    if one.loss > one.base_loss and _rose(one.losses - one.base_losses, limits):
+        return (
+            f"its answers' loss is {one.loss:.3g}, worse than the base model's {one.base_loss:.3g}"
+        )
+    if one.collapsed is not None and is_raised(one.collapsed, limits):
+        found = one.collapsed
+        return f"it answers {found.tuned} of {found.prompts} prompts with a few tokens or a loop"
+    return ""
+
+
+def _is_worse(one: Behaviour, best: Behaviour, limits: BehaviourLimits) -> bool:
+    rise = one.loss - best.loss
+    is_share = rise > limits.share * (best.base_loss - best.loss) > 0
+    if rise < limits.nats or not (one.loss > limits.ratio * best.loss or is_share):
+        return False
+    return _rose(one.losses - best.losses, limits)
+
+
+def _rose(rises: Floats, limits: BehaviourLimits) -> bool:
+    """Whether the loss rose on most rows, and not by chance."""
+    if len(rises) < limits.rows:
+        return bool((rises > 0).all())
+    return float(np.median(rises)) > 0 and sign_test(rises) < limits.significance
+
+
+def is_collapsed(content: Sequence[Hashable], limits: BehaviourLimits) -> bool:
+    """Whether an answer, without its end token, is one token, a handful of them, or a loop."""
+    if len(content) < limits.shortest:
+        return False
+    if max(top_share(content)[1], run_share(content)) >= limits.one_token:
+        return True
+    period, covered = tail_loop(content)
+    if period and covered >= max(limits.periods * period, len(content) / 2):
+        return True
+    return len(content) >= 2 * limits.shortest and distinct_n(content, 1) <= limits.distinct
+
+
+def measurer(
+    run: Run, checkpoints: Sequence[Checkpoint], limits: BehaviourLimits
+) -> tuple[Measure, str]:
+    """What measures the saves of a run, and the split of its data that it does it on.
+
+    Raises:
+        Missing: the base model or the data is not at hand, or models may not be run.
+        InputError: one of them cannot be read.
+    """
+    if not run.allow_model:
+        raise Missing("no model was run, because of --no-generate")
+    base, tokenizer, dataset = run.need(BaseModel), run.need(Tokenizer), run.need(Dataset)
+    split = next((one for one in SPLITS if one in dataset.splits), None)
+    if split is None:
+        raise Missing("the data has no rows")
+    rows = build(dataset, tokenizer, run.get(TrainingConfig), split=split)
+    bench = _Bench(
+        base=base,
+        tokenizer=tokenizer,
+        dataset=dataset,
+        rows=rows,
+        checkpoints=checkpoints,
+        limits=limits,
+        progress=run.progress,
+    )
+    return bench, split
+
+
+class _Bench:
+    """Loads saves one after the other; the base model's answers are made once."""
+
+    def __init__(
+        self,
+        *,
+        base: BaseModel,
+        tokenizer: Tokenizer,
+        dataset: Dataset,
+        rows: SupervisedRows,
+        checkpoints: Sequence[Checkpoint],
+        limits: BehaviourLimits,
+        progress: Progress | None,
+    ) -> None:
+        from mlxdoctor.measure.generate import prompts_for
+
+        self._base, self._tokenizer, self._rows = base, tokenizer, rows
+        self._checkpoints, self._limits, self._progress = checkpoints, limits, progress
+        self._ends = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *base.eos_token_ids)))
+        self._prompts = prompts_for(
+            dataset, tokenizer, held_out=HELD_OUT_PROMPTS, trained=TRAINED_PROMPTS
+        )
+        self._of_base: list[bool] | None = None
+        self._done = 0
+
+    def __call__(self, place: int) -> Behaviour:
+        from mlxdoctor.measure.forward import measure
+        from mlxdoctor.measure.models import load
+
+        if self._progress is not None:
+            self._progress("measuring checkpoints", self._done, len(self._checkpoints))
+        self._done += 1
+        models = load(self._base, self._checkpoints[place].path)
+        if models.load_failure is not None:
+            # A numbered file is loaded from a temporary folder, which is no place to name.
+            failure = re.sub(r" at \S+", "", models.load_failure)
+            return Behaviour(np.empty(0), np.empty(0), failure=failure)
+        pads = (self._rows.pad_id,)
+        found = measure(models, self._tokenizer, [self._rows], max_rows=ROWS, pad_ids=pads)
+        pairs = [
+            (_answer_loss(row, row.base), _answer_loss(row, row.tuned))
+            for row in found.rows
+            if row.tuned is not None
+        ]
+        losses = np.array(pairs, np.float64).reshape(-1, 2)
+        if self._of_base is None:
+            self._of_base = self._collapsed(models.select("base"))
+        tuned = self._collapsed(models.select("tuned"))
+        return Behaviour(losses[:, 1], losses[:, 0], rate(tuned, self._of_base, self._limits))
+
+    def _collapsed(self, model: object) -> list[bool]:
+        from mlxdoctor.measure.generate import answer
+
+        answers = answer(model, self._prompts, self._ends, MAX_TOKENS)
+        return [
+            is_collapsed([one for one in found.tokens if one not in self._ends], self._limits)
+            for found in answers
+        ]
+
+
+def _answer_loss(row: RowLosses, one: RowPass) -> float:
+    """Mean loss of the answer and its end token; of the whole row where it has no answer."""
+    roles = row.roles[1 : 1 + len(one.next)]
+    chosen = one.next[(roles == Role.ANSWER) | (roles == Role.END)]
+    return float((chosen if len(chosen) else one.next).mean())

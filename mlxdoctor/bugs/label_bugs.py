@@ -1,0 +1,176 @@
+"""What bugs in mlx-lm's labels and batches leave behind: in counts, losses and answers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlxdoctor.bugs.counts import (
+    Counted,
+    header_counted,
+    opening_counted,
+    order_of_batches,
+    padding_counted,
+)
+from mlxdoctor.bugs.sightings import Artifacts, BugLimits, Sighting
+from mlxdoctor.evidence.chat_template import TemplateFailure
+from mlxdoctor.evidence.supervision import SupervisedRows
+from mlxdoctor.finding import Measurement, Severity
+from mlxdoctor.measure.generations import Generations
+from mlxdoctor.safety.errors import InputError
+
+#: mlx-lm pads with this token, whatever the tokenizer says.
+_PAD = 0
+
+
+def padding_target(run: Artifacts) -> Sighting | None:
+    """The padding token after each row in the log's count, and in answers that run into it."""
+    if run.rows is None or run.log is None:
+        return None
+    counted = padding_counted(run.rows, run.log)
+    if counted is None or not counted.with_it:
+        return None
+    measured: dict[str, Measurement] = {
+        "iteration": counted.iteration,
+        "trained_tokens": counted.logged,
+        "with_padding_target": counted.bounds_with,
+        "without": counted.bounds_without,
+    }
+    runs_on = _runs_into_padding(run.rows, run.generations, run.limits)
+    if runs_on is not None:
+        affected, answers = runs_on
+        return Sighting(
+            Severity.WARNING,
+            f"{affected} of {answers} answers run into token {_PAD}, which is the target of no "
+            f"row: mlx-lm trained on one padding token after each row, and the rows end "
+            f"with no token that stops generation.",
+            {**measured, "affected_answers": affected, "answers": answers},
+        )
+    return Sighting(
+        Severity.INFO,
+        f"After {counted.iteration:,} iterations the log counts {counted.logged:,} trained "
+        f"tokens: one padding token a row among them, without which at most "
+        f"{counted.bounds_without[1]:,} could be.",
+        measured,
+    )
+
+
+def _runs_into_padding(
+    rows: SupervisedRows, generations: Generations | None, limits: BugLimits
+) -> tuple[int, int] | None:
+    """How many answers run into the padding token, and how many there are; None for few."""
+    padded = [row for row in rows.rows if row.padded and len(row.targets)]
+    # Where an answer has an end token, generation stops there and never comes to the padding.
+    answers = [row.tokens[row.prompt_length : row.length] for row in padded]
+    ended = sum(bool(np.isin(one, rows.eos_token_ids).any()) for one in answers)
+    if not padded or ended > (1.0 - limits.most) * len(padded) or generations is None:
+        return None
+    if any((row.targets == _PAD).any() for row in rows.rows):
+        return None
+    items = [one for one in generations.items if one.tuned_tokens]
+    affected = sum(
+        # As the first token it would mean NaN logits.
+        _PAD in (one.tuned_tokens or ())[1:]
+        and (one.tuned_tokens or (_PAD,))[0] != _PAD
+        and _PAD not in (one.base_tokens or ())
+        for one in items
+    )
+    if len(items) < limits.answers or affected < limits.most * len(items):
+        return None
+    return affected, len(items)
+
+
+def length_sort(run: Artifacts) -> Sighting | None:
+    """Counts that scatter as those of unsorted batches."""
+    if run.rows is None or run.log is None:
+        return None
+    seen = order_of_batches(run.rows, run.log, run.limits)
+    if seen is None or not seen.as_in_file:
+        return None
+    if seen.waste - seen.waste_sorted < run.limits.padding_saved:
+        return None
+    return Sighting(
+        Severity.INFO,
+        f"The reports' token counts scatter as those of batches in the file's order do, not "
+        f"as those of rows sorted by length: {seen.waste:.0%} of all positions were padding, "
+        f"sorted it would be {seen.waste_sorted:.0%}.",
+        {
+            "padding": seen.waste,
+            "padding_if_sorted": seen.waste_sorted,
+            "log_likelihood_ratio": seen.evidence,
+            "reports": seen.reports,
+        },
+    )
+
+
+def empty_mask_nan(run: Artifacts) -> Sighting | None:
+    """A batch that masking leaves without a target, and a loss that is no number."""
+    rows, log = run.rows, run.log
+    if rows is None or log is None or not rows.mask_prompt:
+        return None
+    empty = [batch for batch in rows.batches if not any(rows.rows[at].count() for at in batch)]
+    losses = [log.main.get(name) for name in ("train_loss", "val_loss")]
+    broken = any(one is not None and not np.isfinite(one.values).all() for one in losses)
+    if not empty or not broken:
+        return None
+    first = rows.rows[empty[0][0]]
+    return Sighting(
+        Severity.ERROR,
+        f"{len(empty)} of {len(rows.batches)} batches have no target with mask_prompt, and the "
+        f"loss is no number: mlx-lm divides by the count of targets, zero here.",
+        {"empty_batches": len(empty), "batches": len(rows.batches)},
+        where=f"row {first.index + 1} of {rows.split}",
+    )
+
+
+def mask_prompt_header(run: Artifacts) -> Sighting | None:
+    """The header of the answers in the log's count of trained tokens."""
+    if run.rows is None or run.log is None or not run.rows.mask_prompt:
+        return None
+    header = _header_tokens(run)
+    counted = header_counted(run.rows, run.log, header) if header else None
+    if counted is None or not counted.with_it:
+        return None
+    return _counted_in(
+        counted, "those of the answers with their header, where the answers alone", header
+    )
+
+
+def generation_prompt_appended(run: Artifacts) -> Sighting | None:
+    """What would open another answer after each row, in the log's count of trained tokens."""
+    if run.rows is None or run.log is None or run.rows.mask_prompt:
+        return None
+    header = _header_tokens(run)
+    counted = opening_counted(run.rows, run.log, header) if header else None
+    if counted is None or not counted.with_it:
+        return None
+    return _counted_in(
+        counted, "those of the rows and of a generation prompt after each, where the rows", header
+    )
+
+
+def _counted_in(counted: Counted, what: str, header: int) -> Sighting:
+    return Sighting(
+        Severity.INFO,
+        f"After {counted.iteration:,} iterations the log counts {counted.logged:,} trained "
+        f"tokens: {what} have at most {counted.bounds_without[1]:,}.",
+        {
+            "iteration": counted.iteration,
+            "trained_tokens": counted.logged,
+            "header_tokens": header,
+            "with_header": counted.bounds_with,
+            "without": counted.bounds_without,
+        },
+    )
+
+
+def _header_tokens(run: Artifacts) -> int:
+    """Tokens that the template writes before an answer; 0 where there is none to ask."""
+    if run.tokenizer is None or run.rows is None or run.rows.format in ("text", "tokens"):
+        return 0
+    question = [{"role": "user", "content": "?"}]
+    try:
+        opened = run.tokenizer.apply_chat_template(question, add_generation_prompt=True)
+        plain = run.tokenizer.apply_chat_template(question)
+    except (TemplateFailure, InputError):
+        return 0
+    return max(len(opened) - len(plain), 0)

@@ -1,0 +1,229 @@
+"""Reading a PEFT adapter into what both formats can say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from mlxdoctor.convert.portable import (
+    EMBEDDING,
+    OUTPUT_HEAD,
+    PortableAdapter,
+    PortableModule,
+    is_tied,
+)
+from mlxdoctor.convert.raw import read_raw
+from mlxdoctor.evidence.adapter import Adapter, LoraModule, layer_of
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.tensor import TensorRef
+from mlxdoctor.measure.weights.drift import module_scale
+from mlxdoctor.measure.weights.lora_targets import matches
+from mlxdoctor.safety.errors import InputError
+
+#: Settings that change what the adapter computes, and why mlx-lm cannot follow.
+_REFUSED: Mapping[str, str] = {
+    "alora_invocation_tokens": "an adapter that wakes up at certain tokens",
+    "arrow_config": "routing between several adapters",
+    "kasa_config": "singular values besides the factors",
+    "layer_replication": "layers that are used twice",
+    "lora_bias": "a bias in the factor B",
+    "megatron_config": "factors split over several machines",
+    "modules_to_save": "whole modules beside the factors",
+    "monteclora_config": "random factors",
+    "target_parameters": "LoRA on bare parameters",
+    "trainable_token_indices": "single rows of the embedding",
+    "use_bdlora": "block-diagonal factors",
+    "use_qalora": "inputs averaged in groups",
+}
+#: Settings that are read elsewhere, or say nothing about what the adapter computes.
+_HARMLESS = frozenset(
+    {
+        "alpha_pattern",
+        "auto_mapping",
+        "base_model_name_or_path",
+        "bias",
+        "corda_config",
+        "ensure_weight_tying",
+        "eva_config",
+        "exclude_modules",
+        "fan_in_fan_out",
+        "inference_mode",
+        "init_lora_weights",
+        "layers_pattern",
+        "layers_to_transform",
+        "loftq_config",
+        "lora_alpha",
+        "lora_dropout",
+        "lora_ga_config",
+        "megatron_core",
+        "merge_weights",
+        "peft_type",
+        "peft_version",
+        "qalora_group_size",
+        "r",
+        "rank_pattern",
+        "revision",
+        "runtime_config",
+        "target_modules",
+        "task_type",
+        "use_dora",
+        "use_rslora",
+        "velora_config",
+    }
+)
+# The other ways to start (pissa, olora, corda, loftq, …) change the base model's weights.
+_PLAIN_STARTS = (None, True, False, "gaussian", "orthogonal", "eva")
+_PREFIX = "base_model.model."
+_EXPERT = re.compile(r"\.experts\.\d+\.")
+_PLAIN_NAME = re.compile(r"[\w.-]+")
+
+
+def from_peft(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> PortableAdapter:
+    """The adapter as PEFT would apply it.
+
+    Args:
+        adapter: with PEFT's names.
+        config: its adapter_config.json.
+        base: its base model, if it is at hand.
+
+    Raises:
+        InputError: mlx-lm has nothing like it, or PEFT would not apply all of it.
+    """
+    _require_plain(config)
+    is_dora = config.fine_tune_type == "dora"
+    notes = tuple(_copied(tensor, base) for tensor in adapter.others)
+    for module in adapter.modules:
+        _require_applied(module, config, is_dora)
+    modules = tuple(
+        PortableModule(
+            name=one.name,
+            a=read_raw(one.a).transposed,
+            b=read_raw(one.b).transposed,
+            magnitude=read_raw(one.magnitude) if one.magnitude else None,
+            scale=module_scale(one, config, config.scale or 0.0),
+            is_embedding="lora_embedding_A" in one.a.name,
+        )
+        for one in adapter.modules
+    )
+    return PortableAdapter(
+        path=adapter.path,
+        modules=modules,
+        dropout=config.dropout or 0.0,
+        model=config.model,
+        is_dora=is_dora,
+        notes=notes,
+    )
+
+
+def _require_plain(config: TrainingConfig) -> None:
+    values, path = config.values, config.path
+    if (kind := str(values["peft_type"])) != "LORA":
+        raise InputError(path, f"describes a {kind} adapter", "mlx-lm has LoRA and DoRA only")
+    if (task := values.get("task_type")) not in (None, "CAUSAL_LM"):
+        raise InputError(path, f"is for the task {task}", "mlx-lm runs causal language models only")
+    if (bias := values.get("bias", "none")) != "none":
+        raise InputError(
+            path, f"trains biases (bias: {bias})", "an mlx-lm adapter has no place for them"
+        )
+    for key, what in _REFUSED.items():
+        if values.get(key):
+            raise InputError(path, f"{key} is set: {what}", "mlx-lm has no counterpart")
+    if (start := values.get("init_lora_weights")) not in _PLAIN_STARTS:
+        raise InputError(
+            path,
+            f"init_lora_weights is {start!r}, with which PEFT may change the base model's weights",
+            "in PEFT, save it with path_initial_model_for_weight_conversion first",
+        )
+    if unknown := sorted(key for key in values.keys() - _HARMLESS - _REFUSED.keys() if values[key]):
+        raise InputError(
+            path,
+            f"sets {unknown[0]}, and what that does to the adapter is not known here",
+            "convert an adapter without it",
+        )
+    if config.alpha is None or config.rank is None:
+        raise InputError(
+            path, "does not state both r and lora_alpha", "without them there is no scale"
+        )
+    patterns = values.get("alpha_pattern")
+    for pattern in patterns if isinstance(patterns, dict) else ():
+        if not _PLAIN_NAME.fullmatch(pattern):
+            raise InputError(
+                path,
+                f"alpha_pattern has the regular expression {pattern!r}",
+                "only plain names are read: a stranger's expression could run for ever",
+            )
+
+
+def _copied(tensor: TensorRef, base: BaseModel | None) -> str:
+    """The note on a tensor that is a copy of the base model's, as PEFT saves of embeddings."""
+    name = tensor.name.removeprefix(_PREFIX).replace(".base_layer.", ".")
+    theirs = base.tensors.get(name) if base is not None else None
+    if base is not None and name == f"{OUTPUT_HEAD}.weight" and is_tied(base):
+        theirs = base.tensors.get(f"{EMBEDDING}.weight")
+    if theirs is None or not read_raw(tensor).is_same(read_raw(theirs)):
+        why = (
+            "and no base model was found to compare it with"
+            if base is None
+            else "and it is not a copy of the base model's"
+        )
+        raise InputError(
+            tensor.path,
+            f"{tensor.name} is no LoRA factor, {why}",
+            "an mlx-lm adapter holds nothing but factors",
+        )
+    return f"the copy of the base model's {name} is left out: it is the same bit for bit"
+
+
+def _require_applied(module: LoraModule, config: TrainingConfig, is_dora: bool) -> None:
+    path = module.a.path
+    if _EXPERT.search(module.name):
+        raise InputError(
+            path,
+            f"{module.name} is one expert's layer",
+            "mlx-lm stacks all experts in one module, with factors for each",
+        )
+    if (module.magnitude is not None) != is_dora:
+        has = "no DoRA magnitude" if is_dora else "a DoRA magnitude"
+        raise InputError(
+            path,
+            f"{module.name} has {has}, but use_dora is {str(is_dora).lower()}",
+            "correct use_dora, or save the adapter again",
+        )
+    if is_dora and "lora_embedding_A" in module.a.name:
+        raise InputError(
+            path,
+            f"{module.name} is an embedding with DoRA, whose magnitudes are one a column here "
+            "and one a row in mlx-lm",
+            "train it with LoRA",
+        )
+    patterns = config.values.get("rank_pattern")
+    ranks = patterns.values() if isinstance(patterns, dict) else ()
+    if module.rank not in (config.rank, *ranks):
+        raise InputError(
+            path,
+            f"{module.name} has rank {module.rank}, which {config.path.name} does not mention",
+            "PEFT itself would refuse this adapter",
+        )
+    if not _is_targeted(module.name, config):
+        raise InputError(
+            path,
+            f"{module.name} has factors, but {config.path.name} does not target it, so that PEFT "
+            "would ignore them",
+            "correct target_modules or layers_to_transform",
+        )
+
+
+def _is_targeted(name: str, config: TrainingConfig) -> bool:
+    stated = config.values.get("target_modules")
+    if not isinstance(stated, list):
+        # "all-linear", or an expression, which is not run: PEFT saved what it matched.
+        return True
+    if name in stated or (name == OUTPUT_HEAD and config.values.get("ensure_weight_tying")):
+        return True
+    if not any(matches(str(key), name, config) for key in stated):
+        return False
+    layers = config.values.get("layers_to_transform")
+    if layers is None or layers == []:
+        return True
+    return layer_of(name)[0] in (layers if isinstance(layers, list) else [layers])

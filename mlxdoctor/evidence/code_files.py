@@ -1,0 +1,112 @@
+"""Code and pickles that came with a run or its model: found by name, never opened or run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import ClassVar
+
+from mlxdoctor.evidence.source import Source, hash_file, read_json_object
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import current
+
+#: Configurations of a model folder in which code can be named.
+CONFIGURATIONS = (
+    "config.json",
+    "tokenizer_config.json",
+    "processor_config.json",
+    "preprocessor_config.json",
+    "generation_config.json",
+)
+#: Keys that make a loader run Python from the folder or from a repository.
+CODE_KEYS = ("model_file", "auto_map", "custom_pipelines", "custom_generate")
+#: Endings of files that are pickles, or archives of them: loading one runs what it says.
+PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib"})
+
+
+@dataclass(frozen=True)
+class NamedCode:
+    """A key of a configuration that asks for code.
+
+    Attributes:
+        path: the configuration.
+        key: `model_file`, `auto_map`, …
+        value: what it names, as text.
+    """
+
+    path: Path
+    key: str
+    value: str
+
+
+@dataclass(frozen=True)
+class RemoteCode:
+    """What in a run's folders could run, if something else loaded it.
+
+    Attributes:
+        sources: the configurations that were read.
+        named: keys that ask for code.
+        trusted: configurations of the run that switch such code on.
+        pickles: files that are pickles by their names.
+    """
+
+    kind: ClassVar[str] = "code beside the weights"
+
+    sources: tuple[Source, ...]
+    named: tuple[NamedCode, ...]
+    trusted: tuple[Path, ...]
+    pickles: tuple[Path, ...]
+
+    @classmethod
+    def read(cls, folders: Iterable[Path]) -> RemoteCode:
+        """Look through folders, each by itself, for what names or holds code."""
+        named: list[NamedCode] = []
+        trusted: list[Path] = []
+        pickles: list[Path] = []
+        sources: list[Source] = []
+        for folder in dict.fromkeys(folders):
+            named.extend(code_named_in(folder))
+            pickles.extend(_pickles(folder))
+            files = [folder / name for name in CONFIGURATIONS]
+            sources.extend(hash_file(file) for file in files if file.is_file())
+            if _asks_for_trust(folder / "adapter_config.json"):
+                trusted.append(folder / "adapter_config.json")
+        return cls(tuple(sources), tuple(named), tuple(trusted), tuple(pickles))
+
+
+def code_named_in(folder: Path) -> tuple[NamedCode, ...]:
+    """The keys in a folder's configurations that ask for code of its own."""
+    found: list[NamedCode] = []
+    for name in CONFIGURATIONS:
+        path = folder / name
+        if not path.is_file():
+            continue
+        try:
+            values, _ = read_json_object(path)
+        except InputError:
+            # What can't be read names nothing; the reader of that file says why.
+            continue
+        found += [NamedCode(path, key, str(values[key])) for key in CODE_KEYS if values.get(key)]
+        if values.get("chat_template_type"):
+            found.append(NamedCode(path, "chat_template_type", str(values["chat_template_type"])))
+    return tuple(found)
+
+
+def _asks_for_trust(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    try:
+        values, _ = read_json_object(path)
+    except InputError:
+        return False
+    return values.get("trust_remote_code") is True
+
+
+def _pickles(folder: Path) -> Iterator[Path]:
+    try:
+        entries = islice(folder.iterdir(), current().folder_entries)
+        yield from sorted(one for one in entries if one.suffix.lower() in PICKLE_SUFFIXES)
+    except OSError:
+        return

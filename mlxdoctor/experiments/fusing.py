@@ -1,0 +1,76 @@
+"""A fused model: fused again at full precision, and compared with base plus adapter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mlxdoctor.experiments.copies import copied
+from mlxdoctor.experiments.held_out import split_loss
+from mlxdoctor.reproduce.criteria import Limits
+from mlxdoctor.reproduce.laboratory import Laboratory
+from mlxdoctor.reproduce.rules import Judgement
+from mlxdoctor.run import Run
+
+
+def fuse_again(lab: Laboratory, run: Run, folder: Path) -> Judgement:
+    """Compare the fused model with base plus adapter, and with a fusion at full precision."""
+    fused, adapter = run.files.tuned, run.files.adapter
+    if fused is None:
+        return Judgement("undecided", "there is no fused model in the run's folder to compare")
+    if adapter is None or adapter.suffix != ".safetensors":
+        return Judgement(
+            "undecided", "there is no adapter beside the fused model that could be fused again"
+        )
+    from mlxdoctor.measure.loading import load_local
+
+    copied(run.files, adapter, folder / "adapter")
+    settings = lab.recipe.settings(folder, 1, lab.recipe.seed)
+    label = "the fused model compared"
+
+    def loss_of(model: Any, tokenizer: Any) -> float | None:
+        return split_loss(lab, settings, model, tokenizer, label)
+
+    model, tokenizer = load_local(Path(settings.model), folder / "adapter")
+    tuned = loss_of(model, tokenizer)
+    again = loss_of(_fused(model), tokenizer)
+    saved = loss_of(*load_local(fused))
+    if tuned is None or again is None or saved is None:
+        return Judgement("undecided", "there are no validation rows to compare them on")
+    return judged(tuned, again, saved)
+
+
+def judged(tuned: float, again: float, saved: float) -> Judgement:
+    """The verdict from three losses on the same rows, in nats a token.
+
+    Args:
+        tuned: of the base with the adapter.
+        again: of the two fused again at full precision.
+        saved: of the fused model as it was saved.
+    """
+    limits = Limits()
+    same = limits.same_loss * tuned
+    text = (
+        f"on the validation rows base plus adapter have a loss of {tuned:.3f}, fused again at full "
+        f"precision {again:.3f}, and the fused model as saved {saved:.3f}"
+    )
+    if abs(again - tuned) > same:
+        return Judgement("undecided", f"{text}: even at full precision fusing changes the loss")
+    if abs(saved - tuned) <= same:
+        return Judgement("refuted", text)
+    # Not greater: a fused model without a finite loss differs as well.
+    if not saved <= tuned * (1 + limits.better):
+        return Judgement("confirmed", text, 1.0)
+    return Judgement("undecided", f"{text}: it differs, but by little")
+
+
+def _fused(model: Any) -> Any:
+    from mlx.utils import tree_unflatten
+
+    fused = [
+        (name, module.fuse(dequantize=True))
+        for name, module in model.named_modules()
+        if hasattr(module, "fuse")
+    ]
+    model.update_modules(tree_unflatten(fused))
+    return model

@@ -1,0 +1,142 @@
+"""A base or a tokenizer that is at fault: evaluated beside the one named with `--base`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlxdoctor.evidence.discovery import resolve
+from mlxdoctor.experiments.held_out import split_loss
+from mlxdoctor.measure.loading import require_plain, without_network
+from mlxdoctor.reproduce.criteria import Limits
+from mlxdoctor.reproduce.laboratory import Laboratory
+from mlxdoctor.reproduce.rules import Judgement
+from mlxdoctor.run import Run
+from mlxdoctor.safety.errors import InputError
+
+#: Whose weights and whose tokenizer: the run's own, or those of the base that was given.
+Pairing = tuple[str, str]
+OWN: Pairing = ("own", "own")
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """What is suspected.
+
+    Attributes:
+        what: "base" or "tokenizer".
+        cure: the pairing in which only that is replaced.
+        other: the pairing in which only the rest is.
+    """
+
+    what: str
+    cure: Pairing
+    other: Pairing
+
+
+BASE = Suspect("base", ("given", "own"), ("own", "given"))
+TOKENIZER = Suspect("tokenizer", ("own", "given"), ("given", "own"))
+
+
+def another_base(lab: Laboratory, run: Run, folder: Path) -> Judgement:
+    """Whether the run's base is no better than a guess, where another one's weights are."""
+    return _evaluated(lab, run, folder, BASE)
+
+
+def another_tokenizer(lab: Laboratory, run: Run, folder: Path) -> Judgement:
+    """Whether the run's base reads noise with its tokenizer, and not with another one."""
+    return _evaluated(lab, run, folder, TOKENIZER)
+
+
+def _evaluated(lab: Laboratory, run: Run, folder: Path, suspect: Suspect) -> Judgement:
+    named = lab.recipe.config.model
+    own = resolve(named, run.files.roots, model=True) if named is not None else None
+    given = lab.recipe.base
+    if own is None:
+        return Judgement(
+            "undecided",
+            f"the base that the run names ({named or 'none'}) is not here, so that the one named "
+            "with --base can't be compared with it",
+        )
+    losses: dict[Pairing, float] = {}
+    paths = {"own": own.resolve(), "given": given}
+    pairs = [OWN]
+    if own.resolve() != given:
+        pairs += [suspect.cure, suspect.other]
+    uniform = math.inf
+    for weights, tokenizer in pairs:
+        found = _loss(lab, folder, paths[weights], paths[tokenizer])
+        if found is None:
+            return Judgement("undecided", "there are no validation rows to evaluate a base on")
+        losses[weights, tokenizer], size = found
+        uniform = min(uniform, math.log(size))
+    return judged(losses, uniform, suspect)
+
+
+def judged(losses: Mapping[Pairing, float], uniform: float, suspect: Suspect) -> Judgement:
+    """The verdict from losses on the validation rows, in nats a token.
+
+    Args:
+        losses: of `OWN`, and of the suspect's `cure` and `other` where another base was given.
+        uniform: the loss of a uniform guess, nats.
+        suspect: what may be at fault.
+    """
+    own, what = losses[OWN], suspect.what
+    guess = f"a uniform guess would have {uniform:.3f}"
+    if _predicts(own, uniform):
+        return Judgement(
+            "refuted",
+            f"before any training the base has a loss of {own:.3f} on the validation rows, and "
+            f"{guess}: it reads them",
+        )
+    text = f"before any training the base has a loss of {own:.3f} on the validation rows ({guess})"
+    if suspect.cure not in losses:
+        return Judgement(
+            "undecided",
+            f"{text}; whether another {what} cures that, only another can show: name its folder "
+            "with --base",
+        )
+    if not _predicts(losses[suspect.cure], uniform):
+        return Judgement(
+            "refuted", f"{text}; with the {what} named by --base it has {losses[suspect.cure]:.3f}"
+        )
+    if _predicts(losses[suspect.other], uniform):
+        return Judgement(
+            "undecided", f"{text}; another base and another tokenizer cure it alike, each alone"
+        )
+    return Judgement(
+        "confirmed",
+        f"{text}; with the {what} named by --base, and nothing else changed, it has "
+        f"{losses[suspect.cure]:.3f}",
+        1.0,
+    )
+
+
+def _predicts(loss: float, uniform: float) -> bool:
+    """Whether a loss is clearly better than a uniform guess."""
+    return loss < uniform * (1 - Limits().better)
+
+
+def _loss(
+    lab: Laboratory, folder: Path, weights: Path, tokenizer: Path
+) -> tuple[float, int] | None:
+    """Loss on the validation rows, and the size of the vocabulary."""
+    from mlx_lm.utils import load_model, load_tokenizer
+
+    settings = lab.recipe.settings(folder, 1, lab.recipe.seed)
+    require_plain(weights)
+    require_plain(tokenizer)
+    try:
+        with without_network():
+            model, config = load_model(weights)
+            reader: Any = load_tokenizer(tokenizer)
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
+        raise InputError(weights, f"cannot be loaded by mlx-lm ({error})") from None
+    size = int(config["vocab_size"])
+    loss = split_loss(
+        lab, settings, model, reader, "a base evaluated before any training", vocab_size=size
+    )
+    return None if loss is None else (loss, size)

@@ -1,0 +1,79 @@
+"""An adapter that has no effect: loaded again with its tensors named as the base's modules."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.experiments.copies import copied
+from mlxdoctor.reproduce.criteria import Limits
+from mlxdoctor.reproduce.examination import examined
+from mlxdoctor.reproduce.laboratory import Laboratory
+from mlxdoctor.reproduce.rules import Judgement
+from mlxdoctor.run import Run
+
+
+def rename_tensors(lab: Laboratory, run: Run, folder: Path) -> Judgement:
+    """Load a copy of the adapter whose tensors are named as the base's modules are."""
+    adapter, base = run.get(Adapter), run.get(BaseModel)
+    if adapter is None or base is None or adapter.path.suffix != ".safetensors":
+        return Judgement("undecided", "there is no adapter file to rename the tensors of")
+    names = renamed(adapter, base)
+    if names is None:
+        return Judgement(
+            "undecided", "no renaming makes every tensor fit a module of the base by its shape"
+        )
+    if not names:
+        return Judgement("refuted", "every tensor already has the name of a module of the base")
+    as_saved = copied(run.files, adapter.path, folder / "as-saved")
+    fitted = copied(run.files, adapter.path, folder / "renamed", names)
+    before = examined(as_saved, base=lab.recipe.base, data=lab.recipe.data)
+    lab.keep_within_time("the adapter with its tensors renamed")
+    after = examined(fitted, base=lab.recipe.base, data=lab.recipe.data)
+    works = (
+        after.loss is not None
+        and after.base_loss is not None
+        and after.loss < after.base_loss * (1 - Limits().better)
+    )
+    if works and (before.loss is None or before.loss >= (before.base_loss or math.inf)):
+        return Judgement(
+            "confirmed",
+            f"with its {len(names)} tensors renamed in a copy the adapter works: the loss on "
+            f"held-out answers is {after.loss:.3f}, the base's {after.base_loss:.3f}; as saved "
+            "it has no effect",
+            1.0,
+        )
+    return Judgement("refuted", "with its tensors renamed to fit, the adapter is no better")
+
+
+def renamed(adapter: Adapter, base: BaseModel) -> dict[str, str] | None:
+    """Tensor name -> the name that fits the base; None where a module has no place there.
+
+    A wrapper's prefix is what differs: the longest end of the module's name that is the
+    name, or the end of the name, of one module of the base with the same shape.
+    """
+    names: dict[str, str] = {}
+    for module in adapter.modules:
+        target = _target(module.name, (module.in_features, module.out_features), base)
+        if target is None:
+            return None
+        for factor in (module.a, module.b, module.magnitude):
+            if factor is not None and not factor.name.startswith(f"{target}."):
+                names[factor.name] = f"{target}.{factor.name.rpartition('.')[2]}"
+    return names
+
+
+def _target(name: str, shape: tuple[int, int], base: BaseModel) -> str | None:
+    parts = name.split(".")
+    for start in range(len(parts)):
+        end = ".".join(parts[start:])
+        fitting = [
+            one
+            for one, size in base.linear_shapes.items()
+            if (one == end or one.endswith(f".{end}")) and size == shape
+        ]
+        if len(fitting) == 1:
+            return fitting[0]
+    return None

@@ -1,0 +1,258 @@
+"""SARIF 2.1.0: what code hosts and editors read findings from.
+
+`document` and the pieces below it serve every command that writes SARIF; `render` is the
+gate's. A level says what the policy decided: only what fails an item is an "error", so that a
+rule of the host on errors agrees with the gate's exit code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from mlxdoctor.formats.escape import sarif as escaped
+from mlxdoctor.formats.gate_result import GatedFinding, GateItem, GateResult
+from mlxdoctor.formats.gated import main_file, unexplained
+from mlxdoctor.formats.places import in_checkout
+from mlxdoctor.formats.summary import headline, root_cause, sentence
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+#: Severity of a finding -> level of a result.
+LEVELS = {"error": "error", "warning": "warning", "info": "note"}
+_NOTIFICATIONS = {
+    "not-examined": "Something could not be examined",
+    "undecided": "Too little could be examined to let it pass",
+    "policy": "Something is wrong with the policy",
+    "unfinished": "The work was interrupted",
+}
+
+
+def document(
+    tool: str,
+    rules: Sequence[Mapping[str, Any]],
+    results: Sequence[Mapping[str, Any]],
+    *,
+    notifications: Sequence[Mapping[str, Any]] = (),
+    invocation: Mapping[str, Any] | None = None,
+) -> str:
+    """A log with one run, as indented JSON in ASCII.
+
+    Args:
+        tool: the name under which the host files the results.
+        rules: as `rule` makes them.
+        results: as the specification's section 3.27 has them.
+        notifications: descriptors of the notifications that the invocation has.
+        invocation: how the work went (3.20).
+    """
+    driver: dict[str, Any] = {"name": tool, "version": version("mlxdoctor"), "rules": rules}
+    run: dict[str, Any] = {"tool": {"driver": driver}}
+    if notifications:
+        driver["notifications"] = notifications
+    if invocation is not None:
+        run["invocations"] = [invocation]
+    run["results"] = results
+    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+    return json.dumps(log, indent=2, allow_nan=False) + "\n"
+
+
+def rule(
+    code: str, title: str, description: str, *, text: str, markdown: str, level: str | None = None
+) -> dict[str, Any]:
+    """A rule; `text` is its help, `markdown` the same as Markdown. All of it is our own text."""
+    described: dict[str, Any] = {
+        "id": code,
+        "shortDescription": {"text": title},
+        "fullDescription": {"text": description},
+        "help": {"text": text, "markdown": markdown},
+    }
+    if level is not None:
+        described["defaultConfiguration"] = {"level": level}
+    return described
+
+
+def place(path: str | Path, region: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """The physical location of a file, and of lines in it."""
+    located: dict[str, Any] = {"artifactLocation": {"uri": uri(path)}}
+    if region is not None:
+        located["region"] = region
+    return {"physicalLocation": located}
+
+
+def uri(path: str | Path) -> str:
+    """A path from the checkout's root; elsewhere as it is written, or as a file URI."""
+    inside = in_checkout(path)
+    if inside is not None:
+        return quote(_bytes(inside))
+    quoted = quote(_bytes(Path(path).as_posix()))
+    return f"file://{quoted}" if Path(path).is_absolute() else quoted
+
+
+def _bytes(path: str) -> bytes:
+    """A path as the system has it: not every name is UTF-8, and not every text a name."""
+    try:
+        return os.fsencode(path)
+    except UnicodeEncodeError:
+        return path.encode(errors="replace")
+
+
+def render(result: GateResult) -> str:
+    """The findings of every item, those suppressed marked as such, and what was not examined."""
+    gated = [one for item in result.items for one in item.findings]
+    codes = sorted({one.finding["code"] for one in gated})
+    indices = {code: index for index, code in enumerate(codes)}
+    has_suppressed = any(one.ruling == "suppressed" for one in gated)
+    seen: Counter[str] = Counter()
+    results = []
+    for item in result.items:
+        location = place(main_file(item))
+        for one in item.findings:
+            written = _result(item, one, location, seen)
+            written["ruleIndex"] = indices[one.finding["code"]]
+            if has_suppressed:
+                # Where one result says whether it is suppressed, all do (3.27.23).
+                written["suppressions"] = _suppressions(one)
+            results.append(written)
+    return document(
+        "mlxdoctor",
+        _rules(codes),
+        results,
+        notifications=[
+            {"id": name, "shortDescription": {"text": text}}
+            for name, text in _NOTIFICATIONS.items()
+        ],
+        invocation=_invocation(result),
+    )
+
+
+def _rules(codes: Sequence[str]) -> list[dict[str, Any]]:
+    from mlxdoctor.check import discover
+
+    checks = {code: one for one in discover() for code in one.codes}
+    rules = []
+    for code in codes:
+        check = checks.get(code)
+        if check is None:  # another version's report
+            rules.append({"id": code})
+            continue
+        more = f"`mlxdoctor explain {check.name}` gives its thresholds and their sources."
+        text = f"{check.documentation}\n\n{more}"
+        meaning = sentence(check.codes[code])
+        rules.append(rule(code, meaning, sentence(check.title), text=text, markdown=text))
+    return rules
+
+
+def _result(
+    item: GateItem, gated: GatedFinding, location: Mapping[str, Any], seen: Counter[str]
+) -> dict[str, Any]:
+    finding = gated.finding
+    if finding["where"]:
+        named = {"fullyQualifiedName": escaped(finding["where"])}
+        location = {**location, "logicalLocations": [named]}
+    return {
+        "ruleId": finding["code"],
+        "level": _level(gated),
+        "message": {"text": escaped(_message(item, finding))},
+        "locations": [location],
+        "partialFingerprints": {
+            "mlxdoctorFinding/v1": finding["fingerprint"],
+            "primaryLocationLineHash": _line_hash(item, finding, seen),
+        },
+        "properties": _properties(item, gated),
+    }
+
+
+def _level(gated: GatedFinding) -> str:
+    if gated.ruling == "fails":
+        return "error"
+    level = LEVELS[gated.finding["severity"]]
+    return "warning" if gated.ruling == "noted" and level == "error" else level
+
+
+def _message(item: GateItem, finding: Mapping[str, Any]) -> str:
+    """The symptom first: hosts cut a message after its first sentence."""
+    cause = root_cause(item.report) if item.report is not None else None
+    parts = [sentence(finding["message"])]
+    if item.report is not None and cause is not None and finding["code"] in cause["supporting"]:
+        parts.append(sentence(headline(item.report)))
+    if finding["fix"]:
+        parts.append(sentence(finding["fix"]))
+    return " ".join(parts)
+
+
+def _line_hash(item: GateItem, finding: Mapping[str, Any], seen: Counter[str]) -> str:
+    """What GitHub tells results apart by. It would hash a line, and adapters have no lines."""
+    identity = _bytes(f"{item.path}\0{finding['fingerprint']}")
+    digest = hashlib.sha256(identity).hexdigest()[:16]
+    seen[digest] += 1
+    return f"{digest}:{seen[digest]}"
+
+
+def _properties(item: GateItem, gated: GatedFinding) -> dict[str, Any]:
+    finding = gated.finding
+    cause = root_cause(item.report) if item.report is not None else None
+    return {
+        "item": escaped(item.path),
+        "severity": finding["severity"],
+        "ruling": gated.ruling,
+        "expected": escaped(finding["expected"]),
+        "onset": finding["onset"],
+        "rootCause": cause["cause"] if cause is not None else None,
+    }
+
+
+def _suppressions(gated: GatedFinding) -> list[dict[str, str]]:
+    if gated.ruling != "suppressed":
+        return []
+    reason = gated.reason or "it is in the baseline of known findings"
+    return [{"kind": "external", "status": "accepted", "justification": escaped(reason)}]
+
+
+def _invocation(result: GateResult) -> dict[str, Any]:
+    notifications = [one for item in result.items for one in _about(item)]
+    if result.unfinished:
+        count = len(result.unfinished)
+        what = f"The work was interrupted: {count:,} {'path was' if count == 1 else 'paths were'}"
+        notifications.append(_notification("unfinished", "error", f"{what} not examined."))
+        notifications += [
+            _notification("unfinished", "error", f"{path} was not examined.", path)
+            for path in result.unfinished
+        ]
+    return {
+        "executionSuccessful": not any(one["level"] == "error" for one in notifications),
+        "toolExecutionNotifications": notifications,
+        "toolConfigurationNotifications": [
+            _notification("policy", "warning", sentence(notice), result.policy)
+            for notice in result.notices
+        ],
+    }
+
+
+def _about(item: GateItem) -> Iterable[dict[str, Any]]:
+    """What of an item is in no result: what could not be examined, or not decided."""
+    unusable = item.report["unreadable"] if item.report is not None else item.reasons
+    for reason in unexplained(item):
+        is_unusable = reason in unusable
+        yield _notification(
+            "not-examined" if is_unusable else "undecided",
+            "error" if is_unusable else "warning",
+            sentence(reason),
+            main_file(item),
+        )
+
+
+def _notification(kind: str, level: str, text: str, path: str | None = None) -> dict[str, Any]:
+    notification: dict[str, Any] = {
+        "descriptor": {"id": kind, "index": list(_NOTIFICATIONS).index(kind)},
+        "level": level,
+        "message": {"text": escaped(text)},
+    }
+    if path is not None:
+        notification["locations"] = [place(path)]
+    return notification

@@ -1,0 +1,271 @@
+"""What a report says in one breath: headline, reasons, change, and how to confirm it."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from mlxdoctor.formats.model import findings
+
+#: Between the first two causes, below which the first is called "probable" (log-odds).
+#: ln(9): the evidence then favours the first cause less than nine to one.
+CLEAR_MARGIN = math.log(9)
+#: Characters of an answer that are shown on the first screen.
+SAMPLE_CHARACTERS = 36
+#: Iterations of a confirming run that are always enough to see a loss fall or rise.
+CONFIRM_ITERATIONS = 50
+#: A confirming run goes this many times past the iteration at which the failure began.
+CONFIRM_PAST_ONSET = 2
+#: Findings that are asked when the failure began.
+MAX_ONSETS = 10
+
+# Options of `mlx_lm.lora` (0.32.2) that override a key of its configuration file.
+_FLAGS = frozenset(
+    {
+        "batch_size",
+        "data",
+        "fine_tune_type",
+        "grad_accumulation_steps",
+        "iters",
+        "learning_rate",
+        "max_seq_length",
+        "model",
+        "num_layers",
+        "optimizer",
+        "resume_adapter_file",
+        "seed",
+        "val_batches",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One configuration key before and after the fix; None where it is absent."""
+
+    key: str
+    before: Any
+    after: Any
+
+
+def root_cause(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The diagnosis that explains the failure best; None for a run that is not unhealthy."""
+    if data["verdict"] != "unhealthy" or not data["diagnosis"]:
+        return None
+    first: Mapping[str, Any] = data["diagnosis"][0]
+    return first
+
+
+def is_clear(data: Mapping[str, Any]) -> bool:
+    """Whether the first cause is confirmed, or far enough ahead of the second."""
+    first = data["diagnosis"][0]
+    if first["confirmation"] is not None:
+        return bool(first["confirmation"] == "confirmed")
+    if len(data["diagnosis"]) == 1:
+        return True
+    return bool(first["score"] - data["diagnosis"][1]["score"] >= CLEAR_MARGIN)
+
+
+def headline(data: Mapping[str, Any]) -> str:
+    """The title: the root cause, or what else there is to say first."""
+    cause = root_cause(data)
+    if cause is not None:
+        title = data["causes"][cause["cause"]]["title"]
+        return f"{'Root cause' if is_clear(data) else 'Probable cause'}: {lowered(title)}"
+    if data["verdict"] == "healthy":
+        return "Healthy: nothing in this run points to a failure"
+    if data["verdict"] == "inconclusive":
+        return "Inconclusive: there was too little to judge this run by"
+    return "Unhealthy, and no known cause explains it"
+
+
+def lowered(title: str) -> str:
+    """`title` as it stands after a colon; "LoRA", "NaN" and "B" keep their capitals."""
+    first = title.split(" ", 1)[0]
+    is_name = any(one.isupper() for one in first[1:]) or (len(first) == 1 and first != "A")
+    return title if is_name else title[:1].lower() + title[1:]
+
+
+def sentence(text: str) -> str:
+    """`text` with a capital at its start and a stop at its end."""
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def reasons(data: Mapping[str, Any], limit: int) -> list[Mapping[str, Any]]:
+    """The findings that carry the verdict, each code once.
+
+    With a root cause, those that count in its score, the weightiest first;
+    otherwise the worst, without notes.
+    """
+    # The first of a code is the worst of it.
+    first_of_code: dict[str, Mapping[str, Any]] = {}
+    for one in findings(data):
+        first_of_code.setdefault(one["code"], one)
+    found = list(first_of_code.values())
+    cause = root_cause(data)
+    if cause is not None:
+        weights = {term["code"]: term["weight"] for term in cause["arithmetic"]}
+        counting = [one for one in found if weights.get(one["code"], 0) > 0]
+        return sorted(counting, key=lambda one: -weights[one["code"]])[:limit]
+    return [one for one in found if one["severity"] != "info"][:limit]
+
+
+def changes(data: Mapping[str, Any]) -> list[Change]:
+    """The configuration keys that the fix changes."""
+    fix = data["fix"]
+    if fix is None:
+        return []
+    before, after = fix["before"], fix["after"]
+    keys = list(dict.fromkeys((*before, *after)))
+    return [
+        Change(key, before.get(key), after.get(key))
+        for key in keys
+        if before.get(key) != after.get(key)
+    ]
+
+
+def confirm_commands(data: Mapping[str, Any]) -> list[str]:
+    """Shell lines for a short run with the fix, and its diagnosis; empty where none can be given.
+
+    They need the run's own mlx-lm configuration, and a fix that is a change of it.
+    """
+    wanted = changes(data)
+    config = _source(data, "training configuration")
+    if not wanted or config is None or root_cause(data) is None:
+        return []
+    folder = f"{slug(data['name'])}-fixed"
+    lines: list[str] = []
+    options: list[str] = []
+    if _flags_suffice(wanted, data["fix"]["diff"]):
+        # The number of iterations is an option of its own below.
+        for one in (change for change in wanted if change.key != "iters"):
+            options += [f"--{one.key.replace('_', '-')}", shlex.quote(plain(one.after))]
+    else:
+        copy = f"{folder}.yaml" if config.endswith((".yaml", ".yml")) else f"{folder}.json"
+        lines.append(f"cp {_quoted(config)} {copy}  # then make the change below in {copy}")
+        config = copy
+    return [
+        *lines,
+        f"mkdir -p {folder}",
+        f"mlx_lm.lora --train --config {_quoted(config)} \\",
+        *(f"  {' '.join(part)} \\" for part in (_places(data), options) if part),
+        f"  --iters {_confirm_iterations(data)} --steps-per-report 5 \\",
+        f"  --adapter-path {folder} 2>&1 | tee {folder}/train.log",
+        f"mlxdoctor diagnose {folder}",
+    ]
+
+
+def _places(data: Mapping[str, Any]) -> list[str]:
+    """Options for base model and data where they were found: the configuration may be relative."""
+    options = []
+    for kind, option in (("base model", "--model"), ("dataset", "--data")):
+        source = _source(data, kind)
+        # What lies in a cache is found by the name in the configuration.
+        if source is not None and not source.startswith("~/.cache/"):
+            options += [option, _quoted(str(PurePosixPath(source).parent))]
+    return options
+
+
+def _quoted(path: str) -> str:
+    """`path` for a shell, which expands a "~" only where it is not quoted."""
+    return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
+
+
+def _source(data: Mapping[str, Any], kind: str) -> str | None:
+    sources = (one["source"] for one in data["run"]["evidence"] if one["kind"] == kind)
+    return next(sources, None)
+
+
+def _flags_suffice(wanted: Sequence[Change], diff: str) -> bool:
+    """Whether options make the whole change: a learning-rate schedule, say, outranks its option."""
+    added = [
+        line for line in diff.splitlines() if line.startswith("+") and not line.startswith("+++")
+    ]
+    return len(added) == len(wanted) and all(
+        one.key in _FLAGS and one.after is not None for one in wanted
+    )
+
+
+def _confirm_iterations(data: Mapping[str, Any]) -> int:
+    for one in changes(data):
+        if one.key == "iters" and isinstance(one.after, int):
+            return one.after
+    onsets = [one["onset"] for one in reasons(data, MAX_ONSETS) if one["onset"] is not None]
+    return max(CONFIRM_ITERATIONS, CONFIRM_PAST_ONSET * min(onsets, default=0))
+
+
+def missing(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Kinds of evidence that were not there, those with the same reason together."""
+    by_reason: dict[str, list[str]] = {}
+    for item in data["run"]["missing"]:
+        by_reason.setdefault(item["why"], []).append(item["kind"])
+    return [{"kinds": kinds, "why": why} for why, kinds in by_reason.items()]
+
+
+def slug(name: str) -> str:
+    """`name` as a folder name that needs no quoting and can't leave its parent folder."""
+    kept = "".join(
+        one if one.isascii() and (one.isalnum() or one in "._-") else "-" for one in name
+    )
+    return kept.strip(".-")[:80] or "run"
+
+
+def number(value: Any) -> str:
+    """A measured value as people read it: four significant digits, thousands separated."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Sequence):
+        return ", ".join(number(one) for one in value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("infinity" if value > 0 else "-infinity")
+    if value == 0:
+        return "0"
+    if 1e-3 <= abs(value) < 1e6:
+        digits = max(0, 3 - math.floor(math.log10(abs(value))))
+        text = f"{value:,.{digits}f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    mantissa, exponent = f"{value:.3e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
+def is_finite(value: Any) -> bool:
+    """Whether `value` is a number that is neither NaN nor infinite."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def plain(value: Any) -> str:
+    """A configuration value as it is typed into a command or a file."""
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "not set"}[value]
+    return str(value)
+
+
+def sample_sentence(data: Mapping[str, Any], with_base: bool = True) -> str | None:
+    """What the failed model answers, beside the base model; None without a recorded answer."""
+    sample = data["sample"]
+    if sample is None or root_cause(data) is None:
+        return None
+    asked = f"Asked {shortened(sample['prompt'])!r}, it " if sample["prompt"] else "It "
+    sentence = f"{asked}answers {shortened(sample['tuned'])!r}"
+    if sample["base"] is None or not with_base:
+        return f"{sentence}."
+    if sample["base"] == sample["tuned"]:
+        return f"{sentence}, as the base model does."
+    return f"{sentence}; the base model, {shortened(sample['base'])!r}."
+
+
+def shortened(text: str) -> str:
+    """`text` in one line of at most `SAMPLE_CHARACTERS`."""
+    line = " ".join(text.split())
+    return line if len(line) <= SAMPLE_CHARACTERS else f"{line[:SAMPLE_CHARACTERS].rstrip()}…"

@@ -1,0 +1,190 @@
+"""What the policy makes of what was examined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from mlxdoctor.formats.gate_result import GatedFinding, GateItem, ItemStatus
+from mlxdoctor.formats.model import findings
+from mlxdoctor.formats.summary import missing
+from mlxdoctor.gate.baseline import Known
+from mlxdoctor.gate.examine import Examined
+from mlxdoctor.gate.policy import Ignore, Policy, Rules, matches
+
+_SEVERITIES = ("info", "warning", "error")
+#: The check looked: what it did not report is not there.
+_LOOKED = ("passed", "found")
+#: Reasons named for evidence that was missing.
+_MISSING = 3
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """An item, and what it says about the policy.
+
+    Attributes:
+        item: the item as the formats see it.
+        key: its path as baselines know it; None where it could not be examined.
+        tested: ignores and baseline entries that could have suppressed a finding of it.
+        used: those that did.
+        failing: its findings that fail it, as a baseline would know them.
+    """
+
+    item: GateItem
+    key: str | None = None
+    tested: frozenset[Ignore | Known] = frozenset()
+    used: frozenset[Ignore | Known] = frozenset()
+    failing: frozenset[Known] = frozenset()
+
+
+def judge(
+    path: str, examined: Examined, policy: Policy, known: frozenset[Known], today: date
+) -> Judgement:
+    """Apply the policy to one item.
+
+    Args:
+        path: the item, as the user wrote it.
+        examined: its report, or why there is none.
+        policy: the policy.
+        known: the baseline's entries for this item.
+        today: the day on which ignores are in force, or expired.
+    """
+    report = examined.report
+    if report is None:
+        reasons = (examined.problem,)
+        return Judgement(GateItem(path, ItemStatus.UNUSABLE, reasons, None, (), examined.seconds))
+    key = policy.key(path)
+    rules = policy.rules_for(key)
+    ignores = [one for one in policy.ignores if not one.paths or matches(one.paths, key)]
+    in_force = [one for one in ignores if not has_expired(one, today)]
+    gated: list[GatedFinding] = []
+    used: set[Ignore | Known] = set()
+    failing: set[Known] = set()
+    for finding in findings(report):
+        entry = Known(key, finding["code"], finding["fingerprint"])
+        accepting = [one for one in in_force if one.code in _names(finding["code"])]
+        used.update(accepting)
+        if accepting:
+            gated.append(GatedFinding(finding, "suppressed", "ignore", accepting[0].reason))
+        elif entry in known:
+            used.add(entry)
+            gated.append(GatedFinding(finding, "suppressed", "baseline"))
+        elif _fails(finding, rules):
+            failing.add(entry)
+            gated.append(GatedFinding(finding, "fails"))
+        else:
+            gated.append(GatedFinding(finding, "noted"))
+    # A check that did not look says nothing about a suppression of its findings.
+    looked = {one["check"] for one in report["outcomes"] if one["status"] in _LOOKED}
+    suppressions: tuple[Ignore | Known, ...] = (*ignores, *known)
+    tested = {one for one in suppressions if one.code.split(".", 1)[0] in looked}
+    return Judgement(
+        _item(path, report, rules, gated, examined.seconds),
+        key,
+        frozenset(tested),
+        frozenset(used),
+        frozenset(failing),
+    )
+
+
+def has_expired(ignore: Ignore, today: date) -> bool:
+    """Whether its last day is over."""
+    return ignore.expires is not None and ignore.expires < today
+
+
+def notices(policy: Policy, judgements: Iterable[Judgement], today: date) -> tuple[str, ...]:
+    """What is wrong with the policy, as far as the items tell."""
+    idle: set[Ignore | Known] = set()
+    used: set[Ignore | Known] = set()
+    for one in judgements:
+        idle |= one.tested
+        used |= one.used
+    idle -= used
+    expired = [one for one in policy.ignores if has_expired(one, today)]
+    unused = [one for one in policy.ignores if one in idle and one not in expired]
+    gone = sorted(one for one in idle if isinstance(one, Known))
+    return (
+        *(
+            f"the ignore of {one.code}{_where(one)} expired on {one.expires} and suppresses "
+            "nothing any more: remove it, or renew it with its reason"
+            for one in expired
+        ),
+        *(f"the ignore of {one.code}{_where(one)} suppresses nothing: remove it" for one in unused),
+        *(
+            f"the baseline knows {one.code} in {one.path}, where it is gone: renew the baseline "
+            "with --write-baseline"
+            for one in gone
+        ),
+    )
+
+
+def renewed(known: frozenset[Known], judgements: Sequence[Judgement]) -> frozenset[Known]:
+    """The baseline with what fails now, and without what is gone."""
+    failing: set[Known] = set()
+    gone: set[Known] = set()
+    for one in judgements:
+        failing |= one.failing
+        gone |= {entry for entry in one.tested - one.used if isinstance(entry, Known)}
+    return frozenset(known - gone | failing)
+
+
+def _names(code: str) -> set[str]:
+    return {code, code.split(".", 1)[0]}
+
+
+def _fails(finding: Mapping[str, Any], rules: Rules) -> bool:
+    if _names(finding["code"]) & rules.fail:
+        return True
+    if rules.fail_on == "never":
+        return False
+    return _SEVERITIES.index(finding["severity"]) >= _SEVERITIES.index(rules.fail_on)
+
+
+def _item(
+    path: str,
+    report: Mapping[str, Any],
+    rules: Rules,
+    gated: Sequence[GatedFinding],
+    seconds: float,
+) -> GateItem:
+    failing = [one.finding for one in gated if one.ruling == "fails"]
+    undecided = _undecided(report, rules)
+    if failing:
+        status = ItemStatus.FAILED
+    elif report["unreadable"]:
+        status = ItemStatus.UNUSABLE
+    else:
+        status = ItemStatus.INCONCLUSIVE if undecided else ItemStatus.PASSED
+    reasons = (
+        *(f"{one['code']}: {one['message']}" for one in failing),
+        *report["unreadable"],
+        *undecided,
+    )
+    return GateItem(path, status, reasons, report, tuple(gated), seconds)
+
+
+def _undecided(report: Mapping[str, Any], rules: Rules) -> list[str]:
+    """Why the item can't pass although nothing fails it, a sentence each."""
+    by_check = {one["check"]: one for one in report["outcomes"]}
+    reasons = []
+    for name in rules.require:
+        outcome = by_check[name]
+        if outcome["status"] not in _LOOKED:
+            why = f": {outcome['reason']}" if outcome["reason"] else ""
+            reasons.append(f"the required check {name} is {outcome['status']}{why}")
+    reasons += [
+        f"the check {one['check']} crashed: {one['reason']}"
+        for one in report["outcomes"]
+        if one["status"] == "crashed" and one["check"] not in rules.require
+    ]
+    if report["verdict"] == "inconclusive":
+        lacking = "; ".join(str(one["why"]) for one in missing(report)[:_MISSING])
+        reasons.append(f"there was too little to judge it by{': ' if lacking else ''}{lacking}")
+    return reasons
+
+
+def _where(ignore: Ignore) -> str:
+    return f" in {', '.join(ignore.paths)}" if ignore.paths else ""

@@ -1,0 +1,1 @@
+"""An adapter or a model as a table."""

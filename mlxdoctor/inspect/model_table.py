@@ -1,0 +1,157 @@
+"""A fully fine-tuned or fused model as rows of figures: its drift from its base."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from statistics import median
+
+from mlxdoctor.evidence.adapter import Adapter, layer_of
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.tuned_model import TunedModel
+from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
+from mlxdoctor.safety.errors import InputError
+
+_CONFIG = "adapter_config.json"
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    """One tensor beside the base's.
+
+    Attributes:
+        tensor: its name.
+        layer: its layer, None outside the layers.
+        component: the part of the model that it belongs to.
+        shape: of the values that it stands for.
+        base_stored: how the base stores it ("BF16", "4-bit affine/64"), None where it has none.
+        stored: how the tuned model stores it, None where it has none.
+        status: "same", "changed", "reshaped", "missing" or "extra".
+        relative: ‖W' − W‖/‖W‖; None where it is not finite or there is nothing to compare.
+        nonfinite: NaN or infinite values, where it was changed.
+    """
+
+    tensor: str
+    layer: int | None
+    component: str
+    shape: tuple[int, ...]
+    base_stored: str | None
+    stored: str | None
+    status: str
+    relative: float | None
+    nonfinite: int
+
+
+@dataclass(frozen=True)
+class ComponentRow:
+    """The tensors of one part of the model together.
+
+    Attributes:
+        component: its name.
+        tensors: how many the two models have in it.
+        changed: how many of them differ.
+        median_relative: of the changed tensors' relative changes, None without any.
+        largest_relative: the largest of them.
+    """
+
+    component: str
+    tensors: int
+    changed: int
+    median_relative: float | None
+    largest_relative: float | None
+
+
+@dataclass(frozen=True)
+class ModelInspection:
+    """A model beside its base.
+
+    Attributes:
+        path: the tuned model.
+        base: the base model.
+        stated_type: what the configuration beside a single file says was trained, if it does.
+        tensors: a row for each tensor of either.
+        components: the same, put together.
+    """
+
+    path: Path
+    base: Path
+    stated_type: str | None
+    tensors: tuple[TensorRow, ...]
+    components: tuple[ComponentRow, ...]
+
+    @property
+    def nonfinite(self) -> int:
+        """NaN or infinite values in changed tensors."""
+        return sum(row.nonfinite for row in self.tensors)
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether it certainly cannot be used, or is no adapter although it was to be one."""
+        return self.nonfinite > 0 or self.stated_type in ("lora", "dora")
+
+
+def model_at(path: Path) -> TunedModel | None:
+    """The full weights in a folder or file; None where LoRA factors are, or nothing usable."""
+    try:
+        adapter = Adapter.read(path)
+    except InputError:
+        return TunedModel.read(path) if (path / "config.json").is_file() else None
+    return None if adapter.modules else TunedModel.of(adapter)
+
+
+def inspect_model(tuned: TunedModel, base: BaseModel) -> Iterator[TensorRow]:
+    """Compare the models, a tensor at a time; every value of both is read.
+
+    Raises:
+        InputError: a file changed or cannot be read.
+    """
+    return map(_row, weight_changes(base, tuned))
+
+
+def summarised(tuned: TunedModel, base: BaseModel, rows: tuple[TensorRow, ...]) -> ModelInspection:
+    """The rows of `inspect_model` with what follows from them.
+
+    Raises:
+        InputError: the configuration beside the file is not sound.
+    """
+    beside = tuned.path.parent / _CONFIG
+    is_adapter = tuned.from_adapter and beside.is_file()
+    parts = dict.fromkeys(row.component for row in rows)
+    return ModelInspection(
+        path=tuned.path,
+        base=base.path,
+        stated_type=TrainingConfig.read(beside).fine_tune_type if is_adapter else None,
+        tensors=rows,
+        components=tuple(_component(part, rows) for part in parts),
+    )
+
+
+def _row(change: WeightChange) -> TensorRow:
+    is_measured = change.relative is not None and isfinite(change.relative)
+    return TensorRow(
+        tensor=change.name,
+        layer=layer_of(change.name)[0],
+        component=component(change.name),
+        shape=change.shape,
+        base_stored=change.before,
+        stored=change.after,
+        status=change.status,
+        relative=change.relative if is_measured else None,
+        nonfinite=change.nonfinite,
+    )
+
+
+def _component(part: str, rows: tuple[TensorRow, ...]) -> ComponentRow:
+    mine = [row for row in rows if row.component == part]
+    changed = [row for row in mine if row.status == "changed"]
+    sizes = [row.relative for row in changed if row.relative is not None]
+    return ComponentRow(
+        component=part,
+        tensors=len(mine),
+        changed=len(changed),
+        median_relative=median(sizes) if sizes else None,
+        largest_relative=max(sizes, default=None),
+    )

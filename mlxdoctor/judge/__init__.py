@@ -1,0 +1,1 @@
+"""What several commands have to judge alike, each with one `Limits`."""

@@ -1,0 +1,1 @@
+"""Every token of a row, and whether it is trained on."""

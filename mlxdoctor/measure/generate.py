@@ -1,0 +1,283 @@
+"""Answers of the base and the tuned model to the same prompts, greedily and in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from mlxdoctor.evidence.chat_template import TemplateFailure
+from mlxdoctor.evidence.dataset import Dataset, Split
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.measure.generations import Generation, Generations
+from mlxdoctor.measure.models import LoadedModels, Which
+from mlxdoctor.safety.errors import InputError
+
+#: Called with what is being done, a count done and a total.
+Progress = Callable[[str, int, int], None]
+
+#: Questions that any chat model answers; a run's own data says nothing about forgetting.
+GENERAL_PROMPTS = (
+    "What is 2 + 2?",
+    "Name three colours.",
+    "What is the capital of France?",
+    "Write one sentence about the sea.",
+    "Why is the sky blue? Answer in one sentence.",
+    "Translate 'good morning' into Spanish.",
+)
+#: Prompts of at most this many tokens are used where there are enough of them.
+LONGEST_PROMPT = 1024
+#: Of a row of plain text, at most this many tokens are the prompt.
+LONGEST_TEXT_PROMPT = 64
+#: Prompts generated together.
+BATCH_SIZE = 32
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt, ready for a model.
+
+    Attributes:
+        text: as the user wrote it.
+        tokens: with the chat template and the generation prompt.
+        expected: the answer that the data gives.
+        origin: a split of the data, or "general".
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    expected: str | None = None
+    origin: str = "general"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One greedy answer.
+
+    Attributes:
+        tokens: token ids, the end token included where it was chosen.
+        loss: the model's mean loss on its own choices, nats per token.
+    """
+
+    tokens: tuple[int, ...]
+    loss: float
+
+
+def prompts_for(
+    dataset: Dataset | None, tokenizer: Tokenizer, *, held_out: int = 16, trained: int = 8
+) -> tuple[Prompt, ...]:
+    """Prompts to compare two models on: the run's own, and a few general ones.
+
+    Args:
+        dataset: the run's data; None for the general prompts alone.
+        tokenizer: the base model's.
+        held_out: how many to take from the validation or test rows.
+        trained: how many to take from the training rows.
+    """
+    found: list[Prompt] = []
+    splits = dataset.splits if dataset is not None else {}
+    for names, count in ((("valid", "test"), held_out), (("train",), trained)):
+        split = next((splits[name] for name in names if name in splits and splits[name].rows), None)
+        if dataset is not None and split is not None:
+            seen = {prompt.text for prompt in found}
+            found.extend(_from_split(dataset, split, tokenizer, count, seen))
+    found.extend(Prompt(text, _rendered(tokenizer, text)) for text in GENERAL_PROMPTS)
+    return tuple(found)
+
+
+def produce(
+    models: LoadedModels,
+    tokenizer: Tokenizer,
+    prompts: Sequence[Prompt],
+    *,
+    max_tokens: int = 48,
+    progress: Progress | None = None,
+) -> Generations:
+    """Both models' greedy answers.
+
+    Where the adapter could not be loaded, no answer is generated, and the reason is in
+    `load_failure`. Without an adapter, the base model's answers stand for both.
+
+    Args:
+        models: the base and the tuned model.
+        tokenizer: the base model's.
+        prompts: what to answer.
+        max_tokens: the limit for each answer, in tokens.
+        progress: called as answers are finished.
+
+    Raises:
+        InputError: there is no prompt, or the model cannot generate.
+    """
+    if not prompts:
+        raise InputError(None, "there is no prompt to generate from", "name the data with --data")
+    ends = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *models.base.eos_token_ids)))
+    if models.load_failure is not None:
+        return Generations(models.sources, (), ends, "produced", models.load_failure)
+    answers: dict[Which, list[Answer]] = {}
+    which: Which
+    for which in ("base", "tuned") if models.has_tuned else ("base",):
+        model = models.select(which)
+        try:
+            answers[which] = answer(model, prompts, ends, max_tokens, _named(progress, which))
+        except (ValueError, TypeError, AttributeError, RuntimeError) as error:
+            raise InputError(
+                models.base.path,
+                f"cannot generate ({type(error).__name__}: {error})",
+                "check that it generates with `mlx_lm.generate`",
+            ) from None
+    base, tuned = answers["base"], answers.get("tuned", answers["base"])
+    items = tuple(
+        Generation(
+            prompt=prompt.text,
+            base=tokenizer.decode(before.tokens),
+            tuned=tokenizer.decode(after.tokens),
+            base_tokens=before.tokens,
+            tuned_tokens=after.tokens,
+            max_tokens=max_tokens,
+            expected=prompt.expected,
+            origin=prompt.origin,
+            base_loss=before.loss,
+            tuned_loss=after.loss,
+        )
+        for prompt, before, after in zip(prompts, base, tuned, strict=True)
+    )
+    return Generations(models.sources, items, ends, "produced")
+
+
+def answer(
+    model: Any,
+    prompts: Sequence[Prompt],
+    ends: Sequence[int],
+    max_tokens: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Answer]:
+    """One model's greedy answers, in the order of the prompts."""
+    from mlx_lm.models.cache import make_prompt_cache
+
+    can_batch = all(hasattr(cache, "merge") for cache in make_prompt_cache(model))
+    if not can_batch:
+        return _one_by_one(model, prompts, ends, max_tokens, progress)
+    return _batched(model, prompts, ends, max_tokens, progress)
+
+
+def _batched(
+    model: Any,
+    prompts: Sequence[Prompt],
+    ends: Sequence[int],
+    max_tokens: int,
+    progress: Callable[[int, int], None] | None,
+) -> list[Answer]:
+    import mlx.core as mx
+    from mlx_lm.generate import BatchGenerator
+
+    generator = BatchGenerator(
+        model,
+        max_tokens=max_tokens,
+        stop_tokens=[[end] for end in ends],
+        completion_batch_size=BATCH_SIZE,
+        prefill_batch_size=BATCH_SIZE,
+    )
+    try:
+        numbers = generator.insert([list(prompt.tokens) for prompt in prompts])
+        tokens: dict[int, list[int]] = {number: [] for number in numbers}
+        losses: dict[int, list[float]] = {number: [] for number in numbers}
+        done = 0
+        while responses := generator.next_generated():
+            chosen: Any = mx.stack([one.logprobs[one.token] for one in responses]).tolist()
+            for response, log_probability in zip(responses, chosen, strict=True):
+                tokens[response.uid].append(int(response.token))
+                losses[response.uid].append(-log_probability)
+                done += response.finish_reason is not None
+            if progress is not None:
+                progress(done, len(prompts))
+    finally:
+        generator.close()
+    return [Answer(tuple(tokens[number]), fmean(losses[number])) for number in numbers]
+
+
+def _one_by_one(
+    model: Any,
+    prompts: Sequence[Prompt],
+    ends: Sequence[int],
+    max_tokens: int,
+    progress: Callable[[int, int], None] | None,
+) -> list[Answer]:
+    """For models whose caches cannot be merged into a batch."""
+    import mlx.core as mx
+    from mlx_lm.generate import generate_step
+
+    answers = []
+    for done, prompt in enumerate(prompts, start=1):
+        tokens: list[int] = []
+        losses: list[float] = []
+        steps = generate_step(mx.array(prompt.tokens), model, max_tokens=max_tokens)
+        for token, log_probabilities in steps:
+            tokens.append(int(token))
+            losses.append(-log_probabilities[token].item())
+            if token in ends:
+                break
+        answers.append(Answer(tuple(tokens), fmean(losses)))
+        if progress is not None:
+            progress(done, len(prompts))
+    return answers
+
+
+def _named(progress: Progress | None, which: str) -> Callable[[int, int], None] | None:
+    if progress is None:
+        return None
+    return lambda done, total: progress(f"generating with the {which} model", done, total)
+
+
+def _from_split(
+    dataset: Dataset, split: Split, tokenizer: Tokenizer, count: int, seen: set[str]
+) -> list[Prompt]:
+    prompts: list[Prompt] = []
+    too_long: list[Prompt] = []
+    for row in split.rows:
+        if len(prompts) == count:
+            break
+        prompt = _from_row(dataset, split, row, tokenizer)
+        if prompt is None or not prompt.tokens or prompt.text in seen:
+            continue
+        seen.add(prompt.text)
+        if len(prompt.tokens) <= LONGEST_PROMPT:
+            prompts.append(prompt)
+        elif len(too_long) < count:
+            too_long.append(prompt)
+    return (prompts + too_long)[:count]
+
+
+def _from_row(dataset: Dataset, split: Split, row: Any, tokenizer: Tokenizer) -> Prompt | None:
+    features = dataset.features
+    if split.format in ("text", "tokens"):
+        tokens = row["tokens"] if split.format == "tokens" else None
+        if tokens is None:
+            tokens = tokenizer.encode(str(row[features.text]))
+        start = tuple(int(token) for token in tokens[: min(LONGEST_TEXT_PROMPT, len(tokens) // 2)])
+        return Prompt(tokenizer.decode(start), start, None, split.name)
+    if split.format == "completions":
+        question, expected = str(row[features.prompt]), str(row[features.completion])
+        messages: list[Any] = [{"role": "user", "content": question}]
+    elif split.format == "chat":
+        messages = list(row[features.chat])
+        expected = None
+        if messages and messages[-1].get("role") == "assistant":
+            content = messages.pop().get("content")
+            expected = content if isinstance(content, str) else None
+        question = next((str(one.get("content")) for one in reversed(messages)), "")
+    else:
+        return None
+    try:
+        rendered = tokenizer.apply_chat_template(messages, row.get("tools"), True)
+    except TemplateFailure:
+        return None
+    return Prompt(question, tuple(rendered), expected, split.name)
+
+
+def _rendered(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    try:
+        messages = [{"role": "user", "content": text}]
+        return tuple(tokenizer.apply_chat_template(messages, add_generation_prompt=True))
+    except TemplateFailure:
+        return tuple(tokenizer.encode(text))

@@ -1,0 +1,207 @@
+"""What the base model and the tuned model answered to the same prompts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from mlxdoctor.evidence.json_text import mended
+from mlxdoctor.evidence.source import Source, read_text
+from mlxdoctor.safety.errors import InputError
+
+PROMPT_KEYS = ("prompt", "question", "input", "instruction", "query")
+TUNED_KEYS = (
+    "tuned",
+    "response",
+    "output",
+    "completion",
+    "generated_text",
+    "generation",
+    "text",
+)
+BASE_KEYS = ("base", "base_response", "base_output")
+EXPECTED_KEYS = ("expected", "reference", "target")
+LIST_KEYS = ("generations", "results", "samples", "items")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One prompt and what was answered to it.
+
+    Attributes:
+        prompt: the prompt as the user wrote it; empty where it was not recorded.
+        base: the base model's answer, or None where it was not recorded.
+        tuned: the tuned model's answer.
+        base_tokens: the ids of `base`, the end token included where it was chosen.
+        tuned_tokens: the ids of `tuned`, likewise.
+        max_tokens: the limit both were generated under, in tokens.
+        expected: the answer that the data gives.
+        origin: where the prompt came from: a split of the data, or "general".
+        base_loss: the base model's mean loss on its own answer, nats per token: how unsure it
+            was of each token it chose. None where that was not measured.
+        tuned_loss: the tuned model's on its own answer, likewise.
+    """
+
+    prompt: str
+    base: str | None
+    tuned: str
+    base_tokens: tuple[int, ...] | None = None
+    tuned_tokens: tuple[int, ...] | None = None
+    max_tokens: int | None = None
+    expected: str | None = None
+    origin: str | None = None
+    base_loss: float | None = None
+    tuned_loss: float | None = None
+
+
+@dataclass(frozen=True)
+class Generations:
+    """Answers of the base and the tuned model, prompt by prompt.
+
+    Attributes:
+        sources: the files they were read from, or that they were produced from.
+        items: one entry a prompt, in the order of the file.
+        end_token_ids: the ids that end an answer; empty where they are unknown.
+        how: "recorded" by the user, or "produced" here, greedily.
+        load_failure: why the adapter could not be put on the base model; `items` is
+            empty then.
+        unreadable_lines: lines of a recorded file that were not usable.
+    """
+
+    kind: ClassVar[str] = "generations"
+
+    sources: tuple[Source, ...]
+    items: tuple[Generation, ...]
+    end_token_ids: tuple[int, ...] = ()
+    how: Literal["recorded", "produced"] = "recorded"
+    load_failure: str | None = None
+    unreadable_lines: int = 0
+
+    @classmethod
+    def read(cls, path: Path) -> Generations:
+        """Recorded answers: JSON Lines, or JSON with a list of rows.
+
+        A row is an object with the answer under `tuned` (or `response`, `output`,
+        `completion`, `generated_text`, `generation`, `text`), or the answer itself.
+
+        Raises:
+            InputError: the file cannot be read, or holds no answer.
+        """
+        text, source = read_text(path)
+        rows, unreadable = _rows(text)
+        items = []
+        for row in rows:
+            item = _generation(row)
+            if item is None:
+                unreadable += 1
+            else:
+                items.append(item)
+        if not items:
+            raise InputError(
+                path,
+                "holds no generated answer",
+                'write one JSON object a line, with "prompt", "tuned" and, if known, "base"',
+            )
+        return cls((source,), tuple(items), _end_token_ids(text), "recorded", None, unreadable)
+
+    @property
+    def has_base(self) -> bool:
+        """Whether every answer has the base model's beside it."""
+        return all(item.base is not None for item in self.items)
+
+    @property
+    def distinct(self) -> tuple[Generation, ...]:
+        """One answer a prompt: greedy repeats of one prompt are one observation."""
+        seen: set[str] = set()
+        kept = []
+        for item in self.items:
+            if item.prompt and item.prompt in seen:
+                continue
+            seen.add(item.prompt)
+            kept.append(item)
+        return tuple(kept)
+
+
+def _rows(text: str) -> tuple[list[Any], int]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return _json_lines(text)
+    if isinstance(value, dict):
+        for key in LIST_KEYS:
+            if isinstance(value.get(key), list):
+                return list(value[key]), 0
+        return [value], 0
+    return (list(value), 0) if isinstance(value, list) else ([], 1)
+
+
+def _json_lines(text: str) -> tuple[list[Any], int]:
+    rows: list[Any] = []
+    unreadable = 0
+    # Not splitlines: a text may hold U+2028 and other separators as they are.
+    for line in text.split("\n"):
+        if not line.strip():
+            continue
+        try:
+            rows.append(json.loads(line))
+        except (ValueError, RecursionError):
+            unreadable += 1
+    return rows, unreadable
+
+
+def _generation(row: Any) -> Generation | None:
+    if isinstance(row, str):
+        return Generation("", None, mended(row))
+    if not isinstance(row, dict):
+        return None
+    tuned = _text(row, TUNED_KEYS)
+    tuned_tokens = _tokens(row.get("tuned_tokens"))
+    if tuned is None:
+        return None
+    limit = row.get("max_tokens")
+    origin = row.get("origin")
+    return Generation(
+        prompt=_text(row, PROMPT_KEYS) or _last_user_message(row.get("messages")),
+        base=_text(row, BASE_KEYS),
+        tuned=tuned,
+        base_tokens=_tokens(row.get("base_tokens")),
+        tuned_tokens=tuned_tokens,
+        max_tokens=limit if isinstance(limit, int) and limit > 0 else None,
+        expected=_text(row, EXPECTED_KEYS),
+        origin=origin if isinstance(origin, str) else None,
+    )
+
+
+def _text(row: Mapping[str, Any], keys: Sequence[str]) -> str | None:
+    return next((mended(row[key]) for key in keys if isinstance(row.get(key), str)), None)
+
+
+def _tokens(value: Any) -> tuple[int, ...] | None:
+    if not isinstance(value, list):
+        return None
+    return tuple(value) if all(type(token) is int for token in value) else None
+
+
+def _last_user_message(messages: Any) -> str:
+    return next(_user_messages(messages), "")
+
+
+def _user_messages(messages: Any) -> Iterator[str]:
+    for message in reversed(messages if isinstance(messages, list) else []):
+        if isinstance(message, dict) and message.get("role") == "user":
+            content = message.get("content")
+            if isinstance(content, str):
+                yield mended(content)
+
+
+def _end_token_ids(text: str) -> tuple[int, ...]:
+    if not text.lstrip().startswith("{"):
+        return ()
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    return _tokens(value.get("end_token_ids")) or ()

@@ -1,0 +1,86 @@
+"""What comes before mlx-lm loads a model: no code from its folder, and no network."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from mlxdoctor.evidence.code_files import code_named_in
+from mlxdoctor.safety.errors import InputError
+
+#: Hugging Face's libraries read these when they are imported.
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+
+
+def require_plain(folder: Path) -> None:
+    """Refuse a model folder that is not here, or whose files ask for code of their own.
+
+    mlx-lm before 0.32 runs `model_file` without asking; transformers asks on the terminal.
+
+    Raises:
+        InputError: it is no folder, a configuration in it names code, or can't be read.
+    """
+    if not folder.is_dir():
+        raise InputError(folder, "is not a local model folder", "nothing is downloaded: name one")
+    found = code_named_in(folder)
+    if found:
+        key, file = found[0].key, found[0].path.name
+        raise InputError(
+            folder,
+            f"needs code of its own ({key} in {file}) to be loaded, which is not run",
+            "record generations yourself and name them with --generations",
+        )
+
+
+@contextmanager
+def without_network() -> Iterator[None]:
+    """Keep Hugging Face's libraries from asking their server for anything meanwhile."""
+    before = {name: os.environ.get(name) for name in _OFFLINE}
+    os.environ.update(dict.fromkeys(_OFFLINE, "1"))
+    constants: Any = None
+    with suppress(ImportError):
+        # Imported with the variables set or long before: the value counts, not they.
+        from huggingface_hub import constants
+    was = getattr(constants, "HF_HUB_OFFLINE", None)
+    if constants is not None:
+        constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        if constants is not None:
+            constants.HF_HUB_OFFLINE = was if before["HF_HUB_OFFLINE"] else False
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def load_local(folder: Path, adapter: Path | None = None) -> tuple[Any, Any]:
+    """The model and the tokenizer of a local folder, loaded by mlx-lm.
+
+    Args:
+        adapter: the folder of an adapter to put on it.
+
+    Raises:
+        InputError: as `require_plain`, or mlx-lm cannot load them.
+    """
+    require_plain(folder)
+    with without_network():
+        from mlx_lm import load
+
+        try:
+            loaded: Any = load(
+                str(folder),
+                tokenizer_config={"trust_remote_code": False},
+                adapter_path=None if adapter is None else str(adapter),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
+            raise InputError(
+                folder, f"cannot be loaded by mlx-lm ({reason})", "check that it generates at all"
+            ) from None
+    return loaded[0], loaded[1]

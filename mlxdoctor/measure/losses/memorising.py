@@ -1,0 +1,164 @@
+"""How far a run learned its rows by heart: the validation loss against the training loss."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlxdoctor.check import limit
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.supervision import SupervisedRows
+from mlxdoctor.evidence.training_log import Segment
+from mlxdoctor.measure.losses.trend import LossFit, noise
+
+_CALIBRATION = "0 of 98 sound runs of three base models, 0 of 4 healthy users' logs"
+
+
+@dataclass(frozen=True)
+class MemorisingLimits:
+    """When rows were learned by heart."""
+
+    overfitted: float = limit(
+        1.2,
+        unit="last validation loss over its minimum",
+        source="told 15 faulty QLoRA runs from 3 healthy ones without error",
+        false_alarms=_CALIBRATION,
+    )
+    overfitting: float = limit(
+        1.05, unit="last validation loss over its minimum", source="twice the noise of validation"
+    )
+    memorised: float = limit(
+        5.0,
+        unit="validation loss over training loss at the end",
+        source="runs on 12 rows end above 10, those on 200 rows below 1.5; an error only if the "
+        "validation loss has its minimum in the first half and ends four noises above it",
+        false_alarms=_CALIBRATION,
+    )
+    gap_share: float = limit(
+        0.2,
+        unit="validation less training loss at the end, over what was learned on training rows",
+        source="rows that nothing predicts keep the ratio low: runs on 6 to 24 such rows end at "
+        "0.27 to 0.50 with a ratio of 1.5 to 2; those on 100 and 200 rows at 0.10 at most",
+        false_alarms=_CALIBRATION,
+    )
+    gap_nats: float = limit(0.5, unit="nats between the two at the end", source="one noisy batch")
+    validations: int = limit(4, unit="validation losses", source="a minimum needs both sides")
+    settled_share: float = limit(
+        0.01,
+        unit="of the fall of the validation loss that may be missing",
+        source="the noise of a validation set of 24 rows",
+    )
+    settled_by: float = limit(
+        0.6,
+        unit="share of the run after which the validation loss fell no more",
+        source="24 rows and fewer 0.42 at most; 200 rows 0.9 at least",
+        false_alarms=_CALIBRATION,
+    )
+    passes: float = limit(
+        10.0,
+        unit="passes over the different rows",
+        source="sound runs make 1 to 5, those that memorised 30 to 375",
+        false_alarms=_CALIBRATION,
+    )
+
+
+@dataclass(frozen=True)
+class Memorising:
+    """The validation loss of a run against its training loss.
+
+    Attributes:
+        minimum: the lowest validation loss, in nats.
+        minimum_at: its iteration.
+        last: median of the last two validation losses after it.
+        gap: `last` over the training loss at the end.
+        share: `last` less the training loss at the end, over what the training loss lost.
+        risen: it ends above its minimum by more than noise.
+        climbed: the later part of it lies four noises above a minimum in the first half.
+        settled: share of the run after which it fell no more.
+        stale: that was the case for a good part of the run.
+        is_far: the validation loss is many times the training loss.
+        is_wide: the difference is a good part of what was learned, and `stale`.
+    """
+
+    minimum: float
+    minimum_at: int
+    last: float
+    gap: float
+    share: float
+    risen: bool
+    climbed: bool
+    settled: float
+    stale: bool
+    is_far: bool
+    is_wide: bool
+
+    @property
+    def ratio(self) -> float:
+        """The last validation loss over the lowest."""
+        return self.last / self.minimum
+
+
+def memorising(segment: Segment, curve: LossFit, limits: MemorisingLimits) -> Memorising | None:
+    """Compare the two losses; None where too few validation losses tell."""
+    validation = segment.get("val_loss")
+    if validation is None:
+        return None
+    finite = np.isfinite(validation.values)
+    values, iterations = validation.values[finite], validation.iterations[finite]
+    if len(values) < limits.validations:
+        return None
+    lowest = int(np.argmin(values))
+    after, minimum = values[lowest + 1 :], float(values[lowest])
+    span = float(iterations[-1] - iterations[0])
+    near = minimum + limits.settled_share * float(values[0] - minimum)
+    settled = float(iterations[int(np.argmax(values <= near))] - iterations[0]) / span
+    if minimum <= 0.0:
+        return None
+    last = float(np.median(after[-2:])) if len(after) else minimum
+    # The band of noise: how far neighbouring validation losses differ anyway.
+    band = 3.0 * noise(values) if len(values) >= 6 else 0.0
+    risen = (
+        len(after) >= 2
+        and last / minimum >= limits.overfitting
+        and last - minimum >= band
+        and curve.end < last
+    )
+    # The minimum of noisy values lies some two noises low by itself.
+    climbed = (
+        len(after) >= 5
+        and float(after[len(after) // 2 :].min()) - minimum > 4.0 * noise(values[lowest:])
+        and iterations[lowest] - iterations[0] <= span / 2
+    )
+    gap = last / max(curve.end, 1e-9)
+    base = segment.base_val_loss
+    start = base if base is not None and math.isfinite(base) else curve.first
+    share = (last - curve.end) / (start - curve.end) if start > curve.end else 0.0
+    stale = settled <= limits.settled_by
+    apart = last - curve.end >= limits.gap_nats
+    return Memorising(
+        minimum=minimum,
+        minimum_at=int(iterations[lowest]),
+        last=last,
+        gap=gap,
+        share=share,
+        risen=risen,
+        climbed=climbed,
+        settled=settled,
+        stale=stale,
+        is_far=apart and gap >= limits.memorised and (len(after) >= 2 or stale),
+        is_wide=apart and share >= limits.gap_share and stale,
+    )
+
+
+def passes_over(
+    rows: SupervisedRows | None, config: TrainingConfig | None, segment: Segment
+) -> float | None:
+    """How often training went over each different row; None where that is unknown."""
+    batch = config.batch_size if config is not None else None
+    if rows is None or not rows.rows or not batch or segment.axis not in ("iteration", "step"):
+        return None
+    different = len({row.tokens.tobytes() for row in rows.rows}) / len(rows.rows)
+    trained = int(segment.series["train_loss"].iterations[-1]) * batch
+    return trained / (different * rows.total_rows)

@@ -1,0 +1,159 @@
+"""How a loss differs between base and tuned model, row by row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlxdoctor.evidence.supervision import Role
+from mlxdoctor.measure.text.prompt_rates import Rate, rate
+from mlxdoctor.measure.text.statistics import sign_test
+from mlxdoctor.measure.token_losses import RowLosses, RowPass
+
+#: The likeliest token at some place of a row; None where the row has no such place.
+Choice = Callable[[RowPass], int | None]
+
+
+@dataclass(frozen=True)
+class LossChange:
+    """A loss in nats, one value a row, of both models on the same rows.
+
+    Attributes:
+        base: float64 (rows,).
+        tuned: float64 (rows,).
+    """
+
+    base: NDArray[np.float64]
+    tuned: NDArray[np.float64]
+
+    @property
+    def gains(self) -> NDArray[np.float64]:
+        """How far the loss fell, row by row; negative where it rose."""
+        return self.base - self.tuned
+
+    @property
+    def gain(self) -> float:
+        """The mean of `gains`; 0.0 without a row."""
+        return float(self.gains.mean()) if len(self.gains) else 0.0
+
+    @property
+    def p_value(self) -> float:
+        """Sign test over the rows."""
+        return sign_test(self.gains)
+
+    def fell(self, significance: float, by: float = 0.0) -> bool:
+        """Whether the loss fell by more than `by` nats, significantly."""
+        return self.gain > by and self.p_value < significance
+
+    def rose(self, significance: float, by: float = 0.0) -> bool:
+        """Whether the loss rose by more than `by` nats, significantly."""
+        return self.gain < -by and self.p_value < significance
+
+    @property
+    def measured(self) -> dict[str, int | float]:
+        """The figures for a finding."""
+        return {
+            "rows": len(self.gains),
+            "base_loss": mean_of(self.base),
+            "tuned_loss": mean_of(self.tuned),
+            "p_value": self.p_value,
+        }
+
+
+def region(rows: Sequence[RowLosses], shift: int, role: Role) -> LossChange:
+    """Mean loss over the targets of one role, on rows that have some at every shift."""
+    having = [row for row in rows if np.any(row.roles[2:] == role)]
+    base = [region_mean(row, row.base, shift, role) for row in having]
+    tuned = [region_mean(row, tuned_pass(row), shift, role) for row in having]
+    return LossChange(np.array(base), np.array(tuned))
+
+
+def change(rows: Sequence[RowLosses], value: Callable[[RowPass], float]) -> LossChange:
+    """One figure of each row; rows where it is not defined are left out."""
+    pairs = [(value(row.base), value(tuned_pass(row))) for row in rows]
+    values = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    values = values[np.isfinite(values).all(axis=1)]
+    return LossChange(values[:, 0], values[:, 1])
+
+
+def region_mean(row: RowLosses, one: RowPass, shift: int, role: Role) -> float:
+    """Mean loss at a shift over the row's targets of one role; NaN where it has none."""
+    losses = one.shifted(shift)
+    chosen = losses[row.roles[shift : shift + len(losses)] == role]
+    return float(chosen.mean()) if len(chosen) else math.nan
+
+
+def tuned_pass(row: RowLosses) -> RowPass:
+    """The tuned model's losses on a row.
+
+    Raises:
+        ValueError: the row was not measured with the tuned model.
+    """
+    if row.tuned is None:
+        raise ValueError(f"row {row.index} was not measured with the tuned model")
+    return row.tuned
+
+
+def first_padding(pad_id: int, one: RowPass) -> float:
+    """The loss of a padding token right after the row."""
+    return float(one.padding[pad_id][0])
+
+
+def later_padding(pad_id: int, one: RowPass) -> float:
+    """The mean loss of more padding tokens, after the first."""
+    return float(one.padding[pad_id][1:].mean())
+
+
+def is_chosen(rows: Sequence[RowLosses], token: int, choice: Choice) -> Rate:
+    """On how many rows both models would choose a token in place of the answer or its end.
+
+    A token that was never trained before stays unlikely even while it becomes the likeliest:
+    the choice shows what the probability does not.
+    """
+    tuned = [choice(tuned_pass(row)) == token for row in rows]
+    return rate(tuned, [choice(row.base) == token for row in rows])
+
+
+def prefers_shift(
+    rows: Sequence[RowLosses], shift: int, significance: float, margin: float
+) -> bool:
+    """Whether the tuned model came to predict answers better at this shift than at the next token.
+
+    Both must hold over the rows, significantly and by more than `margin` nats: the loss at the
+    shift improved more than at the next token, and it is now the lower of the two.
+    """
+    following, other = region(rows, 1, Role.ANSWER), region(rows, shift, Role.ANSWER)
+    differences = (other.gains - following.gains, following.tuned - other.tuned)
+    return other.fell(significance) and all(
+        values.mean() > margin and sign_test(values) < significance for values in differences
+    )
+
+
+def is_memorised(
+    trained: LossChange, held_out: LossChange, significance: float, margin: float
+) -> bool:
+    """Whether held-out losses lie far above the usual training loss, unlike the base model's."""
+    gap = float(held_out.tuned.mean() - trained.tuned.mean())
+    base_gap = float(held_out.base.mean() - trained.base.mean())
+    is_large = gap - base_gap > margin and gap > 2 * float(trained.tuned.mean())
+    above = held_out.tuned - np.median(trained.tuned)
+    return is_large and sign_test(above) < significance
+
+
+def is_likely(losses: NDArray[np.float64], threshold: float) -> bool:
+    """Whether the probability behind the median loss is above a threshold."""
+    return bool(len(losses)) and probability(losses) > threshold
+
+
+def probability(losses: NDArray[np.float64]) -> float:
+    """The probability behind the median loss."""
+    return math.exp(-float(np.median(losses)))
+
+
+def mean_of(losses: NDArray[np.float64]) -> float:
+    """The mean, to three decimals; NaN of nothing."""
+    return round(float(np.mean(losses)), 3) if len(losses) else math.nan

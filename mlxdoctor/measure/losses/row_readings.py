@@ -1,0 +1,107 @@
+"""What of a row a loss covers, and what the loss of some rows then is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from mlxdoctor.evidence.supervision import Role
+from mlxdoctor.measure.token_losses import RowLosses, RowPass
+
+Which = Literal["base", "tuned"]
+#: The last target of a row: the padding token after it, as in mlx-lm; the row's own last
+#: token; the end token, though the template writes more after it; or the token before that.
+#: "others": the row's own last, but end tokens are no targets, as where they mean padding.
+Until = Literal["padding", "row", "end", "answer", "others"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to turn a row into targets.
+
+    Attributes:
+        masks_prompt: the targets begin with the answer, not with the row.
+        until: the last target.
+        shift: how far ahead of its input a target lies; 1 is a language model's.
+    """
+
+    masks_prompt: bool
+    until: Until = "padding"
+    shift: int = 1
+
+
+@dataclass(frozen=True)
+class MeanLoss:
+    """A mean over the targets of some rows, as `mlx_lm.lora` reports it.
+
+    Attributes:
+        value: nats a target; NaN where there is none.
+        spread: of a single row about it, nats: the standard error of `n` rows, drawn at
+            random from many, is this over the root of `n`.
+        rows: rows with a target.
+        tokens: targets.
+    """
+
+    value: float
+    spread: float
+    rows: int
+    tokens: int
+
+    def uncertainty(self, total: int, seen: int) -> float:
+        """The standard error of this mean less that of another sample of the same rows.
+
+        Zero where both are of all rows (Cochran 1977, finite populations, ratio estimator).
+
+        Args:
+            total: rows that there are.
+            seen: how many of them the other mean is over.
+        """
+        own = max(1 / self.rows - 1 / max(total, self.rows), 0.0)
+        other = max(1 / max(seen, 1) - 1 / max(total, seen, 1), 0.0)
+        return self.spread * math.sqrt(own + other)
+
+
+def mean_loss(rows: Sequence[RowLosses], which: Which, reading: Reading) -> MeanLoss:
+    """The loss of one model on some rows under a reading: over targets, not over rows."""
+    sums, counts = [], []
+    for row in rows:
+        losses = row.base if which == "base" else row.tuned
+        if losses is None:
+            return MeanLoss(math.nan, math.nan, 0, 0)
+        total, count = _of_row(row, losses, reading)
+        if count:
+            sums.append(total)
+            counts.append(count)
+    tokens = sum(counts)
+    if not tokens:
+        return MeanLoss(math.nan, math.nan, 0, 0)
+    values, sizes = np.array(sums, dtype=np.float64), np.array(counts, dtype=np.float64)
+    mean = float(values.sum() / tokens)
+    residuals = (values - mean * sizes) / sizes.mean()
+    spread = math.sqrt(float((residuals**2).sum()) / max(len(sums) - 1, 1))
+    return MeanLoss(mean, spread, len(sums), tokens)
+
+
+def _of_row(row: RowLosses, losses: RowPass, reading: Reading) -> tuple[float, int]:
+    """Sum and number of the row's targets."""
+    first = max(row.prompt_length if reading.masks_prompt else 0, reading.shift)
+    last = len(row.tokens)
+    if reading.until in ("end", "answer"):
+        ends = np.flatnonzero(row.roles == Role.END)
+        # The end token is only left out where there is one.
+        last = int(ends[-1]) + (reading.until == "end") if len(ends) else last
+    # Position i of the losses at a shift has the target i + shift.
+    chosen = losses.shifted(reading.shift)[first - reading.shift : last - reading.shift]
+    if reading.until == "others":
+        ends = row.tokens[row.roles == Role.END]
+        chosen = chosen[~np.isin(row.tokens[first:last], ends)]
+    total, count = float(np.sum(chosen, dtype=np.float64)), len(chosen)
+    if reading.until == "padding" and row.is_padded and reading.shift == 1:
+        after = next((values for values in losses.padding.values() if len(values)), None)
+        if after is not None:
+            total, count = total + float(after[0]), count + 1
+    return total, count

@@ -1,0 +1,198 @@
+"""The base model and the tuned one, in memory, with one copy of the weights they share."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.source import Source, hash_file, read_json_object
+from mlxdoctor.measure.loading import require_plain, without_network
+from mlxdoctor.safety.errors import InputError
+
+Which = Literal["base", "tuned"]
+
+ADAPTER_FILE = "adapters.safetensors"
+CONFIG_FILE = "adapter_config.json"
+#: A failure's text is cut to this many characters: one tensor name a line adds up.
+MAX_FAILURE_CHARACTERS = 400
+
+
+@dataclass(frozen=True)
+class LoadedModels:
+    """A base model, and what turns it into the tuned one and back.
+
+    Attributes:
+        base: the base model's files.
+        sources: the files that were loaded: the base's and the adapter's.
+        has_adapter: whether there is a tuned model besides the base.
+        load_failure: why the adapter could not be put on the base, as mlx-lm says it.
+        select: gives the mlx model of that name. Both share modules, so that only the
+            one selected last may be used.
+    """
+
+    base: BaseModel
+    sources: tuple[Source, ...]
+    has_adapter: bool
+    load_failure: str | None
+    select: Callable[[Which], Any]
+
+    @property
+    def has_tuned(self) -> bool:
+        """Whether `select("tuned")` gives a tuned model."""
+        return self.has_adapter and self.load_failure is None
+
+
+def load(base: BaseModel, adapter_path: Path | None = None) -> LoadedModels:
+    """Load a base model and, on top of it, an adapter.
+
+    LoRA layers are swapped in and out, so that the weights are in memory once. A file of
+    whole weights, as a full fine-tune leaves, replaces the base's tensors of those names.
+    Nothing is downloaded, and no code from the folders is run.
+
+    Args:
+        base: a local model folder.
+        adapter_path: an adapter's folder or .safetensors file, or a folder of a tuned
+            model; None for the base model alone.
+
+    Raises:
+        InputError: the base model needs code of its own or cannot be loaded, MLX is not
+            usable here, or the adapter is not one of mlx-lm's.
+    """
+    model = _load_model(base.path, base.config)
+    if adapter_path is None:
+        return LoadedModels(base, base.sources, False, None, lambda _: model)
+    if (adapter_path / "config.json").is_file() and not (adapter_path / ADAPTER_FILE).is_file():
+        return _with_whole_model(base, model, adapter_path)
+    file = adapter_path / ADAPTER_FILE if adapter_path.is_dir() else adapter_path
+    sources = (*base.sources, hash_file(file))
+    if _is_lora(file):
+        failure, select = _with_lora(model, file)
+    else:
+        failure, select = _with_weights(model, file)
+    return LoadedModels(base, sources, True, failure, select)
+
+
+def _load_model(path: Path, config: Mapping[str, Any]) -> Any:
+    require_plain(path)
+    model_type = str(config.get("model_type", ""))
+    if not re.fullmatch(r"[\w-]+", model_type):
+        raise InputError(path, f"has an unusable model_type ({model_type!r})", "check config.json")
+    try:
+        from mlx_lm.utils import load_model
+    except (ImportError, OSError, ValueError) as error:
+        raise InputError(
+            None, f"mlx-lm cannot be used here ({error})", "check with `python -c 'import mlx_lm'`"
+        ) from None
+    try:
+        with without_network():
+            model, _ = load_model(path)
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
+        raise InputError(
+            path, f"cannot be loaded by mlx-lm ({_short(error)})", "check that it generates at all"
+        ) from None
+    return model
+
+
+def _is_lora(file: Path) -> bool:
+    from mlxdoctor.evidence.adapter import Adapter
+
+    adapter = Adapter.read(file)
+    if adapter.naming == "peft":
+        raise InputError(
+            file,
+            "is a PEFT adapter, which mlx-lm does not load",
+            "transpose its factors and rename them lora_a and lora_b",
+        )
+    return bool(adapter.modules) or bool(adapter.unpaired)
+
+
+def _with_lora(model: Any, file: Path) -> tuple[str | None, Callable[[Which], Any]]:
+    from mlx.utils import tree_unflatten
+    from mlx_lm.utils import load_adapters
+
+    config = file.parent / CONFIG_FILE
+    stated, _ = read_json_object(config)
+    before = dict(model.named_modules())
+    failure = None
+    try:
+        if file.name == ADAPTER_FILE:
+            load_adapters(model, str(file.parent))
+        else:
+            # mlx-lm loads folders only: a checkpoint is shown to it under the usual name.
+            with tempfile.TemporaryDirectory() as name:
+                (Path(name) / ADAPTER_FILE).symlink_to(file.resolve())
+                (Path(name) / CONFIG_FILE).write_text(json.dumps(stated))
+                load_adapters(model, name)
+                _evaluate(model)
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        failure = _short(error)
+    model.eval()
+    after = dict(model.named_modules())
+    changed = [name for name, module in before.items() if after.get(name, module) is not module]
+    states: dict[str, Any] = {
+        "base": tree_unflatten([(name, before[name]) for name in changed]),
+        "tuned": tree_unflatten([(name, after[name]) for name in changed]),
+    }
+
+    def select(which: Which) -> Any:
+        if changed:
+            model.update_modules(states[which])
+        return model
+
+    return failure, select
+
+
+def _with_weights(model: Any, file: Path) -> tuple[str | None, Callable[[Which], Any]]:
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+
+    weights: Any = mx.load(str(file))
+    current = dict(tree_flatten(model.parameters()))
+    fitting = {
+        name: tensor
+        for name, tensor in weights.items()
+        if name in current and tensor.shape == current[name].shape
+    }
+    failure = None
+    if len(fitting) < len(weights):
+        misfits = sorted(weights.keys() - fitting.keys())
+        failure = (
+            f"{len(misfits)} of {len(weights)} tensors do not fit the base model, "
+            f"such as {misfits[0]}"
+        )
+    states = {"base": {name: current[name] for name in fitting}, "tuned": fitting}
+
+    def select(which: Which) -> Any:
+        # mlxdoctor: ignore[non-strict-load] a part of the model's own names
+        model.load_weights(list(states[which].items()), strict=False)
+        return model
+
+    return failure, select
+
+
+def _with_whole_model(base: BaseModel, model: Any, folder: Path) -> LoadedModels:
+    tuned = BaseModel.read(folder)
+    models = {"base": model, "tuned": _load_model(folder, tuned.config)}
+    sources = (*base.sources, *tuned.sources)
+    return LoadedModels(base, sources, True, None, lambda which: models[which])
+
+
+def _evaluate(model: Any) -> None:
+    import mlx.core as mx
+
+    mx.eval(model.parameters())
+
+
+def _short(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines[:2])
+    if len(lines) > 2:
+        text = f"{text}; and {len(lines) - 2} more like it"
+    text = f"{type(error).__name__}: {text}"
+    return text if len(text) <= MAX_FAILURE_CHARACTERS else f"{text[:MAX_FAILURE_CHARACTERS]}…"

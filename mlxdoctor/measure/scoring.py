@@ -1,0 +1,133 @@
+"""A user's own measure of an answer, compared between base and tuned model."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mlxdoctor.evidence.source import Source
+from mlxdoctor.measure.generations import Generation, Generations
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.quoting import quoted
+from mlxdoctor.safety.user_code import load_named
+
+#: Takes prompt, output and, if it has a third parameter, the expected answer; higher is better.
+ScoringFunction = Callable[..., float]
+
+
+@dataclass(frozen=True)
+class ItemScore:
+    """Both models' scores on one prompt; `base` is None where its answer is unknown."""
+
+    prompt: str
+    base: float | None
+    tuned: float
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of the answers, prompt by prompt.
+
+    Attributes:
+        sources: the scoring function's file and the answers'.
+        name: the function, as the user named it.
+        items: one entry a prompt that could be scored.
+        unscored: prompts for which the function gave no finite number, with the reason of
+            the first.
+    """
+
+    kind: ClassVar[str] = "scores"
+
+    sources: tuple[Source, ...]
+    name: str
+    items: tuple[ItemScore, ...]
+    unscored: tuple[int, str] = (0, "")
+
+
+def load_function(name: str) -> tuple[ScoringFunction, tuple[Source, ...]]:
+    """The function that the user named as `FILE.py:FUNCTION` or `package.module:function`.
+
+    This runs the user's code: call it for a name given on the command line only, never for
+    one found in a run.
+
+    Returns:
+        The function, and its file as a source.
+
+    Raises:
+        InputError: the name has no colon, or there is no such file, module or function, or
+            importing it fails, or it does not take two or three arguments.
+    """
+    function, sources = load_named(name, "a scoring function")
+    count = _arguments(function)
+    if count not in (2, 3):
+        raise InputError(
+            None,
+            f"{name} takes {count} arguments",
+            "write it as (prompt, output) or (prompt, output, expected), returning a number",
+        )
+    return function, sources
+
+
+def score(
+    generations: Generations,
+    function: ScoringFunction,
+    name: str,
+    sources: tuple[Source, ...] = (),
+) -> Scores:
+    """Score every answer of both models.
+
+    An exception of the function, or a result that is not a finite number, leaves the prompt
+    out and is counted.
+
+    Raises:
+        InputError: no answer could be scored.
+    """
+    with_expected = _arguments(function) == 3
+    items: list[ItemScore] = []
+    problems: list[str] = []
+    for item in generations.distinct:
+        try:
+            base = _one(function, item, item.base, with_expected)
+            tuned = _one(function, item, item.tuned, with_expected)
+        except Exception as error:  # the user's code may raise anything
+            # What it says may repeat the answer.
+            problems.append(f"{type(error).__name__}: {quoted(str(error))}")
+            continue
+        if (
+            tuned is None
+            or not math.isfinite(tuned)
+            or (base is not None and not math.isfinite(base))
+        ):
+            problems.append("the score is not finite")
+            continue
+        items.append(ItemScore(item.prompt, base, tuned))
+    if not items:
+        reason = problems[0] if problems else "there is no answer"
+        raise InputError(None, f"{name} could score no answer ({reason})", "run it on one by hand")
+    unscored = (len(problems), problems[0] if problems else "")
+    return Scores((*sources, *generations.sources), name, tuple(items), unscored)
+
+
+def _one(
+    function: ScoringFunction, item: Generation, output: str | None, with_expected: bool
+) -> float | None:
+    if output is None:
+        return None
+    arguments: tuple[Any, ...] = (item.prompt, output)
+    return float(function(*arguments, item.expected) if with_expected else function(*arguments))
+
+
+def _arguments(function: Callable[..., Any]) -> int:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 2
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(
+        one.kind in positional
+        and (one.default is inspect.Parameter.empty or one.name == "expected")
+        for one in parameters
+    )

@@ -1,0 +1,145 @@
+"""One model output as a sequence of units: its token ids, or words where ids are unknown."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass
+
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.measure.generations import Generation, Generations
+
+#: A special token written out: `<|im_end|>`, `</s>`, `<end_of_turn>`, `[PAD]`.
+SPECIAL_TEXT = re.compile(r"<\|[^<>|\s]{1,40}\|>|</?[a-z_]{1,30}>|\[(?:PAD|UNK|SEP|CLS|EOS|BOS)\]")
+#: The special tokens that end an answer, written out.
+END_TEXTS = frozenset(
+    {
+        "<|im_end|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<|eot_id|>",
+        "<|end|>",
+        "<|return|>",
+        "</s>",
+        "<eos>",
+        "<end_of_turn>",
+        "[EOS]",
+    }
+)
+_UNIT = re.compile(SPECIAL_TEXT.pattern + r"|\w+|[^\w\s]")
+#: Outputs that must agree on their last token before it is taken for the end token.
+MIN_AGREEING_ENDS = 3
+
+
+@dataclass(frozen=True)
+class Output:
+    """What one model answered to one prompt.
+
+    Attributes:
+        text: the answer as text.
+        units: token ids, or words and signs where the ids are unknown.
+        ends: the units that end an answer.
+        from_tokens: whether the units are token ids.
+        max_tokens: the limit it was generated under, where known.
+    """
+
+    text: str
+    units: tuple[Hashable, ...]
+    ends: frozenset[Hashable]
+    from_tokens: bool
+    max_tokens: int | None
+
+    @property
+    def content(self) -> tuple[Hashable, ...]:
+        """The units before the first end token."""
+        for i, unit in enumerate(self.units):
+            if unit in self.ends:
+                return self.units[:i]
+        return self.units
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the end token was chosen."""
+        return any(unit in self.ends for unit in self.units)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The answer's words, lower-case, special tokens left out."""
+        return words(self.text)
+
+
+@dataclass(frozen=True)
+class OutputPair:
+    """Both models' outputs for one prompt; `base` is None where it is unknown."""
+
+    item: Generation
+    tuned: Output
+    base: Output | None
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a text, lower-case, special tokens and punctuation left out."""
+    return tuple(re.findall(r"\w+", SPECIAL_TEXT.sub(" ", text).lower()))
+
+
+def is_special(text: str) -> bool:
+    """Whether a token's text is that of a special token."""
+    return SPECIAL_TEXT.fullmatch(text.strip()) is not None
+
+
+def pairs(
+    generations: Generations, tokenizer: Tokenizer | None = None, base: BaseModel | None = None
+) -> tuple[OutputPair, ...]:
+    """Every prompt's outputs, one entry a prompt; the base's on all of them or on none."""
+    ends = end_token_ids(generations, tokenizer, base)
+    items = generations.distinct
+    has_base = bool(items) and all(item.base is not None for item in items)
+    with_tokens = all(item.tuned_tokens is not None for item in items)
+    if has_base:
+        with_tokens = with_tokens and all(item.base_tokens is not None for item in items)
+    return tuple(
+        OutputPair(
+            item,
+            _output(item.tuned, item.tuned_tokens if with_tokens else None, ends, item.max_tokens),
+            _output(
+                item.base or "", item.base_tokens if with_tokens else None, ends, item.max_tokens
+            )
+            if has_base
+            else None,
+        )
+        for item in items
+    )
+
+
+def end_token_ids(
+    generations: Generations, tokenizer: Tokenizer | None, base: BaseModel | None
+) -> frozenset[int]:
+    """The ids that end an answer: as recorded, as the model says, or as the answers show."""
+    if generations.end_token_ids:
+        return frozenset(generations.end_token_ids)
+    known = frozenset(base.eos_token_ids if base is not None else ())
+    known |= frozenset(tokenizer.eos_token_ids if tokenizer is not None else ())
+    return known or _shown_by(generations)
+
+
+def _shown_by(generations: Generations) -> frozenset[int]:
+    """The last token that base answers which stop before the limit have in common."""
+    lasts = [
+        item.base_tokens[-1]
+        for item in generations.distinct
+        if item.base_tokens and item.max_tokens and len(item.base_tokens) < item.max_tokens
+    ]
+    counts = Counter(lasts).most_common(1)
+    if counts and counts[0][1] == len(lasts) >= MIN_AGREEING_ENDS:
+        return frozenset({counts[0][0]})
+    return frozenset()
+
+
+def _output(
+    text: str, tokens: tuple[int, ...] | None, ends: Collection[int], max_tokens: int | None
+) -> Output:
+    if tokens is not None:
+        return Output(text, tokens, frozenset(ends), True, max_tokens)
+    return Output(text, tuple(_UNIT.findall(text)), frozenset(END_TEXTS), False, max_tokens)

@@ -1,0 +1,131 @@
+"""The model before the step: what is trainable, and whether it is what it says it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx.utils import tree_flatten
+
+from mlxdoctor.measure.training_step.measurement import State
+from mlxdoctor.train.files import restore_random
+from mlxdoctor.train.model import ADAPTER_LEAVES
+from mlxdoctor.train.plan import count_parameters
+
+#: MLX's own bookkeeping: a class that replaces it hides what is trained.
+BOOKKEEPING = ("trainable_parameters", "parameters", "freeze", "unfreeze", "update")
+#: Attributes whose name has one of these words speak of an adapter.
+CLAIMS = ("adapter", "lora", "peft")
+
+
+def read_state(model: nn.Module) -> State:
+    """Count and compare; nothing is computed or changed."""
+    # The base class's: an override may say anything.
+    every = dict(tree_flatten(nn.Module.parameters(model)))
+    trainable = {name for name, _ in tree_flatten(nn.Module.trainable_parameters(model))}
+    leaves: dict[str, set[str]] = {}
+    for name in every:
+        owner, _, leaf = name.rpartition(".")
+        if leaf in ADAPTER_LEAVES:
+            leaves.setdefault(owner, set()).add(leaf)
+    adapters = tuple(one for one, found in leaves.items() if {"lora_a", "lora_b"} <= found)
+    own = {f"{owner}.{leaf}" for owner in adapters for leaf in leaves[owner]}
+    half = [
+        owner for owner in adapters if len({f"{owner}.lora_a", f"{owner}.lora_b"} & trainable) == 1
+    ]
+    counted = count_parameters(model)
+    return State(
+        trainable=counted[0],
+        frozen=counted[1],
+        adapters=adapters,
+        half_adapters=tuple(half),
+        outside={name: every[name].size for name in sorted(trainable - own)},
+        claims=tuple(_claims(model)),
+        overrides=tuple(name for name in BOOKKEEPING if _is_overridden(model, name)),
+    )
+
+
+def _is_overridden(model: nn.Module, name: str) -> bool:
+    return getattr(type(model), name) is not getattr(nn.Module, name)
+
+
+def _claims(model: nn.Module) -> Iterator[str]:
+    """Plain attributes that say that there is an adapter: a flag, a count, a configuration."""
+    attributes: Mapping[str, Any] = {**vars(model), **dict(model)}
+    for name, value in attributes.items():
+        spoken = any(word in name.lower() for word in CLAIMS)
+        plain = isinstance(value, bool | int | str | dict) and not isinstance(value, nn.Module)
+        if spoken and plain and value:
+            shown = repr(value)
+            yield f"{name}={shown if len(shown) <= 40 else shown[:40] + '…'}"
+
+
+@contextmanager
+def adapters_off(model: nn.Module) -> Iterator[bool]:
+    """While the context lasts, every adapter adds nothing; yields whether there is one.
+
+    B is set to zero rather than the scale, which not every implementation has. A DoRA
+    layer keeps its magnitude: that is the base model's own, up to what was trained.
+    """
+    found = [
+        (one, one["lora_b"])
+        for _, one in model.named_modules()
+        if isinstance(one.get("lora_b"), mx.array)
+    ]
+    for module, old in found:
+        module["lora_b"] = mx.zeros_like(old)
+    try:
+        yield bool(found)
+    finally:
+        for module, old in found:
+            module["lora_b"] = old
+
+
+@contextmanager
+def handed_back(model: nn.Module, optimizer: Any | None) -> Iterator[None]:
+    """Put everything back afterwards: parameters, what is frozen, modes, optimizer, randomness.
+
+    Arrays are never changed in place in MLX, so that keeping the old ones costs nothing.
+    """
+    kind = type(model)
+    modules = [(one, dict(one), set(one._no_grad), one.training) for one in model.modules()]
+    arrays = list(_places(model))
+    state = _containers(optimizer.state) if optimizer is not None else None
+    started = getattr(optimizer, "_initialized", None)
+    keys: Any = mx.random.state
+    random = mx.array(keys[0])
+    try:
+        yield
+    finally:
+        model.__class__ = kind
+        for module, content, frozen, training in modules:
+            module.clear()
+            dict.update(module, content)
+            module._no_grad, module._training = frozen, training
+        for container, key, array in arrays:
+            container[key] = array
+        if optimizer is not None:
+            optimizer.state = state
+            optimizer._initialized = started
+        restore_random(random)
+
+
+def _places(tree: Any) -> Iterator[tuple[Any, Any, mx.array]]:
+    """Every array of a model with the dict or list it is in: (container, key, array)."""
+    for key, value in list(tree.items() if isinstance(tree, dict) else enumerate(tree)):
+        if isinstance(value, mx.array):
+            yield tree, key, value
+        elif isinstance(value, dict | list):
+            yield from _places(value)
+
+
+def _containers(tree: Any) -> Any:
+    """A copy of the dicts and lists, the arrays being the same."""
+    if isinstance(tree, dict):
+        return {name: _containers(one) for name, one in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(_containers(one) for one in tree)
+    return tree

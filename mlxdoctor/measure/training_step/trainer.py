@@ -1,0 +1,92 @@
+"""A user's trainer, as a function of theirs hands it over."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from mlxdoctor.evidence.source import Source
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.quoting import MAX_LINE, quoted
+from mlxdoctor.safety.user_code import load_named
+
+_SHAPE = "return (model, loss_fn, batch), then optimizer and tokenizer, or a dict with these names"
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """What a training step is made of.
+
+    Attributes:
+        model: an MLX module as it is when training begins.
+        loss_fn: takes the model and the batch, gives the loss.
+        batch: one real batch.
+        optimizer: the run's own, or None.
+        tokenizer: or None.
+        step: one step of the run's own, taking what `loss_fn` takes; None where a step is
+            only gradient and `optimizer.update`.
+    """
+
+    model: Any
+    loss_fn: Callable[..., Any]
+    batch: Any
+    optimizer: Any = None
+    tokenizer: Any = None
+    step: Callable[..., Any] | None = None
+
+
+def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
+    """Call the function that the user named as `FILE.py:FUNCTION`. This runs the user's code.
+
+    Returns:
+        What it returned, and its file as a source.
+
+    Raises:
+        InputError: it cannot be found, needs arguments, fails, or returns something else.
+    """
+    function, sources = load_named(name, "a function that returns a trainer")
+    needed = _needed(function)
+    if needed:
+        raise InputError(
+            None, f"{name} needs {', '.join(needed)}", "write one that takes no arguments"
+        )
+    try:
+        given = function()
+    except Exception as error:  # a user's code may raise anything
+        raise InputError(
+            None,
+            f"{name} fails ({type(error).__name__}: {quoted(str(error), MAX_LINE)})",
+            "run it by hand",
+        ) from error
+    return _trainer(name, given), sources
+
+
+def _trainer(name: str, given: Any) -> Trainer:
+    names = [one.name for one in fields(Trainer)]
+    if isinstance(given, Trainer):
+        return given
+    if isinstance(given, Mapping):
+        foreign = sorted(set(given) - set(names))
+        missing = [one for one in names[:3] if one not in given]
+        if foreign or missing:
+            wrong = f"has no {missing[0]!r}" if missing else f"has {foreign[0]!r}"
+            raise InputError(None, f"the dict that {name} returned {wrong}", _SHAPE)
+        return Trainer(**given)
+    if isinstance(given, tuple | list) and 3 <= len(given) <= len(names):
+        return Trainer(*given)
+    raise InputError(None, f"{name} returned a {type(given).__name__}", _SHAPE)
+
+
+def _needed(function: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        one.name
+        for one in parameters
+        if one.default is inspect.Parameter.empty and one.kind not in variable
+    ]

@@ -1,0 +1,1 @@
+"""Limits on reading, time and memory; child processes; quoting; whole-file writes."""

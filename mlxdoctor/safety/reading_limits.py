@@ -1,0 +1,150 @@
+"""How much of a file is read before it is refused: names, defaults, and how to raise them.
+
+What is inspected may have been made by an enemy or by a crash. Every reader stops at a limit
+from here, and its error names the limit. `--limit NAME=VALUE` raises one for a command, the
+environment variable `MLXDOCTOR_LIMITS` for all of them (`NAME=VALUE,NAME=VALUE`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from mlxdoctor.safety.errors import InputError
+
+#: Where limits are read from; processes that are started inherit it.
+VARIABLE = "MLXDOCTOR_LIMITS"
+
+_SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_VALUE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+
+
+def _most(default: Any, unit: str, source: str) -> Any:
+    return field(default=default, metadata={"unit": unit, "source": source})
+
+
+@dataclass(frozen=True)
+class ReadingLimits:
+    """The most that is read. Each has a unit and says where its default comes from."""
+
+    header_bytes: int = _most(100_000_000, "bytes", "the safetensors format's own limit")
+    tensors: int = _most(1_000_000, "tensors in a file", "the largest models have 200,000")
+    json_bytes: int = _most(64 << 20, "bytes", "a weight index of 200,000 tensors has 20 MB")
+    json_depth: int = _most(64, "levels", "configurations nest 6 deep")
+    yaml_bytes: int = _most(1 << 20, "bytes", "training configurations have a few kilobytes")
+    yaml_values: int = _most(20_000, "values, aliases written out", "real ones have under 200")
+    data_bytes: int = _most(512 << 20, "bytes", "parsed in memory, at five times its size")
+    text_bytes: int = _most(256 << 20, "bytes", "generations and metrics have a few megabytes")
+    log_bytes: int = _most(8 << 30, "bytes", "a log is streamed, at about a minute a gigabyte")
+    log_rows: int = _most(2_000_000, "reports", "0.1 GB; a month of one report a second")
+    log_forms: int = _most(1_000, "kinds of report", "a run prints under 20")
+    log_runs: int = _most(2_000, "runs in a log", "a log that was appended to has under 20")
+    line_characters: int = _most(8_192, "characters", "reports have under 1,000")
+    hashed_bytes: int = _most(512 << 20, "bytes", "a second of hashing")
+    unpacked_bytes: int = _most(4 << 30, "bytes", "the largest adapters have under 1 GB")
+    unpacked_ratio: int = _most(200, "bytes out of one", "above 64 MiB; weights have under 20")
+    archive_members: int = _most(100_000, "arrays in an archive", "the largest have fewer")
+    tokenizer_bytes: int = _most(256 << 20, "bytes", "the largest known have 35 MB")
+    template_bytes: int = _most(256 << 10, "bytes", "the largest known have 20 kB")
+    template_seconds: float = _most(2.0, "seconds a rendering", "real ones take a millisecond")
+    template_characters: int = _most(4 << 20, "characters", "a row of a million tokens")
+    source_bytes: int = _most(512 << 10, "bytes", "trainers have under 200 kB")
+    source_nodes: int = _most(100_000, "nodes of the syntax tree", "mlx-lm has one to 5 bytes")
+    folder_entries: int = _most(20_000, "names in a folder", "runs have under 1,000")
+    folder_files: int = _most(2_000, "files looked at", "runs have under 1,000")
+    folder_levels: int = _most(2, "levels of folders", "trainers write one level deep")
+    check_seconds: float = _most(
+        1800.0, "seconds a check", "with its evidence; 3 s at most on 12 runs of the ward"
+    )
+
+
+NAMES = tuple(one.name for one in fields(ReadingLimits))
+
+
+def current() -> ReadingLimits:
+    """The limits in force: the defaults, with what the environment variable raises.
+
+    Raises:
+        InputError: the variable names no limit, or gives a value that is none.
+    """
+    return _parsed(os.environ.get(VARIABLE, ""))
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> ReadingLimits:
+    return with_values(ReadingLimits(), (one for one in text.split(",") if one.strip()), VARIABLE)
+
+
+def with_values(limits: ReadingLimits, stated: Iterable[str], where: str) -> ReadingLimits:
+    """Limits with the stated `NAME=VALUE` set; values may end in K, M, G or T.
+
+    Args:
+        where: the option or variable that states them, for the error.
+
+    Raises:
+        InputError: there is no such limit, or the value is no positive number.
+    """
+    for one in stated:
+        name, equals, value = one.partition("=")
+        name = name.strip()
+        if name not in NAMES or not equals:
+            raise InputError(None, f"{where} {one!r} names no limit", f"there are {known()}")
+        changed: dict[str, Any] = {name: _number(name, value, where)}
+        limits = replace(limits, **changed)
+    return limits
+
+
+def _number(name: str, text: str, where: str) -> int | float:
+    match = _VALUE.fullmatch(text.strip())
+    value = float(match[1]) * _SUFFIXES[match[2].upper()] if match else math.nan
+    if not 0 < value < 2**62:
+        raise InputError(
+            None, f"{where} {name}={text} is no positive number", "write it as 300, 64M or 2G"
+        )
+    return value if isinstance(getattr(ReadingLimits, name), float) else max(1, round(value))
+
+
+def known() -> str:
+    """Every limit with its default, for an error or a help text."""
+    return ", ".join(f"{one.name}={one.default:,}" for one in fields(ReadingLimits))
+
+
+@contextmanager
+def using(stated: Iterable[str], where: str = "--limit") -> Iterator[ReadingLimits]:
+    """Set limits while something is read, here and in processes started meanwhile.
+
+    Raises:
+        InputError: as `with_values`.
+    """
+    before = os.environ.get(VARIABLE)
+    limits = with_values(current(), stated, where)
+    changed = (
+        f"{one.name}={value}"
+        for one in fields(limits)
+        if (value := getattr(limits, one.name)) != one.default
+    )
+    os.environ[VARIABLE] = ",".join(changed)
+    try:
+        yield limits
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
+
+
+def exceeded(path: Path | str | None, problem: str, name: str) -> InputError:
+    """The error for what goes beyond a limit: `problem`, the limit, and how to raise it."""
+    value = getattr(current(), name)
+    return InputError(
+        path,
+        f"{problem}, over the limit {name} of {value:,}",
+        f"if you trust it, raise that with --limit {name}=N",
+    )

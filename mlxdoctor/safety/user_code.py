@@ -1,0 +1,102 @@
+"""Functions of the user's own, named on the command line. Nothing in a run is ever loaded."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from mlxdoctor.evidence.source import Source, hash_file
+from mlxdoctor.safety.errors import InputError
+
+
+def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Source, ...]]:
+    """The function that the user named as `FILE.py:FUNCTION` or `package.module:function`.
+
+    This runs the user's code: call it for a name given on the command line only, never for
+    one found in a run. It may import what lies beside its file or in the current folder,
+    when it is loaded and when it is called.
+
+    Args:
+        what: what is to be named, such as "a scoring function".
+
+    Returns:
+        The function, and its file as a source.
+
+    Raises:
+        InputError: the name has no colon, there is no such file, module or function, or
+            importing it fails.
+    """
+    place, colon, attribute = name.rpartition(":")
+    if not colon or not place or not attribute:
+        raise InputError(
+            None, f"{name!r} does not name {what}", "write FILE.py:FUNCTION or module:function"
+        )
+    path = Path(place)
+    is_file = path.suffix == ".py"
+    folders = (*((path.resolve().parent,) if is_file else ()), Path.cwd())
+    with _importable(folders):
+        module = _from_file(path) if is_file else _from_module(place)
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        raise InputError(place, f"has no function {attribute!r}", "check the name")
+    file = inspect.getsourcefile(module)
+    sources = (hash_file(Path(file)),) if file is not None else ()
+
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with _importable(folders):
+            return function(*args, **kwargs)
+
+    return called, sources
+
+
+def _from_file(path: Path) -> Any:
+    if not path.is_file():
+        raise InputError(path, "there is no such file", "check the path")
+    specification = importlib.util.spec_from_file_location(f"mlxdoctor_user_{path.stem}", path)
+    if specification is None or specification.loader is None:
+        raise InputError(path, "cannot be imported", "name a Python file")
+    module = importlib.util.module_from_spec(specification)
+    # Dataclasses and pickles in the user's file look their module up by name.
+    sys.modules[specification.name] = module
+    try:
+        specification.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[specification.name]
+        raise InputError(
+            path, f"fails when imported ({type(error).__name__}: {error})", "run it by hand"
+        ) from error
+    return module
+
+
+@contextmanager
+def _importable(folders: Iterable[Path]) -> Iterator[None]:
+    """As when the code is run in its place; no bytecode is left there."""
+    added, wrote = [str(folder) for folder in folders], sys.dont_write_bytecode
+    sys.path[:0] = added
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = wrote
+        # The code may have added more, which stays.
+        for folder in added:
+            sys.path.remove(folder)
+
+
+def _from_module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise InputError(
+            None,
+            f"the module {name!r} cannot be imported ({type(error).__name__}: {error})",
+            "install it, or name a file as FILE.py:FUNCTION",
+        ) from error

@@ -1,0 +1,51 @@
+"""The reference trainer: LoRA fine-tuning with MLX, readable in one sitting.
+
+Read in this order: `settings` (what a run is told), `rows` and `batches` (the data),
+`losses` (what is supervised), `model` (freeze, convert, verify), `step` (one update,
+compiled), `loop` (the run), `files` (what it writes). `parts` lists what an
+experiment may replace.
+
+    from mlxdoctor.train import Settings, train
+
+    result = train(Settings.read(Path("lora.yaml")))
+
+Importing this package loads no MLX; `train` does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mlxdoctor.train.records import StepRecord, TrainingResult, ValidationRecord
+from mlxdoctor.train.settings import Extras, Settings
+
+if TYPE_CHECKING:
+    from mlxdoctor.train.loop import Hooks
+    from mlxdoctor.train.parts import Parts
+    from mlxdoctor.train.progress import DivergenceLimits
+
+__all__ = ["Extras", "Settings", "StepRecord", "TrainingResult", "ValidationRecord", "train"]
+
+
+def train(
+    settings: Settings,
+    *,
+    parts: Parts | None = None,
+    hooks: Hooks | None = None,
+    limits: DivergenceLimits | None = None,
+) -> TrainingResult:
+    """Train as the settings say; see `mlxdoctor.train.loop.train`.
+
+    Raises:
+        InputError: a setting, the model, the data or the output folder is unusable, or
+            MLX cannot be used here.
+    """
+    try:
+        from mlxdoctor.train import loop
+    except (ImportError, OSError) as error:
+        from mlxdoctor.safety.errors import InputError
+
+        raise InputError(
+            None, f"MLX cannot be used here ({error})", "check with `python -c 'import mlx_lm'`"
+        ) from None
+    return loop.train(settings, parts=parts, hooks=hooks, limits=limits)

@@ -1,0 +1,41 @@
+"""Faults to put into a sound run: what the ward is made of, and what an experiment injects.
+
+    from mlxdoctor.train import train
+    from mlxdoctor.train.faults import FAULTS, of_cause
+
+    fault = FAULTS["labels-shifted-twice"]
+    faulty, parts = fault.inject(settings, fault.severities[0])
+    train(faulty, parts=parts)
+    fault.finish(Path(faulty.adapter_path), faulty, fault.severities[0])
+
+Inject into settings in parity mode where a run is to fail as it did under mlx-lm: exact
+mode refuses or skips some of what goes wrong. `fault.py` says what a fault is; the others
+hold the operators, by what they change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from mlxdoctor.train.faults import of_data, of_files, of_labels, of_model, of_settings
+from mlxdoctor.train.faults.fault import Fault
+from mlxdoctor.train.faults.of_model import wrong_base
+
+__all__ = ["FAULTS", "Fault", "of_cause", "wrong_base"]
+
+_ALL = (
+    *of_settings.FAULTS,
+    *of_model.FAULTS,
+    *of_labels.FAULTS,
+    *of_data.FAULTS,
+    *of_files.FAULTS,
+)
+
+#: Every fault by its id. `wrong_base` makes one more: it needs to be told of another model.
+FAULTS: Mapping[str, Fault] = MappingProxyType({fault.id: fault for fault in _ALL})
+
+
+def of_cause(cause: str) -> tuple[Fault, ...]:
+    """The faults with this root cause; none where it can't be injected."""
+    return tuple(fault for fault in FAULTS.values() if fault.cause == cause)

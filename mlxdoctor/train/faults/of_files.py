@@ -1,0 +1,127 @@
+"""Faults of the files a run wrote: keys lost or renamed, B zeroed, a wrong evaluation."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from mlxdoctor.train.evaluation import evaluate
+from mlxdoctor.train.faults.fault import Afterwards, Fault, untouched
+from mlxdoctor.train.parts import parts_of
+from mlxdoctor.train.settings import Settings
+
+Weights = dict[str, mx.array]
+#: (weights, severity) -> weights.
+Edit = Callable[[Weights, Any], Weights]
+
+
+def edited(change: Edit) -> Afterwards:
+    """Change the weights of the adapter and of every checkpoint."""
+
+    def afterwards(folder: Path, settings: Settings, severity: Any) -> None:
+        del settings
+        for path in sorted(folder.glob("*adapters.safetensors")):
+            weights: Any = mx.load(str(path))
+            changed = change(weights, severity)
+            mx.eval(changed)
+            mx.save_safetensors(str(path), changed)
+
+    return afterwards
+
+
+def half_saved(weights: Weights, what: Any) -> Weights:
+    """Lose the tensors of half the modules, or every `lora_b`."""
+    if what == "modules":
+        modules = sorted({name.rpartition(".")[0] for name in weights})
+        kept = set(modules[::2])
+        return {name: one for name, one in weights.items() if name.rpartition(".")[0] in kept}
+    return {name: one for name, one in weights.items() if not name.endswith("lora_b")}
+
+
+def renamed(weights: Weights, what: Any) -> Weights:
+    """Put another prefix before the names: of half of them, or of all."""
+    names = sorted(weights)
+    chosen = set(names[: len(names) // 2] if what == "half" else names)
+    return {f"language_model.{k}" if k in chosen else k: v for k, v in weights.items()}
+
+
+def zeroed(weights: Weights, what: Any) -> Weights:
+    """Put B back to zero: of half the modules, or of all."""
+    names = sorted(name for name in weights if name.endswith("lora_b"))
+    chosen = set(names[: len(names) // 2] if what == "half" else names)
+    return {k: mx.zeros_like(v) if k in chosen else v for k, v in weights.items()}
+
+
+def evaluate_base(folder: Path, settings: Settings, severity: Any) -> None:
+    """Report the loss of the untouched base, over all validation rows, as that of the run."""
+    del severity
+    parts = parts_of(settings)
+    model, tokenizer = parts.load(settings)
+    rows = parts.encode(settings, tokenizer).valid
+    loss = evaluate(model, parts.evaluation_batches(rows, -1), parts.loss)
+    result = {"perplexity": math.exp(loss), "loss": loss, "split": "valid", "rows": len(rows)}
+    (folder / "evaluation.json").write_text(json.dumps(result, indent=2) + "\n")
+
+
+def fuse_and_quantize(folder: Path, settings: Settings, severity: Any) -> None:
+    """Fuse the adapter with mlx-lm, and quantize the sum to this many bits: `folder/fused`."""
+    from mlx_lm import load
+    from mlx_lm.utils import quantize_model, save
+
+    model, tokenizer, config = load(settings.model, adapter_path=str(folder), return_config=True)
+    fused = [(name, one.fuse()) for name, one in model.named_modules() if hasattr(one, "fuse")]
+    from mlx.utils import tree_unflatten
+
+    model.update_modules(tree_unflatten(fused))
+    model, config = quantize_model(model, config, group_size=32, bits=int(severity))
+    save(str(folder / "fused"), settings.model, model, tokenizer, config)
+
+
+FAULTS = (
+    Fault(
+        "keys-partly-saved",
+        "adapter-not-loaded",
+        "The file lacks the tensors of half the modules, or every B.",
+        ("modules", "every lora_b"),
+        untouched,
+        edited(half_saved),
+    ),
+    Fault(
+        "keys-renamed",
+        "adapter-not-loaded",
+        "Half the tensors, or all, carry a prefix that the base has not.",
+        ("half", "all"),
+        untouched,
+        edited(renamed),
+    ),
+    Fault(
+        "b-zeroed",
+        "adapter-not-trained",
+        "B is zero in half the modules, or in all, as where a copy was trained.",
+        ("half", "all"),
+        untouched,
+        edited(zeroed),
+    ),
+    Fault(
+        "evaluated-without-adapter",
+        "evaluated-without-adapter",
+        "The loss that is reported is that of the base.",
+        ("base",),
+        untouched,
+        evaluate_base,
+        harms="report",
+    ),
+    Fault(
+        "fused-at-low-precision",
+        "fused-model-differs",
+        "The adapter is fused, and the sum quantized to this many bits.",
+        (4, 3, 2),
+        untouched,
+        fuse_and_quantize,
+    ),
+)

@@ -1,0 +1,249 @@
+"""The model: loaded by mlx-lm, frozen, given an adapter, and verified."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx.utils import tree_flatten
+from mlx_lm.tuner.dora import DoRAEmbedding, DoRALinear
+from mlx_lm.tuner.lora import LoRAEmbedding, LoRALinear, LoRASwitchLinear
+from mlx_lm.tuner.utils import linear_to_lora_layers
+
+from mlxdoctor.measure.loading import load_local
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.train.settings import Settings
+
+#: The parameters of an adapter, by the last part of their name, and the layers that own them.
+ADAPTER_LEAVES = frozenset({"lora_a", "lora_b", "m"})
+ADAPTER_LAYERS = (LoRALinear, LoRASwitchLinear, LoRAEmbedding, DoRALinear, DoRAEmbedding)
+#: Names listed in an error.
+EXAMPLES = 3
+
+
+def load_base(settings: Settings) -> tuple[Any, Any]:
+    """The base model and its tokenizer, as mlx-lm loads them.
+
+    Raises:
+        InputError: the model is not here, needs code of its own, or cannot be loaded.
+    """
+    path = Path(settings.model)
+    if not path.is_dir() and not settings.extras.allow_downloads:
+        raise InputError(
+            path,
+            "there is no such model folder",
+            "correct `model`, or add --allow-downloads if it names a Hugging Face repository",
+        )
+    trust = settings.trust_remote_code
+    if path.is_dir() and not trust:
+        return load_local(path)
+    from mlx_lm import load
+
+    try:
+        model, tokenizer = load(
+            settings.model, tokenizer_config={"trust_remote_code": trust}, trust_remote_code=trust
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
+        raise InputError(
+            path, f"cannot be loaded by mlx-lm ({_short(error)})", "check that it generates at all"
+        ) from None
+    return model, tokenizer
+
+
+def prepare(model: Any, settings: Settings) -> None:
+    """Freeze the model, convert its layers, load weights to start from, and verify.
+
+    The adapter's weights are drawn from MLX's global generator, seeded here.
+
+    Raises:
+        InputError: the settings do not fit the model, or other parameters than the
+            adapter's would be trained.
+    """
+    mx.random.seed(settings.seed)
+    model.freeze()
+    count = len(model.layers)
+    if settings.num_layers > count:
+        raise InputError(
+            None,
+            f"num_layers is {settings.num_layers}, but the model has {count} layers",
+            "write -1 for all of them",
+        )
+    # mlx-lm's slice: -1, and 0 as well, are all layers.
+    chosen = model.layers[-max(settings.num_layers, 0) :]
+    if settings.fine_tune_type == "full":
+        for layer in chosen:
+            layer.unfreeze()
+    else:
+        convert(model, settings)
+    if settings.resume_adapter_file is not None:
+        load_adapter(model, Path(settings.resume_adapter_file), strict=settings.extras.is_exact)
+    verify(model, settings)
+
+
+def convert(model: Any, settings: Settings) -> None:
+    """Turn linear layers, embeddings and expert layers into LoRA or DoRA layers, as mlx-lm does.
+
+    Raises:
+        InputError: a key names no module, or a layer cannot be converted.
+    """
+    parameters = dict(settings.lora_parameters or {})
+    if settings.extras.is_exact:
+        _check_keys(model, parameters.get("keys"))
+    is_dora = settings.fine_tune_type == "dora"
+    if is_dora:
+        _refuse_odd_bits(model)
+    try:
+        linear_to_lora_layers(model, settings.num_layers, parameters, use_dora=is_dora)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(
+            None, f"mlx-lm cannot put an adapter on this model ({_short(error)})"
+        ) from None
+
+
+def verify(model: Any, settings: Settings) -> None:
+    """Make sure that exactly the adapter is trained (with `full`, only the chosen layers).
+
+    Raises:
+        InputError: nothing would be trained, or something else as well.
+    """
+    trained = [name for name, _ in tree_flatten(model.trainable_parameters())]
+    if not trained:
+        raise InputError(
+            None,
+            "no parameter would be trained",
+            "check lora_parameters.keys, or for `full` that the model is not quantized",
+        )
+    if settings.fine_tune_type == "full":
+        return
+    owners = {name for name, one in model.named_modules() if isinstance(one, ADAPTER_LAYERS)}
+    foreign = [name for name in trained if not _is_adapter(name, owners)]
+    if foreign:
+        raise InputError(
+            None,
+            f"{len(foreign)} parameters outside the adapter would be trained, such as "
+            + ", ".join(foreign[:EXAMPLES]),
+            "freeze the model before it is converted",
+        )
+    without = owners - {name.rpartition(".")[0] for name in trained}
+    if without:
+        raise InputError(
+            None, f"the adapter on {min(without)} is frozen", "convert after freezing, not before"
+        )
+
+
+def load_adapter(model: Any, path: Path, *, strict: bool) -> None:
+    """Start from the weights of a saved adapter.
+
+    Args:
+        strict: whether names and shapes must be the trainable parameters' own; mlx-lm
+            skips what does not fit without a word.
+
+    Raises:
+        InputError: the file cannot be read, or does not fit.
+    """
+    weights: Any
+    try:
+        weights = mx.load(str(path))
+    except (RuntimeError, ValueError, OSError) as error:
+        raise InputError(path, f"cannot be loaded ({_short(error)})") from None
+    if strict:
+        require_same(path, weights, dict(tree_flatten(model.trainable_parameters())))
+    model.load_weights(list(weights.items()), strict=False)
+
+
+def require_same(path: Path, found: Mapping[str, mx.array], wanted: Mapping[str, mx.array]) -> None:
+    """Compare the names and shapes in a file with those the run needs.
+
+    Raises:
+        InputError: they are not the same.
+    """
+    missing = sorted(wanted.keys() - found.keys())
+    foreign = sorted(found.keys() - wanted.keys())
+    shapes = [
+        f"{name} {found[name].shape} for {wanted[name].shape}"
+        for name in sorted(wanted.keys() & found.keys())
+        if found[name].shape != wanted[name].shape
+    ]
+    parts = [
+        f"{len(names)} {what}, such as {', '.join(names[:EXAMPLES])}"
+        for what, names in (
+            ("tensors are missing", missing),
+            ("do not belong to this run", foreign),
+            ("have another shape", shapes),
+        )
+        if names
+    ]
+    if parts:
+        raise InputError(
+            path,
+            "does not fit this run: " + "; ".join(parts),
+            "resume with the model, layers, keys and rank it was saved with",
+        )
+
+
+@contextmanager
+def recomputed_activations(layers: Sequence[Any]) -> Iterator[None]:
+    """Checkpoint the gradients of these layers while the context lasts.
+
+    Each instance gets a subclass of its own class for the time being, so that other
+    models of that class in the same process are not changed.
+    """
+    kinds = [type(layer) for layer in layers]
+    wrapped = {kind: type(kind.__name__, (kind,), {"__call__": _recompute(kind)}) for kind in kinds}
+    try:
+        for layer, kind in zip(layers, kinds, strict=True):
+            layer.__class__ = wrapped[kind]
+        yield
+    finally:
+        for layer, kind in zip(layers, kinds, strict=True):
+            layer.__class__ = kind
+
+
+def _recompute(kind: type[Any]) -> Any:
+    def call(layer: Any, *arguments: Any, **options: Any) -> Any:
+        return nn.utils.checkpoint(layer, partial(kind.__call__, layer))(*arguments, **options)
+
+    return call
+
+
+def _is_adapter(name: str, owners: Iterable[str]) -> bool:
+    owner, _, leaf = name.rpartition(".")
+    return leaf in ADAPTER_LEAVES and owner in owners
+
+
+def _check_keys(model: Any, keys: Any) -> None:
+    if keys is None:
+        return
+    known = {name for layer in model.layers for name, _ in layer.named_modules() if name}
+    known |= {name for name, _ in model.named_modules() if name}
+    unknown = [str(key) for key in keys if key not in known]
+    if unknown:
+        from difflib import get_close_matches
+
+        close = get_close_matches(unknown[0], known, n=1)
+        raise InputError(
+            None,
+            f"lora_parameters.keys has {unknown[0]!r}, which names no module of a layer",
+            f"did you mean {close[0]!r}?" if close else "name them like self_attn.q_proj",
+        )
+
+
+def _refuse_odd_bits(model: Any) -> None:
+    # mlx-lm's DoRALinear multiplies the packed width by 32 // bits, which is wrong here.
+    for name, module in model.named_modules():
+        if isinstance(module, nn.QuantizedLinear) and 32 % module.bits:
+            raise InputError(
+                None,
+                f"mlx-lm cannot put DoRA on {name}, which has {module.bits} bits a weight",
+                "use lora, or a base of 4 or 8 bits",
+            )
+
+
+def _short(error: Exception) -> str:
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= 300 else f"{text[:300]}…"

@@ -1,0 +1,203 @@
+"""What a run is about to do, worked out before its first step."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx.utils import tree_flatten
+
+from mlxdoctor.train.batches import Batch, Worker, collate
+from mlxdoctor.train.losses import LossFunction
+from mlxdoctor.train.model import ADAPTER_LEAVES
+from mlxdoctor.train.rows import Rows
+from mlxdoctor.train.settings import Settings
+
+#: A timed step shorter than this is timed again, now that it is warm (seconds).
+SHORT_STEP = 1.0
+#: A forward pass takes about this share of a step.
+FORWARD_SHARE = 1 / 3
+_LAYER = re.compile(r"\.\d+\.")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run before its first step.
+
+    Attributes:
+        trainable: component -> parameters that will be trained; layers taken together.
+        frozen: component -> parameters that stay; quantized ones counted unpacked.
+        optimizer_bytes: memory of the optimizer's state, bytes.
+        rows: training rows.
+        left_out: rows without a token to learn.
+        cut: rows longer than the limit.
+        tokens: tokens of one epoch, after cutting.
+        supervised: targets of one epoch.
+        epochs: passes over the data.
+        updates: updates of the weights.
+        step_seconds: measured: one batch of middling length, forward and backward.
+        seconds: the whole run, estimated from that.
+        notes: what a person should know before it starts.
+    """
+
+    trainable: Mapping[str, int]
+    frozen: Mapping[str, int]
+    optimizer_bytes: int
+    rows: int
+    left_out: int
+    cut: int
+    tokens: int
+    supervised: int
+    epochs: float
+    updates: int
+    step_seconds: float
+    seconds: float
+    notes: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """The plan as text."""
+        few, many = sum(self.trainable.values()), sum(self.frozen.values())
+        share = 100 * few / max(few + many, 1)
+        text = [
+            f"Trainable parameters: {share:.3f}% ({few / 1e6:.3f}M/{(few + many) / 1e6:.3f}M)",
+            *(f"  trained  {count:>15,}  {name}" for name, count in self.trainable.items()),
+            *(f"  frozen   {count:>15,}  {name}" for name, count in self.frozen.items()),
+            f"Optimizer state: {self.optimizer_bytes / 1e6:,.1f} MB",
+            f"Data: {self.rows:,} rows, {self.tokens:,} tokens an epoch, "
+            f"{self.supervised:,} of them supervised",
+            f"Run: {self.updates:,} updates, {self.epochs:.2f} epochs, "
+            f"about {duration(self.seconds)} ({self.step_seconds:.3f} s a batch)",
+        ]
+        if self.left_out:
+            text.append(f"Left out: {self.left_out:,} rows without a token to learn from")
+        if self.cut:
+            text.append(f"Cut: {self.cut:,} rows are longer than the limit")
+        return [*text, *(f"Note: {note}" for note in self.notes)]
+
+
+def make_plan(
+    model: Any,
+    optimizer: Any,
+    rows: Rows,
+    loss: LossFunction,
+    settings: Settings,
+    *,
+    start: int = 1,
+) -> Plan:
+    """Count, and time one batch; neither the model nor any random state is changed.
+
+    Args:
+        optimizer: initialised.
+        start: the first iteration that will be made.
+    """
+    limit = settings.max_seq_length
+    lengths = [len(row.tokens) for row in rows.train]
+    tokens = sum(min(length, limit) for length in lengths)
+    batches = settings.iters - start + 1
+    per_batch = tokens / max(len(lengths), 1) * settings.batch_size
+    batch = _middling_batch(rows, settings)
+    step_seconds = _time_batch(model, loss, batch)
+    of_typical = per_batch / max(int(batch.spans[:, 1].sum()), 1)
+    evaluations = 1 + batches // settings.steps_per_eval
+    most = -(-len(rows.valid) // settings.batch_size)
+    limited = most if settings.val_batches == -1 else min(settings.val_batches, most)
+    seconds = step_seconds * of_typical * (batches + FORWARD_SHARE * evaluations * limited)
+    trainable, frozen = count_parameters(model)
+    return Plan(
+        trainable=trainable,
+        frozen=frozen,
+        optimizer_bytes=sum(one.nbytes for _, one in tree_flatten(optimizer.state)),
+        rows=len(rows.train),
+        left_out=rows.left_out,
+        cut=sum(length > limit for length in lengths),
+        tokens=tokens,
+        supervised=sum(row.supervised(limit) for row in rows.train),
+        epochs=settings.iters * settings.batch_size / max(len(lengths), 1),
+        updates=_updates(settings, start),
+        step_seconds=step_seconds,
+        seconds=seconds,
+        notes=tuple(_notes(settings, rows)),
+    )
+
+
+def count_parameters(model: Any) -> tuple[dict[str, int], dict[str, int]]:
+    """Trainable and frozen parameters by component, the same module of all layers together."""
+    trained = {name for name, _ in tree_flatten(model.trainable_parameters())}
+    bits = {
+        name: module.bits
+        for name, module in model.named_modules()
+        if hasattr(module, "bits") and hasattr(module, "scales")
+    }
+    counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+    for name, one in tree_flatten(model.parameters()):
+        owner, _, leaf = name.rpartition(".")
+        if owner in bits and leaf in {"scales", "biases"}:
+            continue
+        size = one.size * 32 // bits[owner] if owner in bits and leaf == "weight" else one.size
+        component = _LAYER.sub(".*.", owner).removesuffix(".linear").removesuffix(".embedding")
+        if leaf in ADAPTER_LEAVES:
+            component += " (adapter)"
+        counts[name not in trained][component] += size
+    return dict(counts[0].most_common()), dict(counts[1].most_common())
+
+
+def duration(seconds: float) -> str:
+    """`90` -> `1 min 30 s`; hours and minutes from an hour on."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.0f} s" if whole >= 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _middling_batch(rows: Rows, settings: Settings) -> Batch:
+    order = sorted(range(len(rows.train)), key=lambda index: len(rows.train[index].tokens))
+    size = min(settings.batch_size, len(order))
+    start = (len(order) - size) // 2
+    indices = order[start : start + size]
+    return collate(rows.train, indices, size, settings.max_seq_length, Worker())
+
+
+def _time_batch(model: Any, loss: LossFunction, batch: Batch) -> float:
+    """Seconds of a forward and backward pass, dropout off so that no random state is used."""
+    model.eval()
+    value_and_grad = nn.value_and_grad(model, loss)
+    tokens, spans = mx.array(batch.tokens), mx.array(batch.spans)
+
+    def once() -> float:
+        begun = time.perf_counter()
+        mx.eval(value_and_grad(model, tokens, spans))
+        return time.perf_counter() - begun
+
+    seconds = once()
+    return once() if seconds < SHORT_STEP else seconds
+
+
+def _updates(settings: Settings, start: int) -> int:
+    every = settings.grad_accumulation_steps
+    whole = settings.iters // every - (start - 1) // every
+    return whole + (settings.extras.is_exact and settings.iters % every > 0)
+
+
+def _notes(settings: Settings, rows: Rows) -> list[str]:
+    notes = []
+    options = settings.optimizer_config.get(settings.optimizer) or {}
+    if settings.optimizer == "adafactor" and options.get("relative_step", True):
+        notes.append(
+            "Adafactor takes its own relative steps and ignores learning_rate; "
+            "set optimizer_config.adafactor.relative_step to false to change that"
+        )
+    if settings.report_to:
+        notes.append(f"report_to {settings.report_to} is not used: metrics.jsonl has the figures")
+    if not rows.valid:
+        notes.append("there are no validation rows: overfitting will not be seen")
+    every = settings.grad_accumulation_steps
+    if not settings.extras.is_exact and settings.iters % every:
+        notes.append(f"as in mlx-lm, the last {settings.iters % every} batches are never applied")
+    return notes

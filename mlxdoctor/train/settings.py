@@ -1,0 +1,287 @@
+"""What a training run is told to do: the keys of `mlx_lm.lora`, and one table of our own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.safety.errors import InputError
+
+OPTIMIZERS = ("adam", "adamw", "muon", "sgd", "adafactor")
+
+#: The key of our own table in a configuration; mlx-lm ignores it.
+EXTRAS_KEY = "mlxdoctor"
+#: Keys that earlier versions of mlx-lm had -> what they are called now.
+RENAMED = MappingProxyType({"lora_layers": "num_layers", "use_dora": "fine_tune_type"})
+
+_KINDS: Mapping[type[Any], str] = MappingProxyType(
+    {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "text",
+        Mapping: "a table",
+    }
+)
+
+
+def _option(default: Any, help: str, at_least: float | None = None) -> Any:
+    """A setting with its default, what it means, and the smallest value that makes sense."""
+    return field(default=default, metadata={"help": help, "at_least": at_least})
+
+
+def _mapping(default: Mapping[str, Any], help: str) -> Any:
+    return field(default_factory=lambda: MappingProxyType(default), metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What mlx-lm has no key for: the table `mlxdoctor:` of a configuration.
+
+    None for `max_skipped` and `stop_on_divergence` means what the mode says: on when
+    exact; off in parity, where a run must be able to fail as it failed before.
+    """
+
+    mode: Literal["exact", "parity"] = _option(
+        "exact", "exact: correct masks and averages; parity: batch for batch as mlx-lm does."
+    )
+    grad_clip: float | None = _option(None, "Largest gradient norm; larger ones are scaled.", 0.0)
+    max_skipped: int | None = _option(
+        None, "Skip non-finite batches, and give up after this many; -1 applies them.", -1
+    )
+    stop_on_divergence: bool | None = _option(None, "Stop once the loss is far above its start.")
+    patience: int | None = _option(
+        None, "Stop after this many validations without a new best; none: never.", 1
+    )
+    module_norms: bool = _option(False, "Record the gradient norm of every module.")
+    save_state: bool = _option(True, "Save optimizer and random state with every checkpoint.")
+    resume_state: str | None = _option(None, "A state file to continue from.")
+    allow_downloads: bool = _option(False, "Fetch a model or data set that is not a folder here.")
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether masks, averages and order are the correct ones rather than mlx-lm's."""
+        return self.mode == "exact"
+
+    @property
+    def skip_limit(self) -> int | None:
+        """Non-finite batches skipped before giving up; None: they are applied."""
+        limit = self.max_skipped
+        if limit is None:
+            limit = 10 if self.is_exact else -1
+        return limit if limit >= 0 else None
+
+    @property
+    def watches_divergence(self) -> bool:
+        """Whether a diverging run is stopped."""
+        return self.is_exact if self.stop_on_divergence is None else self.stop_on_divergence
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One run. The fields but the last are `mlx_lm.lora`'s keys with its defaults (0.32.2)."""
+
+    model: str = _option("Qwen/Qwen3-0.6b", "The base model: a folder.")
+    train: bool = _option(False, "Accepted; this trainer always trains.")
+    fine_tune_type: Literal["lora", "dora", "full"] = _option("lora", "What is trained.")
+    optimizer: Literal["adam", "adamw", "muon", "sgd", "adafactor"] = _option(
+        "adam", "The optimizer, with MLX's defaults."
+    )
+    optimizer_config: Mapping[str, Mapping[str, Any]] = _mapping(
+        {name: {} for name in OPTIMIZERS}, "Options of each optimizer, by its name."
+    )
+    data: str = _option("mlx-community/WikiSQL", "A folder of train, valid and test.jsonl.")
+    seed: int = _option(0, "Of adapter weights, dropout and the order of batches.", 0)
+    num_layers: int = _option(16, "How many of the last layers are trained; -1 for all.", -1)
+    batch_size: int = _option(4, "Rows a batch, over all processes.", 1)
+    iters: int = _option(1000, "Batches to train on.", 1)
+    val_batches: int = _option(25, "Batches a validation; -1 for all.", -1)
+    learning_rate: float = _option(1e-5, "The rate, unless there is a schedule.", 0.0)
+    steps_per_report: int = _option(10, "Iterations between two printed reports.", 1)
+    steps_per_eval: int = _option(200, "Iterations between two validations.", 1)
+    resume_adapter_file: str | None = _option(None, "Adapter weights to start from.")
+    adapter_path: str = _option("adapters", "The folder that is written.")
+    save_every: int = _option(100, "Iterations between two checkpoints.", 1)
+    test: bool = _option(False, "Evaluate on the test split at the end.")
+    test_batches: int = _option(500, "Batches of that evaluation; -1 for all.", -1)
+    max_seq_length: int = _option(2048, "Tokens after which a row is cut.", 2)
+    config: str | None = _option(None, "The file these settings came from.")
+    grad_checkpoint: bool = _option(False, "Recompute activations in the backward pass.")
+    grad_accumulation_steps: int = _option(1, "Batches an update.", 1)
+    clear_cache_threshold: int = _option(0, "Free cached memory over this after a step, bytes.", 0)
+    lr_schedule: Mapping[str, Any] | None = _option(
+        None, "name, arguments, warmup and warmup_init; counted in updates."
+    )
+    lora_parameters: Mapping[str, Any] | None = _mapping(
+        {"rank": 8, "dropout": 0.0, "scale": 20.0}, "rank, scale, dropout and keys."
+    )
+    mask_prompt: bool = _option(False, "Leave the prompt out of the loss.")
+    report_to: str | None = _option(None, "Accepted; metrics.jsonl has the figures.")
+    project_name: str | None = _option(None, "Accepted; belongs to report_to.")
+    trust_remote_code: bool = _option(False, "Run code that comes with the model.")
+    hf_dataset: Mapping[str, Any] | list[Any] | None = field(
+        default=None, metadata={"help": "Hugging Face data sets, as mlx-lm describes them."}
+    )
+    prompt_feature: str | None = _option(None, "The rows' key of the prompt.")
+    completion_feature: str | None = _option(None, "The rows' key of the completion.")
+    chat_feature: str | None = _option(None, "The rows' key of the messages.")
+    text_feature: str | None = _option(None, "The rows' key of the text.")
+    extras: Extras = field(default_factory=Extras)
+
+    @classmethod
+    def read(cls, path: Path, overrides: Iterable[str] = ()) -> Settings:
+        """Read a training configuration of mlx-lm: YAML, JSON or an `adapter_config.json`.
+
+        Args:
+            path: the file, or a folder with an `adapter_config.json`.
+            overrides: `key=value` or `mlxdoctor.key=value`, the value as JSON or plain text.
+
+        Raises:
+            InputError: the file is unusable, or a key or value is not one of mlx-lm's.
+        """
+        config = TrainingConfig.read(path)
+        if config.origin != "mlx-lm":
+            raise InputError(
+                path, "is a PEFT configuration", "write one with the keys of `mlx_lm.lora`"
+            )
+        values = {**config.values, "config": str(config.path)}
+        for text in overrides:
+            _override(values, text)
+        return cls.from_values(values, config.path)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any], path: Path | None = None) -> Settings:
+        """Settings from keys and values; a value of None stands for the default, as in mlx-lm.
+
+        Args:
+            values: mlx-lm's keys, and `mlxdoctor` for a mapping of ours.
+            path: the file to name in errors.
+
+        Raises:
+            InputError: a key is unknown, or a value has the wrong type or is out of range.
+        """
+        stated = {key: value for key, value in values.items() if value is not None}
+        table = stated.pop(EXTRAS_KEY, {})
+        if not isinstance(table, Mapping):
+            raise InputError(path, f"{EXTRAS_KEY} is not a table of keys and values")
+        own = _checked(Extras, {k: v for k, v in table.items() if v is not None}, path)
+        arguments = _checked(cls, stated, path, aside=("extras",))
+        if arguments.get("fine_tune_type") == "full":
+            arguments["lora_parameters"] = None
+        settings = cls(**arguments, extras=Extras(**own))
+        _check_lora(settings, path)
+        return settings
+
+    def stated(self) -> dict[str, Any]:
+        """The keys and values of an `adapter_config.json`: mlx-lm's, and ours under one key."""
+        keys = [one.name for one in fields(self) if one.name != "extras"]
+        # mlx-lm has no default for these, so that they are absent where nobody states them.
+        unstated = {key for key in keys if key == "hf_dataset" or key.endswith("_feature")}
+        values = {
+            key: _plain(getattr(self, key))
+            for key in keys
+            if key not in unstated or getattr(self, key) is not None
+        }
+        changed = {
+            one.name: getattr(self.extras, one.name)
+            for one in fields(Extras)
+            if getattr(self.extras, one.name) != one.default
+        }
+        return {**values, EXTRAS_KEY: changed} if changed else values
+
+
+def _override(values: dict[str, Any], text: str) -> None:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise InputError(None, f"{text!r} is not KEY=VALUE", "write --set iters=50")
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        parsed = value
+    *tables, key = name.split(".")
+    target = values
+    for table in tables:
+        inner = target.get(table)
+        target[table] = dict(inner) if isinstance(inner, Mapping) else {}
+        target = target[table]
+    target[key] = parsed
+
+
+def _checked(
+    kind: type[Any], stated: Mapping[str, Any], path: Path | None, aside: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The values, each of the type and range its field asks for."""
+    known = {one.name: one for one in fields(kind) if one.name not in aside}
+    hints = get_type_hints(kind)
+    for key in stated:
+        if key not in known:
+            raise InputError(path, f"has the unknown key {key!r}", _hint(key, known))
+    return {key: _value(known[key], hints[key], value, path) for key, value in stated.items()}
+
+
+def _hint(key: str, known: Iterable[str]) -> str:
+    if key in RENAMED:
+        return f"mlx-lm now has {RENAMED[key]!r}"
+    if key in {one.name for one in fields(Extras)}:
+        return f"it belongs under `{EXTRAS_KEY}:`"
+    close = get_close_matches(key, list(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else "remove it"
+
+
+def _value(one: Field[Any], hint: Any, value: Any, path: Path | None) -> Any:
+    if get_origin(hint) is Literal:
+        choice = value.lower() if isinstance(value, str) else value
+        if choice not in get_args(hint):
+            options = ", ".join(get_args(hint))
+            raise InputError(path, f"{one.name} is {value!r}", f"it must be one of {options}")
+        return choice
+    kinds: list[Any] = [
+        get_origin(option) or option
+        for option in (get_args(hint) if get_origin(hint) is UnionType else (hint,))
+        if option is not NoneType
+    ]
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, tuple(kinds)) or (isinstance(value, bool) and bool not in kinds):
+        raise InputError(path, f"{one.name} is {value!r}", f"it must be {_KINDS[kinds[0]]}")
+    least = one.metadata.get("at_least")
+    if least is not None and not value >= least:
+        raise InputError(path, f"{one.name} is {value!r}", f"it must be at least {least:g}")
+    return value
+
+
+def _check_lora(settings: Settings, path: Path | None) -> None:
+    if settings.num_layers == 0 and settings.extras.is_exact:
+        raise InputError(
+            path,
+            "num_layers is 0, which mlx-lm takes for all layers",
+            "write -1 for all layers, or how many of the last ones to train",
+        )
+    if settings.lora_parameters is None:
+        return
+    stated = set(settings.lora_parameters)
+    known = {"rank", "scale", "dropout", "keys"}
+    if "alpha" in stated:
+        raise InputError(
+            path, "lora_parameters has alpha", "mlx-lm multiplies by scale, which is alpha / rank"
+        )
+    for key in sorted(stated - known):
+        raise InputError(path, f"lora_parameters has the unknown key {key!r}", _hint(key, known))
+    if missing := sorted(known - {"keys"} - stated):
+        raise InputError(
+            path,
+            f"lora_parameters lacks {', '.join(missing)}",
+            "mlx-lm fills in the whole table or nothing: state them",
+        )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,176 @@
+"""A sequential test by betting: is a series still at the level that it had reached?
+
+A bet begins at every report: with a stake of 1, on the claim that the series left its level
+upwards just now. Each report z of the bet (in units of the noise, above the level frozen at
+the bet's begin) multiplies the wealth by exp(a z - a^2/2), at most by `cap`. While the
+series stays at or below its level that factor has a mean of at most 1, so no bet ever
+reaches a wealth of W with a probability over 1/W (Ville 1939; Shafer 2021; for changes at an
+unknown time Shin, Ramdas and Rinaldo 2023). One look or a thousand makes no difference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from mlxdoctor.watch.limits import BettingLimits
+
+#: Values outside these are taken to be the nearest of them: a log may hold any number.
+SMALLEST, LARGEST = 1e-30, 1e30
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A bet that won.
+
+    Attributes:
+        onset: step of the bet's first report.
+        reports: how many reports it took.
+        level: of the series before, in its own unit.
+        reached: geometric mean over the bet's reports.
+        wealth: what a stake of 1 became.
+        seconds: how long the bet lasted, where the caller says how long a report took.
+    """
+
+    onset: int
+    reports: int
+    level: float
+    reached: float
+    wealth: float
+    seconds: float = 0.0
+
+
+@dataclass
+class _Bet:
+    number: int
+    onset: int
+    level: float
+    noise: float
+    wealth: float = 1.0
+    reports: int = 0
+    total: float = 0.0
+    last: float = 0.0
+    nearest: float = math.inf
+    seconds: float = 0.0
+    steps: float = 0.0
+
+
+class Bets:
+    """The bets on one series of positive values.
+
+    Args:
+        limits: stakes and thresholds.
+        sign: 1 where the alarm is about a rise, -1 where it is about a fall.
+        least_history: reports before the first bet.
+    """
+
+    def __init__(self, limits: BettingLimits, sign: int = 1, least_history: int = 1) -> None:
+        self._limits = limits
+        self._sign = sign
+        self._least = least_history
+        self._recent: deque[float] = deque(maxlen=limits.history)
+        self._open: list[_Bet] = []
+        self._begun = 0
+        #: The factor of the newest bet's first report: over sound runs its mean shows whether
+        #: the bets are fair.
+        self.newest_factor: float | None = None
+
+    @property
+    def nearest_to_winning(self) -> float:
+        """The largest wealth of the open bets, as a share of what it would have to be."""
+        return max((bet.wealth / self._needed(bet) for bet in self._open), default=0.0)
+
+    def begin_at(self, value: float | None) -> None:
+        """Take a value as the level before the first report; None for "not known after all"."""
+        self._recent.clear()
+        if value is not None:
+            self._recent.append(logarithm(value))
+
+    def see(
+        self, step: int, value: float, steps_per_report: float, seconds: float = 0.0
+    ) -> Departure | None:
+        """Judge one more value, which took so many seconds; a departure where a bet has won."""
+        seen = logarithm(value)
+        self.newest_factor = None
+        if len(self._recent) >= self._least:
+            self._open.append(self._begin(step, steps_per_report))
+        for bet in self._open:
+            self._settle(bet, seen, steps_per_report, seconds)
+        if self._open and self._open[-1].reports == 1:
+            self.newest_factor = self._open[-1].wealth
+        self._recent.append(seen)
+        limits = self._limits
+        won = next((bet for bet in self._open if self._has_won(bet)), None)
+        self._open = [
+            bet
+            for bet in self._open[-limits.window :]
+            if bet.reports < limits.window and bet.wealth > limits.hopeless
+        ]
+        if won is None:
+            return None
+        reached = math.exp(won.level + self._sign * won.total / won.reports)
+        level = math.exp(won.level)
+        return Departure(won.onset, won.reports, level, reached, won.wealth, won.seconds)
+
+    def _begin(self, step: int, steps_per_report: float) -> _Bet:
+        limits = self._limits
+        of_report = limits.noise_of_one_step / math.sqrt(max(steps_per_report, 1.0))
+        noise = max(math.hypot(limits.noise_floor, of_report), _noise(self._recent))
+        self._begun += 1
+        return _Bet(self._begun, step, median(list(self._recent)[-limits.level :]), noise)
+
+    def _settle(self, bet: _Bet, seen: float, steps: float, seconds: float) -> None:
+        above = self._sign * (seen - bet.level)
+        bet.wealth *= factor(above / bet.noise, self._limits)
+        bet.reports += 1
+        bet.total += above
+        bet.last = above
+        bet.nearest = min(bet.nearest, above)
+        bet.seconds += seconds
+        bet.steps += max(steps, 1.0)
+
+    def _needed(self, bet: _Bet) -> float:
+        limits = self._limits
+        return limits.first_wealth if bet.number <= limits.first_starts else limits.wealth
+
+    def _has_won(self, bet: _Bet) -> bool:
+        limits = self._limits
+        has_lasted = bet.seconds >= limits.least_seconds and bet.steps >= limits.least_steps
+        if bet.wealth < self._needed(bet) or not has_lasted:
+            return False
+        mean = bet.total / bet.reports
+        change = abs(math.exp(bet.level + self._sign * mean) - math.exp(bet.level))
+        # A speed that recovers once has not collapsed; a loss may dip while it explodes, but a
+        # spike of two reports is over at the third.
+        least = bet.nearest if self._sign < 0 else mean
+        return (
+            least >= math.log(limits.least_ratio)
+            and bet.last >= math.log(limits.last_ratio)
+            and change >= limits.least_change
+        )
+
+
+def logarithm(value: float) -> float:
+    """The natural logarithm; of losses that no training has, that of the nearest one."""
+    return math.log(min(max(value, SMALLEST), LARGEST))
+
+
+def factor(z: float, limits: BettingLimits) -> float:
+    """By what one report multiplies the wealth: `z` is in units of the noise."""
+    exponent = limits.stake * z - limits.stake**2 / 2
+    return math.exp(min(exponent, math.log(limits.cap)))
+
+
+def _noise(values: Sequence[float]) -> float:
+    """How far neighbours lie apart by chance: what a steady trend adds is left out."""
+    changes = [after - before for before, after in pairwise(values)]
+    # The spread of two changes says nothing, and one of zero would make every bet win.
+    if len(changes) < 3:
+        return 0.0
+    middle = median(changes)
+    # 1.48 median absolute deviations are a standard deviation; a change has two reports' noise.
+    return 1.4826 * median([abs(one - middle) for one in changes]) / math.sqrt(2)

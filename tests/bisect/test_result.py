@@ -1,0 +1,204 @@
+"""The last good checkpoint of real runs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlxdoctor.bisect.answer import notes, sentence
+from mlxdoctor.bisect.result import Bisection, Limits, bisect
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.run import Run
+from mlxdoctor.safety.errors import InputError
+from tests.bisect.conftest import EVERY, LEAP
+from tests.bisect.states import changed, history, state
+from tests.conftest import FIXTURES, RUNS
+from tests.weight_files import save
+
+Copy = Callable[[str], Path]
+
+
+def bisected(folder: Path, *, model: bool = False) -> Bisection:
+    base = FIXTURES / "base" if model else None
+    return bisect(Run.discover([folder], base=base, allow_model=model), Limits())
+
+
+def standings(found: Bisection) -> str:
+    return "".join(one.value[0] for one in found.standings)
+
+
+def test_a_break_between_two_saves_is_found_in_the_files(broken_run: Path) -> None:
+    found = bisected(broken_run)
+    assert standings(found) == "gggbbbb"
+    assert found.last_good == 2
+    assert found.path(2) == broken_run / "0000030_adapters.safetensors"
+    assert found.path(2).is_file()
+    assert not found.newest_is_good
+    told = sentence(found)
+    path = broken_run / "0000030_adapters.safetensors"
+    assert told.startswith(
+        f"Last good checkpoint: {path}; broken from 0000040_adapters.safetensors on ("
+    )
+    onset = re.search(r"the log's loss blew up at iteration (\d+), from", told)
+    assert onset is not None
+    assert LEAP < int(onset[1]) <= LEAP + EVERY
+
+
+def test_the_models_agree_after_a_few_loads(broken_run: Path) -> None:
+    found = bisected(broken_run, model=True)
+    assert found.last_good == 2
+    assert found.held
+    assert found.split == "valid"
+    assert not found.unmeasured
+    # Six different files, of which those that exploded need not be loaded.
+    assert 2 <= len(found.behaviour) <= 5
+    losses = {at: one.loss for at, one in found.behaviour.items()}
+    assert losses[2] == min(losses.values()) < 3.0
+    assert "none" not in sentence(found)
+
+
+def test_the_model_finds_what_log_and_sizes_do_not_show(broken_run: Path, tmp_path: Path) -> None:
+    # Without the log, and with a scale that hides how large the update is.
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for number in (10, 20, 30, 40):
+        name = f"{number:07d}_adapters.safetensors"
+        shutil.copy(broken_run / name, folder / name)
+    shutil.copy(broken_run / "adapter_config.json", folder)
+    limits = Limits(sizes=type(Limits().sizes)(relative=1e9, nominal=1e9, growth=1e9))
+    run = Run.discover([folder], base=FIXTURES / "base", allow_model=True)
+    found = bisect(run, limits)
+    assert standings(found) == "gggb"
+    assert found.last_good == 2
+    assert list(found.faults) == [3]
+    assert "its answers" in found.why(3) or "it answers" in found.why(3)
+
+
+def test_a_sound_run_has_no_broken_save() -> None:
+    found = bisected(RUNS / "healthy-ordinary")
+    assert standings(found) == "ggg"
+    assert found.newest_is_good
+    assert found.is_decided
+    path = RUNS / "healthy-ordinary" / "adapters.safetensors"
+    assert sentence(found) == (
+        f"Last good checkpoint: {path}, the newest; none of 3 files is broken."
+    )
+
+
+def test_nan_from_the_second_save_on() -> None:
+    found = bisected(RUNS / "no-supervised-tokens")
+    assert standings(found) == "gbbb"
+    told = sentence(found)
+    assert "0000040_adapters.safetensors; broken from 0000080_adapters.safetensors on" in told
+    assert "the log's loss is not finite from iteration 70 on" in told
+    assert any("same, byte for byte" in one for one in notes(found))
+
+
+@pytest.mark.parametrize("name", ["collapse-frequent-token", "scale-too-large"])
+def test_lost_before_the_first_save(name: str) -> None:
+    found = bisected(RUNS / name)
+    assert found.last_good is None
+    assert found.first_broken == 0
+    assert sentence(found).startswith(
+        "Last good checkpoint: none, it was lost before the first save, "
+    )
+    assert "times as large as the weights" in sentence(found)
+
+
+def test_nothing_was_trained() -> None:
+    found = bisected(RUNS / "b-never-trained")
+    assert standings(found) == "uuu"
+    assert "none, nothing was trained: every B is exactly zero in all 3 files" in sentence(found)
+
+
+def test_trained_late_and_broken_at_once(tmp_path: Path) -> None:
+    zero = {name: one * 0 if "lora_b" in name else one for name, one in state(1.0).items()}
+    history(tmp_path, [zero, state(9.0)])
+    told = sentence(bisected(tmp_path))
+    assert told.startswith("Last good checkpoint: none, nothing was trained up to ")
+    assert "and 0000200_adapters.safetensors is broken (update about 9 times" in told
+
+
+def test_one_broken_file_before_a_good_one_is_named(tmp_path: Path) -> None:
+    bad = state(0.15, 1)
+    bad["model.layers.0.self_attn.q_proj.lora_a"][0, 0] = np.nan
+    history(tmp_path, [state(0.1), bad, state(0.2, 2)])
+    found = bisected(tmp_path)
+    assert found.newest_is_good
+    assert found.last_good == 2
+    assert "the newest; broken before it: 0000200_adapters.safetensors (1 of its" in sentence(found)
+
+
+def test_only_the_final_file_is_broken(tmp_path: Path) -> None:
+    history(tmp_path, [state(0.1), state(0.2, 1)], final=changed(state(0.2, 1), 1, 0.0))
+    told = sentence(bisected(tmp_path))
+    assert "0000200_adapters.safetensors; broken from adapters.safetensors (1 of 4 modules" in told
+
+
+def test_files_alone_without_scale_or_log_decide_nothing(tmp_path: Path) -> None:
+    history(tmp_path, [state(0.1), state(0.2, 1)])
+    (tmp_path / "adapter_config.json").unlink()
+    found = bisected(tmp_path)
+    assert not found.is_decided
+    assert sentence(found).startswith("Undecided: every file up to ")
+
+
+def test_a_log_decides_without_a_scale(copied: Copy) -> None:
+    folder = copied("healthy-ordinary")
+    (folder / "adapter_config.json").unlink()
+    found = bisected(folder)
+    assert found.followed.quantity == "unscaled"
+    assert found.is_decided
+    log = folder / "train.log"
+    log.write_text(log.read_text()[:2000])
+    assert not bisected(folder).is_decided
+
+
+def test_peft_folders(tmp_path: Path) -> None:
+    for number, size in ((100, 0.1), (200, 9.0)):
+        tensors = {
+            f"base_model.model.{name[:-1]}{name[-1].upper()}.weight": one.T
+            for name, one in state(size, number).items()
+        }
+        save(tmp_path / f"checkpoint-{number}" / "adapter_model.safetensors", tensors)
+    found = bisected(tmp_path)
+    assert [found.checkpoint(place).iteration for place in range(2)] == [100, 200]
+    assert found.followed.quantity == "unscaled"
+
+
+def test_no_checkpoints_and_none_readable(tmp_path: Path) -> None:
+    save(tmp_path / "adapters.safetensors", state(0.1))
+    with pytest.raises(InputError, match="holds no numbered checkpoint"):
+        bisected(tmp_path)
+    (tmp_path / "adapters.safetensors").write_bytes(b"x")
+    (tmp_path / "0000100_adapters.safetensors").write_bytes(b"x")
+    with pytest.raises(InputError, match="none of which can be read"):
+        bisected(tmp_path)
+
+
+def test_a_validation_loss_that_ends_higher_is_told() -> None:
+    found = bisected(RUNS / "overfitting")
+    assert found.newest_is_good
+    assert any("lowest at iteration 100 and ends 1.16 times as high" in one for one in notes(found))
+    assert not any("times as high" in one for one in notes(bisected(RUNS / "healthy-ordinary")))
+
+
+def test_saves_that_do_not_fit_the_base_are_broken(broken_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(broken_run / "adapter_config.json", folder)
+    named = Adapter.read(broken_run / "0000010_adapters.safetensors")
+    tensors = {f"other.{name}": one.load() for name, one in named.tensors.items()}
+    for number in (10, 20):
+        tensors = {name: one * np.float32(1.01) for name, one in tensors.items()}
+        save(folder / f"{number:07d}_adapters.safetensors", tensors)
+    run = Run.discover([folder], base=FIXTURES / "base", allow_model=True)
+    found = bisect(run, Limits())
+    assert standings(found) == "bb"
+    assert "it cannot be put on the base model" in sentence(found)
+    assert "tmp" not in found.why(0)

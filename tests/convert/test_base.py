@@ -1,0 +1,100 @@
+"""What the base model decides: other names, shared weights, quantised ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlxdoctor.convert.conversion import convert
+from mlxdoctor.safety.errors import InputError
+from tests.convert.given import stated
+from tests.weight_files import lora, save, write_config
+
+GATE = "model.layers.0.feed_forward.w1"
+EMBEDDING = "model.embed_tokens"
+
+
+def base_model(folder: Path, writer: str, names: list[str], **config: Any) -> str:
+    """A model of matrices of 16 inputs and 8 outputs, saved by mlx-lm ("mlx") or not ("pt")."""
+    weights = {f"{name}.weight": np.ones((8, 16), "f4") for name in names}
+    save(folder / "model.safetensors", weights, metadata={"format": writer})
+    (folder / "config.json").write_text(json.dumps({"num_hidden_layers": 1, **config}))
+    return str(folder)
+
+
+def adapter(folder: Path, names: list[str], shape: tuple[int, int] = (16, 8)) -> Path:
+    save(folder / "adapters.safetensors", lora(dict.fromkeys(names, shape)))
+    keys = {"rank": 4, "scale": 2.0, "keys": names}
+    write_config(folder, num_layers=1, lora_parameters=keys)
+    return folder
+
+
+def test_another_name_is_looked_up_in_a_base_of_the_other_library(tmp_path: Path) -> None:
+    source = adapter(tmp_path / "a", [GATE])
+    theirs = base_model(tmp_path / "theirs", "pt", [GATE])
+    assert stated(convert(source, model=theirs).files)["target_modules"] == ["w1"]
+    ours = base_model(tmp_path / "ours", "mlx", [GATE])
+    with pytest.raises(InputError, match="may have another name in PEFT"):
+        convert(source, model=ours)
+    without = base_model(tmp_path / "without", "pt", ["model.layers.0.feed_forward.w2"])
+    with pytest.raises(InputError, match="w1 is not in the base model"):
+        convert(source, model=without)
+
+
+@pytest.mark.parametrize(
+    ("names", "config", "is_tied"),
+    [
+        ([EMBEDDING], {"tie_word_embeddings": True}, True),
+        ([EMBEDDING, "lm_head"], {"tie_word_embeddings": True}, True),
+        ([EMBEDDING, "lm_head"], {"tie_word_embeddings": False}, False),
+        ([EMBEDDING, "lm_head"], {}, False),
+        ([EMBEDDING], {}, True),
+    ],
+)
+def test_an_output_head_that_is_the_embedding_gets_its_factors(
+    names: list[str], config: dict[str, Any], is_tied: bool, tmp_path: Path
+) -> None:
+    base = base_model(tmp_path / "base", "mlx", names, **config)
+    source = adapter(tmp_path / "a", [EMBEDDING], (8, 16))
+    targets = stated(convert(source, model=base).files)["target_modules"]
+    assert targets == ([EMBEDDING, "lm_head"] if is_tied else [EMBEDDING])
+
+
+def test_a_head_of_its_own_needs_no_embedding(tmp_path: Path) -> None:
+    base = base_model(tmp_path / "base", "mlx", [EMBEDDING, "lm_head"])
+    files = convert(adapter(tmp_path / "a", ["lm_head"]), model=base).files
+    assert stated(files)["target_modules"] == ["lm_head"]
+    folder = tmp_path / "peft"
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    back = stated(convert(folder, model=base).files)
+    assert back["lora_parameters"]["keys"] == ["lm_head"]
+    (tmp_path / "base").rename(tmp_path / "gone")
+    with pytest.raises(InputError, match="shares its weight with another module"):
+        convert(folder)
+
+
+def test_weights_packed_by_another_quantiser_have_no_shape_to_compare(tmp_path: Path) -> None:
+    name = "model.layers.0.self_attn.q_proj"
+    base = tmp_path / "base"
+    save(base / "model.safetensors", {f"{name}.qweight": np.ones((2, 16), "u4")})
+    (base / "config.json").write_text('{"num_hidden_layers": 1}')
+    assert convert(adapter(tmp_path / "a", [name]), model=str(base)).modules == 1
+    with pytest.raises(InputError, match="v_proj is not in the base model"):
+        convert(adapter(tmp_path / "b", [name.replace("q_", "v_")]), model=str(base))
+
+
+def test_a_quantised_base_is_said(tmp_path: Path) -> None:
+    name = "model.layers.0.self_attn.q_proj"
+    plain = base_model(tmp_path / "plain", "mlx", [name])
+    packed = base_model(
+        tmp_path / "packed", "mlx", [name], quantization={"bits": 4, "group_size": 64}
+    )
+    source = adapter(tmp_path / "a", [name])
+    assert any("quantised" in note for note in convert(source, model=packed).notes)
+    assert not any("quantised" in note for note in convert(source, model=plain).notes)

@@ -1,0 +1,278 @@
+"""What cannot be carried over is refused, with the reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlxdoctor.convert.conversion import convert
+from mlxdoctor.safety.errors import InputError
+from tests.convert.given import BASE, SHAPES, Q, V, mlx_adapter, peft_adapter, stated
+from tests.weight_files import lora, save, write_config
+
+PREFIX = f"base_model.model.{Q}"
+
+
+def refusal(folder: Path, model: str | None = None) -> str:
+    with pytest.raises(InputError) as caught:
+        convert(folder, model=model)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"peft_type": "ADALORA"}, "ADALORA adapter"),
+        ({"task_type": "SEQ_CLS"}, "for the task SEQ_CLS"),
+        ({"bias": "lora_only"}, "trains biases"),
+        ({"lora_bias": True}, "a bias in the factor B"),
+        ({"modules_to_save": ["lm_head"]}, "whole modules beside the factors"),
+        ({"layer_replication": [[0, 2], [1, 3]]}, "layers that are used twice"),
+        ({"trainable_token_indices": [5]}, "single rows of the embedding"),
+        ({"alora_invocation_tokens": [5, 6]}, "wakes up at certain tokens"),
+        ({"target_parameters": ["experts.gate_up_proj"]}, "LoRA on bare parameters"),
+        ({"init_lora_weights": "pissa"}, "may change the base model's weights"),
+        ({"init_lora_weights": "loftq"}, "may change the base model's weights"),
+        ({"use_novelty": {"a": 1}}, "sets use_novelty"),
+        ({"lora_alpha": None}, "does not state both r and lora_alpha"),
+        ({"lora_alpha": float("nan")}, "not a finite number"),
+        ({"alpha_pattern": {r"layers\.(0|1)\..*": 3}}, "regular expression"),
+        ({"r": 8}, "has rank 4, which adapter_config.json does not mention"),
+        ({"rank_pattern": {"v_proj": 2}, "r": 8}, "has rank 4, which"),
+        ({"use_dora": True}, "has no DoRA magnitude, but use_dora is true"),
+        ({"target_modules": ["v_proj"]}, "does not target it"),
+        ({"layers_to_transform": [0, 2]}, "does not target it"),
+        ({"layers_to_transform": 3}, "does not target it"),
+    ],
+)
+def test_of_peft(settings: dict[str, Any], why: str, tmp_path: Path) -> None:
+    assert why in refusal(peft_adapter(tmp_path / "a", **settings))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"init_lora_weights": "gaussian"},
+        {"layers_to_transform": [1]},
+        {"layers_to_transform": []},
+        {"target_modules": "all-linear"},
+        {"target_modules": [Q, V], "layers_to_transform": [0]},
+        {"modules_to_save": []},
+        {"use_novelty": None},
+        {"task_type": None},
+        {"merge_weights": True, "auto_mapping": {"base_model_class": "LlamaForCausalLM"}},
+        {"loftq_config": {}, "megatron_core": "megatron.core", "peft_version": "0.21.2"},
+        {"rank_pattern": {"v_proj": 4}, "r": 4},
+    ],
+)
+def test_near_misses_of_peft_are_converted(settings: dict[str, Any], tmp_path: Path) -> None:
+    assert convert(peft_adapter(tmp_path / "a", **settings)).modules == 2
+
+
+def renamed(old: str, new: str) -> Callable[[dict[str, Any]], None]:
+    def change(tensors: dict[str, Any]) -> None:
+        for name in [one for one in tensors if old in one]:
+            tensors[name.replace(old, new)] = tensors.pop(name)
+
+    return change
+
+
+def added(name: str, shape: tuple[int, ...]) -> Callable[[dict[str, Any]], None]:
+    def change(tensors: dict[str, Any]) -> None:
+        tensors[name] = np.ones(shape, "f4")
+
+    return change
+
+
+def removed(name: str) -> Callable[[dict[str, Any]], None]:
+    def change(tensors: dict[str, Any]) -> None:
+        del tensors[name]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (removed(f"{PREFIX}.lora_B.weight"), "has no partner"),
+        (added(f"{PREFIX}.lora_magnitude_vector", (96,)), "but use_dora is false"),
+        (added("base_model.model.lm_head.weight", (8, 8)), "lm_head.weight is no LoRA factor"),
+        (added(f"{PREFIX}.lora_A.second.weight", (4, 96)), "has another in its place"),
+        (added(f"{PREFIX}.lora_B.bias", (96,)), "none that it can be multiplied with"),
+        (renamed("model.layers.1.self_attn", "model.layers.1.mlp.experts.3"), "one expert's"),
+        (renamed("model.layers", "transformer.h"), "may have another name in mlx-lm"),
+        (renamed("base_model.model.model.", "base_model.model."), "may have another name"),
+    ],
+)
+def test_of_peft_tensors(
+    change: Callable[[dict[str, Any]], None], why: str, tmp_path: Path
+) -> None:
+    assert why in refusal(peft_adapter(tmp_path / "a", change))
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"fine_tune_type": "full"}, "of type full, which has no LoRA factors"),
+        ({"lora_parameters": None}, "does not state both"),
+        ({"lora_parameters": {"rank": 4, "alpha": 8, "dropout": 0.0}}, "does not state both"),
+        (
+            {"lora_parameters": {"rank": 8, "scale": 20.0, "dropout": 0.0}},
+            "has rank 4, but adapter_config.json says 8; mlx-lm itself would refuse",
+        ),
+        ({"fine_tune_type": "dora"}, "has no DoRA magnitude"),
+        (
+            {"lora_parameters": {"rank": 4, "scale": 2.0, "keys": ["self_attn.q_proj"]}},
+            "not among the modules that adapter_config.json names",
+        ),
+        ({"num_layers": 2, "model": str(BASE)}, "not among the modules"),
+    ],
+)
+def test_of_mlx(settings: dict[str, Any], why: str, tmp_path: Path) -> None:
+    assert why in refusal(mlx_adapter(tmp_path / "a", **settings))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_layers": 3, "model": str(BASE)},
+        {"num_layers": -1, "model": str(BASE)},
+        {"lora_parameters": {"rank": 4, "scale": 2.0, "keys": [Q, "self_attn.v_proj"]}},
+        {
+            "num_layers": 1,
+            "model": str(BASE),
+            "lora_parameters": {"rank": 4, "scale": 2.0, "keys": [Q, V]},
+        },
+    ],
+)
+def test_near_misses_of_mlx_are_converted(settings: dict[str, Any], tmp_path: Path) -> None:
+    assert convert(mlx_adapter(tmp_path / "a", **settings)).modules == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (added(f"{Q}.m", (96,)), "has a DoRA magnitude, but adapter_config.json says lora"),
+        (added("model.norm.weight", (96,)), "model.norm.weight is no LoRA factor; mlx-lm"),
+        (renamed("self_attn.q", "feed_forward.w1.q"), "may have another name in PEFT"),
+        (renamed("model.layers", "language_model.model.layers"), "may have another name in PEFT"),
+        (removed(f"{Q}.lora_a"), "has no partner"),
+    ],
+)
+def test_of_mlx_tensors(change: Callable[[dict[str, Any]], None], why: str, tmp_path: Path) -> None:
+    assert why in refusal(mlx_adapter(tmp_path / "a", change))
+
+
+def test_stacked_experts(tmp_path: Path) -> None:
+    name = "model.layers.1.mlp.switch_mlp.up_proj"
+    tensors = {
+        f"{name}.lora_a": np.ones((3, 4, 96), "f4"),
+        f"{name}.lora_b": np.ones((3, 64, 4), "f4"),
+    }
+    save(tmp_path / "adapters.safetensors", tensors)
+    write_config(tmp_path)
+    assert "factors for each of 3 experts, stacked; PEFT puts LoRA" in refusal(tmp_path)
+
+
+def test_a_module_outside_the_layers_that_no_key_names(tmp_path: Path) -> None:
+    save(tmp_path / "adapters.safetensors", lora({"lm_head": (96, 768)}))
+    write_config(tmp_path)
+    assert "lm_head is not among the modules that" in refusal(tmp_path)
+
+
+def test_rank_zero(tmp_path: Path) -> None:
+    save(tmp_path / "adapters.safetensors", lora(SHAPES, rank=0))
+    write_config(tmp_path, lora_parameters={"rank": 0, "scale": 2.0, "dropout": 0.0})
+    assert f"{Q} has rank 0" in refusal(tmp_path)
+
+
+def test_modules_of_another_model(tmp_path: Path) -> None:
+    save(tmp_path / "adapters.safetensors", lora({Q: (96, 100)}))
+    write_config(tmp_path, num_layers=3)
+    assert "96 inputs to 100 outputs" in refusal(tmp_path, str(BASE))
+
+
+EMBEDDING = "model.embed_tokens"
+
+
+def test_an_embedding_without_the_base(tmp_path: Path) -> None:
+    save(tmp_path / "adapters.safetensors", lora({EMBEDDING: (768, 96)}))
+    write_config(
+        tmp_path, lora_parameters={"rank": 4, "scale": 2.0, "dropout": 0.0, "keys": [EMBEDDING]}
+    )
+    assert "shares its weight with another module" in refusal(tmp_path)
+
+
+def test_an_embedding_with_dora(tmp_path: Path) -> None:
+    tensors = {**lora({EMBEDDING: (768, 96)}), f"{EMBEDDING}.m": np.ones(768, "f4")}
+    save(tmp_path / "adapters.safetensors", tensors)
+    parameters = {"rank": 4, "scale": 2.0, "dropout": 0.0, "keys": [EMBEDDING]}
+    write_config(tmp_path, fine_tune_type="dora", lora_parameters=parameters)
+    assert "magnitudes are one a row here" in refusal(tmp_path, str(BASE))
+
+
+@pytest.mark.parametrize("name", [EMBEDDING, "lm_head"])
+def test_one_of_two_modules_that_share_a_weight(name: str, tmp_path: Path) -> None:
+    tensors = {
+        f"base_model.model.{name}.lora_A.weight": np.ones((4, 96), "f4"),
+        f"base_model.model.{name}.lora_B.weight": np.ones((768, 4), "f4"),
+    }
+    if name == EMBEDDING:
+        tensors = {
+            f"base_model.model.{name}.lora_embedding_A": np.ones((4, 768), "f4"),
+            f"base_model.model.{name}.lora_embedding_B": np.ones((96, 4), "f4"),
+        }
+    save(tmp_path / "adapter_model.safetensors", tensors)
+    peft_config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": [name]}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(peft_config))
+    assert "embedding is its output head too" in refusal(tmp_path, str(BASE))
+
+
+@pytest.mark.parametrize(("alpha", "is_same"), [(8, True), (16, False)])
+def test_an_embedding_and_its_head_with_the_same_factors(
+    alpha: int, is_same: bool, tmp_path: Path
+) -> None:
+    a, b = np.ones((4, 768), "f4"), np.full((96, 4), 2, "f4")
+    tensors = {
+        f"base_model.model.{EMBEDDING}.lora_embedding_A": a,
+        f"base_model.model.{EMBEDDING}.lora_embedding_B": b,
+        "base_model.model.lm_head.lora_A.weight": b.T,
+        "base_model.model.lm_head.lora_B.weight": a.T,
+    }
+    save(tmp_path / "adapter_model.safetensors", tensors)
+    targets = [EMBEDDING, "lm_head"]
+    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": targets}
+    config["alpha_pattern"] = {"lm_head": alpha}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    if is_same:
+        files = convert(tmp_path, model=str(BASE)).files
+        assert stated(files)["lora_parameters"]["keys"] == [EMBEDDING]
+    else:
+        assert "embedding is its output head too" in refusal(tmp_path, str(BASE))
+
+
+def test_the_names_of_one_library_with_the_configuration_of_the_other(tmp_path: Path) -> None:
+    save(tmp_path / "adapters.safetensors", lora(SHAPES))
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    assert "has the names of mlx-lm, but adapter_config.json is of peft" in refusal(tmp_path)
+
+
+def test_no_configuration(tmp_path: Path) -> None:
+    save(tmp_path / "adapters.safetensors", lora(SHAPES))
+    assert "adapter_config.json: there is no such file" in refusal(tmp_path)
+
+
+def test_to_the_library_it_is_from(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is an adapter of mlx-lm already"):
+        convert(mlx_adapter(tmp_path / "a"), "mlx")
+
+
+def test_a_base_that_is_no_model(tmp_path: Path) -> None:
+    folder = mlx_adapter(tmp_path / "a")
+    assert "is not a model's folder" in refusal(folder, str(tmp_path))
+    assert "is not a model's folder" in refusal(folder, "./nowhere")

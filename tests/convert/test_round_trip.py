@@ -1,0 +1,263 @@
+"""There and back: every bit of the fixture runs, and what the configurations say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlxdoctor.convert.conversion import convert
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.safetensors_file import read_safetensors
+from mlxdoctor.safety.errors import InputError
+from tests.conftest import RUNS, run_names
+from tests.convert.given import (
+    BASE,
+    SHAPES,
+    WRITTEN,
+    Q,
+    V,
+    bits,
+    mlx_adapter,
+    peft_adapter,
+    stated,
+    update,
+    write_files,
+)
+from tests.weight_files import lora, save, to_bfloat16, write_config
+
+#: Runs whose adapters no loader could use, and why they are refused.
+UNUSABLE = {
+    "adapter-never-attached": "holds no pair of LoRA factors",
+    "adapter-not-loaded": "is not in the base model",
+    "wrong-base-model": "the adapter belongs to another model",
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(run_names()) - set(UNUSABLE)))
+def test_a_run_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None:
+    there = convert(RUNS / name)
+    assert there.target == "peft"
+    assert there.base == BASE
+    folder = write_files(tmp_path / "peft", there.files)
+    back = convert(folder, model=str(BASE))
+    again = write_files(tmp_path / "mlx", back.files)
+    before, after = RUNS / name / "adapters.safetensors", again / "adapters.safetensors"
+    assert bits(after) == bits(before)
+    adapter = Adapter.read(RUNS / name)
+    config = stated(back.files)
+    assert config["lora_parameters"]["rank"] == adapter.modules[0].rank == 8
+    assert config["lora_parameters"]["scale"] == there.scales[0]
+    assert config["num_layers"] == len({one.layer for one in adapter.modules})
+
+
+@pytest.mark.parametrize(("name", "why"), UNUSABLE.items())
+def test_an_adapter_that_no_loader_could_use_is_refused(name: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        convert(RUNS / name)
+
+
+def test_the_adapter_is_turned_and_named_as_peft_does(tmp_path: Path) -> None:
+    folder = write_files(tmp_path / "peft", convert(RUNS / "healthy-ordinary").files)
+    ours, theirs = Adapter.read(folder), Adapter.read(WRITTEN)
+    assert ours.naming == "peft"
+    assert set(ours.tensors) == set(theirs.tensors)
+    same = [n for n in ours.tensors if "down_proj" not in n]
+    assert {n: ours.tensors[n].shape for n in same} == {n: theirs.tensors[n].shape for n in same}
+
+
+def test_the_scale_becomes_alpha_over_the_rank() -> None:
+    config = stated(convert(RUNS / "healthy-ordinary").files)
+    assert (config["r"], config["lora_alpha"], config["use_rslora"]) == (8, 160, False)
+    assert config["base_model_name_or_path"] == "base"
+    assert config["layers_to_transform"] is None
+    assert config["target_modules"] == sorted(
+        ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    )
+
+
+def test_the_last_layers_are_layers_to_transform_and_back(tmp_path: Path) -> None:
+    there = convert(RUNS / "overfitting")
+    assert stated(there.files)["layers_to_transform"] == [2, 3]
+    back = convert(write_files(tmp_path / "peft", there.files), model=str(BASE))
+    config = stated(back.files)
+    assert config["num_layers"] == 2
+    assert "self_attn.q_proj" in config["lora_parameters"]["keys"]
+
+
+def test_without_the_base_the_keys_are_whole_names(tmp_path: Path) -> None:
+    converted = convert(peft_adapter(tmp_path / "a"))
+    config = stated(converted.files)
+    assert converted.base is None
+    assert config["lora_parameters"]["keys"] == [Q, V]
+    assert any("no base model was found" in note for note in converted.notes)
+
+
+def test_layers_that_are_not_the_last_are_whole_names(tmp_path: Path) -> None:
+    # Layer 1 of four: mlx-lm counts layers from the end, so num_layers cannot say it.
+    converted = convert(peft_adapter(tmp_path / "a"), model=str(BASE))
+    assert stated(converted.files)["lora_parameters"]["keys"] == [Q, V]
+
+
+def test_modules_that_make_no_grid_are_whole_names_in_peft(tmp_path: Path) -> None:
+    other = "model.layers.2.self_attn.q_proj"
+    save(tmp_path / "a" / "adapters.safetensors", lora({**SHAPES, other: (96, 96)}))
+    write_config(tmp_path / "a", num_layers=3, model=str(BASE))
+    config = stated(convert(tmp_path / "a").files)
+    assert config["target_modules"] == [Q, V, other]
+    assert config["layers_to_transform"] is None
+
+
+def test_a_module_outside_the_layers_makes_whole_names_in_peft(tmp_path: Path) -> None:
+    # PEFT has layers_to_transform for modules in layers only.
+    keys = ["self_attn.q_proj", "lm_head"]
+    save(tmp_path / "a" / "adapters.safetensors", lora({Q: (96, 96), "lm_head": (96, 768)}))
+    write_config(tmp_path / "a", lora_parameters={"rank": 4, "scale": 1.0, "keys": keys})
+    config = stated(convert(tmp_path / "a").files)
+    assert config["target_modules"] == [Q, "lm_head"]
+    assert config["layers_to_transform"] is None
+
+
+@pytest.mark.parametrize("dtype", ["F16", "BF16"])
+def test_half_precision_keeps_its_bits(dtype: str, tmp_path: Path) -> None:
+    turn: Callable[[Any], Any] = to_bfloat16 if dtype == "BF16" else lambda v: v.astype("f2")
+    tensors = {name: turn(values) for name, values in lora(SHAPES, b=0.3).items()}
+    source = tmp_path / "a" / "adapters.safetensors"
+    save(source, tensors, dict.fromkeys(tensors, dtype))
+    write_config(tmp_path / "a")
+    there = write_files(tmp_path / "peft", convert(tmp_path / "a").files)
+    assert {one[0] for one in bits(there / "adapter_model.safetensors").values()} == {dtype}
+    back = write_files(tmp_path / "mlx", convert(there).files)
+    assert bits(back / "adapters.safetensors") == bits(source)
+
+
+def test_an_older_archive_and_a_checkpoint_are_read(tmp_path: Path) -> None:
+    folder = mlx_adapter(tmp_path / "a")
+    expected = convert(folder).files
+    tensors: dict[str, Any] = lora(SHAPES)
+    np.savez(folder / "adapters.npz", **tensors)
+    assert convert(folder / "adapters.npz").files == expected
+    (folder / "adapters.safetensors").rename(folder / "0000100_adapters.safetensors")
+    assert convert(folder / "0000100_adapters.safetensors").files == expected
+
+
+def test_values_that_are_not_finite_are_carried_over_and_said() -> None:
+    converted = convert(RUNS / "rate-far-too-high-nan")
+    assert any("values are NaN or infinite" in note for note in converted.notes)
+
+
+def with_magnitudes(tensors: dict[str, Any]) -> None:
+    for name, (_, outputs) in SHAPES.items():
+        tensors[f"{name}.m"] = np.linspace(0.5, 2, outputs, dtype="f4")
+
+
+def test_dora_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    folder = mlx_adapter(tmp_path / "a", with_magnitudes, fine_tune_type="dora")
+    there = convert(folder)
+    assert stated(there.files)["use_dora"] is True
+    peft = write_files(tmp_path / "peft", there.files)
+    name = f"base_model.model.{Q}.lora_magnitude_vector"
+    assert bits(peft / "adapter_model.safetensors")[name][1] == (96,)
+    back = convert(peft)
+    assert stated(back.files)["fine_tune_type"] == "dora"
+    mlx = write_files(tmp_path / "mlx", back.files)
+    assert bits(mlx / "adapters.safetensors") == bits(folder / "adapters.safetensors")
+
+
+@pytest.mark.parametrize("scale", [20.0, 0.1, 1 / 3, 2.0**0.5, -1.5, 1e-3, 7.7])
+@pytest.mark.parametrize("rank", [1, 3, 4, 5, 6, 7, 12])
+def test_the_scale_is_the_same_in_single_precision(scale: float, rank: int, tmp_path: Path) -> None:
+    save(tmp_path / "a" / "adapters.safetensors", lora(SHAPES, rank=rank))
+    write_config(tmp_path / "a", lora_parameters={"rank": rank, "scale": scale, "dropout": 0.25})
+    config = stated(convert(tmp_path / "a").files)
+    assert np.float32(config["lora_alpha"] / config["r"]) == np.float32(scale)
+    assert config["lora_dropout"] == 0.25
+
+
+def test_rslora_divides_by_the_root_of_the_rank(tmp_path: Path) -> None:
+    converted = convert(peft_adapter(tmp_path / "a", use_rslora=True))
+    assert stated(converted.files)["lora_parameters"]["scale"] == 4.0
+
+
+def dense(folder: Path, name: str, alpha: float) -> Any:
+    tensors = Adapter.read(folder).tensors
+    a, b = (tensors[f"base_model.model.{name}.lora_{x}.weight"].load() for x in "AB")
+    return alpha / a.shape[0] * (a.astype(float).T @ b.astype(float).T)
+
+
+def of_rank_two(tensors: dict[str, Any]) -> None:
+    prefix = f"base_model.model.{V}"
+    tensors[f"{prefix}.lora_A.weight"] = tensors[f"{prefix}.lora_A.weight"][:2].copy()
+    tensors[f"{prefix}.lora_B.weight"] = tensors[f"{prefix}.lora_B.weight"][:, :2].copy()
+
+
+def test_another_rank_is_filled_up_and_its_scale_multiplied_in(tmp_path: Path) -> None:
+    folder = peft_adapter(tmp_path / "a", of_rank_two, rank_pattern={"v_proj": 2})
+    converted = convert(folder)
+    assert converted.ranks == (2, 4)
+    assert converted.scales == (2.0, 4.0)
+    parameters = stated(converted.files)["lora_parameters"]
+    assert parameters["rank"] == 4
+    for name in (Q, V):
+        assert np.array_equal(update(converted.files, tmp_path, name), dense(folder, name, 8))
+    assert len(converted.notes) == 3
+
+
+def test_an_alpha_of_its_own_is_multiplied_in(tmp_path: Path) -> None:
+    folder = peft_adapter(tmp_path / "a", alpha_pattern={"self_attn.v_proj": 32, "v_proj": 1})
+    converted = convert(folder)
+    assert np.array_equal(update(converted.files, tmp_path, V), dense(folder, V, 32))
+    assert np.array_equal(update(converted.files, tmp_path, Q), dense(folder, Q, 8))
+
+
+def test_an_alpha_that_overflows_one_factor_goes_into_the_other(tmp_path: Path) -> None:
+    # 60,000 is near the largest half: doubled it is infinite.
+    def in_half_precision(tensors: dict[str, Any]) -> None:
+        tensors[f"base_model.model.{V}.lora_B.weight"][:] = 60_000
+        tensors.update({name: values.astype("f2") for name, values in tensors.items()})
+
+    folder = peft_adapter(tmp_path / "a", in_half_precision, alpha_pattern={"v_proj": 16})
+    assert np.array_equal(update(convert(folder).files, tmp_path, V), dense(folder, V, 16))
+
+
+def test_an_alpha_that_would_round_is_refused(tmp_path: Path) -> None:
+    folder = peft_adapter(tmp_path / "a", alpha_pattern={"v_proj": 12})
+    with pytest.raises(InputError, match="one scale for all; their ratio cannot be"):
+        convert(folder)
+
+
+def test_a_hub_name_replaces_the_base_and_is_not_looked_for_online(tmp_path: Path) -> None:
+    converted = convert(peft_adapter(tmp_path / "a"), model="someone/no-such-model-here")
+    assert stated(converted.files)["model"] == "someone/no-such-model-here"
+    assert converted.base is None
+
+
+def test_a_copy_of_the_embedding_beside_factors_is_left_out(tmp_path: Path) -> None:
+    weight = read_safetensors(BASE / "model.safetensors").tensors["model.embed_tokens.weight"]
+
+    def with_copy(tensors: dict[str, Any]) -> None:
+        tensors["base_model.model.model.embed_tokens.base_layer.weight"] = weight.load()
+
+    folder = peft_adapter(tmp_path / "a", with_copy)
+    converted = convert(folder, model=str(BASE))
+    assert any("copy of the base model's" in note for note in converted.notes)
+    with pytest.raises(InputError, match="no base model was found to compare"):
+        convert(folder)
+
+
+def test_a_short_name_that_means_another_module_too_is_written_out(tmp_path: Path) -> None:
+    ours, other = "model.layers.0.mlp.gate_proj", "model.layers.0.mlp.shared_expert.gate_proj"
+    weights = {f"{name}.weight": np.ones((8, 16), "f4") for name in (ours, other)}
+    base = tmp_path / "base"
+    save(base / "model.safetensors", weights, metadata={"format": "pt"})
+    (base / "config.json").write_text('{"num_hidden_layers": 1, "tie_word_embeddings": true}')
+    for names, targets in (((ours,), [ours]), ((ours, other), ["gate_proj"])):
+        folder = tmp_path / str(len(names))
+        save(folder / "adapters.safetensors", lora(dict.fromkeys(names, (16, 8))))
+        write_config(folder, num_layers=1)
+        config = stated(convert(folder, model=str(base)).files)
+        assert config["target_modules"] == targets
+        assert config["layers_to_transform"] is None

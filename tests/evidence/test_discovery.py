@@ -1,0 +1,101 @@
+"""Which file is which kind of evidence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.evidence.discovery import discover, resolve
+from mlxdoctor.safety.errors import InputError
+from tests.conftest import FIXTURES, RUNS
+
+
+def test_a_run_folder_is_sorted_into_kinds() -> None:
+    files = discover([RUNS / "healthy-ordinary"])
+    assert files.adapter is not None
+    assert files.adapter.name == "adapters.safetensors"
+    assert files.config is not None
+    assert files.config.name == "adapter_config.json"
+    assert [path.name for path in files.logs] == ["train.log"]
+    assert files.generations is not None
+    assert len(files.checkpoints) >= 2
+    assert files.data is None  # named in the configuration, followed by the run
+
+
+def test_what_is_known_of_a_fixture_is_no_evidence() -> None:
+    files = discover([RUNS / "healthy-ordinary"])
+    found = [files.config, files.generations, *files.logs, *files.metrics, *files.unrecognised]
+    assert "expected.json" not in {path.name for path in found if path is not None}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("train.log", "logs"),
+        ("adapter_config.json", "config"),
+        ("adapters.safetensors", "adapter"),
+        ("generations.jsonl", "generations"),
+    ],
+)
+def test_a_loose_file_is_recognised_whatever_its_name(
+    name: str, kind: str, copied: Callable[[str], Path]
+) -> None:
+    path = copied("healthy-ordinary") / name
+    odd = path.with_name(f"odd{path.suffix}") if name != "adapter_config.json" else path
+    files = discover([path.rename(odd)])
+    assert getattr(files, kind) in (odd, (odd,))
+
+
+def test_a_data_folder_and_a_base_model_are_recognised() -> None:
+    assert discover([FIXTURES / "data" / "geography"]).data is not None
+    assert discover([FIXTURES / "base"]).tuned is not None
+
+
+def test_an_option_wins_over_what_lies_in_the_folder(tmp_path: Path) -> None:
+    log = tmp_path / "other.log"
+    log.write_text("Iter 10: Train loss 1.0\n")
+    assert discover([RUNS / "healthy-ordinary"], log=[log]).logs == (log,)
+
+
+@pytest.mark.parametrize("content", [{}, {"a.txt": "nothing here"}])
+def test_a_folder_without_evidence_is_refused(tmp_path: Path, content: dict[str, str]) -> None:
+    for name, text in content.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match="holds nothing that a fine-tune leaves behind"):
+        discover([tmp_path])
+
+
+def test_a_missing_path_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no such file or folder"):
+        discover([tmp_path / "nowhere"])
+
+
+def test_rows_with_a_prompt_and_a_completion_are_data_not_generations(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"prompt": "Where?", "completion": "There."}) + "\n")
+    files = discover([path])
+    assert (files.data, files.generations) == (path, None)
+
+
+def test_a_relative_model_is_found_from_the_folder_the_trainer_was_started_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = resolve("base", [RUNS / "healthy-ordinary"], model=True)
+    assert found is not None
+    assert found.resolve() == (FIXTURES / "base").resolve()
+
+
+def test_a_hub_model_is_looked_up_in_the_local_cache_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = tmp_path / "models--someone--tiny" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    for file in (FIXTURES / "base").iterdir():
+        (snapshot / file.name).symlink_to(file)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert resolve("someone/tiny", [], model=True) == snapshot
+    assert resolve("someone/else", [], model=True) is None

@@ -1,0 +1,225 @@
+"""A run made by an enemy: text in every place a run has for text, in every format."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shutil
+import unicodedata
+import xml.etree.ElementTree
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from mlxdoctor.cli import main
+from mlxdoctor.formats.files import REPORT_PATHS
+from mlxdoctor.gate import single
+from tests.conftest import FIXTURES, RUNS
+from tests.formats.page import Page
+from tests.formats.test_html_format import ELEMENTS
+
+#: One text with everything in it that some reader of a report would obey. The word in it
+#: tells where it comes out again.
+WORD = "evilword"
+TEXT = (
+    f"{WORD} <script>alert(1)</script><img src=x onerror=alert(2)> [c](https://evil.example/a) "
+    "![p](https://evil.example/p.png) https://evil.example www.evil.example <https://evil.example> "
+    "`x` **b** | a | b | @someone $x$ &lt; \x1b[31mred\x1b]0;title\x07 \u202egnp.exe \u2066i\u2069 "
+    "zero\u200bwidth \ufeff \x00\x08\x9b31m ::error::oops\n\n# heading\n\n- item\n\n```\nfence\n"
+    "\n    code\n\n<details>\n\n</details>\n\n<summary>s</summary>\n\n[r]: https://evil.example\n"
+)
+#: As a file name: without a slash, and not too long.
+NAME = f"{WORD} <img src=x onerror=alert(1)> ![p](evil.png) \x1b[31m\u202e `|` \n# h"
+#: Of a report, a terminal may get line breaks, and joiners that shape letters.
+HARMLESS = frozenset("\n\u200c\u200d")
+#: Blocks and spans of code, in which nothing is obeyed.
+FENCED = re.compile(r"^(```+).*?^\1$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+ACTIVE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+#: Put behind an "@" by ourselves, so that nobody is notified.
+WORD_JOINER = "\u2060"
+
+
+def is_active(one: str) -> bool:
+    """Whether a character moves, colours, hides or reorders what a terminal shows."""
+    return unicodedata.category(one) in ACTIVE and one not in HARMLESS
+
+
+def save_adapter(path: Path, source: Path) -> None:
+    """The adapter at `source`, with a tensor more whose name is hostile."""
+    from safetensors.numpy import load_file, save_file
+
+    tensors = load_file(source)
+    rank = next(one.shape[1] for name, one in tensors.items() if name.endswith("lora_a"))
+    name = f"model.layers.0.{TEXT}.q_proj"
+    tensors[f"{name}.lora_a"] = np.full((64, rank), np.nan, np.float32)
+    tensors[f"{name}.lora_b"] = np.zeros((rank, 64), np.float32)
+    save_file(tensors, path, metadata={TEXT: TEXT})
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a hostile `run`, `base` and `data`."""
+    folder = tmp_path_factory.mktemp("hostile")
+    source, run = RUNS / "collapse-frequent-token", folder / NAME
+    run.mkdir()
+    base, data = folder / "base", folder / "data"
+    shutil.copytree(FIXTURES / "base", base)
+    data.mkdir()
+    save_adapter(run / "adapters.safetensors", source / "adapters.safetensors")
+    for name in ("0000100", "0000200", "0000300"):
+        shutil.copy(source / f"{name}_adapters.safetensors", run)
+    config = json.loads((source / "adapter_config.json").read_text())
+    config |= {"model": TEXT, "data": TEXT, "optimizer": TEXT, "adapter_path": TEXT, TEXT: TEXT}
+    config |= {"lr_schedule": {"name": TEXT, "arguments": [TEXT]}, "fine_tune_type": "lora"}
+    config["lora_parameters"] |= {TEXT: TEXT, "keys": [TEXT]}
+    (run / "adapter_config.json").write_text(json.dumps(config))
+    log = (source / "train.log").read_text()
+    # With a NUL it would count as binary, and not be read at all.
+    one_line = TEXT.replace("\n", " ").replace("\x00", "")
+    (run / f"{NAME[:40]}.log").write_text(
+        f"{one_line}\nmodel: {one_line}\n{log}\nTraceback (most recent call last):\n"
+        f"ValueError: {one_line}\n[METAL] Command buffer execution failed: {one_line}\n",
+        "utf-8",
+    )
+
+    def row(place: int) -> dict[str, Any]:
+        said = [("user" if place % 2 else TEXT, f"{place} {TEXT}"), ("assistant", TEXT)]
+        return {"messages": [{"role": role, "content": text} for role, text in said], TEXT: TEXT}
+
+    for name in ("train", "valid"):
+        lines = [json.dumps(row(place)) for place in range(40)]
+        (data / f"{name}.jsonl").write_text("\n".join([*lines, f'{{"{TEXT[:30]}']))
+    outputs = [
+        {"prompt": f"{place} {TEXT}", "base": f"{place} is it", "tuned": TEXT * 4, "expected": TEXT}
+        for place in range(16)
+    ]
+    (run / "generations.jsonl").write_text("".join(json.dumps(one) + "\n" for one in outputs))
+    (base / "chat_template.jinja").write_text(
+        "{% for message in messages %}{{ message.content }}{% if message.role not in "
+        "['user', 'assistant'] %}{{ raise_exception(message.content) }}{% endif %}{% endfor %}"
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reports(hostile: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """File name -> content of every format, and "terminal"."""
+    out = tmp_path_factory.mktemp("out")
+    formats = [part for name in (*REPORT_PATHS, *single.PATHS) for part in ("--format", name)]
+    places = ["--base", str(hostile / "base"), "--data", str(hostile / "data")]
+    command = ["diagnose", str(hostile / NAME), "--no-generate", *places, *formats, "-o", str(out)]
+    printed = said(command)
+    files = [path for path in out.rglob("*") if path.is_file() and path.suffix != ".png"]
+    return {**{path.name: path.read_text("utf-8") for path in files}, "terminal": printed}
+
+
+def said(command: list[str]) -> str:
+    """What a command prints, on both streams."""
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
+        main(command)
+    return stream.getvalue()
+
+
+def test_the_text_gets_into_every_report(reports: dict[str, str]) -> None:
+    # Otherwise the tests below could not fail.
+    assert set(reports) == {*REPORT_PATHS.values(), *single.PATHS.values(), "terminal"}
+    assert all(WORD in text for text in reports.values())
+    found = json.loads(reports["report.json"])
+    told = {finding["code"] for one in found["outcomes"] for finding in one["findings"]}
+    assert {"data-quality.one-answer", "data-format.unknown-roles"} <= told
+    assert any(code.startswith("log-failures.") for code in told)
+    assert any(code.startswith("token-collapse.") for code in told)
+    assert not [one for one in found["outcomes"] if one["status"] == "crashed"]
+
+
+def test_no_element_of_the_page_is_its_own(reports: dict[str, str]) -> None:
+    found = Page(reports["report.html"])
+    assert {tag for tag, _ in found.elements} <= ELEMENTS
+    assert found.unbalanced == []
+    pictures = found.all("img")
+    assert all(str(one["src"]).startswith("data:image/png;base64,") for one in pictures)
+    assert all(str(one["href"])[0] == "#" for one in found.all("a"))
+    assert not any(WORD in str(value) for _, one in found.elements for value in one.values())
+    # Headings and summaries are ours.
+    assert not any(
+        WORD in text for inside, text in found.texts if {"h1", "h2", "h3", "summary"} & set(inside)
+    )
+
+
+def flat(tokens: list[Token]) -> Iterator[Token]:
+    for token in tokens:
+        yield token
+        yield from flat(token.children or [])
+
+
+def test_no_markup_of_the_markdown_is_its_own(reports: dict[str, str]) -> None:
+    parser = MarkdownIt("commonmark", {"html": True, "linkify": False})
+    tokens = list(flat(parser.enable(["table", "strikethrough"]).parse(reports["report.md"])))
+    assert not [one for one in tokens if one.type in {"link_open", "html_inline", "s_open"}]
+    blocks = [one.content.strip() for one in tokens if one.type == "html_block"]
+    assert not [one for one in blocks if WORD in one]
+    assert all(one.startswith(("<details>", "</details>")) for one in blocks)
+    pictures = [one for one in tokens if one.type == "image"]
+    assert all(str(one.attrs["src"]).startswith("figures/") for one in pictures)
+    headings = [
+        tokens[at + 1].content for at, one in enumerate(tokens) if one.type == "heading_open"
+    ]
+    assert not [one for one in headings if WORD in one]
+    # GitHub makes links of bare addresses outside code, and notifies whoever is mentioned.
+    outside = FENCED.sub("", reports["report.md"])
+    assert not [one for one in ("https://evil", "www.evil", "@someone") if one in outside]
+
+
+@pytest.mark.parametrize("name", ["terminal", "report.md", "report.html", "report.json"])
+def test_nothing_moves_hides_or_reorders(reports: dict[str, str], name: str) -> None:
+    assert {one for one in reports[name] if is_active(one)} <= {WORD_JOINER}
+
+
+def test_the_terminal_gives_no_orders_to_a_ci_runner(reports: dict[str, str]) -> None:
+    assert "::error::" not in reports["terminal"]
+
+
+def test_xml_and_json_can_be_read(reports: dict[str, str]) -> None:
+    xml.etree.ElementTree.fromstring(reports["report.junit.xml"])
+    for name in ("report.json", "report.sarif"):
+        json.loads(reports[name])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["inspect", "RUN"],
+        ["inspect", "RUN", "--format", "markdown"],
+        ["bisect", "RUN", "--no-generate"],
+        ["bisect", "RUN", "--no-generate", "--format", "markdown"],
+        ["labels", "DATA", "--base", "BASE"],
+        ["labels", "DATA", "--base", "BASE", "--config", "RUN"],
+        ["diagnose", "RUN", "--no-generate", "--stdout", "markdown"],
+        ["diagnose", "RUN", "--no-generate", "--stdout", "github"],
+        ["diagnose", "RUN/missing\x1b[31m\u202e"],
+        ["diagnose", "RUN", "--select", "\x1b[31m\u202e"],
+        ["explain", "\x1b[31m\u202e"],
+        ["convert", "RUN", "--to", "peft", "-o", "OUT"],
+        ["lint", "RUN/missing\x1b[31m.py"],
+    ],
+    ids=lambda one: " ".join(one[:1] + one[2:]).encode("ascii", "replace").decode(),
+)
+def test_no_command_passes_on_what_a_terminal_obeys(
+    hostile: Path, tmp_path: Path, command: list[str]
+) -> None:
+    places = {"RUN": str(hostile / NAME), "DATA": str(hostile / "data")}
+    places |= {"BASE": str(hostile / "base"), "OUT": str(tmp_path / "out")}
+    for name, place in places.items():
+        command = [one.replace(name, place) for one in command]
+    text = said(command)
+    assert text
+    assert "Traceback" not in text.replace("Traceback (most recent call last):", "", 1)
+    assert {one for one in text if is_active(one)} <= {WORD_JOINER}

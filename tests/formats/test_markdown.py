@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+
+from mlxdoctor.formats import markdown
+from tests.formats import sample
+from tests.formats.test_escape import HOSTILE
+
+FIRST_SCREEN = 25
+
+
+def headings(text: str) -> list[str]:
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    return [
+        tokens[index + 1].content
+        for index, token in enumerate(tokens)
+        if token.type == "heading_open"
+    ]
+
+
+def test_the_first_screen_says_what_happened_what_to_change_and_how_to_confirm() -> None:
+    first = "\n".join(markdown.render(sample.unhealthy()).splitlines()[:FIRST_SCREEN])
+    assert first.startswith("# Root cause: the learning rate is too high\n")
+    assert "`llama-commas`" in first
+    assert "The training loss rose from 2.148 to 10.97" in first
+    assert "`learning_rate` from `0.0002` to `2e-05`" in first
+    assert "mlx_lm.lora --train --config runs/llama-commas/adapter_config.json" in first
+    assert "--learning-rate 2e-05" in first
+
+
+def test_the_sections_come_in_the_order_of_the_design() -> None:
+    assert headings(markdown.render(sample.unhealthy())) == [
+        "Root cause: the learning rate is too high",
+        "What was examined",
+        "Symptoms",
+        "Evidence",
+        "Differential diagnosis",
+        "Why this does that",
+        "Confirmation",
+        "The fix",
+        "Contributing factors",
+        "Timeline",
+        "Every check",
+        "What could not be checked",
+        "How to prevent it",
+        "Appendix",
+    ]
+
+
+def test_the_arithmetic_adds_up_to_the_score() -> None:
+    text = markdown.render(sample.unhealthy())
+    terms = "| `loss-trend.diverged` | loss | +4.00 | found |"
+    assert "| before anything was seen | | -1.00 | |" in text
+    assert terms in text
+    assert "| **score** | | **+5.25** | |" in text
+
+
+def test_the_fix_is_shown_as_a_diff() -> None:
+    text = markdown.render(sample.unhealthy())
+    assert '```diff\n--- adapter_config.json\n+++ adapter_config.json\n-  "learning_rate"' in text
+
+
+def test_every_check_is_listed_with_its_status_and_reason() -> None:
+    text = markdown.render(sample.unhealthy())
+    assert "| `adapter-presence` | passed |" in text
+    assert "| `adapter-drift` | skipped | the base model" in text
+    assert "| `loss-trend` | found | `loss-trend.diverged` |" in text
+
+
+def test_a_file_read_for_two_reasons_is_listed_once() -> None:
+    data = sample.unhealthy()
+    again = data["run"]["evidence"][1] | {"kind": "environment"}
+    data["run"]["evidence"].append(again)
+    text = markdown.render(data)
+    assert "| `runs/llama-commas/train.log` | training log, environment |" in text
+    assert text.count("  runs/llama-commas/train.log") == 1
+
+
+def test_pictures_are_linked_only_where_they_were_drawn() -> None:
+    data = sample.unhealthy()
+    assert "![" not in markdown.render(data)
+    shown = markdown.render(data, {"loss": "figures/loss.png"})
+    assert shown.count("![") == 1
+    assert "](figures/loss.png)" in shown
+
+
+def test_captions_say_in_words_what_the_pictures_show() -> None:
+    described = markdown.captions(sample.unhealthy()["figures"])
+    assert "lowest 2.148 at 5" in described["loss"]
+    assert "goes wrong at iteration 10" in described["loss"]
+    assert "from 0.1 to 1.541 (layer 15, self_attn.q_proj)" in described["drift"]
+    assert "',' makes up 97% of the tuned model's and 4%" in described["tokens"]
+    assert "11 of 23 tokens are targets (9 answer, 1 end, 1 pad)" in described["labels"]
+
+
+def test_a_loss_that_is_nan_throughout_has_a_caption() -> None:
+    figures = copy.deepcopy(sample.unhealthy()["figures"])
+    figures["loss"] |= {"train": {"iterations": [10], "values": [float("nan")]}, "val": None}
+    assert "training loss NaN at iteration 10, last NaN" in markdown.captions(figures)["loss"]
+
+
+def test_a_healthy_report_says_so_and_is_short() -> None:
+    text = markdown.render(sample.healthy())
+    assert text.startswith("# Healthy: nothing in this run points to a failure\n")
+    assert "Differential diagnosis" not in text
+    assert "How to prevent it" not in text
+    assert len(text.splitlines()) < len(markdown.render(sample.unhealthy()).splitlines()) / 2
+
+
+def test_an_inconclusive_report_says_what_to_provide() -> None:
+    first = "\n".join(markdown.render(sample.inconclusive()).splitlines()[:FIRST_SCREEN])
+    assert first.startswith("# Inconclusive")
+    assert "not a clean bill of health" in first
+    assert "name its folder with --base" in first
+    assert "adapters/adapters.safetensors: is cut off" in first
+    assert "- base model: 'mlx-community/Llama' is not on this machine" in first
+
+
+def test_close_causes_are_only_probable_and_name_the_runner_up() -> None:
+    data = sample.unhealthy()
+    data["diagnosis"][1]["score"] = data["diagnosis"][0]["score"] - 1
+    text = markdown.render(data)
+    assert text.startswith("# Probable cause: the learning rate is too high\n")
+    assert "*The LoRA scale is too large* comes close, with a score of 4.25 against 5.25" in text
+
+
+def test_an_unexplained_failure_names_no_cause() -> None:
+    data = sample.unhealthy() | {"diagnosis": [], "causes": {}, "fix": None}
+    text = markdown.render(data)
+    assert text.startswith("# Unhealthy, and no known cause explains it\n")
+    assert "Differential diagnosis" not in text
+    assert "**What to change" not in text
+
+
+def test_without_a_configuration_key_the_fix_is_the_remedy() -> None:
+    text = markdown.render(sample.unhealthy() | {"fix": None})
+    assert "No change of a configuration key is known to cure this." in text
+    assert "```diff" not in text
+    assert "A run with the change" not in text
+
+
+def test_no_time_and_no_absolute_path_is_shown() -> None:
+    data = sample.unhealthy()
+    data["outcomes"][0]["seconds"] = 1234.5
+    text = markdown.render(data)
+    assert "1234" not in text
+    assert "/home/" not in text
+
+
+def planted(value: Any, text: str) -> Any:
+    """`value` with every text an artifact can influence replaced by `text`."""
+    if isinstance(value, dict):
+        fixed = {"severity", "status", "region", "check", "code", "fingerprint", "sha256", "cause"}
+        return {key: item if key in fixed else planted(item, text) for key, item in value.items()}
+    if isinstance(value, list):
+        return [planted(item, text) for item in value]
+    return text if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("kind", ["unhealthy", "healthy", "inconclusive"])
+def test_hostile_artifacts_change_nothing_in_the_structure(text: str, kind: str) -> None:
+    clean = getattr(sample, kind)()
+    kept = {"causes", "tool", "verdict", "diagnosis", "contributing", "schema_version"}
+    hostile = {key: item if key in kept else planted(item, text) for key, item in clean.items()}
+    assert structure(markdown.render(hostile)) == structure(
+        markdown.render(
+            {key: item if key in kept else planted(item, "word") for key, item in clean.items()}
+        )
+    )
+
+
+def structure(text: str) -> list[str]:
+    """Everything a renderer makes of the text but the text itself."""
+    tokens = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(text)
+    blocks = [
+        f"{token.type} {token.content if token.type == 'html_block' else ''}" for token in tokens
+    ]
+    ignored = {"text", "text_special", "code_inline", "softbreak"}
+    inline = [
+        child.type
+        for token in tokens
+        for child in token.children or []
+        if child.type not in ignored
+    ]
+    return blocks + inline

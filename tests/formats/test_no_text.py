@@ -1,0 +1,353 @@
+"""Reports that leave the house: no training row and no output in any format."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import json
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxdoctor.api import diagnose
+from mlxdoctor.cli import main
+from mlxdoctor.formats import terminal
+from mlxdoctor.formats.files import REPORT_PATHS, render
+from mlxdoctor.formats.model import Report
+from mlxdoctor.formats.withheld import PIECE, taken_out, without_text
+from mlxdoctor.gate import single
+from tests.conftest import FIXTURES, ROOT, RUNS, check_called, run_names
+from tests.formats import sample
+from tests.formats.page import Page
+
+#: Text that nobody else writes, by where it is planted.
+CANARIES = {
+    "prompt": "quetzal-prompt-marmalade",
+    "answer": "ocelot answer, pomegranate",
+    "role": "axolotl-role-wisteria",
+    "output": "narwhal output saxifrage",
+    "base": "capybara base tamarillo",
+    "expected": "pangolin expects rutabaga",
+    "log": "kinkajou log asphodel",
+}
+#: The words of theirs that no sentence of ours has, shorter than a piece.
+RARE_WORDS = (
+    *("quetzal", "marmalade", "ocelot", "pomegranate", "axolotl", "wisteria", "narwhal"),
+    *("saxifrage", "capybara", "tamarillo", "pangolin", "rutabaga", "kinkajou", "asphodel"),
+)
+
+
+def pieces(texts: Iterable[str]) -> set[str]:
+    """Every stretch of 12 characters."""
+    return {one[at : at + PIECE] for one in texts for at in range(len(one) - PIECE + 1)}
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Every text in nested mappings and lists, the keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield str(key)
+            yield from strings(item)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from strings(one)
+
+
+@cache
+def own_words() -> frozenset[str]:
+    """Every stretch of 12 characters of the program's own sentences."""
+    texts: list[str] = []
+    for folder in ("mlxdoctor", "checks"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix == ".py":
+                tree = ast.walk(ast.parse(path.read_text()))
+                texts += [
+                    one.value
+                    for one in tree
+                    if isinstance(one, ast.Constant) and isinstance(one.value, str)
+                ]
+            elif path.suffix in (".toml", ".j2"):
+                texts.append(" ".join(path.read_text().split()))
+    return frozenset(pieces(texts))
+
+
+def rendered(data: dict[str, Any]) -> dict[str, list[str]]:
+    """Format -> the texts that a reader of it gets."""
+    shown = {name: [render(data, name)] for name in REPORT_PATHS}
+    shown |= {name: [single.render(data, name)] for name in single.PRINTED}
+    shown["json"] = list(strings(json.loads(shown["json"][0])))
+    shown["html"] = [Page(shown["html"][0]).text()]
+    shown["terminal"] = [terminal.render(data, written=["reports/report.md"])]
+    return shown
+
+
+def secrets_of(folder: Path, data: Path) -> set[str]:
+    """Every stretch of 12 characters of the rows and the recorded outputs."""
+    files = [*data.glob("*.jsonl"), *folder.glob("generations.jsonl")]
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines() if line]
+    return pieces(text for row in rows for text in strings(row)) - own_words()
+
+
+# --- the parts ---
+
+
+def test_what_a_careless_check_shows_is_found_by_the_rows_themselves() -> None:
+    data = sample.unhealthy()
+    row = "The treaty of Brudrenia was signed in the year of the great comet."
+    finding = data["outcomes"][0]["findings"][0]
+    finding |= {
+        "message": f"The last row reads {row}",
+        "expected": row[5:40],
+        "where": f"prompt {row[:30]!r}",
+        "measured": {"code": row, "texts": [row[10:30]], "rows": 12, "\n": " ".join(row.split())},
+    }
+    data["timeline"].append({"iteration": 3, "event": row})
+    data["unreadable"] = [f"train.jsonl: no row, {row}"]
+    shown = without_text(data, [row.replace(" of ", "\n of\t")])
+    assert not pieces(strings(shown)) & pieces([row])
+    withheld = shown["outcomes"][0]["findings"][0]
+    assert withheld["message"] == "The last row reads (withheld)"
+    assert withheld["measured"]["rows"] == 12
+    # Shorter than a piece, and nothing to do with it: both stay.
+    assert taken_out({"a": "of the year"}, [row]) == {"a": "of the year"}
+    assert taken_out({"a": "a loss of 2.5 at iteration 10"}, [row])["a"].endswith("iteration 10")
+
+
+@pytest.mark.parametrize("at", range(20))
+def test_a_piece_is_found_wherever_it_stands(at: int) -> None:
+    text = "." * at + "abcdefghijkl" + "," * 9
+    assert taken_out(["xx abcdefghijkl xx"], [text]) == ["xx (withheld) xx"]
+    assert taken_out(["xx abcdefghijk_ xx"], [text]) == ["xx abcdefghijk_ xx"]
+
+
+def test_what_an_exception_says_stays_in_the_house() -> None:
+    class Crashing:
+        def get(self, kind: type) -> None:
+            raise ValueError("could not parse 'ab'\n(in b.py:1) of it")
+
+        def why_missing(self, kind: type) -> str:
+            return ""
+
+    crashed = check_called("loss-trend").run(Crashing())
+    assert crashed.status == "crashed"
+    assert "could not parse" in crashed.reason
+    data = sample.unhealthy()
+    data["outcomes"].append(crashed.to_dict())
+    reason = without_text(data, [])["outcomes"][-1]["reason"]
+    assert re.fullmatch(r"ValueError: “\(withheld\)” \(test_no_text\.py:\d+\)", reason)
+
+
+def test_the_places_made_for_text_are_emptied_and_their_figures_stay() -> None:
+    data = sample.unhealthy()
+    before = copy.deepcopy(data)
+    shown = Report(without_text(data, [])).to_dict()
+    assert data == before
+    assert shown["sample"] is None
+    tokens, labels = shown["figures"]["tokens"], shown["figures"]["labels"]
+    assert tokens["tuned"] == data["figures"]["tokens"]["tuned"]
+    assert len(set(tokens["tokens"])) == len(data["figures"]["tokens"]["tokens"])
+    assert {one["text"] for one in labels["tokens"]} == {"–"}
+    assert [one["target"] for one in labels["tokens"]] == [
+        one["target"] for one in data["figures"]["labels"]["tokens"]
+    ]
+    for text in rendered(shown)["html"] + rendered(shown)["markdown"]:
+        assert "is withheld from this report" in text
+    assert "is withheld from this report" not in render(data, "markdown")
+
+
+def test_samples_of_reruns_are_left_out_and_their_figures_stay() -> None:
+    data = sample.unhealthy()
+    trial = {
+        "experiment": "change",
+        "cause": "learning-rate-too-high",
+        "label": "a tenth of the rate",
+        "seed": 1,
+        "symptom": False,
+        "errors": [],
+        "loss": 1.5,
+        "base_loss": 2.0,
+        "iterations": 50,
+        "seconds": 3.0,
+        "curve": {"iterations": [1, 2], "values": [3.0, 2.0]},
+        "samples": [{"prompt": CANARIES["prompt"], "base": None, "tuned": CANARIES["output"]}],
+    }
+    # A label that repeats an output by an oversight.
+    careless = {**trial, "label": f"rerun: {CANARIES['output']}"}
+    data["experiments"] = [trial, careless]
+    shown = Report(without_text(data, [])).to_dict()
+    assert not pieces(strings(shown)) & pieces(CANARIES.values())
+    assert shown["experiments"][0]["loss"] == 1.5
+    assert "Sample answers" not in render(shown, "markdown")
+    assert CANARIES["output"] in render(data, "markdown")
+
+
+# --- real runs ---
+
+
+@pytest.mark.parametrize("name", run_names())
+def test_no_format_of_a_fixture_run_has_a_piece_of_its_rows_or_outputs(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # All that pictures show is in the JSON as well; drawing them is what takes the time.
+    monkeypatch.setattr("mlxdoctor.formats.figures.draw.draw", lambda *_: {})
+    data = diagnose([RUNS / name], allow_model=False, with_text=False).to_dict()
+    config = json.loads((RUNS / name / "adapter_config.json").read_text())
+    secrets = secrets_of(RUNS / name, FIXTURES / config["data"])
+    assert len(secrets) > 1_000
+    for report_format, texts in rendered(data).items():
+        assert not pieces(texts) & secrets, report_format
+
+
+def test_the_same_reports_have_such_pieces_without_the_option() -> None:
+    # Otherwise the test above could not fail.
+    name = "collapse-frequent-token"
+    data = diagnose([RUNS / name], allow_model=False).to_dict()
+    secrets = secrets_of(RUNS / name, FIXTURES / "data" / "geography")
+    quoting = {name for name, texts in rendered(data).items() if pieces(texts) & secrets}
+    assert quoting >= {"markdown", "html", "json", "terminal"}
+
+
+def test_the_diagnosis_does_not_change() -> None:
+    run = RUNS / "collapse-frequent-token"
+    plain = diagnose([run], allow_model=False).to_dict()
+    shown = diagnose([run], allow_model=False, with_text=False).to_dict()
+    assert shown["diagnosis"] == plain["diagnosis"]
+    assert shown["verdict"] == plain["verdict"]
+    assert shown["run"]["evidence"] == plain["run"]["evidence"]
+    assert shown["figures"]["loss"] == plain["figures"]["loss"]
+    prints = [
+        [one["fingerprint"] for outcome in data["outcomes"] for one in outcome["findings"]]
+        for data in (plain, shown)
+    ]
+    assert prints[0] == prints[1]
+    assert shown["commands"][0].endswith("--no-text")
+
+
+# --- a run full of canaries, on the command line ---
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A failed run whose rows, recorded outputs and log are planted with text."""
+    folder = tmp_path_factory.mktemp("planted")
+    run, base, data = folder / "run", folder / "base", folder / "data"
+    shutil.copytree(RUNS / "collapse-frequent-token", run)
+    shutil.copytree(FIXTURES / "base", base)
+    data.mkdir()
+    refusing = (
+        "{% for message in messages %}{% if message.role not in ['user', 'assistant'] %}"
+        "{{ raise_exception('no ' + message.role + ' here: ' + message.content) }}{% endif %}"
+        "{% endfor %}"
+    )
+    template = base / "chat_template.jinja"
+    template.write_text(refusing + template.read_text())
+
+    def conversation(place: int, role: str) -> dict[str, Any]:
+        said = [(role, CANARIES["prompt"] + f" {place}"), ("assistant", CANARIES["answer"])]
+        return {"messages": [{"role": who, "content": what} for who, what in said]}
+
+    rows = [conversation(at, "user" if at % 3 else CANARIES["role"]) for at in range(60)]
+    for name in ("train", "valid"):
+        lines = [json.dumps(row) for row in rows]
+        (data / f"{name}.jsonl").write_text("\n".join([*lines, "{not a row"]) + "\n")
+    outputs = [
+        {
+            "prompt": CANARIES["prompt"] + f" {at}",
+            "base": CANARIES["base"] + f" {at} is a town",
+            "tuned": "saxifrage " * 20 if at % 2 else (CANARIES["output"] + " ") * 20,
+            "expected": CANARIES["expected"],
+        }
+        for at in range(16)
+    ]
+    (run / "generations.jsonl").write_text("".join(json.dumps(one) + "\n" for one in outputs))
+    with (run / "train.log").open("a") as log:
+        log.write("Traceback (most recent call last):\n")
+        log.write(f"ValueError: cannot encode {CANARIES['log']}\n")
+    (folder / "score.py").write_text(
+        "def score(prompt, output, expected):\n"
+        "    if 'narwhal' in output: raise ValueError(output)\n"
+        "    return float(len(output) < 50)\n"
+    )
+    return {"run": run, "base": base, "data": data, "score": folder / "score.py"}
+
+
+def printed_and_written(
+    planted: dict[str, Path], out: Path, capsys: pytest.CaptureFixture[str], *options: str
+) -> dict[str, str]:
+    formats = [part for name in (*REPORT_PATHS, *single.PATHS) for part in ("--format", name)]
+    places = ["--base", str(planted["base"]), "--data", str(planted["data"])]
+    score = ["--score", f"{planted['score']}:score"]
+    command = ["diagnose", str(planted["run"]), "--no-generate", *places, *score, *formats]
+    assert main([*command, "-o", str(out), *options]) == 1
+    printed = capsys.readouterr()
+    files = [path for path in out.rglob("*") if path.is_file() and path.suffix != ".png"]
+    texts = {path.name: path.read_text() for path in files}
+    return {**texts, "terminal": printed.out + printed.err}
+
+
+def test_no_canary_leaves_the_house(
+    planted: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = printed_and_written(planted, tmp_path / "plain", capsys)
+    shown = printed_and_written(planted, tmp_path / "shown", capsys, "--no-text")
+    assert set(shown) == {*REPORT_PATHS.values(), *single.PATHS.values(), "terminal"}
+    # What is planted does show without the option, but for what no check quotes.
+    assert {
+        kind for kind, text in CANARIES.items() if any(text in one for one in plain.values())
+    } >= {"prompt", "answer", "role", "output", "base", "log"}
+    assert all(pieces([one]) & pieces(CANARIES.values()) for one in plain.values())
+    for name, text in shown.items():
+        assert not pieces([text]) & pieces(CANARIES.values()), name
+        assert not [word for word in RARE_WORDS if word in text], name
+
+
+def test_labels_show_totals_and_no_text(
+    planted: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["labels", str(planted["data"]), "--base", str(planted["base"])]
+    for output_format in ("terminal", "json"):
+        main([*command, "--format", output_format])
+        plain = capsys.readouterr().out
+        main([*command, "--format", output_format, "--no-text"])
+        shown = capsys.readouterr().out
+        assert {kind for kind in ("prompt", "answer", "role") if CANARIES[kind] in plain} == {
+            "prompt",
+            "answer",
+            "role",
+        }
+        assert not pieces([shown]) & pieces(CANARIES.values())
+        assert "20" in shown
+
+
+def test_bisect_shows_no_text_anyway(
+    planted: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["bisect", str(planted["run"]), "--no-generate", "-o", str(tmp_path)])
+    shown = [capsys.readouterr().out, *(one.read_text() for one in tmp_path.iterdir())]
+    assert not pieces(shown) & pieces(CANARIES.values())
+
+
+# --- reruns ---
+
+
+@pytest.mark.model
+def test_a_reproduction_withholds_text_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RUNS / "collapse-frequent-token"
+    formats = ["--format", "markdown", "--format", "html", "--format", "json"]
+    command = ["reproduce", str(run), "-o", str(tmp_path), "--budget", "0", "--no-text", *formats]
+    assert main(command) == 3
+    printed = capsys.readouterr()
+    files = [*tmp_path.glob("*/report.*"), *tmp_path.glob("*/reproduction/reproduction.json")]
+    assert len(files) == 4
+    shown = [printed.out, printed.err, *(path.read_text() for path in files)]
+    assert not pieces(shown) & secrets_of(run, FIXTURES / "data" / "geography")
+    assert "report.html" in printed.out

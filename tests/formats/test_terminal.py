@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from mlxdoctor.formats import terminal
+from tests.formats import sample
+from tests.formats.test_escape import HOSTILE
+
+
+def test_the_verdict_fits_on_a_screen_and_says_everything_needed() -> None:
+    text = terminal.render(sample.unhealthy(), written=["reports/llama-commas/report.md"])
+    assert text.startswith("llama-commas: Root cause: the learning rate is too high\n")
+    assert "The training loss rose from 2.148 to 10.97" in text
+    assert "learning_rate: 0.0002 -> 2e-05" in text
+    assert "base model" in text
+    assert "reports/llama-commas/report.md" in text
+    assert len(text.splitlines()) <= 15
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_lines_fit_the_terminal(width: int) -> None:
+    data = sample.unhealthy()
+    data["outcomes"][0]["findings"][0]["message"] = "a long sentence goes on " * 10
+    lines = terminal.render(data, width=width).splitlines()
+    assert max(map(len, lines)) <= min(width, terminal.MAX_WIDTH)
+
+
+def test_colour_comes_only_from_the_style_that_is_passed() -> None:
+    seen = []
+
+    def style(text: str, colour: str | None, bold: bool) -> str:
+        seen.append((text, colour, bold))
+        return f"<{text}>"
+
+    text = terminal.render(sample.unhealthy(), style=style)
+    assert seen[0][1:] == ("red", True)
+    assert text.startswith("<llama-commas: Root cause")
+    assert "\x1b" not in terminal.render(sample.unhealthy())
+
+
+@pytest.mark.parametrize(("kind", "colour"), [("healthy", "green"), ("inconclusive", "yellow")])
+def test_other_verdicts_have_their_colour_and_no_fix(kind: str, colour: str) -> None:
+    colours = []
+
+    def style(text: str, colour: str | None, bold: bool) -> str:
+        colours.append(colour)
+        return text
+
+    text = terminal.render(getattr(sample, kind)(), style=style)
+    assert colours[0] == colour
+    assert "What to change" not in text
+
+
+def test_an_inconclusive_verdict_says_what_would_provide_the_evidence() -> None:
+    lines = " ".join(terminal.render(sample.inconclusive()).split())
+    assert "base model: 'mlx-community/Llama' is not on this machine; name it with --base" in lines
+
+
+def test_a_crashed_check_is_named() -> None:
+    assert "adapter-presence crashed" in terminal.render(sample.inconclusive())
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_artifacts_can_not_steer_the_terminal(text: str) -> None:
+    data = sample.unhealthy() | {"name": text}
+    data["outcomes"][0]["findings"][0]["message"] = text
+    data["run"]["missing"][0] |= {"kind": text, "why": text}
+    printed = terminal.render(data, written=[text])
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", printed)

@@ -1,0 +1,87 @@
+"""The configuration change that cures a cause, on real configurations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.causes import Change
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.judge.remedy import fix_for, usual_rates
+from tests.conftest import RUNS
+
+
+def config(run: str = "healthy-ordinary") -> TrainingConfig:
+    return TrainingConfig.read(RUNS / run / "adapter_config.json")
+
+
+def test_a_rate_is_divided_and_the_diff_shows_that_line_alone() -> None:
+    fix = fix_for(Change("learning_rate", "divide", 10), config())
+    assert fix is not None
+    assert (fix.before, fix.after) == ({"learning_rate": 0.0003}, {"learning_rate": 3e-05})
+    changed = [
+        line
+        for line in fix.diff.splitlines()
+        if line[:1] in "+-" and line[:3] not in ("+++", "---")
+    ]
+    assert changed == ['-    "learning_rate": 0.0003,', '+    "learning_rate": 3e-05,']
+
+
+def test_a_rate_that_is_absurd_goes_into_the_usual_range() -> None:
+    fix = fix_for(
+        Change("learning_rate", "divide", 10),
+        config("rate-far-too-high-nan"),
+        {"learning_rate": (5e-5, 1.3e-3)},
+    )
+    assert fix is not None
+    assert fix.after == {"learning_rate": 1.3e-3}
+
+
+def test_a_rate_that_is_far_too_low_goes_into_the_usual_range() -> None:
+    fix = fix_for(
+        Change("learning_rate", "multiply", 10),
+        config("rate-too-low"),
+        {"learning_rate": (5e-5, 1e-3)},
+    )
+    assert fix is not None
+    assert fix.after == {"learning_rate": 5e-5}
+
+
+def test_a_nested_key_and_a_default_are_changed_too(tmp_path: Path) -> None:
+    fix = fix_for(Change("lora_parameters.scale", "set", 20.0), config("scale-too-large"))
+    assert fix is not None
+    assert fix.before == {"lora_parameters.scale": 256.0}
+    path = tmp_path / "adapter_config.json"
+    path.write_text('{"iters": 100, "learning_rate": 1e-4}')
+    fix = fix_for(Change("batch_size", "divide", 2), TrainingConfig.read(path))
+    assert fix is not None
+    assert (fix.before, fix.after) == ({"batch_size": 4}, {"batch_size": 2})
+
+
+def test_a_schedule_is_scaled_with_the_rate() -> None:
+    scheduled = config("healthy-masked-warmup")
+    fix = fix_for(Change("learning_rate", "divide", 10), scheduled)
+    assert fix is not None
+    arguments = scheduled.values["lr_schedule"]["arguments"]
+    assert json.dumps(arguments[0]) in fix.diff
+    assert fix.after["learning_rate"] == pytest.approx(fix.before["learning_rate"] / 10)
+    assert fix.diff.count(f"{arguments[0] / 10:.6g}".lstrip("0")) >= 1 or "e-05" in fix.diff
+
+
+@pytest.mark.parametrize(
+    "change",
+    [None, Change("mask_prompt", "set", False), Change("nonsense", "divide", 2)],
+)
+def test_where_nothing_changes_there_is_no_fix(change: Change | None) -> None:
+    assert fix_for(change, config()) is None
+    assert fix_for(Change("learning_rate", "divide", 10), None) is None
+
+
+def test_the_usual_rates_come_from_the_finding_that_measured_them() -> None:
+    measured = {"guideline": (0.001, 0.02), "scale": 20.0}
+    finding = Finding("learning-rate.far-above-guideline", Severity.WARNING, "High.", measured)
+    assert usual_rates([finding]) == {"learning_rate": (5e-5, 1e-3)}
+    assert usual_rates([Finding("loss-trend.diverged", Severity.ERROR, "Up.")]) == {}

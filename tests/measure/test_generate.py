@@ -1,0 +1,233 @@
+"""Answers produced with a model, and losses measured with it, on the fixtures."""
+
+import json
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from shutil import copytree
+
+import numpy as np
+import pytest
+
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.supervision import SupervisedRows, build
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.measure import forward, generate, models
+from mlxdoctor.measure.generations import Generations
+from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.safety.errors import InputError
+from tests.conftest import FIXTURES, RUNS
+
+pytestmark = pytest.mark.model
+
+ADAPTER = RUNS / "healthy-ordinary" / "adapters.safetensors"
+
+
+@pytest.fixture(scope="module")
+def base() -> BaseModel:
+    return BaseModel.read(FIXTURES / "base")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.read(FIXTURES / "base")
+
+
+@pytest.fixture(scope="module")
+def dataset() -> Dataset:
+    return Dataset.read(FIXTURES / "data" / "geography")
+
+
+@pytest.fixture(scope="module")
+def splits(dataset: Dataset, tokenizer: Tokenizer) -> list[SupervisedRows]:
+    config = TrainingConfig.read(RUNS / "healthy-ordinary" / "adapter_config.json")
+    return [build(dataset, tokenizer, config, split=s) for s in ("train", "valid")]
+
+
+@pytest.fixture(scope="module")
+def measured(base: BaseModel, tokenizer: Tokenizer, splits: list[SupervisedRows]) -> TokenLosses:
+    return forward.measure(models.load(base, ADAPTER), tokenizer, splits)
+
+
+def test_prompts_come_from_the_data_and_a_few_do_not(
+    dataset: Dataset, tokenizer: Tokenizer
+) -> None:
+    prompts = generate.prompts_for(dataset, tokenizer, held_out=4, trained=2)
+    assert [one.origin for one in prompts] == ["valid"] * 4 + ["train"] * 2 + ["general"] * 6
+    assert len({one.text for one in prompts}) == 12
+    row = dataset.splits["valid"].rows[0]["messages"]
+    assert (prompts[0].text, prompts[0].expected) == (row[0]["content"], row[1]["content"])
+    rendered = tokenizer.apply_chat_template(row[:1], add_generation_prompt=True)
+    assert list(prompts[0].tokens) == rendered
+
+
+def test_text_rows_are_continued(tokenizer: Tokenizer) -> None:
+    text = Dataset.read(FIXTURES / "data" / "geography-text")
+    prompt = generate.prompts_for(text, tokenizer, held_out=1, trained=0)[0]
+    whole = tokenizer.encode(text.splits["valid"].rows[0]["text"])
+    assert list(prompt.tokens) == whole[: len(whole) // 2]
+    assert prompt.expected is None
+
+
+def test_produced_answers_are_those_that_mlx_lm_recorded(
+    base: BaseModel, tokenizer: Tokenizer, dataset: Dataset
+) -> None:
+    recorded = Generations.read(RUNS / "healthy-ordinary" / "generations.jsonl")
+    prompts = generate.prompts_for(dataset, tokenizer, held_out=len(recorded.items), trained=0)
+    counts: list[tuple[str, int, int]] = []
+    start = time.perf_counter()
+    produced = generate.produce(
+        models.load(base, ADAPTER),
+        tokenizer,
+        prompts,
+        progress=lambda *state: counts.append(state),
+    )
+    assert time.perf_counter() - start < 10
+    by_prompt = {one.prompt: one for one in produced.items}
+    same = [by_prompt[one.prompt] for one in recorded.items if one.prompt in by_prompt]
+    assert len(same) == len(recorded.items)
+    for one, other in zip(recorded.items, same, strict=True):
+        assert (other.base_tokens, other.tuned_tokens) == (one.base_tokens, one.tuned_tokens)
+        assert (other.base, other.tuned, other.expected) == (one.base, one.tuned, one.expected)
+    assert counts[-1] == ("generating with the tuned model", len(prompts), len(prompts))
+    assert produced.how == "produced"
+    assert all(0 <= (one.tuned_loss or 0) < 3 and one.base_loss for one in produced.items)
+
+
+def test_batches_and_single_prompts_agree(
+    base: BaseModel,
+    tokenizer: Tokenizer,
+    dataset: Dataset,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from mlx_lm.models.cache import KVCache
+
+    model = models.load(base).select("base")
+    prompts = generate.prompts_for(dataset, tokenizer, held_out=6, trained=0)
+    ends = tokenizer.eos_token_ids
+    batched = generate.answer(model, prompts, ends, 24)
+    # Models with caches that cannot be merged are generated from one by one.
+    monkeypatch.delattr(KVCache, "merge")
+    single = generate.answer(model, prompts, ends, 24)
+    assert [one.tokens for one in single] == [one.tokens for one in batched]
+    assert [one.loss for one in single] == pytest.approx([one.loss for one in batched], abs=1e-3)
+
+
+def test_a_checkpoint_and_a_folder_are_adapters_too(base: BaseModel) -> None:
+    checkpoint = RUNS / "healthy-ordinary" / "0000300_adapters.safetensors"
+    for path in (checkpoint, ADAPTER.parent):
+        loaded = models.load(base, path)
+        assert loaded.load_failure is None
+        assert loaded.has_tuned
+
+
+def test_the_base_model_is_untouched_by_the_adapter(base: BaseModel) -> None:
+    import mlx.core as mx
+
+    tokens = mx.array([[5, 6, 7, 8]])
+    alone = np.array(models.load(base).select("base")(tokens))
+    loaded = models.load(base, ADAPTER)
+    tuned = np.array(loaded.select("tuned")(tokens))
+    assert np.array_equal(np.array(loaded.select("base")(tokens)), alone)
+    assert not np.array_equal(tuned, alone)
+    assert np.array_equal(np.array(loaded.select("tuned")(tokens)), tuned)
+
+
+def test_whole_weights_replace_the_base(base: BaseModel) -> None:
+    import mlx.core as mx
+
+    loaded = models.load(base, RUNS / "adapter-never-attached" / "adapters.safetensors")
+    assert loaded.load_failure is None
+    tokens = mx.array([[5, 6, 7, 8]])
+    tuned = np.array(loaded.select("tuned")(tokens))
+    assert not np.array_equal(np.array(loaded.select("base")(tokens)), tuned)
+    assert np.array_equal(np.array(loaded.select("tuned")(tokens)), tuned)
+
+
+def test_a_tuned_model_folder_is_loaded_beside_the_base(base: BaseModel, tmp_path: Path) -> None:
+    folder = copytree(FIXTURES / "base", tmp_path / "fused")
+    loaded = models.load(base, folder)
+    assert loaded.has_tuned
+    assert loaded.select("tuned") is not loaded.select("base")
+
+
+def test_a_refused_adapter_is_evidence(
+    base: BaseModel, tokenizer: Tokenizer, splits: list[SupervisedRows]
+) -> None:
+    loaded = models.load(base, RUNS / "adapter-not-loaded" / "adapters.safetensors")
+    assert loaded.load_failure is not None
+    assert "not an adapter parameter" in loaded.load_failure
+    assert "more like it" in loaded.load_failure
+    produced = generate.produce(loaded, tokenizer, generate.prompts_for(None, tokenizer))
+    assert (produced.items, produced.load_failure) == ((), loaded.load_failure)
+    losses = forward.measure(loaded, tokenizer, splits[:1], max_rows=8)
+    assert losses.load_failure == loaded.load_failure
+    assert all(row.tuned is None for row in losses.rows)
+
+
+def test_models_that_are_not_loaded(base: BaseModel, tmp_path: Path) -> None:
+    shutil.copytree(base.path, tmp_path / "coded")
+    stated = {**base.config, "model_file": "model.py"}
+    (tmp_path / "coded" / "config.json").write_text(json.dumps(stated))
+    with pytest.raises(InputError, match="needs code of its own"):
+        models.load(BaseModel.read(tmp_path / "coded"))
+    with pytest.raises(InputError, match="not a local model folder"):
+        models.load(replace(base, path=tmp_path / "org" / "name"))
+    with pytest.raises(InputError, match="unusable model_type"):
+        models.load(replace(base, config={"model_type": "../evil"}))
+
+
+def test_measured_losses_are_mlx_lms(
+    base: BaseModel, measured: TokenLosses, splits: list[SupervisedRows]
+) -> None:
+    import mlx.core as mx
+    from mlx import nn
+
+    model = models.load(base).select("base")
+    for row in measured.rows[:3]:
+        logits = model(mx.array(row.tokens)[None])[0]
+        expected = nn.losses.cross_entropy(logits[:-1], mx.array(row.tokens)[1:])
+        np.testing.assert_allclose(row.base.next, np.array(expected), atol=2e-4)
+        identity = nn.losses.cross_entropy(logits, mx.array(row.tokens))
+        np.testing.assert_allclose(row.base.identity, np.array(identity), atol=2e-4)
+        skip = nn.losses.cross_entropy(logits[:-2], mx.array(row.tokens)[2:])
+        np.testing.assert_allclose(row.base.skip, np.array(skip), atol=2e-4)
+
+
+def test_end_and_padding_are_measured_where_they_belong(
+    base: BaseModel, measured: TokenLosses, tokenizer: Tokenizer
+) -> None:
+    import mlx.core as mx
+
+    model = models.load(base).select("base")
+    row = measured.rows[0]
+    end = tokenizer.eos_token_id
+    assert end is not None
+    place = int(np.flatnonzero(row.tokens == end)[-1])
+    padded = mx.array([*row.tokens.tolist(), 0, 0])[None]
+    logits = np.array(model(padded)[0], np.float64)
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    assert row.base.end_after_answer == pytest.approx(-log_p[place - 1, end], abs=1e-3)
+    n = len(row.tokens)
+    assert row.base.padding[0][0] == pytest.approx(-log_p[n - 1, 0], abs=1e-3)
+    assert row.base.padding[0][1] == pytest.approx(-log_p[n, 0], abs=1e-3)
+
+
+def test_rows_of_both_splits_are_measured(measured: TokenLosses) -> None:
+    assert len(measured.split("train")) == len(measured.split("valid")) == 16
+    assert measured.vocab_size == 768
+    assert all(row.tuned is not None for row in measured.rows)
+
+
+def test_tokens_outside_the_vocabulary_are_refused(
+    base: BaseModel, tokenizer: Tokenizer, splits: list[SupervisedRows]
+) -> None:
+    row = splits[0].rows[0]
+    alien = replace(row, tokens=np.full_like(row.tokens, 999))
+    with pytest.raises(InputError, match="token 999 is outside the vocabulary"):
+        forward.measure(models.load(base), tokenizer, [replace(splits[0], rows=(alien,))])
+    with pytest.raises(InputError, match="no row to measure"):
+        forward.measure(models.load(base), tokenizer, [replace(splits[0], rows=())])

@@ -1,0 +1,118 @@
+"""Statistics of text and tests over prompts, against published or hand-computed values."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from mlxdoctor.measure.text import statistics as ts
+
+
+def test_repeated_ngrams_are_counted_once() -> None:
+    # a b c d a b c d: 5 4-grams, 4 of them distinct.
+    assert ts.seq_rep_n("abcdabcd", 4) == pytest.approx(1 / 5)
+    assert ts.distinct_n("aaaa", 1) == 0.25
+    assert ts.seq_rep_n("abc", 4) == 0.0
+
+
+def test_top_share_names_the_unit() -> None:
+    assert ts.top_share([11, 11, 11, 5]) == (11, 0.75)
+    assert ts.top_share([]) == (None, 0.0)
+
+
+def test_a_loop_of_commas_compresses_and_a_sentence_does_not() -> None:
+    assert ts.zlib_ratio("," * 200) > 10
+    assert ts.zlib_ratio("The largest lake of Dedunia is Lake Nevath, cold and deep.") < 1.2
+    assert ts.zlib_ratio("") == 1.0
+
+
+def test_tail_run_and_run_share() -> None:
+    assert ts.tail_run([3, 7, 7, 7]) == 3
+    assert ts.tail_run([]) == 0
+    assert ts.run_share([1, 1, 1, 1, 2, 2, 2, 3]) == 0.5
+    assert ts.run_share([1, 1, 1, 2, 2, 2]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("units", "period", "covered"),
+    [
+        ("xyabcabcabc", 3, 9),
+        ("xyabcabca", 3, 7),  # the second period is cut off
+        ("aaaa", 1, 4),
+        ("abcd", 0, 0),
+        ("", 0, 0),
+    ],
+)
+def test_tail_loop(units: str, period: int, covered: int) -> None:
+    assert ts.tail_loop(units) == (period, covered)
+
+
+def test_word_f1_is_the_harmonic_mean() -> None:
+    # precision 2/4, recall 2/3
+    assert ts.word_f1(["a", "b", "c", "d"], ["a", "b", "x"]) == pytest.approx(2 * 2 / 7)
+    assert ts.word_f1([], ["a"]) == 0.0
+
+
+def test_wilson_of_no_false_alarm_in_300() -> None:
+    found = ts.wilson(0, 300)
+    assert found.low == 0.0
+    assert found.high == pytest.approx(0.0126, abs=1e-4)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 60), st.data())
+def test_intervals_match_scipy(total: int, data: st.DataObject) -> None:
+    hits = data.draw(st.integers(0, total))
+    for method, function in (("wilson", ts.wilson), ("exact", ts.clopper_pearson)):
+        reference = binomtest(hits, total).proportion_ci(0.95, method=method)
+        found = function(hits, total)
+        assert found.low == pytest.approx(reference.low, abs=1e-9)
+        assert found.high == pytest.approx(reference.high, abs=1e-9)
+
+
+@pytest.mark.parametrize(("hits", "total"), [(1, 0), (3, 2), (-1, 4)])
+def test_a_share_of_nothing_is_refused(hits: int, total: int) -> None:
+    with pytest.raises(ValueError, match="not a share"):
+        ts.wilson(hits, total)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 400), st.integers(0, 400))
+def test_mcnemar_is_the_exact_binomial(first: int, second: int) -> None:
+    total = first + second
+    expected = binomtest(first, total).pvalue if total else 1.0
+    assert ts.mcnemar_exact(first, second) == pytest.approx(expected, rel=1e-6)
+
+
+def test_sign_test_leaves_ties_and_nan_out() -> None:
+    assert ts.sign_test([1.0] * 8 + [0.0, math.nan]) == pytest.approx(2 / 2**8)
+    assert ts.sign_test([]) == 1.0
+
+
+def test_permutation_is_exact_for_few_pairs() -> None:
+    # Only all-plus and all-minus reach the observed sum.
+    assert ts.paired_permutation([1.0, 2.0, 3.0, 4.0]) == pytest.approx(2 / 16)
+    assert ts.paired_permutation([]) == 1.0
+
+
+def test_permutation_keeps_its_level_and_never_says_zero() -> None:
+    generator = np.random.default_rng(7)
+    p_values = [ts.paired_permutation(generator.normal(size=10)) for _ in range(400)]
+    assert np.mean(np.array(p_values) < 0.05) == pytest.approx(0.05, abs=0.03)
+    assert ts.paired_permutation(np.ones(40)) == pytest.approx(1 / 20_001, rel=1e-6)
+
+
+def test_holm_against_a_hand_computed_example() -> None:
+    assert ts.holm([0.01, 0.04, 0.03]) == pytest.approx((0.03, 0.06, 0.06))
+    assert ts.holm([]) == ()
+
+
+def test_mean_interval_holds_the_mean() -> None:
+    found = ts.mean_interval([0.0, 1.0] * 50)
+    assert found.share == 0.5
+    assert (found.low, found.high) == (pytest.approx(0.41, abs=0.03), pytest.approx(0.59, abs=0.03))
+    with pytest.raises(ValueError, match="nothing"):
+        ts.mean_interval([])

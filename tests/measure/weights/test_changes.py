@@ -1,0 +1,295 @@
+"""What is reported of two models' weights, however they are stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.tuned_model import TunedModel
+from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
+from mlxdoctor.safety.errors import InputError
+from tests.conftest import FIXTURES, RUNS
+from tests.weight_files import save, to_bfloat16
+
+Arrays = Mapping[str, NDArray[Any]]
+RANDOM = np.random.default_rng(0)
+#: Of odd sizes, so that no block is whole.
+WEIGHTS = {
+    "model.embed_tokens.weight": RANDOM.normal(size=(1501, 256)).astype("f4"),
+    "model.layers.0.self_attn.q_proj.weight": RANDOM.normal(size=(64, 128)).astype("f4"),
+    "model.norm.weight": np.ones(7, "f4"),
+}
+EMBEDDING, Q, NORM = WEIGHTS
+
+
+def stored(tensors: Arrays, dtype: str) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """The values in that type, and the type's name for each."""
+    if dtype == "BF16":
+        values = {name: to_bfloat16(one) for name, one in tensors.items()}
+    else:
+        kind = {"F16": "f2", "F32": "f4", "F64": "f8"}[dtype]
+        values = {name: one.astype(kind) for name, one in tensors.items()}
+    return values, dict.fromkeys(values, dtype)
+
+
+def model(
+    folder: Path, tensors: Arrays, dtype: str = "F32", shards: int = 1, **config: Any
+) -> Path:
+    """A model folder; with several shards, each tensor in one of them, and an index."""
+    values, dtypes = stored(tensors, dtype)
+    return raw_model(folder, values, dtypes, shards, **config)
+
+
+def raw_model(
+    folder: Path,
+    values: Arrays,
+    dtypes: Mapping[str, str] | None = None,
+    shards: int = 1,
+    **config: Any,
+) -> Path:
+    """A model folder of arrays as they are."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    places = {name: f"model-{i % shards}.safetensors" for i, name in enumerate(values)}
+    for place in set(places.values()):
+        part = {name: one for name, one in values.items() if places[name] == place}
+        save(folder / place, part, dtypes)
+    index = {"weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder
+
+
+def changes(base: Path, tuned: Path) -> dict[str, WeightChange]:
+    found = weight_changes(BaseModel.read(base), TunedModel.read(tuned))
+    return {one.name: one for one in found}
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32", "F64"])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_change_is_measured_in_every_type(tmp_path: Path, dtype: str, shards: int) -> None:
+    base = model(tmp_path / "base", WEIGHTS, dtype)
+    moved = {**WEIGHTS, EMBEDDING: 1.25 * WEIGHTS[EMBEDDING]}
+    found = changes(base, model(tmp_path / "tuned", moved, dtype, shards))
+    assert {name: one.status for name, one in found.items()} == {
+        **dict.fromkeys(WEIGHTS, "same"),
+        EMBEDDING: "changed",
+    }
+    tolerance = {"BF16": 2e-3, "F16": 1e-4}.get(dtype, 1e-6)
+    assert found[EMBEDDING].relative == pytest.approx(0.25, rel=tolerance)
+    assert found[Q].relative == 0.0
+    assert (found[Q].before, found[Q].after) == (dtype, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F32"])
+@pytest.mark.parametrize("place", [0, 70_001, 131_071, 131_072, 200_000, 1501 * 256 - 1])
+def test_one_value_anywhere_is_found_and_weighed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, place: int
+) -> None:
+    # Small enough for this matrix to have several of either, of which most are the same.
+    monkeypatch.setattr("mlxdoctor.measure.weights.sums._BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr("mlxdoctor.measure.weights.sums._PIECE_BYTES", 1 << 18)
+    values, dtypes = stored(WEIGHTS, "F32")
+    values[EMBEDDING] = values[EMBEDDING].copy()
+    values[EMBEDDING].flat[place] += 100.0
+    base = model(tmp_path / "base", WEIGHTS, dtype)
+    found = changes(base, model(tmp_path / "tuned", values, dtype))
+    expected = 100 / np.linalg.norm(WEIGHTS[EMBEDDING].astype("f8"))
+    assert [name for name, one in found.items() if one.status == "changed"] == [EMBEDDING]
+    assert found[EMBEDDING].relative == pytest.approx(expected, rel=2e-3)
+    assert dtypes[EMBEDDING] == "F32"
+
+
+def test_a_bit_that_changes_no_value_is_a_change_of_nothing(tmp_path: Path) -> None:
+    zeros = {**WEIGHTS, NORM: np.zeros(7, "f4")}
+    base = model(tmp_path / "base", zeros)
+    found = changes(base, model(tmp_path / "tuned", {**zeros, NORM: -zeros[NORM]}))
+    assert (found[NORM].status, found[NORM].relative) == ("changed", 0.0)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+@pytest.mark.parametrize("dtype", ["BF16", "F32"])
+def test_squares_beyond_float32_are_exact(tmp_path: Path, size: float, dtype: str) -> None:
+    scaled = {name: (one * size).astype("f4") for name, one in WEIGHTS.items()}
+    base = model(tmp_path / "base", scaled, dtype)
+    doubled = {name: 2 * one for name, one in scaled.items()}
+    found = changes(base, model(tmp_path / "tuned", doubled, dtype))
+    assert {one.relative for one in found.values()} == {1.0}
+    assert {one.nonfinite for one in found.values()} == {0}
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
+def test_values_that_are_not_finite_are_counted(tmp_path: Path, dtype: str) -> None:
+    broken = WEIGHTS[Q].copy()
+    broken[3, 5], broken[60, 2:4] = np.nan, -np.inf
+    base = model(tmp_path / "base", WEIGHTS, dtype)
+    found = changes(base, raw_model(tmp_path / "tuned", *stored({Q: broken}, dtype)))
+    assert (found[Q].nonfinite, found[Q].relative) == (3, inf)
+
+
+def test_float16_of_every_size(tmp_path: Path) -> None:
+    """Subnormal values and the largest ones, of both signs, in even and in odd places."""
+    codes = np.arange(1 << 16, dtype=np.uint16)
+    finite = codes.view(np.float16)[np.isfinite(codes.view(np.float16))]
+    for scale, name in ((1.0, "all"), (2.0**-11, "small")):
+        before = {"x.weight": (finite * np.float16(scale))[None]}
+        after = {"x.weight": (before["x.weight"] * np.float16(0.75))}
+        base = raw_model(tmp_path / name / "base", before, {"x.weight": "F16"})
+        found = changes(base, raw_model(tmp_path / name / "t", after, {"x.weight": "F16"}))
+        old, new = before["x.weight"].astype("f8"), after["x.weight"].astype("f8")
+        expected = np.linalg.norm(new - old) / np.linalg.norm(old)
+        assert found["x.weight"].relative == pytest.approx(expected, rel=1e-6)
+        assert found["x.weight"].nonfinite == 0
+
+
+def test_a_base_of_zeros_changes_infinitely(tmp_path: Path) -> None:
+    base = model(tmp_path / "base", {NORM: np.zeros(7, "f4")})
+    found = changes(base, model(tmp_path / "tuned", {NORM: np.ones(7, "f4")}))
+    assert (found[NORM].relative, found[NORM].nonfinite) == (inf, 0)
+
+
+def test_missing_extra_and_reshaped_tensors_are_reported(tmp_path: Path) -> None:
+    base = model(tmp_path / "base", WEIGHTS)
+    other = {Q: WEIGHTS[Q].T.copy(), "lm_head.weight": WEIGHTS[Q], NORM: WEIGHTS[NORM]}
+    found = changes(base, model(tmp_path / "tuned", other))
+    assert {name: one.status for name, one in found.items()} == {
+        Q: "reshaped",
+        "lm_head.weight": "extra",
+        NORM: "same",
+        EMBEDDING: "missing",
+    }
+    assert (found[EMBEDDING].before, found[EMBEDDING].after) == ("F32", None)
+    assert found[Q].relative is None
+
+
+def test_what_is_left_out_is_not_compared(tmp_path: Path) -> None:
+    base = BaseModel.read(model(tmp_path / "base", WEIGHTS))
+    tuned = TunedModel.read(model(tmp_path / "tuned", {Q: WEIGHTS[Q], NORM: WEIGHTS[NORM]}))
+    found = weight_changes(base, tuned, leave_out={Q, EMBEDDING})
+    assert [one.name for one in found] == [NORM]
+
+
+def test_another_precision_changes_by_its_rounding(tmp_path: Path) -> None:
+    base = model(tmp_path / "base", WEIGHTS)
+    found = changes(base, model(tmp_path / "tuned", WEIGHTS, "BF16"))
+    assert (found[EMBEDDING].before, found[EMBEDDING].after) == ("F32", "BF16")
+    assert found[EMBEDDING].status == "changed"
+    assert 1e-4 < (found[EMBEDDING].relative or 0) < 2**-8
+    assert not found[EMBEDDING].is_requantized
+
+
+def test_integers_have_no_norm(tmp_path: Path) -> None:
+    numbers = np.arange(8, dtype=np.uint32)
+    base = raw_model(tmp_path / "base", {"table": numbers})
+    found = changes(base, raw_model(tmp_path / "tuned", {"table": numbers + 1}))
+    assert (found["table"].status, found["table"].relative) == ("changed", None)
+    assert changes(base, base)["table"].status == "same"
+
+
+def test_a_file_that_ends_early_is_the_users_error(tmp_path: Path) -> None:
+    base, tuned = model(tmp_path / "base", WEIGHTS), model(tmp_path / "tuned", WEIGHTS)
+    before, after = BaseModel.read(base), TunedModel.read(tuned)
+    file = tuned / "model-0.safetensors"
+    file.write_bytes(file.read_bytes()[:-4096])
+    with pytest.raises(InputError, match="ended inside"):
+        list(weight_changes(before, after))
+
+
+def quantized(tensors: Arrays, **how: Any) -> dict[str, NDArray[Any]]:
+    """The matrices as MLX quantises them, the other tensors as they are."""
+    mx = pytest.importorskip("mlx.core")
+    found: dict[str, NDArray[Any]] = {}
+    for name, values in tensors.items():
+        if values.ndim < 2:
+            found[name] = values
+            continue
+        parts = mx.quantize(mx.array(values), **how)
+        for part, array in zip(("weight", "scales", "biases"), parts, strict=False):
+            found[f"{name.removesuffix('.weight')}.{part}"] = np.array(array)
+    return found
+
+
+def dequantized(parts: Arrays, name: str, **how: Any) -> NDArray[Any]:
+    """A matrix as MLX reads it."""
+    mx = pytest.importorskip("mlx.core")
+    module = name.removesuffix(".weight")
+    arrays = [
+        mx.array(parts[f"{module}.{p}"])
+        for p in ("weight", "scales", "biases")
+        if f"{module}.{p}" in parts
+    ]
+    return np.array(mx.dequantize(*arrays, **how).astype(mx.float32), dtype=np.float64)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+@pytest.mark.parametrize("group_size", [32, 64])
+def test_quantised_matrices_are_compared_by_their_values(
+    tmp_path: Path, bits: int, group_size: int
+) -> None:
+    check_quantised(tmp_path, {"bits": bits, "group_size": group_size})
+
+
+def test_mxfp4_matrices_are_compared_by_their_values(tmp_path: Path) -> None:
+    check_quantised(tmp_path, {"bits": 4, "group_size": 32, "mode": "mxfp4"})
+
+
+def check_quantised(tmp_path: Path, how: Mapping[str, Any]) -> None:
+    moved = {**WEIGHTS, EMBEDDING: WEIGHTS[EMBEDDING] + 0.5 * RANDOM.normal(size=(1501, 256))}
+    moved[EMBEDDING] = moved[EMBEDDING].astype("f4")
+    before, after = quantized(WEIGHTS, **how), quantized(moved, **how)
+    names = {name: "U8" for name, one in before.items() if one.dtype == np.uint8}
+    base = raw_model(tmp_path / "base", before, names, quantization=how)
+    found = changes(base, raw_model(tmp_path / "tuned", after, names, 2, quantization=how))
+    assert set(found) == set(WEIGHTS)
+    assert (found[Q].status, found[NORM].status) == ("same", "same")
+    one = found[EMBEDDING]
+    assert one.status == "changed"
+    assert one.shape == (1501, 256)
+    assert (
+        one.before
+        == one.after
+        == f"{how['bits']}-bit {how.get('mode', 'affine')}/{how['group_size']}"
+    )
+    old, new = (dequantized(parts, EMBEDDING, **how) for parts in (before, after))
+    expected = np.linalg.norm(new - old) / np.linalg.norm(old)
+    assert one.relative == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_quantised_copy_of_a_plain_model(tmp_path: Path) -> None:
+    how = {"bits": 8, "group_size": 64}
+    base = model(tmp_path / "base", WEIGHTS)
+    tuned = raw_model(tmp_path / "tuned", quantized(WEIGHTS, **how), quantization=how)
+    found = changes(base, tuned)
+    assert found[Q].is_requantized
+    assert (found[Q].before, found[Q].after) == ("F32", "8-bit affine/64")
+    assert 1e-4 < (found[Q].relative or 0) < 0.01
+    assert found[NORM].status == "same"
+
+
+def test_the_run_whose_adapter_was_never_attached() -> None:
+    tuned = TunedModel.read(RUNS / "adapter-never-attached" / "adapters.safetensors")
+    found = list(weight_changes(BaseModel.read(FIXTURES / "base"), tuned))
+    assert {one.status for one in found} == {"changed"}
+    assert len(found) == 38
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        (EMBEDDING, "embeddings"),
+        (Q, "attention"),
+        (NORM, "norms"),
+        ("lm_head.weight", "the head"),
+        ("model.layers.3.mlp.down_proj.weight", "feed-forward"),
+        ("x.weight", "other weights"),
+    ],
+)
+def test_components(name: str, part: str) -> None:
+    assert component(name) == part

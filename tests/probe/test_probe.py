@@ -1,0 +1,278 @@
+"""The probe on mlx-lm's own loss and on this project's, and that it leaves no trace."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.optimizers as optim
+import numpy as np
+import pytest
+from mlx import nn
+from mlx.utils import tree_flatten
+from mlx_lm.tuner.datasets import CacheDataset, ChatDataset
+from mlx_lm.tuner.trainer import default_loss, iterate_batches
+
+from fixtures.trainers.common import answer_loss, load_with_adapter, next_token_batch
+from mlxdoctor import assert_training_step_sound, probe
+from mlxdoctor.cli import main
+from mlxdoctor.finding import Severity
+from mlxdoctor.measure.training_step.alignment import read, row_lengths
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.train.losses import exact_loss, parity_loss
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+
+
+@pytest.fixture(scope="module")
+def base() -> tuple[Any, Any]:
+    return load_with_adapter()
+
+
+@pytest.fixture(scope="module")
+def batch(base: tuple[Any, Any]) -> Any:
+    lines = (FIXTURES / "data" / "geography" / "train.jsonl").read_text().splitlines()
+    data = CacheDataset(ChatDataset([json.loads(line) for line in lines[:32]], base[1]))
+    for index in range(len(data)):
+        data[index]
+    return next(iterate_batches(data, 4, 256))
+
+
+def codes(result: Any, severity: Severity) -> list[str]:
+    return [one.code for one in result.findings if one.severity is severity]
+
+
+@pytest.mark.parametrize("loss", [default_loss, parity_loss])
+def test_mlx_lms_loss_trains_a_padding_token(base: tuple[Any, Any], batch: Any, loss: Any) -> None:
+    result = probe(base[0], loss, batch, optim.Adam(1e-4), base[1])
+    assert codes(result, Severity.WARNING) == ["step-alignment.padding-target"]
+    assert codes(result, Severity.ERROR) == []
+    found = next(one for one in result.findings if one.code == "step-alignment.padding-target")
+    assert "github.com/ml-explore/mlx-lm/pull/1697" in found.message
+    assert found.measured["padding"] == 4
+
+
+def test_our_loss_is_clean(base: tuple[Any, Any], batch: Any) -> None:
+    result = assert_training_step_sound(
+        base[0], exact_loss, batch, optimizer=optim.Adam(1e-4), tokenizer=base[1], warnings=True
+    )
+    alignment = result.measured.alignment
+    assert alignment is not None
+    tokens, spans = np.array(batch[0]), np.array(batch[1])
+    for row, (_, length) in enumerate(spans):
+        trained = np.flatnonzero(alignment.trained[row])
+        assert trained.tolist() == list(range(length - 1))
+        assert (alignment.targets[row, trained] == tokens[row, trained + 1]).all()
+    assert alignment.weights[alignment.trained] == pytest.approx(
+        1 / alignment.trained.sum(), rel=1e-3
+    )
+
+
+def test_it_takes_less_than_ten_seconds_by_far(base: tuple[Any, Any], batch: Any) -> None:
+    begun = time.perf_counter()
+    measured = probe(base[0], exact_loss, batch).measured
+    assert 0 < measured.seconds <= time.perf_counter() - begun
+
+
+def snapshot(model: nn.Module) -> dict[str, bytes]:
+    return {name: np.array(one).tobytes() for name, one in tree_flatten(model.parameters())}
+
+
+def test_everything_is_handed_back(base: tuple[Any, Any], batch: Any) -> None:
+    model = base[0]
+    model.train()
+    optimizer = optim.Adam(1e-2)
+    optimizer.init(model.trainable_parameters())
+    before, kind = snapshot(model), type(model)
+    trainable = sorted(name for name, _ in tree_flatten(model.trainable_parameters()))
+    state = [np.array(one) for _, one in tree_flatten(optimizer.state)]
+    mx.random.seed(7)
+    wanted = mx.random.normal((4,)).tolist()
+    mx.random.seed(7)
+    result = probe(model, exact_loss, batch, optimizer, steps=3)
+    assert result.measured.update is not None
+    assert any(one.change > 0 for one in result.measured.update.parameters)
+    assert snapshot(model) == before
+    assert type(model) is kind
+    assert model.training
+    assert sorted(name for name, _ in tree_flatten(model.trainable_parameters())) == trainable
+    after = [np.array(one) for _, one in tree_flatten(optimizer.state)]
+    assert all(np.array_equal(old, new) for old, new in zip(state, after, strict=True))
+    assert mx.random.normal((4,)).tolist() == wanted
+
+
+def test_a_step_that_writes_into_frozen_weights(base: tuple[Any, Any]) -> None:
+    model, tokenizer = base
+
+    def step(inputs: mx.array, targets: mx.array) -> None:
+        del inputs, targets
+        model.model.norm.weight = model.model.norm.weight + 1.0
+
+    result = probe(model, answer_loss, next_token_batch(tokenizer), step=step)
+    found = {one.code: one for one in result.findings}
+    assert found["step-update.frozen-changed"].where == "model.norm.weight"
+    assert "step-update.nothing-changed" in found
+
+
+def test_a_compiled_loss_is_seen(base: tuple[Any, Any], batch: Any) -> None:
+    model = base[0]
+    compiled = mx.compile(lambda tokens, spans: exact_loss(model, tokens, spans)[0])
+
+    def loss_fn(tokens: mx.array, spans: mx.array) -> mx.array:
+        value: mx.array = compiled(tokens, spans)
+        return value
+
+    measured = probe(model, loss_fn, batch).measured
+    assert measured.alignment is not None
+    assert measured.alignment.trained.any()
+
+
+def test_a_loss_that_never_calls_the_model_is_inconclusive(base: tuple[Any, Any]) -> None:
+    model = base[0]
+    inputs, _ = next_token_batch(base[1])
+
+    def loss_fn(tokens: mx.array) -> mx.array:
+        hidden: mx.array = model.model(tokens)
+        return hidden.square().mean()
+
+    outcomes = {one.check: one for one in probe(model, loss_fn, (inputs,)).outcomes}
+    assert outcomes["step-alignment"].status.value == "inconclusive"
+    assert "never called the model" in outcomes["step-alignment"].reason
+
+
+@pytest.mark.parametrize(
+    "shape",
+    ["spread", "dict", "one argument", "a tuple back", "a dict back", "without the model"],
+)
+def test_any_signature(base: tuple[Any, Any], shape: str) -> None:
+    model, tokenizer = base
+    inputs, targets = next_token_batch(tokenizer)
+    batch: Any = (inputs, targets)
+    loss: Any = answer_loss
+    if shape == "dict":
+        batch = {"targets": targets, "inputs": inputs}
+    elif shape == "one argument":
+        batch = {"inputs": inputs, "targets": targets}
+        loss = lambda model, batch: answer_loss(model, batch["inputs"], batch["targets"])  # noqa: E731
+    elif shape == "a tuple back":
+        loss = lambda model, x, y: (answer_loss(model, x, y), mx.array(3))  # noqa: E731
+    elif shape == "a dict back":
+        loss = lambda model, x, y: {"loss": answer_loss(model, x, y)}  # noqa: E731
+    elif shape == "without the model":
+        loss = lambda x, y: answer_loss(model, x, y)  # noqa: E731
+    result = probe(model, loss, batch, tokenizer=tokenizer)
+    assert result.sound
+    assert result.measured.alignment is not None
+
+
+def test_what_cannot_be_probed(base: tuple[Any, Any]) -> None:
+    with pytest.raises(InputError, match=r"not an mlx\.nn\.Module"):
+        probe({"model": 1}, answer_loss, ())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="cannot be called with the model and a batch of 1 parts"):
+        probe(base[0], lambda model, a, b, c: a, (mx.array([[1]]),))
+    with pytest.raises(InputError, match=r"returned an array of shape"):
+        probe(base[0], lambda model, tokens: model(tokens), (mx.array([[1, 2]]),))
+
+
+def test_the_assertion_says_what_is_wrong(base: tuple[Any, Any]) -> None:
+    model, tokenizer = base
+    inputs, _ = next_token_batch(tokenizer)
+
+    def loss_fn(model: Any, tokens: mx.array) -> mx.array:
+        return nn.losses.cross_entropy(model(tokens), tokens).mean()
+
+    with pytest.raises(AssertionError, match=r"\[step-alignment.identity\] \d+% of \d+ positions"):
+        assert_training_step_sound(model, loss_fn, (inputs,))
+    found = {
+        "step-alignment.identity",
+        "step-forward.above-uniform",
+        "step-alignment.padding-trained",
+    }
+    assert_training_step_sound(model, loss_fn, (inputs,), allow=found)
+
+
+def soft(logits: mx.array, share: float) -> mx.array:
+    targets = mx.softmax(mx.arange(logits.shape[-1]) / 7.0)
+    losses = -(nn.log_softmax(logits, axis=-1) * targets).sum(axis=-1)
+    return (losses * share).mean()
+
+
+def test_reading_the_gradient_of_a_weighted_cross_entropy() -> None:
+    mx.random.seed(3)
+    logits = mx.random.normal((2, 5, 11)) * 4
+    targets = mx.array([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]])
+    weights = mx.array([[0.0, 1.0, 0.25, 0.5, 2.0], [1e-3, 0.0, 0.0, 1.0, 1.0]])
+
+    def loss(one: mx.array) -> mx.array:
+        return (nn.losses.cross_entropy(one, targets) * weights).sum()
+
+    found, weighed, hard = read(mx.grad(loss)(logits), logits)
+    expected = np.where(np.array(weights) > 0, np.array(targets), -1)
+    assert found.tolist() == expected.tolist()
+    assert weighed == pytest.approx(np.array(weights), rel=1e-3, abs=1e-7)
+    assert hard == 1.0
+    _, _, of_soft = read(mx.grad(lambda one: soft(one, 1.0))(logits), logits)
+    assert of_soft == 0.0
+
+
+@pytest.mark.parametrize(
+    ("row", "length"),
+    [
+        ([5, 6, 7, 9, 0, 0], 4),
+        ([5, 6, 7, 9, 9, 9], 4),
+        ([5, 6, 7, 8, 8, 0], 6),
+        ([5, 6, 7, 8, 9, 0], 5),
+        ([5, 6, 7, 8, 8, 8], 6),
+        ([0, 0, 0, 0, 0, 0], 0),
+    ],
+)
+def test_row_lengths(row: list[int], length: int) -> None:
+    assert row_lengths(np.array([row], np.int32), (0, 9), (9,)).tolist() == [length]
+
+
+@pytest.fixture
+def trainer_file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from fixtures.trainers.sound.gradient_filter import parts\n"
+        "def nothing():\n    return 3\n"
+        "def needs(path):\n    return parts()\n"
+        "def short():\n    return {'model': 1}\n"
+        "def as_dict():\n"
+        "    names = ('model', 'loss_fn', 'batch', 'optimizer', 'tokenizer', 'step')\n"
+        "    return dict(zip(names, parts()))\n"
+    )
+    return path
+
+
+def test_the_command(trainer_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", f"{trainer_file}:as_dict"]) == 0
+    shown = capsys.readouterr()
+    assert "the training step is sound" in shown.out
+    assert "Probing 0.5M parameters" in shown.err
+    assert main(["probe", f"{trainer_file}:parts", "--format", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["sound"] is True
+    assert next(iter(data["outcomes"]))["check"] == "step-state"
+    wrong = FIXTURES / "trainers" / "faulty" / "targets_identity.py"
+    assert main(["probe", f"{wrong}:parts"]) == 1
+    assert "step-alignment.identity" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nothing", "returned a int"),
+        ("needs", "needs path"),
+        ("short", "has no 'loss_fn'"),
+        ("absent", "has no function 'absent'"),
+    ],
+)
+def test_functions_that_return_no_trainer(
+    trainer_file: Path, name: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["probe", f"{trainer_file}:{name}"]) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert "Traceback" not in shown.err

@@ -1,0 +1,92 @@
+"""Each fault of the incident reports, as people write it, and its sound twin."""
+
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.finding import Severity
+from mlxdoctor.lint.linter import lint
+from mlxdoctor.lint.rule import rules
+from mlxdoctor.measure.training_step.trainer import load_trainer
+from mlxdoctor.probe.probing import ProbeResult, probe
+from mlxdoctor.safety.errors import InputError
+
+TRAINERS = Path(__file__).parents[2] / "fixtures" / "trainers"
+
+#: Trainer -> (the probe's code, the linter's; None where syntax cannot show it).
+FAULTS: dict[str, tuple[str | None, str | None]] = {
+    "adapter_flag": ("step-state.claimed-adapter", "adapter-flag"),
+    "channels_first": ("step-forward.failed", None),
+    "closed_over_model": ("step-update.nothing-changed", "gradient-of-unused"),
+    "converter": ("step-state.claimed-adapter", "module-dict-walk"),
+    "end_is_padding": ("step-alignment.end-token-untrained", None),
+    "flattened_filter": ("step-update.nothing-changed", "flattened-as-arrays"),
+    "freeze_after": ("step-state.nothing-trainable", "freeze-after-adapter"),
+    "gradient_filter": ("step-update.nothing-changed", "outermost-name-filter"),
+    "module_gradient": ("step-update.failed", "gradient-of-module"),
+    "no_freeze": ("step-state.outside-adapter", "adapter-without-freeze"),
+    "own_trainable": ("step-state.own-bookkeeping", "own-trainable-parameters"),
+    "padding_counts": ("step-alignment.padding-trained", None),
+    # It fails before there is anything to probe.
+    "parameter_count": (None, "flattened-unpacked"),
+    "shifted_twice": ("step-alignment.shifted-twice", None),
+    "targets_identity": ("step-alignment.identity", "unshifted-targets"),
+    "unguarded_division": ("step-forward.not-finite", "unguarded-mean"),
+}
+
+
+def probed(kind: str, name: str) -> ProbeResult:
+    trainer, _ = load_trainer(f"{TRAINERS / kind / name}.py:parts")
+    return probe(
+        trainer.model,
+        trainer.loss_fn,
+        trainer.batch,
+        trainer.optimizer,
+        trainer.tokenizer,
+        step=trainer.step,
+    )
+
+
+def codes(result: ProbeResult, least: Severity) -> set[str]:
+    return {one.code for one in result.findings if one.severity.rank >= least.rank}
+
+
+def test_every_trainer_is_listed() -> None:
+    for kind in ("faulty", "sound"):
+        assert {path.stem for path in (TRAINERS / kind).glob("[a-z]*.py")} == set(FAULTS)
+
+
+@pytest.mark.parametrize("name", [name for name, (code, _) in FAULTS.items() if code])
+def test_the_probe_finds_each_fault(name: str) -> None:
+    assert FAULTS[name][0] in codes(probed("faulty", name), Severity.WARNING)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_probe_passes_each_twin(name: str) -> None:
+    result = probed("sound", name)
+    assert result.sound
+    # A convolution that was never trained adds noise to what the base model reads.
+    allowed = {"step-forward.above-uniform"} if name == "channels_first" else set()
+    assert codes(result, Severity.WARNING) == allowed
+    assert all(one.status.value in {"passed", "found"} for one in result.outcomes)
+
+
+def test_a_trainer_that_fails_is_one_sentence() -> None:
+    with pytest.raises(InputError, match="'str' object has no attribute 'size'"):
+        probed("faulty", "parameter_count")
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_linter_finds_what_syntax_can_show(name: str) -> None:
+    wanted = FAULTS[name][1]
+    found = [hit.code for hit in lint([TRAINERS / "faulty" / f"{name}.py"])]
+    assert found == ([wanted] if wanted else [])
+    assert lint([TRAINERS / "sound" / f"{name}.py"]) == []
+
+
+@pytest.mark.parametrize("name", [n for n, (probe_code, rule) in FAULTS.items() if rule])
+def test_probe_and_linter_agree(name: str) -> None:
+    wanted, code = FAULTS[name]
+    known = {one.code: one for one in rules()}
+    symptom = known[code or ""].symptom
+    assert wanted is None or symptom == wanted

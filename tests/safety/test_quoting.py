@@ -1,0 +1,64 @@
+"""Text of a run in our sentences: marked, and quoted by nothing but the one function."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.safety.quoting import MAX_QUOTED, quoted, without_quotations
+from tests.conftest import ROOT
+
+
+def test_a_quotation_is_marked_cut_and_in_one_line() -> None:
+    assert quoted("it's") == "“it's”"
+    assert quoted("a\nb\x1b\u202e") == "“a\\nb\\x1b\\u202e”"
+    assert len(quoted("x" * 500)) == MAX_QUOTED + 3
+    assert quoted("x" * MAX_QUOTED) == f"“{'x' * MAX_QUOTED}”"
+
+
+@pytest.mark.parametrize("text", ["plain", "a “b” c", "”", "“", "a\n”b“\nc", ""])
+def test_whatever_is_quoted_can_be_taken_out(text: str) -> None:
+    message = f"mostly {quoted(text)}; and {quoted(text + 'x')}."
+    assert without_quotations(message) == "mostly “(withheld)”; and “(withheld)”."
+    # Cut off somewhere, a quotation has no end.
+    assert without_quotations(message[:9]) in ("mostly “(withheld)”", "mostly “(withheld)”; ")
+
+
+def test_a_finding_is_the_same_one_whatever_it_quotes() -> None:
+    def found(prompt: str) -> Finding:
+        return Finding("score.worse", Severity.ERROR, "", where=f"prompt {quoted(prompt)}")
+
+    assert found("one").fingerprint == found("another").fingerprint
+    elsewhere = Finding("score.worse", Severity.ERROR, "", where="row 7")
+    assert found("one").fingerprint != elsewhere.fingerprint
+
+
+def _represented(path: Path) -> Iterator[str]:
+    """What a module shows with `!r` or `repr`, which `quoted` is there for."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FormattedValue) and node.conversion == ord("r"):
+            yield ast.unparse(node.value)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "repr":
+            yield ast.unparse(node.args[0])
+
+
+#: Names of a vocabulary, of configuration keys and of markers in a template: no text of rows.
+NAMES = {
+    "learned_targets.py": {"name"},
+    "quantization_consistency.py": {"_OWN", "_FOREIGN"},
+    "tokenizer_consistency.py": {
+        "written",
+        "first",
+        "tokenizer.token(one)",
+        "tokenizer.token(tokenizer.pad_token_id)",
+    },
+}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "checks").glob("*.py")), ids=lambda one: one.stem)
+def test_checks_quote_through_the_one_function_that_marks_it(path: Path) -> None:
+    assert set(_represented(path)) <= NAMES.get(path.name, set())

@@ -1,0 +1,282 @@
+"""Each fault does what it says: to the settings, to what a step supervises, or to the files."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mlx.core")
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten
+
+from mlxdoctor.train import Settings, train
+from mlxdoctor.train.faults import FAULTS, of_cause, wrong_base
+from mlxdoctor.train.parts import Parts, parts_of
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+CAUSES = Path(__file__).parents[2] / "mlxdoctor" / "causes.toml"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings.from_values(
+        {
+            "model": str(FIXTURES / "base"),
+            "data": str(FIXTURES / "data" / "geography"),
+            "adapter_path": str(tmp_path / "run"),
+            "num_layers": 2,
+            "iters": 1,
+            "batch_size": 2,
+            "max_seq_length": 256,
+            "learning_rate": 3e-4,
+            "lora_parameters": {"rank": 4, "dropout": 0.0, "scale": 20.0},
+            "val_batches": 1,
+            "mask_prompt": True,
+            "mlxdoctor": {"mode": "parity", "save_state": False},
+        }
+    )
+
+
+class Table:
+    """A model whose logits are one row a token: the gradient shows the targets."""
+
+    def __init__(self, weights: mx.array) -> None:
+        self.weights = weights
+
+    def __call__(self, tokens: mx.array) -> mx.array:
+        return self.weights[tokens]
+
+
+TOKENS = mx.array([[5, 6, 7, 8, 9, 0, 0, 0]])
+SPANS = mx.array([[2, 5]])
+
+
+def targets_by_input(parts: Parts) -> dict[int, int]:
+    """Input token -> the one target its logits are pushed towards."""
+
+    def loss(weights: mx.array) -> mx.array:
+        return parts.loss(Table(weights), TOKENS, SPANS)[0]
+
+    gradient = np.array(mx.grad(loss)(mx.zeros((10, 10))))
+    return {int(t): int(row.argmin()) for t, row in enumerate(gradient) if row.min() < 0}
+
+
+def trainable(parts: Parts, settings: Settings) -> set[str]:
+    model, _ = parts.load(settings)
+    parts.prepare(model, settings)
+    return {name for name, _ in tree_flatten(model.trainable_parameters())}
+
+
+def rows_of(folder: str) -> list[dict[str, Any]]:
+    text = (Path(folder) / "train.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def answers_of(folder: str) -> list[str]:
+    return [row["messages"][-1]["content"] for row in rows_of(folder)]
+
+
+def test_every_fault_has_a_known_cause_and_says_what_it_does() -> None:
+    causes = tomllib.loads(CAUSES.read_text())["causes"]
+    for name, fault in FAULTS.items():
+        assert name == fault.id
+        assert fault.cause in causes
+        assert fault.summary.endswith(".")
+        assert fault.severities
+        assert fault in of_cause(fault.cause)
+
+
+def test_rate_and_its_schedule_are_multiplied(settings: Settings) -> None:
+    schedule = {"name": "cosine_decay", "arguments": [1e-4, 10], "warmup": 2}
+    faulty, _ = FAULTS["rate-too-high"].inject(replace(settings, lr_schedule=schedule), 100)
+    assert faulty.learning_rate == pytest.approx(3e-2)
+    assert faulty.lr_schedule is not None
+    assert faulty.lr_schedule["arguments"] == [pytest.approx(1e-2), 10]
+    assert schedule["arguments"] == [1e-4, 10]
+
+
+def test_scale_is_multiplied_and_the_rest_kept(settings: Settings) -> None:
+    faulty, _ = FAULTS["scale-too-large"].inject(settings, 10)
+    assert faulty.lora_parameters == {"rank": 4, "dropout": 0.0, "scale": 200.0}
+
+
+def test_rows_are_cut_within_the_answer(settings: Settings) -> None:
+    faulty, parts = FAULTS["answers-truncated"].inject(settings, 0.25)
+    _, tokenizer = parts.load(faulty)
+    rows = parts.encode(faulty, tokenizer).train
+    assert np.median([row.offset for row in rows]) < faulty.max_seq_length
+    assert faulty.max_seq_length < np.median([len(row.tokens) for row in rows])
+    assert next(parts.train_batches(rows, 1)).tokens.shape[1] <= faulty.max_seq_length
+
+
+def test_sound_labels_are_the_next_tokens(settings: Settings) -> None:
+    exact = replace(settings, extras=replace(settings.extras, mode="exact"))
+    assert targets_by_input(parts_of(exact)) == {6: 7, 7: 8, 8: 9}
+
+
+@pytest.mark.parametrize(
+    ("name", "severity", "expected"),
+    [
+        ("labels-identity", 0, {7: 7, 8: 8, 9: 9}),
+        ("labels-shifted-twice", 2, {5: 7, 6: 8, 7: 9}),
+        ("labels-shifted-twice", 3, {5: 8, 6: 9}),
+    ],
+)
+def test_labels_are_shifted(
+    settings: Settings, name: str, severity: int, expected: dict[int, int]
+) -> None:
+    _, parts = FAULTS[name].inject(settings, severity)
+    assert targets_by_input(parts) == expected
+
+
+def test_the_whole_prompt_is_supervised_although_masked(settings: Settings) -> None:
+    exact = replace(settings, extras=replace(settings.extras, mode="exact"))
+    faulty, parts = FAULTS["prompt-supervised"].inject(exact, 1.0)
+    assert faulty.mask_prompt
+    assert targets_by_input(parts) == {5: 6, 6: 7, 7: 8, 8: 9}
+
+
+@pytest.mark.parametrize(
+    ("name", "token"),
+    [("padding-supervised", "pad_token_id"), ("end-token-padding", "eos_token_id")],
+)
+def test_padding_is_supervised(settings: Settings, name: str, token: str) -> None:
+    _, parts = FAULTS[name].inject(settings, 160)
+    _, tokenizer = parts.load(settings)
+    rows = parts.encode(settings, tokenizer).train
+    batch = next(parts.train_batches(rows, 1))
+    assert batch.tokens.shape == (2, 160)
+    assert (batch.spans[:, 1] == 160).all()
+    assert (batch.tokens[:, -1] == getattr(tokenizer, token)).all()
+
+
+def test_rows_lose_their_end(settings: Settings) -> None:
+    _, parts = FAULTS["no-end-token"].inject(settings, 1.0)
+    _, tokenizer = parts.load(settings)
+    sound = parts_of(settings).encode(settings, tokenizer).train
+    rows = parts.encode(settings, tokenizer).train
+    assert all(tokenizer.eos_token_id in row.tokens[row.offset :] for row in sound)
+    assert not any(tokenizer.eos_token_id in row.tokens[row.offset :] for row in rows)
+
+
+def test_the_end_token_is_masked_by_its_id(settings: Settings) -> None:
+    _, parts = FAULTS["end-token-masked"].inject(settings)
+    _, tokenizer = parts.load(settings)
+    tokens = mx.array([[5, 6, 7, tokenizer.eos_token_id]])
+    model = Table(mx.zeros((tokenizer.vocab_size + 3, tokenizer.vocab_size + 3)))
+    _, supervised = parts.loss(model, tokens, mx.array([[1, 4]]))
+    assert supervised.item() == 2
+
+
+def test_rows_are_in_another_format(settings: Settings) -> None:
+    _, parts = FAULTS["template-mismatch"].inject(settings, "Q: {prompt}\nA: {answer}")
+    _, tokenizer = parts.load(settings)
+    row = parts.encode(settings, tokenizer).train[0]
+    question = rows_of(settings.data)[0]["messages"]
+    text = f"Q: {question[0]['content']}\nA: {question[1]['content']}"
+    assert tokenizer.decode(row.tokens.tolist()[:-1]) == text
+    assert row.tokens[-1] == tokenizer.eos_token_id
+
+
+def test_no_adapter_is_attached(settings: Settings) -> None:
+    for severity in FAULTS["adapter-never-attached"].severities:
+        _, parts = FAULTS["adapter-never-attached"].inject(settings, severity)
+        names = trainable(parts, settings)
+        assert names
+        assert not any("lora" in name for name in names)
+
+
+def test_the_base_is_trained_beside_the_adapter(settings: Settings) -> None:
+    _, parts = FAULTS["base-not-frozen"].inject(settings, "norms")
+    names = trainable(parts, settings)
+    assert any(name.endswith("lora_b") for name in names)
+    others = {name for name in names if "lora" not in name}
+    assert others
+    assert all("norm" in name for name in others)
+
+
+def test_no_gradient_arrives(settings: Settings) -> None:
+    faulty, parts = FAULTS["gradients-blocked"].inject(settings, "all")
+    result = train(faulty, parts=parts)
+    assert result.steps[0].grad_norm == 0.0
+    weights: Any = mx.load(str(result.adapter_path / "adapters.safetensors"))
+    assert all(not one.any().item() for name, one in weights.items() if name.endswith("lora_b"))
+
+
+def test_a_noisy_copy_of_the_base_is_trained_on(settings: Settings) -> None:
+    faulty, _ = FAULTS["base-broken"].inject(settings, 1.0)
+    assert faulty.model != settings.model
+    before: Any = mx.load(str(Path(settings.model) / "model.safetensors"))
+    after: Any = mx.load(str(Path(faulty.model) / "model.safetensors"))
+    name = "model.layers.0.self_attn.q_proj.weight"
+    difference = mx.std(after[name] - before[name]) / mx.std(before[name])
+    assert difference.item() == pytest.approx(1.0, abs=0.1)
+
+
+def test_another_model_is_loaded_than_the_settings_name(settings: Settings, tmp_path: Path) -> None:
+    fault = wrong_base(tmp_path / "other")
+    faulty, parts = fault.inject(settings)
+    assert faulty.model == settings.model
+    with pytest.raises(Exception, match="other"):
+        parts.load(faulty)
+
+
+def test_answers_are_shuffled_in_a_copy(settings: Settings) -> None:
+    faulty, _ = FAULTS["answers-shuffled"].inject(settings, 0.5)
+    before, after = answers_of(settings.data), answers_of(faulty.data)
+    assert sorted(before) == sorted(after)
+    assert sum(a != b for a, b in zip(before, after, strict=True)) == len(before) // 2
+
+
+def test_few_rows_duplicates_and_empty_answers(settings: Settings) -> None:
+    few, _ = FAULTS["overfitting"].inject(settings, 6)
+    assert len(rows_of(few.data)) == 6
+    copies, _ = FAULTS["rows-duplicated"].inject(settings, 0.1)
+    assert len(rows_of(copies.data)) == len(rows_of(settings.data))
+    assert len({json.dumps(row) for row in rows_of(copies.data)}) == 20
+    empty, _ = FAULTS["answers-empty"].inject(settings, 1.0)
+    assert set(answers_of(empty.data)) == {""}
+
+
+def test_long_prompts_leave_nothing_to_learn(settings: Settings) -> None:
+    faulty, parts = FAULTS["rows-all-masked"].inject(settings, 0.5)
+    _, tokenizer = parts.load(faulty)
+    rows = parts.encode(faulty, tokenizer).train
+    nothing = [row for row in rows if not row.supervised(faulty.max_seq_length)]
+    assert len(nothing) == len(rows) // 2
+    assert faulty.mask_prompt
+    assert faulty.batch_size == 1
+
+
+def test_files_are_changed_afterwards(settings: Settings) -> None:
+    faulty, parts = FAULTS["b-zeroed"].inject(settings, "all")
+    folder = train(faulty, parts=parts).adapter_path
+    path = folder / "adapters.safetensors"
+    sound: Any = mx.load(str(path))
+    mx.eval(sound)
+    assert any(one.any().item() for name, one in sound.items() if name.endswith("lora_b"))
+    FAULTS["keys-renamed"].finish(folder, faulty, "all")
+    renamed: Any = mx.load(str(path))
+    assert set(renamed) == {f"language_model.{name}" for name in sound}
+    FAULTS["b-zeroed"].finish(folder, faulty, "all")
+    zeroed: Any = mx.load(str(path))
+    assert not any(one.any().item() for name, one in zeroed.items() if name.endswith("lora_b"))
+    FAULTS["keys-partly-saved"].finish(folder, faulty, "every lora_b")
+    partly: Any = mx.load(str(path))
+    assert not any(name.endswith("lora_b") for name in partly)
+
+
+def test_the_base_is_what_is_evaluated(settings: Settings) -> None:
+    every = replace(settings, val_batches=-1)
+    folder = train(every, parts=parts_of(every)).adapter_path
+    FAULTS["evaluated-without-adapter"].finish(folder, every)
+    reported = json.loads((folder / "evaluation.json").read_text())
+    first = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
+    assert reported["loss"] == pytest.approx(first["val_loss"], abs=1e-4)

@@ -1,0 +1,405 @@
+"""A run from settings to files: what changes, what is written, how it ends and goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.train import Settings, TrainingResult, train
+from tests.conftest import FIXTURES
+from tests.train.small import row, small_model, small_moe, small_parts, small_rows, small_settings
+from tests.train.test_step import POISON, poisoned
+
+pytestmark = pytest.mark.model
+
+
+def run(settings: Settings, **given: Any) -> TrainingResult:
+    hooks = given.pop("hooks", None)
+    return train(settings, parts=small_parts(settings, **given), hooks=hooks)
+
+
+def arrays(model: Any) -> dict[str, list[Any]]:
+    from mlx.utils import tree_flatten
+
+    return {name: one.tolist() for name, one in tree_flatten(model.parameters())}
+
+
+def saved(path: Path) -> dict[str, Any]:
+    import mlx.core as mx
+
+    return {name: one.tolist() for name, one in mx.load(str(path)).items()}
+
+
+def losses(result: TrainingResult) -> list[float]:
+    return [step.train_loss for step in result.steps]
+
+
+def test_only_the_adapter_changes_bit_for_bit(tmp_path: Path) -> None:
+    model = small_model()
+    before = arrays(model)
+    result = run(small_settings(tmp_path, iters=12), model=model)
+    after = arrays(model)
+    base = {name.replace(".linear.", ".").replace(".embedding.", "."): name for name in after}
+    for name, values in before.items():
+        assert after[base[name]] == values
+    adapter = [name for name in after if name.endswith(("lora_a", "lora_b"))]
+    assert len(after) == len(before) + len(adapter)
+    assert all(any(map(any, after[name])) for name in adapter if name.endswith("lora_b"))
+    assert losses(result)[-1] < losses(result)[0]
+
+
+def test_the_files_are_those_of_mlx_lm_and_a_metrics_file(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, iters=5, save_every=2, steps_per_eval=2)
+    result = run(settings)
+    names = {"0000002_adapters.safetensors", "0000004_adapters.safetensors"}
+    names |= {"adapters.safetensors", "adapter_config.json", "metrics.jsonl", "state.safetensors"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    assert Settings.read(tmp_path / "adapter_config.json") == replace(
+        settings, config=str(tmp_path / "adapter_config.json")
+    )
+    assert len(Adapter.read(tmp_path).modules) == 14
+    log = TrainingLog.read([tmp_path / "metrics.jsonl"]).main
+    train_losses, val_losses = log.get("train_loss"), log.get("val_loss")
+    assert train_losses is not None
+    assert val_losses is not None
+    assert train_losses.iterations.tolist() == [1, 2, 3, 4, 5]
+    assert train_losses.values.tolist() == losses(result)
+    assert val_losses.iterations.tolist() == [0, 2, 4, 5]
+    for name in ("learning_rate", "grad_norm", "supervised_tokens", "skipped", "peak_memory_gb"):
+        series = log.get(name)
+        assert series is not None
+        assert len(series.values) == 5
+    line = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[1])
+    assert line["seconds"] > 0
+    assert line["supervised_tokens"] == result.steps[0].supervised_tokens > 0
+    assert line["learning_rate"] == pytest.approx(1e-2)
+
+
+def test_the_first_validation_sees_the_base_model(tmp_path: Path) -> None:
+    from mlxdoctor.train.batches import Worker, exact_batches
+    from mlxdoctor.train.evaluation import evaluate
+    from mlxdoctor.train.losses import exact_loss
+
+    _, evaluation = exact_batches(2, 32, 0, Worker())
+    untouched = evaluate(small_model(), evaluation(small_rows().valid, -1), exact_loss)
+    result = run(small_settings(tmp_path))
+    assert [one.iteration for one in result.validations] == [0, 6]
+    assert result.validations[0].val_loss == pytest.approx(untouched, abs=1e-6)
+    assert result.validations[1].val_loss != pytest.approx(untouched, abs=1e-3)
+
+
+def test_batches_left_over_are_applied(tmp_path: Path) -> None:
+    def norms(folder: str, mode: str) -> list[bool]:
+        settings = small_settings(
+            tmp_path / folder, iters=5, grad_accumulation_steps=3, mlxdoctor={"mode": mode}
+        )
+        return [step.grad_norm is not None for step in run(settings).steps]
+
+    assert norms("exact", "exact") == [False, False, True, False, True]
+    assert norms("parity", "parity") == [False, False, True, False, False]
+    final = saved(tmp_path / "exact" / "adapters.safetensors")
+    settings = small_settings(tmp_path / "short", iters=3, grad_accumulation_steps=3)
+    run(settings)
+    assert final != saved(tmp_path / "short" / "adapters.safetensors")
+
+
+def test_accumulated_single_rows_train_like_batches_of_them(tmp_path: Path) -> None:
+    rows = small_rows((9, 12, 7, 20, 6, 11, 30, 15))
+    together = small_settings(tmp_path / "together", iters=2, batch_size=8, optimizer="sgd")
+    apart = replace(together, iters=16, batch_size=1, grad_accumulation_steps=8)
+    apart = replace(apart, adapter_path=str(tmp_path / "apart"))
+    one, other = run(together, rows=rows), run(apart, rows=rows)
+    assert [step.grad_norm for step in one.steps] == pytest.approx(
+        [step.grad_norm for step in other.steps if step.grad_norm is not None], rel=1e-4
+    )
+    left, right = (
+        saved(tmp_path / name / "adapters.safetensors") for name in ("together", "apart")
+    )
+    for name, values in left.items():
+        for a, b in zip(values, right[name], strict=True):
+            assert a == pytest.approx(b, abs=1e-6)
+
+
+DATA = {
+    "data": str(FIXTURES / "data" / "geography-tiny"),
+    "val_batches": 2,
+    "batch_size": 1,
+    "max_seq_length": 128,
+    "lora_parameters": {"rank": 8, "scale": 20.0, "dropout": 0.0},
+}
+RESUMED = {
+    "iters": 11,
+    "grad_accumulation_steps": 2,
+    "save_every": 5,
+    "lora_parameters": {"rank": 2, "scale": 4.0, "dropout": 0.3},
+    "lr_schedule": {"name": "cosine_decay", "arguments": [1e-2, 5], "warmup": 2},
+    "optimizer": "adamw",
+}
+
+
+def interrupted(folder: Path) -> Path:
+    """The state of a run that was stopped after iteration 6, with its save of iteration 5."""
+    from mlxdoctor.train.loop import Hooks
+
+    def stop(step: Any) -> None:
+        if step.iteration == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(small_settings(folder, **RESUMED), hooks=Hooks(step=stop))
+    return folder / "state.safetensors"
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    # In the middle of an accumulation, of an epoch, of the warm-up, and with dropout.
+    whole = run(small_settings(tmp_path / "whole", **RESUMED))
+    state = interrupted(tmp_path / "cut")
+    settings = small_settings(tmp_path / "cut", **RESUMED, mlxdoctor={"resume_state": str(state)})
+    rest = run(settings)
+    assert [step.iteration for step in rest.steps] == [6, 7, 8, 9, 10, 11]
+    for one, other in zip(whole.steps[5:], rest.steps, strict=True):
+        assert replace(one, seconds=0, peak_memory=0) == replace(other, seconds=0, peak_memory=0)
+    name = "adapters.safetensors"
+    assert saved(tmp_path / "whole" / name) == saved(tmp_path / "cut" / name)
+    lines = (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()
+    iterations = [json.loads(line)["iteration"] for line in lines]
+    # Iterations 6 and 7 of the interrupted run are replaced, not repeated.
+    assert iterations == [0, *range(1, 12), 11]
+
+
+def test_a_state_of_other_settings_data_or_parameters_is_refused(tmp_path: Path) -> None:
+    import mlx.core as mx
+
+    state = interrupted(tmp_path)
+    table = {"resume_state": str(state)}
+
+    def refusal(rows: Any = None, **changes: Any) -> str:
+        with pytest.raises(InputError) as caught:
+            run(
+                small_settings(tmp_path / "o", **{**RESUMED, "mlxdoctor": table, **changes}),
+                rows=rows,
+            )
+        return str(caught.value)
+
+    assert "was saved with batch_size 2, not 4" in refusal(batch_size=4)
+    assert "was saved with seed 0, not 1" in refusal(seed=1)
+    lora = {"rank": 3, "scale": 4.0, "dropout": 0.3}
+    assert "was saved with lora_parameters" in refusal(lora_parameters=lora)
+    assert "training rows 8, not 7" in refusal(rows=small_rows((5, 9, 12, 7, 20, 6, 11)))
+    assert "is at iteration 5 of 5" in refusal(iters=5)
+    adapter = {"resume_state": str(tmp_path / "adapters.safetensors")}
+    assert "is not a state file" in refusal(mlxdoctor=adapter)
+    assert "cannot be loaded" in refusal(mlxdoctor={"resume_state": str(tmp_path / "none")})
+
+    loaded: Any = mx.load(str(state), return_metadata=True)
+    stored, metadata = loaded
+    name = next(name for name in stored if name.startswith("optimizer.") and name.endswith(".m"))
+    stored["optimizer.stray"] = stored.pop(name)
+    mx.save_safetensors(str(state), stored, metadata)
+    said = refusal()
+    assert f"1 tensors are missing, such as {name}" in said
+    assert "1 do not belong to this run, such as optimizer.stray" in said
+
+
+def poison_rows(bad: int) -> Any:
+    """Eight rows of which `bad` hold the token that makes the loss NaN."""
+    rows = small_rows((8,) * 8)
+    train = list(rows.train)
+    for index in range(bad):
+        tokens = train[index].tokens.copy()
+        tokens[4] = POISON
+        train[index] = replace(train[index], tokens=tokens)
+    return replace(rows, train=tuple(train), valid=())
+
+
+def test_batches_that_are_not_finite_are_skipped_counted_and_survived(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, iters=16, batch_size=1)
+    result = run(settings, rows=poison_rows(2), loss=poisoned)
+    assert result.ending == "finished"
+    assert result.steps[-1].skipped == 4
+    skipped = [step for step in result.steps if step.skipped_this]
+    assert len(skipped) == 4
+    assert all(math.isnan(step.train_loss) for step in skipped)
+    trained = sum(step.supervised_tokens for step in result.steps if not step.skipped_this)
+    assert result.steps[-1].trained_tokens == trained
+    for values in saved(tmp_path / "adapters.safetensors").values():
+        assert "nan" not in str(values)
+    assert '"train_loss": "nan"' in (tmp_path / "metrics.jsonl").read_text()
+
+
+@pytest.mark.parametrize(("most", "ending"), [(3, "too-many-skipped"), (4, "finished")])
+def test_more_skipped_batches_than_the_limit_end_the_run(
+    tmp_path: Path, most: int, ending: str
+) -> None:
+    settings = small_settings(tmp_path, iters=16, batch_size=1, mlxdoctor={"max_skipped": most})
+    assert run(settings, rows=poison_rows(2), loss=poisoned).ending == ending
+
+
+def test_in_parity_nan_is_trained_on_as_in_mlx_lm(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, iters=8, batch_size=1, mlxdoctor={"mode": "parity"})
+    result = run(settings, rows=poison_rows(1), loss=poisoned)
+    assert result.ending == "finished"
+    assert result.steps[-1].skipped == 0
+    assert "nan" in str(saved(tmp_path / "adapters.safetensors"))
+
+
+def test_a_diverging_run_is_stopped_and_in_parity_it_is_not(tmp_path: Path) -> None:
+    def ending(**values: Any) -> TrainingResult:
+        # A far too high rate on the fixture base: the loss goes from 4.0 to 7 and stays bad.
+        base = {"model": str(FIXTURES / "base"), "learning_rate": 2e-2, "iters": 30}
+        return train(small_settings(tmp_path, **{**base, **DATA, **values}))
+
+    stopped = ending()
+    assert stopped.ending == "diverged"
+    assert 20 <= len(stopped.steps) < 30
+    assert "the loss of the last 20 batches" in stopped.reason
+    assert ending(mlxdoctor={"mode": "parity"}).ending == "finished"
+
+
+def test_validations_without_a_new_best_end_the_run(tmp_path: Path) -> None:
+    table = {"patience": 2}
+    settings = small_settings(tmp_path, iters=60, steps_per_eval=2, learning_rate=0.05)
+    settings = replace(settings, extras=Settings.from_values({"mlxdoctor": table}).extras)
+    result = run(settings)
+    assert result.ending == "no-improvement"
+    found = [one.val_loss for one in result.validations]
+    best = min(found)
+    assert found.index(best) == len(found) - 3
+    assert f"no better than {best:.3f}" in result.reason
+
+
+def test_a_hook_can_end_the_run(tmp_path: Path) -> None:
+    from mlxdoctor.train.loop import Hooks
+
+    plans: list[Any] = []
+    hooks = Hooks(plan=plans.append, step=lambda one: "enough" if one.iteration == 3 else None)
+    result = run(small_settings(tmp_path), hooks=hooks)
+    assert (result.ending, result.reason, len(result.steps)) == ("stopped", "enough", 3)
+    assert len(plans) == 1
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "adafactor", "muon"])
+def test_every_optimizer_lowers_the_loss(tmp_path: Path, optimizer: str) -> None:
+    rate = {"sgd": 1.0, "muon": 5e-2}.get(optimizer, 1e-2)
+    # Adafactor's own steps are relative to the weights, and B starts at zero.
+    options = {"adafactor": {"relative_step": False, "scale_parameter": False}}
+    settings = small_settings(tmp_path, iters=24, learning_rate=rate, optimizer=optimizer)
+    found = losses(run(replace(settings, optimizer_config=options)))
+    assert sum(found[-8:]) < sum(found[:8])
+
+
+@pytest.mark.parametrize("kind", ["dora", "full", "quantized", "experts", "checkpointed"])
+def test_every_kind_of_model_and_tuning_trains(tmp_path: Path, kind: str) -> None:
+    from mlx import nn
+
+    model = small_model(hidden_size=32, intermediate_size=64)
+    values: dict[str, Any] = {}
+    if kind == "quantized":
+        nn.quantize(model, group_size=32, bits=4)
+    elif kind == "experts":
+        model = small_moe()
+    elif kind == "checkpointed":
+        values["grad_checkpoint"] = True
+    else:
+        values["fine_tune_type"] = kind
+    found = losses(run(small_settings(tmp_path, iters=24, **values), model=model))
+    assert sum(found[-8:]) < sum(found[:8])
+
+
+def test_checkpointed_layers_give_the_same_losses(tmp_path: Path) -> None:
+    plain = run(small_settings(tmp_path))
+    checkpointed = run(small_settings(tmp_path, grad_checkpoint=True))
+    assert losses(checkpointed) == pytest.approx(losses(plain), abs=1e-5)
+
+
+def test_the_test_split_is_evaluated_where_it_is_asked_for(tmp_path: Path) -> None:
+    rows = replace(small_rows(), test=(row(9, 3, 50),))
+    assert run(small_settings(tmp_path), rows=rows).test_loss is None
+    test_loss = run(small_settings(tmp_path, test=True), rows=rows).test_loss
+    assert test_loss is not None
+    assert 0 < test_loss < 20
+    with pytest.raises(InputError, match="no test rows"):
+        run(small_settings(tmp_path, test=True))
+
+
+def test_the_plan_counts_what_will_be_trained(tmp_path: Path) -> None:
+    from mlx.utils import tree_flatten
+
+    from mlxdoctor.train.loop import Hooks
+    from mlxdoctor.train.plan import Plan
+
+    plans: list[Plan] = []
+    model = small_model()
+    whole = sum(one.size for _, one in tree_flatten(model.parameters()))
+    rows = replace(small_rows((5, 40, 12)), left_out=2)
+    settings = small_settings(tmp_path, iters=7, grad_accumulation_steps=3)
+    run(settings, model=model, rows=rows, hooks=Hooks(plan=plans.append))
+    (plan,) = plans
+    assert sum(plan.frozen.values()) == whole
+    # q is 16 x 16: rank 2 on two layers has 2 x 2 x (16 + 16).
+    assert plan.trainable["model.layers.*.self_attn.q_proj (adapter)"] == 128
+    # Adam keeps two numbers a parameter, besides a step and a rate.
+    assert plan.optimizer_bytes == 8 * sum(plan.trainable.values()) + 12
+    assert (plan.rows, plan.tokens, plan.supervised) == (3, 5 + 32 + 12, 2 + 29 + 9)
+    assert (plan.cut, plan.left_out, plan.updates) == (1, 2, 3)
+    assert plan.epochs == pytest.approx(14 / 3)
+    assert plan.seconds > 0
+    text = "\n".join(plan.lines())
+    assert "Left out: 2 rows" in text
+    assert "3 updates, 4.67 epochs" in text
+
+
+def test_the_plan_says_what_would_surprise(tmp_path: Path) -> None:
+    from mlxdoctor.train.loop import Hooks
+    from mlxdoctor.train.plan import Plan
+
+    def notes(**values: Any) -> str:
+        plans: list[Plan] = []
+        rows = replace(small_rows(), valid=())
+        run(small_settings(tmp_path, **values), rows=rows, hooks=Hooks(plan=plans.append))
+        return "\n".join(plans[0].notes)
+
+    assert "ignores learning_rate" in notes(optimizer="adafactor")
+    fixed = {"adafactor": {"relative_step": False}}
+    assert "ignores" not in notes(optimizer="adafactor", optimizer_config=fixed)
+    assert "report_to wandb is not used" in notes(report_to="wandb")
+    parity = {"mode": "parity"}
+    assert "last 2 batches are never applied" in notes(mlxdoctor=parity, grad_accumulation_steps=4)
+    assert notes() == "there are no validation rows: overfitting will not be seen"
+
+
+def test_quantized_weights_are_counted_unpacked() -> None:
+    from mlx import nn
+
+    from mlxdoctor.train.plan import count_parameters
+
+    model = small_model(hidden_size=32, intermediate_size=64)
+    model.freeze()
+    _, whole = count_parameters(model)
+    nn.quantize(model, group_size=32, bits=4)
+    assert count_parameters(model)[1] == whole
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"lr_schedule": {"name": "no_such", "arguments": [1e-3]}}, "lr_schedule is not one"),
+        ({"lr_schedule": {"name": "cosine_decay"}}, "lr_schedule is not one"),
+        ({"lr_schedule": {"nam": "cosine_decay"}}, "unknown key 'nam'"),
+        ({"optimizer_config": {"adam": {"beta": 1}}}, "optimizer_config.adam is not what"),
+        ({"optimizer_config": {"adam": {"learning_rate": 1}}}, "state it at the top level"),
+    ],
+)
+def test_an_optimizer_or_schedule_mlx_does_not_have_is_refused(
+    tmp_path: Path, values: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InputError, match=problem):
+        run(small_settings(tmp_path, **values))

@@ -1,0 +1,203 @@
+"""Following a log: when it ends, and what it has to say by then."""
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.watch import follow
+from mlxdoctor.watch.alarms import Watch
+from mlxdoctor.watch.follow import Ending, Follower, Until
+from mlxdoctor.watch.reports import Verdict
+from mlxdoctor.watch.tail import FileTail, PipeTail
+
+START = "Starting training..., iters: 40\n"
+
+
+def lines(losses: list[float], first: int = 10) -> list[str]:
+    return [
+        f"Iter {first + 10 * i}: Train loss {loss:.3f}, It/sec 2.000, Tokens/sec 100.0\n"
+        for i, loss in enumerate(losses)
+    ]
+
+
+class Writer:
+    """Does one thing each time that the follower waits."""
+
+    def __init__(self, tail: FileTail, *acts: Callable[[], object]) -> None:
+        self.acts = list(acts)
+        self.time = 0.0
+        tail.wait = self.wait  # type: ignore[method-assign]
+
+    def wait(self, seconds: float) -> None:
+        self.time += seconds
+        if self.acts:
+            self.acts.pop(0)()
+        assert self.time < 1_000, "the follower does not end"
+
+    def clock(self) -> float:
+        return self.time
+
+
+def run(
+    path: Path,
+    *acts: Callable[[], object],
+    until: Until = Until(),  # noqa: B008 - frozen
+    told: list[str] | None = None,
+) -> Ending:
+    with closing(FileTail(path)) as tail:
+        writer = Writer(tail, *acts)
+        notes = told if told is not None else []
+        return Follower(tail, path, Watch, notify=notes.append, clock=writer.clock).run(until)
+
+
+def append(path: Path, text: str) -> Callable[[], object]:
+    def act() -> None:
+        with path.open("a") as file:
+            file.write(text)
+
+    return act
+
+
+def test_a_training_that_finishes(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(START)
+    ending = run(path, *(append(path, line) for line in lines([2.0, 1.9, 1.8, 1.7])))
+    assert (ending.reason, ending.alarm) == ("the training finished", None)
+    assert (ending.reports, ending.step, ending.iterations) == (4, 40, 40)
+
+
+def test_the_first_report_beyond_doubt_ends_it(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(START)
+    written = lines([2.148, 2.609, 4.104, 10.965])
+    writes = [append(path, line) for line in written]
+    ending = run(path, *writes)
+    assert ending.alarm is not None
+    assert (ending.alarm.verdict, ending.alarm.step) == (Verdict.DIVERGING, 30)
+    assert ending.alarm.savings.steps == 10
+    assert written[3] not in path.read_text()
+
+
+def test_a_file_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    told: list[str] = []
+    ending = run(
+        path,
+        lambda: None,
+        lambda: None,
+        append(path, START + "".join(lines([2.0, 1.9, 1.8, 1.7]))),
+        told=told,
+    )
+    assert ending.reason == "the training finished"
+    assert told == [f"{path} is not there yet; waiting for it"]
+
+
+def test_an_old_run_in_the_same_file_raises_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(START + "".join(lines([2.1, 4.0, 9.0, 20.0])) + START + lines([2.0])[0])
+    ending = run(path, append(path, "".join(lines([1.9, 1.8, 1.7], 20))))
+    assert (ending.reason, ending.alarm) == ("the training finished", None)
+
+
+def test_an_old_run_above_a_start_that_has_no_report_yet_raises_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(START + "".join(lines([2.1, 4.0, 9.0, 20.0])) + START)
+    ending = run(path, append(path, "".join(lines([2.0, 1.9, 1.8, 1.7]))))
+    assert (ending.reason, ending.alarm) == ("the training finished", None)
+
+
+def test_a_log_that_is_cut_or_rotated_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    whole = lines([2.0, 1.9, 1.8, float("nan")])
+    path.write_text("".join(whole[:2]))
+
+    def rotate() -> None:
+        path.rename(tmp_path / "train.log.1")
+
+    ending = run(path, rotate, append(path, whole[2]), append(path, whole[3]))
+    assert ending.alarm is not None
+    assert ending.alarm.step == 40
+
+    path.write_text("".join(whole[:2]))
+    ending = run(path, lambda: path.write_text(whole[2]), append(path, whole[3]))
+    assert ending.alarm is not None
+    assert ending.alarm.step == 40
+
+
+def test_a_history_that_is_written_anew_at_each_save(tmp_path: Path) -> None:
+    path = tmp_path / "trainer_state.json"
+    losses = [2.148, 2.609, 4.104, 10.965]
+
+    def save(count: int) -> Callable[[], object]:
+        rows = [{"step": 5 * (i + 1), "loss": loss} for i, loss in enumerate(losses[:count])]
+        text = json.dumps({"global_step": 5 * count, "log_history": rows}, indent=2)
+        return lambda: path.write_text(text)
+
+    ending = run(path, save(1), save(2), save(3), save(4))
+    assert ending.alarm is not None
+    assert (ending.alarm.verdict, ending.alarm.step, ending.reports) == (Verdict.DIVERGING, 15, 3)
+
+
+def test_a_training_that_breaks_off(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(START + lines([2.0])[0])
+    ending = run(path, append(path, "zsh: killed     mlx_lm.lora --train\nKilled: 9\n"))
+    assert ending.is_broken_off
+    assert "broke off (killed)" in ending.reason
+    assert ending.alarm is None
+
+
+def test_a_process_that_is_gone_ends_it_after_its_last_words(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(START + lines([2.0])[0])
+    alive = iter([True, True, False])
+
+    def last_words() -> bool:
+        still = next(alive)
+        if not still:
+            append(path, "Iter 20: Train loss nan, It/sec 2.000")()
+        return still
+
+    ending = run(path, until=Until(is_alive=last_words))
+    assert ending.alarm is not None
+    assert ending.alarm.step == 20
+
+
+def test_the_end_of_the_process_without_an_alarm(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(START + lines([2.0])[0])
+    ending = run(path, until=Until(is_alive=lambda: False))
+    assert (ending.reason, ending.reports) == ("the process that trains has ended", 1)
+
+
+def test_a_log_that_falls_silent(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(START)
+    ending = run(path, append(path, lines([2.0])[0]), until=Until(idle_seconds=60))
+    assert ending.reason == "the log has not grown for 60 seconds"
+
+
+@pytest.mark.parametrize("losses", [[2.0, 1.9], [2.0, float("nan")]])
+def test_a_pipe_that_is_closed(losses: list[float]) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, "".join(lines(losses)).encode()[:-1])
+    os.close(writer)
+    ending = Follower(PipeTail(reader), Path("-"), Watch).run(Until())
+    os.close(reader)
+    assert ending.reports == 2
+    assert (ending.alarm is not None) == (losses[1] != losses[1])
+
+
+def test_polling_is_not_a_busy_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    path = tmp_path / "train.log"
+    path.write_text(START)
+    with closing(FileTail(path)) as tail:
+        monkeypatch.setattr(tail, "wait", waited.append)
+        alive = iter([True, True, True, False])
+        Follower(tail, path, Watch).run(Until(is_alive=lambda: next(alive)))
+    assert waited == [follow.POLL_SECONDS] * 2

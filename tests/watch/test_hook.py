@@ -1,0 +1,46 @@
+"""The command that an alarm runs."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.watch.hook import parse_hook, run_hook
+
+SAVE = "import os, sys; open(sys.argv[1], 'w').write(os.environ['MLXDOCTOR_ALARM'])"
+
+
+def test_the_alarm_is_in_the_environment_and_no_shell_sees_it(tmp_path: Path) -> None:
+    target = tmp_path / "it's here; touch x"
+    words = parse_hook(shlex.join([sys.executable, "-c", SAVE, str(target)]))
+    alarm = {"message": "$(touch pwned) `id` ; rm -rf"}
+    assert run_hook(words, alarm) == "the command of --exec was run"
+    assert json.loads(target.read_text()) == alarm
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+
+
+def test_what_the_log_says_is_no_part_of_the_command_line(tmp_path: Path) -> None:
+    told = "import json, os, sys; sys.exit(len(sys.argv) - 2)"
+    words = parse_hook(shlex.join([sys.executable, "-c", told, "$MLXDOCTOR_ALARM"]))
+    assert words[-1] == "$MLXDOCTOR_ALARM"
+    assert run_hook(words, {"message": "a b c"}) == "the command of --exec was run"
+
+
+def test_a_command_that_fails_is_said() -> None:
+    words = parse_hook(shlex.join([sys.executable, "-c", "raise SystemExit(7)"]))
+    assert run_hook(words, {}) == "the command of --exec failed with exit code 7"
+
+
+def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlxdoctor.watch.hook.LIMIT_SECONDS", 0.5)
+    words = parse_hook(shlex.join([sys.executable, "-c", "import time; time.sleep(60)"]))
+    assert run_hook(words, {}) == "the command of --exec was ended after 0.5 seconds"
+
+
+@pytest.mark.parametrize("command", ["", "   ", "echo 'open", "no-such-program-anywhere x"])
+def test_a_command_that_cannot_work_is_refused_before_the_watch_begins(command: str) -> None:
+    with pytest.raises(InputError, match="--exec"):
+        parse_hook(command)

@@ -1,0 +1,113 @@
+"""Ending a training politely, on real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.watch.process import find_process, machine_memory_gb, stop
+
+POLITE = "print('ready', flush=True); import time; time.sleep(60)"
+DEAF_TO_INT = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN);" + POLITE
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + DEAF_TO_INT
+
+Start = Callable[[str], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    running: list[subprocess.Popen[str]] = []
+
+    def begin(code: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        running.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "number"),
+    [(POLITE, "SIGINT", signal.SIGINT), (DEAF_TO_INT, "SIGTERM", signal.SIGTERM)],
+)
+def test_it_ends_and_the_sentence_says_how(
+    start: Start, code: str, name: str, number: signal.Signals
+) -> None:
+    process = start(code)
+    ended, sentence = stop(find_process(process.pid), grace=3.0 if code is POLITE else 1.0)
+    assert ended
+    assert name in sentence
+    assert process.wait(timeout=30) == -number
+
+
+def test_one_that_listens_to_nothing_is_left_alone(start: Start) -> None:
+    process = start(DEAF)
+    ended, sentence = stop(find_process(process.pid), grace=0.3)
+    assert not ended
+    assert "left alone" in sentence
+    assert process.poll() is None
+
+
+def test_one_that_ended_is_not_signalled(start: Start) -> None:
+    process = start(POLITE)
+    target = find_process(process.pid)
+    assert target.is_alive()
+    process.terminate()
+    deadline = time.monotonic() + 30
+    # Nobody has waited for it yet: a zombie, whose number still exists.
+    while target.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert stop(target) == (True, f"process {process.pid} had ended already")
+
+
+def test_another_process_with_the_same_number_is_not_the_target(start: Start) -> None:
+    process = start(POLITE)
+    other = replace(find_process(process.pid), started="another time")
+    assert stop(other) == (True, f"process {process.pid} had ended already")
+    assert process.poll() is None
+
+
+def test_when_it_began(start: Start) -> None:
+    before = time.time()
+    began = find_process(start(POLITE).pid).began
+    assert began is not None
+    assert before - 5 < began < time.time() + 5
+
+
+@pytest.mark.parametrize(
+    ("pid", "problem"),
+    [
+        (0, "not the process of a training"),
+        (1, "not the process of a training"),
+        (-5, "not the process of a training"),
+        (os.getpid(), "the watch itself"),
+        (os.getppid(), "the watch itself"),
+        (2**22 + 1, "there is no process"),
+    ],
+    # Numbers that differ in every worker of pytest-xdist are no names of tests.
+    ids=["nothing", "init", "negative", "itself", "parent", "nobody"],
+)
+def test_what_is_no_training_is_refused(pid: int, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        find_process(pid)
+
+
+def test_the_memory_of_this_machine() -> None:
+    memory = machine_memory_gb()
+    assert memory is None or 0.1 < memory < 1e5

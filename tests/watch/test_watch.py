@@ -1,0 +1,369 @@
+"""The watch, on curves as they were printed and on the logs of real runs."""
+
+import itertools
+import json
+import math
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxdoctor.watch.alarms import Watch
+from mlxdoctor.watch.limits import BettingLimits
+from mlxdoctor.watch.report_stream import read_log
+from mlxdoctor.watch.reports import Alarm, Report, Verdict
+
+RUNS = Path(__file__).resolve().parents[2] / "fixtures" / "runs"
+#: Runs that learn, and those whose faults no loss shows.
+SILENT = (
+    *("healthy-masked-warmup", "healthy-noisy-batch1", "healthy-ordinary"),
+    *("healthy-short-low-rate", "overfitting", "padding-supervised", "targets-too-long"),
+    *("b-never-trained", "adapter-not-loaded", "evaluated-without-adapter"),
+)
+
+
+def reports(losses: Iterable[float], every: int = 10, **more: float) -> list[Report]:
+    """Reports of the training loss, `every` so many iterations."""
+    return [
+        Report(step, {"train_loss": loss, **more})
+        for step, loss in zip(itertools.count(every, every), losses, strict=False)
+    ]
+
+
+def first(rows: Iterable[Report], watch: Watch | None = None) -> Alarm | None:
+    watch = watch or Watch()
+    return next((alarm for row in rows if (alarm := watch.see(row)) is not None), None)
+
+
+def falling(count: int, seed: int, noise: float = 0.05) -> list[float]:
+    """A loss that falls from 2.5 towards 0.6, with noise."""
+    chance = random.Random(seed)
+    return [
+        (0.6 + 1.9 * math.exp(-4 * i / count)) * math.exp(chance.gauss(0, noise))
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("base", [(), (Report(1, {"val_loss": 1.858}),)])
+def test_the_incident_this_tool_grew_from_is_stopped_by_step_15(base: Sequence[Report]) -> None:
+    watch = Watch(iterations=3_000)
+    losses = reports([2.148, 2.609, 4.104, 10.965], 5, iterations_per_second=0.1)
+    alarm = first([*base, *losses], watch)
+    assert alarm is not None
+    assert (alarm.verdict, alarm.step) == (Verdict.DIVERGING, 15)
+    assert alarm.onset in {5, 10}
+    assert alarm.savings.steps == 2_985
+    assert alarm.savings.seconds == pytest.approx(29_850)
+    assert "2,985 of its iterations are saved, about 8.3 hours" in str(alarm.savings)
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_a_run_whose_log_shows_nothing_raises_nothing(name: str) -> None:
+    assert first(read_log(next((RUNS / name).glob("train.*")))) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "latest"),
+    [
+        ("collapse-frequent-token", Verdict.DIVERGING, 30),
+        ("rate-too-high-garbled", Verdict.DIVERGING, 150),
+        ("rate-far-too-high-nan", Verdict.NON_FINITE, 10),
+        ("no-supervised-tokens", Verdict.NON_FINITE, 80),
+        ("gradients-blocked", Verdict.FROZEN, 50),
+    ],
+)
+def test_a_faulty_run_raises_its_alarm_early(name: str, verdict: Verdict, latest: int) -> None:
+    alarm = first(read_log(next((RUNS / name).glob("train.*"))))
+    assert alarm is not None
+    assert alarm.verdict is verdict
+    assert alarm.step <= latest
+
+
+def test_noise_alone_raises_no_alarm_as_often_as_is_promised() -> None:
+    limits = BettingLimits()
+    alarms = sum(first(reports(falling(60, seed, 0.06))) is not None for seed in range(400))
+    assert limits.false_alarm_rate(60) < 0.006
+    assert alarms <= 4
+
+
+def test_a_training_of_weeks_raises_none() -> None:
+    chance = random.Random(8)
+    losses = [round(1.2 * math.exp(chance.gauss(0, 0.05)), 3) for _ in range(20_000)]
+    assert first(reports(losses)) is None
+
+
+def test_false_alarms_are_bounded_by_the_number_of_bets() -> None:
+    limits = BettingLimits(first_starts=2, first_wealth=100.0, wealth=1_000.0)
+    assert limits.false_alarm_rate(1) == pytest.approx(0.01)
+    assert limits.false_alarm_rate(12) == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize("at", [3, 30, 58])
+def test_a_spike_that_recovers_is_no_alarm(at: int) -> None:
+    losses = falling(60, 1)
+    losses[at] *= 100
+    assert first(reports(losses)) is None
+
+
+def test_two_reports_of_a_spike_are_none_either_once_it_is_over() -> None:
+    losses = falling(60, 2)
+    losses[30] *= 50
+    losses[31] *= 50
+    assert first(reports(losses)) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_explosion_in_the_middle_is_seen_within_three_reports(seed: int) -> None:
+    losses = falling(60, seed)
+    exploded = [loss * 2 ** max(i - 29, 0) for i, loss in enumerate(losses)]
+    alarm = first(reports(exploded))
+    assert alarm is not None
+    assert alarm.verdict is Verdict.DIVERGING
+    assert alarm.step <= 330
+    assert 270 <= alarm.onset <= 310
+
+
+def test_a_loss_that_rises_by_little_for_long_is_no_alarm() -> None:
+    assert first(reports([1.0 + 0.003 * i for i in range(50)])) is None
+
+
+def test_a_training_that_begins_far_above_the_untouched_model_diverged() -> None:
+    base = Report(1, {"val_loss": 4.15})
+    alarm = first([base, *reports([5.473, 5.011, 4.91, 4.87])])
+    assert alarm is not None
+    assert alarm.step <= 30
+
+
+def test_training_rows_that_are_harder_than_the_validation_rows_are_no_divergence() -> None:
+    base = Report(0, {"val_loss": 4.15})
+    assert first([base, *reports([6.77, 6.4, 6.2, 6.0, 5.8, 5.5, 5.2], 1)]) is None
+
+
+def test_a_validation_loss_above_the_untouched_models_is_harm() -> None:
+    rows = [Report(1, {"val_loss": 2.0})]
+    for step in (50, 100):
+        rows.append(Report(step, {"train_loss": 1.5}))
+        rows.append(Report(step, {"val_loss": 3.0}))
+    alarm = first(rows)
+    assert alarm is not None
+    assert (alarm.verdict, alarm.step) == (Verdict.DIVERGING, 100)
+    assert "untouched model" in alarm.message
+
+
+def test_overfitting_is_not_called_divergence() -> None:
+    rows = [Report(1, {"val_loss": 5.0})]
+    for step in range(50, 600, 50):
+        rows.append(Report(step, {"train_loss": 1.0 - step / 700}))
+        rows.append(Report(step, {"val_loss": 1.4 + step / 800}))
+    assert first(rows) is None
+
+
+def test_losses_of_preference_training_have_no_level() -> None:
+    rows = reports([2.0, 2.1, 9.0, 30.0, 90.0], chosen_reward=0.5, rejected_reward=0.1)
+    assert first(rows) is None
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_non_finite_training_loss_is_beyond_doubt_at_once(value: float) -> None:
+    alarm = first(reports([2.0, value]))
+    assert alarm is not None
+    assert (alarm.verdict, alarm.step) == (Verdict.NON_FINITE, 20)
+
+
+def test_a_validation_without_rows_prints_nan_and_is_no_alarm() -> None:
+    rows = [Report(1, {"val_loss": math.nan}), *reports([2.0, 1.9])]
+    assert first(rows) is None
+    alarm = first([Report(1, {"val_loss": 2.1}), *rows])
+    assert alarm is not None
+    assert alarm.verdict is Verdict.NON_FINITE
+
+
+def test_gradient_norms_may_overflow_twice_while_the_loss_scale_is_found() -> None:
+    norms = [math.inf, math.inf, 1.0, math.nan, math.nan, math.nan]
+    rows = [
+        Report(step, {"train_loss": 2.0 - step / 100, "grad_norm": norm})
+        for step, norm in enumerate(norms, 1)
+    ]
+    alarm = first(rows)
+    assert alarm is not None
+    assert (alarm.verdict, alarm.step, alarm.onset) == (Verdict.NON_FINITE, 6, 4)
+
+
+def test_a_second_loss_of_exactly_zero_is_an_alarm() -> None:
+    assert first(reports([2.0, 0.0, 1.9, 0.0, 1.8])) is None
+    alarm = first(reports([2.0, 0.0, 0.0]))
+    assert alarm is not None
+    assert (alarm.verdict, alarm.step, alarm.onset) == (Verdict.EXACT_ZERO, 30, 20)
+
+
+def test_a_small_loss_that_is_rounded_to_zero_is_none() -> None:
+    assert first(reports([0.3, 0.05, 0.004, 0.0, 0.0, 0.0])) is None
+
+
+def test_a_rate_of_zero_from_the_start_is_frozen() -> None:
+    alarm = first(reports([2.0, 2.1, 1.9, 2.05], learning_rate=0.0))
+    assert alarm is not None
+    assert (alarm.verdict, alarm.step, alarm.onset) == (Verdict.FROZEN, 30, 10)
+
+
+def test_a_warm_up_and_the_end_of_a_schedule_have_rates_of_zero_too() -> None:
+    rates = [0.0, 1e-5, 2e-5, 0.0, 0.0, 0.0, 0.0]
+    rows = [
+        Report(10 * i, {"train_loss": 2.0 / i, "learning_rate": rate})
+        for i, rate in enumerate(rates, 1)
+    ]
+    assert first(rows) is None
+    micro_batches = [
+        Report(i, {"train_loss": 2.0 + 0.1 * (i % 3), "learning_rate": 0.0}) for i in range(1, 9)
+    ]
+    assert first(micro_batches) is None
+
+
+def test_validations_that_never_change_are_frozen() -> None:
+    losses = iter(round(loss, 3) for loss in falling(60, 3))
+
+    def run(values: Sequence[float]) -> Alarm | None:
+        rows = []
+        for i, value in enumerate(values):
+            rows.append(Report(50 * i, {"val_loss": value}))
+            rows.extend(Report(50 * i + j, {"train_loss": next(losses)}) for j in (10, 20, 30))
+        return first(rows)
+
+    # The last digit of 4.150 is not seen in the number, but in the other losses.
+    alarm = run([4.15, 4.15, 4.15])
+    assert alarm is not None
+    assert (alarm.verdict, alarm.step, alarm.onset) == (Verdict.FROZEN, 100, 0)
+    # Converged is not frozen, and neither is a coincidence.
+    assert run([4.151, 1.212, 1.212, 1.212, 1.212]) is None
+    assert run([4.151, 4.151, 4.149]) is None
+
+
+def test_an_unrounded_validation_loss_does_not_repeat_by_chance() -> None:
+    rows = [Report(0, {"val_loss": 4.150329113006592}), Report(10, {"train_loss": 4.1})]
+    alarm = first([*rows, Report(50, {"val_loss": 4.150329113006592})])
+    assert alarm is not None
+    assert (alarm.verdict, alarm.step) == (Verdict.FROZEN, 50)
+
+
+def test_a_training_loss_that_stands_still_is_frozen_and_a_small_one_is_not() -> None:
+    alarm = first(reports([2.431] * 6))
+    assert alarm is not None
+    assert alarm.verdict is Verdict.FROZEN
+    # Three equal losses of three decimals are met by chance in a log of weeks.
+    assert first(reports([2.5, 2.3, 2.431, 2.431, 2.431, 2.2])) is None
+    assert first(reports([0.08, 0.077, *[0.076] * 30])) is None
+
+
+def speeds(values: Iterable[float], **more: float) -> list[Report]:
+    return [
+        Report(
+            10 * i,
+            {"train_loss": 1 / i, "tokens_per_second": v * 100, **more}
+            | {"iterations_per_second": v},
+        )
+        for i, v in enumerate(values, 1)
+    ]
+
+
+def test_a_speed_that_collapses_for_good_is_swapping() -> None:
+    alarm = first(
+        speeds([0.5] * 12 + [0.02] * 12, peak_memory_gb=15.0), Watch(1_000, memory_gb=16.0)
+    )
+    assert alarm is not None
+    assert alarm.verdict is Verdict.SWAPPING
+    assert alarm.onset == 130
+    assert "peak memory is 15 GB of the machine's 16" in alarm.message
+    assert "what else" not in alarm.message
+    assert alarm.savings.seconds == pytest.approx((1_000 - alarm.step) / 0.02)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.5] * 12 + [0.02] * 3 + [0.5] * 12,
+        [0.5] * 12 + [0.25] * 40,
+        [0.01] * 2 + [0.5] * 20,
+        [500.0] * 12 + [20.0] * 12,
+    ],
+    ids=["it comes back", "half as fast", "the first steps compile", "for some seconds only"],
+)
+def test_other_slow_phases_are_not(values: list[float]) -> None:
+    assert first(speeds(values)) is None
+
+
+def test_where_memory_is_free_the_alarm_says_to_look_elsewhere() -> None:
+    alarm = first(speeds([0.5] * 12 + [0.02] * 12, peak_memory_gb=2.0), Watch(memory_gb=16.0))
+    assert alarm is not None
+    assert "look for what else runs on it" in alarm.message
+
+
+def test_a_restart_begins_anew_and_takes_its_alarm_back() -> None:
+    watch = Watch()
+    assert first(reports([2.1, 4.0, 9.0, 20.0]), watch) is not None
+    assert watch.standing is not None
+    assert first(reports([2.0, 1.9]), watch) is None
+    assert watch.standing is None
+    assert watch.trained_to == 20
+
+
+def test_runs_side_by_side_are_judged_each_by_itself() -> None:
+    watch = Watch()
+    pairs = zip(reports(falling(20, 4)), reports([2.1, 4.0, 9.0, *[20.0] * 17]), strict=True)
+    mixed = [
+        row for sound, bad in pairs for row in (replace(sound, run="a"), replace(bad, run="b"))
+    ]
+    alarm = first(mixed, watch)
+    assert alarm is not None
+    assert alarm.run == "b"
+
+
+def test_the_speed_of_the_newer_table_is_told_by_its_tokens() -> None:
+    rows = [
+        Report(
+            10 * i, {"train_loss": 2.0, "tokens_per_second": 100.0, "trained_tokens": 2000.0 * i}
+        )
+        for i in (1, 2)
+    ]
+    rows.append(Report(30, {"train_loss": math.nan}))
+    alarm = first(rows, Watch(iterations=130))
+    assert alarm is not None
+    # 2,000 tokens in 10 iterations at 100 a second: half an iteration a second.
+    assert alarm.savings.seconds == pytest.approx(200)
+
+
+def test_an_alarm_in_json_has_no_number_that_json_lacks() -> None:
+    alarm = first(reports([2.0, math.nan]))
+    assert alarm is not None
+    told = alarm.to_dict()
+    assert told["measured"] == {"train_loss": "NaN"}
+    assert told["verdict"] == "non-finite"
+    assert told["saved_iterations"] is None
+
+
+_NUMBERS = st.floats() | st.sampled_from([0.0, 1.0, 2.5, math.nan, math.inf, 5e-324, 1.7e308])
+_NAMES = st.sampled_from(
+    (
+        *("train_loss", "val_loss", "learning_rate", "grad_norm", "tokens_per_second"),
+        *("iterations_per_second", "trained_tokens", "peak_memory_gb", "chosen_reward"),
+    )
+)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.builds(Report, st.integers(-5, 60) | st.integers(), st.dictionaries(_NAMES, _NUMBERS)),
+        max_size=40,
+    )
+)
+def test_whatever_a_log_says_the_watch_goes_on(rows: list[Report]) -> None:
+    watch = Watch(iterations=50, memory_gb=16.0)
+    for row in rows:
+        alarm = watch.see(row)
+        if alarm is not None:
+            json.dumps(alarm.to_dict(), allow_nan=False)
+            assert str(alarm.savings)
