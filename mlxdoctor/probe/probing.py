@@ -15,6 +15,7 @@ from mlx import nn
 from mlxdoctor.check import discover
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.finding import Finding, Outcome, Severity
+from mlxdoctor.measure.model_parameters import count_parameters
 from mlxdoctor.measure.training_step.alignment import align
 from mlxdoctor.measure.training_step.calls import Calls, as_called, bound, heard
 from mlxdoctor.measure.training_step.measurement import Forward, TrainingStep
@@ -22,7 +23,6 @@ from mlxdoctor.measure.training_step.state import adapters_off, handed_back, rea
 from mlxdoctor.measure.training_step.steps import Loss, make_steps
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
-from mlxdoctor.train.plan import count_parameters
 
 T = TypeVar("T")
 

@@ -11,6 +11,7 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map_with_path
 
+from mlxdoctor.measure.training_step.state import restore_random
 from mlxdoctor.safety.atomic import replace_file
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train.model import require_same
@@ -180,13 +181,6 @@ def _named(prefix: str, tree: Any) -> dict[str, mx.array]:
 
 def _filled(tree: Any, prefix: str, arrays: Mapping[str, mx.array]) -> Any:
     return tree_map_with_path(lambda name, _: arrays[f"{prefix}.{name}"], tree)
-
-
-def restore_random(key: mx.array) -> None:
-    """Put MLX's global random generator back to a key it had, uint32 (2,)."""
-    # MLX's state can't be assigned; its seed of 64 bits becomes the key's two halves.
-    halves: Any = key.tolist()
-    mx.random.seed((halves[0] << 32) | halves[1])
 
 
 def _fixed(settings: Settings, rows: int) -> dict[str, Any]:

@@ -11,17 +11,13 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten
-from mlx_lm.tuner.dora import DoRAEmbedding, DoRALinear
-from mlx_lm.tuner.lora import LoRAEmbedding, LoRALinear, LoRASwitchLinear
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
 from mlxdoctor.measure.loading import load_local
+from mlxdoctor.measure.model_parameters import ADAPTER_LAYERS, ADAPTER_LEAVES
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train.settings import Settings
 
-#: The parameters of an adapter, by the last part of their name, and the layers that own them.
-ADAPTER_LEAVES = frozenset({"lora_a", "lora_b", "m"})
-ADAPTER_LAYERS = (LoRALinear, LoRASwitchLinear, LoRAEmbedding, DoRALinear, DoRAEmbedding)
 #: Names listed in an error.
 EXAMPLES = 3
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +11,9 @@ import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten
 
+from mlxdoctor.measure.model_parameters import count_parameters
 from mlxdoctor.train.batches import Batch, Worker, collate
 from mlxdoctor.train.losses import LossFunction
-from mlxdoctor.train.model import ADAPTER_LEAVES
 from mlxdoctor.train.rows import Rows
 from mlxdoctor.train.settings import Settings
 
@@ -23,7 +21,6 @@ from mlxdoctor.train.settings import Settings
 SHORT_STEP = 1.0
 #: A forward pass takes about this share of a step.
 FORWARD_SHARE = 1 / 3
-_LAYER = re.compile(r"\.\d+\.")
 
 
 @dataclass(frozen=True)
@@ -124,27 +121,6 @@ def make_plan(
         seconds=seconds,
         notes=tuple(_notes(settings, rows)),
     )
-
-
-def count_parameters(model: Any) -> tuple[dict[str, int], dict[str, int]]:
-    """Trainable and frozen parameters by component, the same module of all layers together."""
-    trained = {name for name, _ in tree_flatten(model.trainable_parameters())}
-    bits = {
-        name: module.bits
-        for name, module in model.named_modules()
-        if hasattr(module, "bits") and hasattr(module, "scales")
-    }
-    counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
-    for name, one in tree_flatten(model.parameters()):
-        owner, _, leaf = name.rpartition(".")
-        if owner in bits and leaf in {"scales", "biases"}:
-            continue
-        size = one.size * 32 // bits[owner] if owner in bits and leaf == "weight" else one.size
-        component = _LAYER.sub(".*.", owner).removesuffix(".linear").removesuffix(".embedding")
-        if leaf in ADAPTER_LEAVES:
-            component += " (adapter)"
-        counts[name not in trained][component] += size
-    return dict(counts[0].most_common()), dict(counts[1].most_common())
 
 
 def duration(seconds: float) -> str:

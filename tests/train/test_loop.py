@@ -376,18 +376,6 @@ def test_the_plan_says_what_would_surprise(tmp_path: Path) -> None:
     assert notes() == "there are no validation rows: overfitting will not be seen"
 
 
-def test_quantized_weights_are_counted_unpacked() -> None:
-    from mlx import nn
-
-    from mlxdoctor.train.plan import count_parameters
-
-    model = small_model(hidden_size=32, intermediate_size=64)
-    model.freeze()
-    _, whole = count_parameters(model)
-    nn.quantize(model, group_size=32, bits=4)
-    assert count_parameters(model)[1] == whole
-
-
 @pytest.mark.parametrize(
     ("values", "problem"),
     [

@@ -10,10 +10,8 @@ import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten
 
+from mlxdoctor.measure.model_parameters import ADAPTER_LEAVES, count_parameters
 from mlxdoctor.measure.training_step.measurement import State
-from mlxdoctor.train.files import restore_random
-from mlxdoctor.train.model import ADAPTER_LEAVES
-from mlxdoctor.train.plan import count_parameters
 
 #: MLX's own bookkeeping: a class that replaces it hides what is trained.
 BOOKKEEPING = ("trainable_parameters", "parameters", "freeze", "unfreeze", "update")
@@ -129,3 +127,10 @@ def _containers(tree: Any) -> Any:
     if isinstance(tree, list | tuple):
         return type(tree)(_containers(one) for one in tree)
     return tree
+
+
+def restore_random(key: mx.array) -> None:
+    """Put MLX's global random generator back to a key it had, uint32 (2,)."""
+    # MLX's state can't be assigned; its seed of 64 bits becomes the key's two halves.
+    halves: Any = key.tolist()
+    mx.random.seed((halves[0] << 32) | halves[1])

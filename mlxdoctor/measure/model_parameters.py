@@ -1,0 +1,43 @@
+"""The parameters of a model in memory: how many are trained and frozen, and what an adapter's are.
+
+Imports MLX.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+from mlx.utils import tree_flatten
+from mlx_lm.tuner.dora import DoRAEmbedding, DoRALinear
+from mlx_lm.tuner.lora import LoRAEmbedding, LoRALinear, LoRASwitchLinear
+
+#: The parameters of an adapter, by the last part of their name, and the layers that own them.
+ADAPTER_LEAVES = frozenset({"lora_a", "lora_b", "m"})
+ADAPTER_LAYERS = (LoRALinear, LoRASwitchLinear, LoRAEmbedding, DoRALinear, DoRAEmbedding)
+_LAYER = re.compile(r"\.\d+\.")
+
+
+def count_parameters(model: Any) -> tuple[dict[str, int], dict[str, int]]:
+    """Trainable and frozen parameters by component, the same module of all layers together.
+
+    Quantized ones are counted unpacked.
+    """
+    trained = {name for name, _ in tree_flatten(model.trainable_parameters())}
+    bits = {
+        name: module.bits
+        for name, module in model.named_modules()
+        if hasattr(module, "bits") and hasattr(module, "scales")
+    }
+    counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+    for name, one in tree_flatten(model.parameters()):
+        owner, _, leaf = name.rpartition(".")
+        if owner in bits and leaf in {"scales", "biases"}:
+            continue
+        size = one.size * 32 // bits[owner] if owner in bits and leaf == "weight" else one.size
+        component = _LAYER.sub(".*.", owner).removesuffix(".linear").removesuffix(".embedding")
+        if leaf in ADAPTER_LEAVES:
+            component += " (adapter)"
+        counts[name not in trained][component] += size
+    return dict(counts[0].most_common()), dict(counts[1].most_common())
