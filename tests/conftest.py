@@ -1,4 +1,4 @@
-"""What several tests need: the fixture runs, and the folder of real cases."""
+"""What several tests need: the fixture runs, and the logs of reported ones."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mlxdoctor.check import Check, discover
 ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "fixtures"
 RUNS = FIXTURES / "runs"
-#: Real logs that users reported; beside the checkout, not in it.
-CASES = ROOT.parent / "shared" / "cases"
+#: Logs with the figures of reported runs, in every format that users have.
+LOGS = FIXTURES / "logs"
 
 
 @cache
@@ -51,11 +51,3 @@ def copied(tmp_path: Path) -> Callable[[str], Path]:
         return target
 
     return copy
-
-
-@pytest.fixture
-def cases() -> Path:
-    """The folder of real cases; the test is skipped where it is not beside the checkout."""
-    if not CASES.is_dir():
-        pytest.skip("the folder of real cases is not beside the checkout")
-    return CASES

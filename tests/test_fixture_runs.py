@@ -11,7 +11,7 @@ import pytest
 
 from mlxdoctor.api import diagnose
 from mlxdoctor.cli.diagnose import exit_code
-from tests.conftest import CASES, FIXTURES, ROOT, RUNS, expected, run_names
+from tests.conftest import FIXTURES, LOGS, ROOT, RUNS, expected, run_names
 
 #: Kinds of fault that the runs must cover; a run that goes missing is noticed here.
 CAUSES = {
@@ -149,8 +149,8 @@ def test_static_evidence_needs_no_mlx(path: str) -> None:
         ("mlx-lm-423-longcat-nan.log", None, "loss-finite.non-finite", 10),
     ],
 )
-def test_real_logs(cases: Path, name: str, cause: str | None, code: str, onset: int) -> None:
-    data = diagnose([cases / "logs" / name]).to_dict()
+def test_real_logs(name: str, cause: str | None, code: str, onset: int) -> None:
+    data = diagnose([LOGS / name]).to_dict()
     findings = {one["code"]: one for o in data["outcomes"] for one in o["findings"]}
     assert findings[code]["onset"] == onset
     assert findings[code]["severity"] == "error"
@@ -158,8 +158,8 @@ def test_real_logs(cases: Path, name: str, cause: str | None, code: str, onset: 
         assert data["diagnosis"][0]["cause"] == cause
 
 
-def test_healthy_real_logs_give_no_error(cases: Path) -> None:
-    controls = sorted((CASES / "logs").glob("CONTROL-*"))
+def test_healthy_real_logs_give_no_error() -> None:
+    controls = sorted(LOGS.glob("CONTROL-*"))
     assert len(controls) == 4
     for path in controls:
         data = diagnose([path]).to_dict()

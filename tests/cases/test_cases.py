@@ -14,8 +14,8 @@ from fixtures.lab.cases.catalogue import CATALOGUE
 from fixtures.lab.cases.judge import Judged, examine, report_of
 from fixtures.lab.cases.page import PAGE, summary
 from fixtures.lab.cases.training import trained as trained_run
-from fixtures.lab.cases.workshop import ReportsAbsentError, Workshop, copied_run, reports
-from tests.conftest import CASES
+from fixtures.lab.cases.workshop import Workshop, copied_run, reports
+from tests.conftest import LOGS
 
 #: Made by training, or judged by running models: seconds each.
 SLOW = {case.id for case in (*trained.CASES, *made.CASES)} | {
@@ -44,10 +44,7 @@ def rebuilt() -> Iterator[object]:
 def test_a_reported_failure_gets_its_cause(
     case: Rebuilt, workshop: Workshop, tmp_path: Path
 ) -> None:
-    try:
-        result = examine(case, workshop, tmp_path / case.id)
-    except ReportsAbsentError as absent:
-        pytest.skip(str(absent))
+    result = examine(case, workshop, tmp_path / case.id)
     if result.crashed:
         raise RuntimeError(f"{case.id}: {', '.join(result.crashed)} crashed")
     if case.cause is not None:
@@ -56,10 +53,7 @@ def test_a_reported_failure_gets_its_cause(
 
 
 def test_every_report_is_in_the_catalogue_and_on_the_page() -> None:
-    try:
-        ids = [one["id"] for one in reports()]
-    except ReportsAbsentError as absent:
-        pytest.skip(str(absent))
+    ids = list(reports())
     assert set(ids) == set(CATALOGUE)
     shown = re.findall(r"^\| \[([\w-]+)\]\(", PAGE.read_text(), re.MULTILINE)
     assert shown == ids, "run `python -m fixtures.lab.cases`"
@@ -97,21 +91,9 @@ def test_the_summary_counts_causes_and_findings_apart() -> None:
     assert "2 have a finding: given 1. Missed 2." in text
 
 
-def test_without_the_reports_a_quoted_log_is_still_rebuilt_and_a_reported_one_is_not(
-    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fixtures.lab.cases.workshop.SHARED", tmp_path / "nowhere")
-    reported, quoted = CATALOGUE["mlx-flat-199"], CATALOGUE["mlx-trainable0"]
-    assert isinstance(reported, Rebuilt)
-    assert isinstance(quoted, Rebuilt)
-    with pytest.raises(ReportsAbsentError, match="not beside the checkout"):
-        reported.build(workshop, tmp_path / "reported")
-    assert (quoted.build(workshop, tmp_path / "quoted").paths[0] / "train.log").is_file()
-
-
-@pytest.mark.parametrize("name", sorted(one.name for one in (CASES / "logs").glob("CONTROL-*")))
+@pytest.mark.parametrize("name", sorted(one.name for one in LOGS.glob("CONTROL-*")))
 def test_a_sound_log_that_was_reported_gives_no_error(name: str, workshop: Workshop) -> None:
-    data = report_of(Evidence((CASES / "logs" / name,)), workshop, models=False)
+    data = report_of(Evidence((LOGS / name,)), workshop, models=False)
     findings = [one for outcome in data["outcomes"] for one in outcome["findings"]]
     assert "error" not in {one["severity"] for one in findings}
     assert data["diagnosis"] == []

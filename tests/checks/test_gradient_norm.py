@@ -8,7 +8,7 @@ import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.log_evidence import LogWriter, finding, found, judge
-from tests.conftest import RUNS, check_called
+from tests.conftest import LOGS, RUNS, check_called
 
 gradient_norm = check_called("gradient-norm")
 
@@ -63,9 +63,9 @@ def test_without_norms_the_question_does_not_arise(logs: LogWriter) -> None:
     assert judge(gradient_norm, logs.losses([2.0, 1.0])).status.value == "skipped"
 
 
-def test_user_logs(cases: Path) -> None:
+def test_user_logs() -> None:
     def of(name: str) -> dict[str, str]:
-        return found(judge(gradient_norm, TrainingLog.read([cases / "logs" / name])))
+        return found(judge(gradient_norm, TrainingLog.read([LOGS / name])))
 
     assert of("torch-MiniCPM-V-212-loss0-gradnan.log") == {"non-finite": "error"}
     assert of("torch-gemma_pytorch-24-intermittent-nan.log") == {"non-finite": "warning"}

@@ -9,7 +9,7 @@ import pytest
 from mlxdoctor.diagnosis import diagnose
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome, Severity
-from tests.conftest import CASES, check_called
+from tests.conftest import LOGS, check_called
 from tests.given import outcome
 
 known_bugs = check_called("known-bugs")
@@ -81,8 +81,8 @@ def test_a_version_that_has_not_the_bug_has_another_reason(tmp_path: Path) -> No
     }
 
 
-def test_no_reported_log_ends_with_such_a_message(cases: Path) -> None:
-    logs = sorted((CASES / "logs").glob("*.log"))
+def test_no_reported_log_ends_with_such_a_message() -> None:
+    logs = sorted(LOGS.glob("*.log"))
     assert logs
     for path in logs:
         said = outcome(known_bugs, TrainingLog.read([path]))

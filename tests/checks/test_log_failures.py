@@ -8,7 +8,7 @@ import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.log_evidence import LogWriter, errors, finding, found, judge
-from tests.conftest import check_called
+from tests.conftest import LOGS, check_called
 
 log_failures = check_called("log-failures")
 
@@ -42,8 +42,8 @@ def test_endings(logs: LogWriter, after: tuple[str, ...], symptoms: dict[str, st
     assert found(judge(log_failures, logs.text(START, *REPORTS, *after))) == symptoms
 
 
-def test_where_it_broke_off(cases: Path) -> None:
-    log = TrainingLog.read([cases / "logs" / "mlx-lm-236-oom-full-ft.log"])
+def test_where_it_broke_off() -> None:
+    log = TrainingLog.read([LOGS / "mlx-lm-236-oom-full-ft.log"])
     one = finding(judge(log_failures, log), "out-of-memory")
     assert (one.onset, one.where) == (50, "line 7")
     assert one.measured["peak_memory_gb"] == 34.108
@@ -68,8 +68,8 @@ def test_failure_without_any_report(logs: LogWriter) -> None:
     assert finding(outcome, "out-of-memory").onset is None
 
 
-def test_controls_have_no_error(cases: Path) -> None:
-    for path in sorted((cases / "logs").glob("CONTROL-*")):
+def test_controls_have_no_error() -> None:
+    for path in sorted(LOGS.glob("CONTROL-*")):
         assert errors(judge(log_failures, TrainingLog.read([path]))) == [], path.name
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.log_evidence import LogWriter, finding, found, judge
-from tests.conftest import RUNS, check_called, run_names
+from tests.conftest import LOGS, RUNS, check_called, run_names
 
 loss_finite = check_called("loss-finite")
 
@@ -30,12 +30,12 @@ def logs(tmp_path: Path) -> LogWriter:
         ("mlx-examples-620-a-rank64-lr7e-5.log", {}),
     ],
 )
-def test_user_logs(cases: Path, name: str, symptoms: dict[str, str]) -> None:
-    assert found(judge(loss_finite, TrainingLog.read([cases / "logs" / name]))) == symptoms
+def test_user_logs(name: str, symptoms: dict[str, str]) -> None:
+    assert found(judge(loss_finite, TrainingLog.read([LOGS / name]))) == symptoms
 
 
-def test_onset_and_what_was_before(cases: Path) -> None:
-    logs = cases / "logs"
+def test_onset_and_what_was_before() -> None:
+    logs = LOGS
     first = finding(
         judge(loss_finite, TrainingLog.read([logs / "mlx-lm-423-longcat-nan.log"])), "non-finite"
     )
@@ -49,8 +49,8 @@ def test_onset_and_what_was_before(cases: Path) -> None:
     assert (hidden.onset, hidden.measured["zero_reports"]) == (2, 6)
 
 
-def test_controls_and_healthy_runs_pass(cases: Path) -> None:
-    paths = sorted((cases / "logs").glob("CONTROL-*"))
+def test_controls_and_healthy_runs_pass() -> None:
+    paths = sorted(LOGS.glob("CONTROL-*"))
     paths += [
         path
         for name in run_names()

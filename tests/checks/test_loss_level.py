@@ -12,7 +12,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.data_evidence import BASE, chat, rows_of, write_data
 from tests.checks.log_evidence import LogWriter, decay, errors, finding, found, judge
-from tests.conftest import check_called
+from tests.conftest import LOGS, check_called
 from tests.weight_files import write_config
 
 loss_level = check_called("loss-level")
@@ -157,12 +157,12 @@ def test_low_at_once(logs: LogWriter, losses: list[float], symptoms: dict[str, s
         ("mlx-lm-236-oom-full-ft.log", {}),
     ],
 )
-def test_user_logs(cases: Path, name: str, symptoms: dict[str, str]) -> None:
-    assert found(judge(loss_level, TrainingLog.read([cases / "logs" / name]))) == symptoms
+def test_user_logs(name: str, symptoms: dict[str, str]) -> None:
+    assert found(judge(loss_level, TrainingLog.read([LOGS / name]))) == symptoms
 
 
-def test_controls_have_no_error(cases: Path) -> None:
-    for path in sorted((cases / "logs").glob("CONTROL-*")):
+def test_controls_have_no_error() -> None:
+    for path in sorted(LOGS.glob("CONTROL-*")):
         assert errors(judge(loss_level, TrainingLog.read([path]))) == [], path.name
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.log_evidence import LogWriter, decay, finding, found, judge
-from tests.conftest import RUNS, check_called, run_names
+from tests.conftest import LOGS, RUNS, check_called, run_names
 
 loss_stability = check_called("loss-stability")
 
@@ -34,8 +34,8 @@ def test_healthy_runs_have_no_complaint(name: str) -> None:
     assert found(judge(loss_stability, TrainingLog.read([path]))) == {}
 
 
-def test_the_spike_of_a_real_log(cases: Path) -> None:
-    log = TrainingLog.read([cases / "logs" / "torch-gemma_pytorch-24-intermittent-nan.log"])
+def test_the_spike_of_a_real_log() -> None:
+    log = TrainingLog.read([LOGS / "torch-gemma_pytorch-24-intermittent-nan.log"])
     assert found(judge(loss_stability, log)) == {"spiked": "warning"}
 
 

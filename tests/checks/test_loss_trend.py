@@ -10,7 +10,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.data_evidence import chat, config_of, rows_of, write_data
 from tests.checks.log_evidence import LogWriter, decay, errors, finding, found, judge
-from tests.conftest import RUNS, check_called, expected, run_names
+from tests.conftest import LOGS, RUNS, check_called, expected, run_names
 
 loss_trend = check_called("loss-trend")
 
@@ -67,12 +67,12 @@ def test_faulty_runs(name: str, symptom: str) -> None:
         ("torch-unsloth-255-plain.log", {}),
     ],
 )
-def test_user_logs(cases: Path, name: str, symptoms: dict[str, str]) -> None:
-    assert found(judge(loss_trend, TrainingLog.read([cases / "logs" / name]))) == symptoms
+def test_user_logs(name: str, symptoms: dict[str, str]) -> None:
+    assert found(judge(loss_trend, TrainingLog.read([LOGS / name]))) == symptoms
 
 
-def test_healthy_user_logs_have_no_complaint(cases: Path) -> None:
-    controls = sorted((cases / "logs").glob("CONTROL-*"))
+def test_healthy_user_logs_have_no_complaint() -> None:
+    controls = sorted(LOGS.glob("CONTROL-*"))
     assert len(controls) == 4
     for path in controls:
         assert found(judge(loss_trend, TrainingLog.read([path]))) == {}, path.name

@@ -8,7 +8,7 @@ import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.log_evidence import LogWriter, finding, found, judge
-from tests.conftest import check_called
+from tests.conftest import LOGS, check_called
 
 memory = check_called("memory")
 
@@ -43,8 +43,8 @@ def test_single_slow_reports_do_not_count(logs: LogWriter) -> None:
     assert found(judge(memory, speeds(logs, *([100.0, 100.0, 10.0] * 8)))) == {}
 
 
-def test_too_little_to_tell(logs: LogWriter, cases: Path) -> None:
+def test_too_little_to_tell(logs: LogWriter) -> None:
     assert judge(memory, speeds(logs, *[100.0] * 5)).status.value == "inconclusive"
-    mixtral = TrainingLog.read([cases / "logs" / "mlx-examples-557-a-mixtral-4bit.log"])
+    mixtral = TrainingLog.read([LOGS / "mlx-examples-557-a-mixtral-4bit.log"])
     assert judge(memory, mixtral).status.value == "inconclusive"
     assert judge(memory).status.value == "skipped"

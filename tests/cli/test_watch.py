@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.cli import main
-from tests.conftest import RUNS
+from tests.conftest import LOGS, RUNS
 
 HEALTHY = RUNS / "healthy-ordinary" / "train.log"
 BROKEN = RUNS / "no-supervised-tokens"
@@ -236,8 +236,8 @@ def test_text_of_the_log_cannot_move_the_cursor(call: Call, tmp_path: Path) -> N
     assert not set("\x1b\x07\x9b\u202e") & set(out)
 
 
-def test_the_controls_among_users_logs_are_silent(call: Call, cases: Path) -> None:
-    controls = sorted((cases / "logs").glob("CONTROL-*.log"))
+def test_the_controls_among_users_logs_are_silent(call: Call) -> None:
+    controls = sorted(LOGS.glob("CONTROL-*.log"))
     assert controls
     for log in controls:
         assert call(log, "--no-follow")[0] == 0, log.name

@@ -12,7 +12,7 @@ import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
 from mlxdoctor.safety.errors import InputError
-from tests.conftest import FIXTURES, RUNS
+from tests.conftest import FIXTURES, LOGS, RUNS
 
 NAN = float("nan")
 ESC = "\x1b"
@@ -194,45 +194,45 @@ USER_LOGS: dict[str, dict[str, dict[int, float]]] = {
 
 
 @pytest.mark.parametrize("name", sorted(USER_LOGS))
-def test_user_log_is_read_row_by_row(cases: Path, name: str) -> None:
-    path = cases / "logs" / name
+def test_user_log_is_read_row_by_row(name: str) -> None:
+    path = LOGS / name
     for series, values in USER_LOGS[name].items():
         same(table(path, series), values)
     assert looks_like_log(path)
 
 
-def test_every_user_log_has_an_expected_table(cases: Path) -> None:
-    assert {path.name for path in (cases / "logs").iterdir()} == set(USER_LOGS)
+def test_every_user_log_has_an_expected_table() -> None:
+    assert {path.name for path in LOGS.glob("*.log")} == set(USER_LOGS)
 
 
 @pytest.mark.parametrize("name", sorted(USER_LOGS))
-def test_user_log_has_as_many_rows_as_lines_with_a_loss(cases: Path, name: str) -> None:
+def test_user_log_has_as_many_rows_as_lines_with_a_loss(name: str) -> None:
     """An independent count: lines that hold a loss and are neither header nor message."""
-    text = (cases / "logs" / name).read_text()
+    text = (LOGS / name).read_text()
     marks = ("Train loss", "'loss'", "Val loss", "] it=")
     wanted = sum(any(mark in line for mark in marks) for line in text.splitlines())
     if "|---" in text or text.startswith("|"):
         wanted = sum(line.startswith("| ") for line in text.splitlines()) - 1
-    log = read(cases / "logs" / name)
+    log = read(LOGS / name)
     series = [log.main.get(key) for key in ("train_loss", "val_loss", "micro_loss", "initial_loss")]
     assert sum(len(one) for one in series if one is not None) == wanted
 
 
-def test_parity_table_keeps_its_three_runs_apart(cases: Path) -> None:
-    log = read(cases / "logs" / "CONTROL-unsloth-6462-cuda-vs-mlx-parity.log")
+def test_parity_table_keeps_its_three_runs_apart() -> None:
+    log = read(LOGS / "CONTROL-unsloth-6462-cuda-vs-mlx-parity.log")
     assert [one.name for one in log.segments] == ["CUDA main", "CUDA branch", "MLX branch"]
     assert log.segments[0].series["train_loss"].values[0] == 4.1118
     assert {one.axis for one in log.segments} == {"step"}
 
 
-def test_table_without_iterations_invents_none(cases: Path) -> None:
-    log = read(cases / "logs" / "torch-LlamaFactory-7443-GA-table.log")
+def test_table_without_iterations_invents_none() -> None:
+    log = read(LOGS / "torch-LlamaFactory-7443-GA-table.log")
     assert log.main.axis == "row"
     assert log.main.get("train_loss") is None
 
 
-def test_messages_around_the_reports(cases: Path) -> None:
-    logs = cases / "logs"
+def test_messages_around_the_reports() -> None:
+    logs = LOGS
     oom = read(logs / "mlx-lm-236-oom-full-ft.log")
     assert [(one.line_number, one.kind) for one in oom.failures] == [
         (7, "out-of-memory"),
