@@ -19,16 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.api import diagnose
-from mlxdoctor.check import Cost, discover
 from mlxdoctor.formats import escape, summary
 from mlxdoctor.formats.files import FIGURE_PATHS, report_files
+from reports.docs import pages
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = Path("fixtures/runs")
 REPORTS = Path("reports")
-README = Path("README.md")
-#: What a check has to read, in a reader's words.
-READS = {Cost.INSTANT: "text", Cost.WEIGHTS: "weights", Cost.FORWARD: "a running model"}
 TOLERANCE = 1e-3
 
 INTRODUCTION = """# Reports
@@ -53,8 +50,7 @@ def build() -> dict[Path, bytes]:
             files[REPORTS / run.name / name] = content
         rows.append(index_row(run, data))
     files[REPORTS / "README.md"] = index(rows).encode()
-    files[README] = readme_with_checks(README.read_text("utf-8")).encode()
-    return files
+    return files | pages()
 
 
 def index_row(run: Path, data: dict[str, Any]) -> dict[str, Any]:
@@ -88,17 +84,6 @@ def index(rows: list[dict[str, Any]]) -> str:
         cells += [row["found"], row["score"], row["match"]]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
-
-
-def readme_with_checks(readme: str) -> str:
-    """The README with its list of checks as they are now."""
-    rows = ["| check | finds | reads |", "|---|---|---|"]
-    for one in discover():
-        symptoms = ", ".join(f"`{code.split('.', 1)[1]}`" for code in one.codes)
-        rows.append(f"| `{one.name}` | {one.title}: {symptoms} | {READS[one.cost]} |")
-    start, end = "<!-- checks -->", "<!-- end of checks -->"
-    before, after = readme.index(start) + len(start), readme.index(end)
-    return f"{readme[:before]}\n" + "\n".join(rows) + f"\n{readme[after:]}"
 
 
 def differences(files: dict[Path, bytes]) -> list[str]:

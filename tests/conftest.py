@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,37 @@ FIXTURES = ROOT / "fixtures"
 RUNS = FIXTURES / "runs"
 #: Logs with the figures of reported runs, in every format that users have.
 LOGS = FIXTURES / "logs"
+
+
+#: Processor seconds of a test that is not marked `slow`, above which `--strict-time` fails it.
+MOST_SECONDS = 2.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--strict-time",
+        action="store_true",
+        help=f"fail a test that takes over {MOST_SECONDS} processor seconds and is not marked slow",
+    )
+    parser.addoption("--times", metavar="FILE", help="append every test's processor seconds to it")
+
+
+def _processor_seconds() -> float:
+    # Not the clock's: the machine may be busy with something else. Children count when they end.
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    start = _processor_seconds()
+    yield
+    seconds = _processor_seconds() - start
+    if times := item.config.getoption("--times"):
+        with Path(times).open("a") as file:
+            file.write(f"{seconds:.2f} {item.nodeid}\n")
+    is_slow = item.get_closest_marker("slow") is not None
+    if item.config.getoption("--strict-time") and seconds > MOST_SECONDS and not is_slow:
+        pytest.fail(f"{seconds:.1f} processor seconds: mark it slow, or make it faster")
 
 
 @cache

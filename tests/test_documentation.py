@@ -10,14 +10,16 @@ import pytest
 
 from mlxdoctor.causes import load_causes
 from mlxdoctor.cli import COMMANDS
-from reports.build import readme_with_checks
+from reports.docs import pages
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_list_of_checks_is_up_to_date() -> None:
-    assert readme_with_checks(README) == README, "run `python -m reports.build`"
+def test_the_generated_pages_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    for path, content in pages().items():
+        assert path.read_bytes() == content, f"{path}: run `python -m reports.build`"
 
 
 def test_every_command_is_in_the_readme() -> None:
@@ -27,13 +29,13 @@ def test_every_command_is_in_the_readme() -> None:
 
 def texts() -> list[Path]:
     found = [path for folder in ("mlxdoctor", "checks") for path in (ROOT / folder).rglob("*.py")]
-    return [*found, ROOT / "mlxdoctor" / "causes.toml", *ROOT.glob("*.md")]
+    return [*found, ROOT / "mlxdoctor" / "causes.toml", *ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 
 
-@pytest.mark.parametrize("path", texts(), ids=lambda path: path.name)
-def test_no_text_names_a_command_that_does_not_exist(path: Path) -> None:
-    named = set(re.findall(r"`mlxdoctor ([a-z]+)|Run: mlxdoctor ([a-z]+)", path.read_text()))
-    assert {one or other for one, other in named} <= set(COMMANDS)
+def test_no_text_names_a_command_that_does_not_exist() -> None:
+    for path in texts():
+        named = set(re.findall(r"`mlxdoctor ([a-z]+)|Run: mlxdoctor ([a-z]+)", path.read_text()))
+        assert {one or other for one, other in named} <= set(COMMANDS), path
 
 
 def test_the_remedies_of_all_causes_are_sentences() -> None:

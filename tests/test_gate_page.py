@@ -1,4 +1,4 @@
-"""The README's snippets for CI are valid, and the GitLab one does what it says."""
+"""The gate's page: its snippets for CI are valid, and the GitLab one does what it says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from mlxdoctor.gate.policy_file import read_policy
 from tests.conftest import ROOT, RUNS
 from tests.test_ci_files import ACTION, SCRIPTS, valid
 
-SNIPPETS = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
+PAGE = ROOT / "docs" / "gate.md"
+SNIPPETS = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
 
 
 def snippet(key: str) -> str:
@@ -86,7 +87,7 @@ def test_the_gitlab_job_fails_and_leaves_the_file_that_gitlab_shows(tmp_path: Pa
 
 
 def test_the_policy_is_one(tmp_path: Path) -> None:
-    (written,) = re.findall(r"^```toml\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
+    (written,) = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
     file = tmp_path / "mlxdoctor.toml"
     file.write_text(written)
     policy = read_policy(file)
