@@ -27,82 +27,49 @@ changed at all.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
-from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
+from mlxdoctor.check import Inconclusive, NotApplicable, check
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
-from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.measure.losses.memorising import MemorisingLimits, memorising, passes_over
-from mlxdoctor.measure.losses.trend import Floats, LossFit, blocks, fit, theil_sen
-
-_CALIBRATION = "0 of 36 healthy runs of the fixture model, 0 of 4 healthy users' logs"
-
-
-@dataclass(frozen=True)
-class Limits(MemorisingLimits):
-    """When a loss curve is not that of a run that learns."""
-
-    enough: int = limit(
-        10, unit="reports", source="Theil-Sen intervals are wider than the trend below that"
-    )
-    diverged_ratio: float = limit(
-        1.5,
-        unit="end over start",
-        source="told 15 faulty QLoRA runs from 3 healthy ones without error",
-        false_alarms=_CALIBRATION,
-    )
-    diverged_nats: float = limit(
-        0.5, unit="nats above the start", source="one noisy batch", false_alarms=_CALIBRATION
-    )
-    harmed_ratio: float = limit(
-        1.05,
-        unit="every later validation loss over the first",
-        source="validation batches differ by under 2% between evaluations of an unchanged model",
-        false_alarms=_CALIBRATION,
-    )
-    leapt_ratio: float = limit(
-        1.15,
-        unit="highest level of three reports over the start",
-        source="with nothing learned by the end; healthy runs stay below 1.05",
-        false_alarms=_CALIBRATION,
-    )
-    exploded_ratio: float = limit(
-        1.5, unit="loss after the onset over before it", source="as diverged_ratio"
-    )
-    risen_ratio: float = limit(
-        1.15,
-        unit="end over minimum, of training and of validation losses alike",
-        source="healthy runs end within 1.10 of either minimum",
-        false_alarms=_CALIBRATION,
-    )
-    risen_nats: float = limit(
-        0.2, unit="nats", source="small losses double and halve with the batch"
-    )
-    unmoved: float = limit(
-        0.05,
-        unit="share of the starting loss that was learned",
-        source="runs with a rate of 0 or 1e-7 learn under 0.02, the slowest healthy one 0.42",
-        false_alarms=_CALIBRATION,
-    )
-    unmoved_iterations: int = limit(
-        100, unit="iterations", source="warm-up and low rates need some", false_alarms=_CALIBRATION
-    )
-    already_low: float = limit(0.3, unit="nats", source="little is left to learn below")
+from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.judge.curve import Limits, divergence, has_exploded, second_rise, start_of
+from mlxdoctor.measure.losses.memorising import memorising, passes_over
+from mlxdoctor.measure.losses.trend import LossFit, blocks, fit, theil_sen
 
 
 @check(
     codes={
-        "diverged": "the loss ends far above where it began",
-        "exploded": "the loss left the level it had reached and never came back",
-        "rose-again": "training and validation losses fell, and rose again",
-        "never-learned": "the loss did not move",
-        "overfitting": "the validation loss rises or stays while the training loss goes on to fall",
+        "diverged": Symptom(
+            "the loss ends far above where it began",
+            Severity.ERROR,
+            fix="Lower the learning rate or the scale about tenfold, and start again from the "
+            "base.",
+        ),
+        "exploded": Symptom(
+            "the loss left the level it had reached and never came back",
+            Severity.ERROR,
+            fix="Keep a checkpoint saved before this iteration; lower the learning rate.",
+        ),
+        "rose-again": Symptom(
+            "training and validation losses fell, and rose again",
+            Severity.ERROR,
+            fix="Use the checkpoint nearest to the minimum; lower the learning rate.",
+        ),
+        "never-learned": Symptom(
+            "the loss did not move",
+            Severity.WARNING,
+            fix="See whether the adapter's weights changed; then raise the learning rate.",
+        ),
+        "overfitting": Symptom(
+            "the validation loss rises or stays while the training loss goes on to fall",
+            Severity.INFO,
+            "validation and training losses that end near each other",
+            "Use the checkpoint nearest to that iteration; train shorter or on more rows.",
+        ),
     },
     limits=Limits(),
     decisive=True,
@@ -111,7 +78,7 @@ class Limits(MemorisingLimits):
 )
 def loss_trend(
     log: TrainingLog, limits: Limits, config: TrainingConfig | None, rows: SupervisedRows | None
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Judge the curve of the log's main segment."""
     segment = log.main
     losses = segment.get("train_loss")
@@ -120,13 +87,9 @@ def loss_trend(
         raise Inconclusive("the log holds no finite training loss")
     if log.is_preference:
         raise NotApplicable("the loss of preference training has no level or trend to judge")
-    lost = (
-        list(_diverged(segment, curve, limits))
-        or list(_exploded(curve, limits))
-        or list(_rose_again(segment, curve, limits))
-    )
-    yield from lost
-    if not lost:
+    if (lost := _lost(segment, losses, curve, limits)) is not None:
+        yield lost
+    else:
         yield from _never_learned(segment, losses, curve, _fresh(log, config), limits)
         yield from _overfitting(segment, curve, passes_over(rows, config, segment), limits)
     if curve.points < limits.enough:
@@ -136,146 +99,81 @@ def loss_trend(
         )
 
 
-def _diverged(segment: Segment, curve: LossFit, limits: Limits) -> Iterator[Finding]:
-    base = segment.base_val_loss
-    known = base is not None and math.isfinite(base) and base > 0
-    start = base if known and base is not None else curve.first
-    if not known and not segment.shows_start:
-        return
-    rise = curve.end - start
-    far = curve.end > limits.diverged_ratio * start and rise > limits.diverged_nats
-    # One batch is no average: short reports must all agree.
-    sure = curve.tail_minimum > start + max(limits.diverged_nats, 4.0 * min(curve.noise, rise / 4))
-    later = _later_validation(segment)
-    harmed = (
-        known
-        and curve.points >= limits.enough
-        and len(later) >= 2
-        and bool(np.all(later > limits.harmed_ratio * start))
-        and curve.tail_minimum > start
-        and curve.end > limits.harmed_ratio * start
-    )
-    # Training rows may be harder than validation rows; these only compare with themselves.
-    risen = len(later) > 0 and float(later.max()) > limits.harmed_ratio * start
-    leapt = (
-        known
-        and curve.points >= limits.enough
-        and _leap(segment) > (limits.leapt_ratio if risen else limits.diverged_ratio) * start
-        and curve.end > (1.0 - limits.unmoved) * start
-        and segment.series["train_loss"].iterations[-1] >= limits.unmoved_iterations
-        and (risen or not len(later))
-    )
-    if not (far and (sure or curve.points < limits.enough)) and not harmed and not leapt:
-        return
-    if curve.points < 2 and not known:
-        return
-    onset = curve.onset
-    if onset is None:
-        onset = _first_above(segment, start + max(0.0, min(limits.diverged_nats, rise / 2)))
-    back = "never came back" if curve.end > start else "has only just come back"
-    began = "before the first update" if known else "in the first report"
-    falls = curve.direction == "falling"
-    yield Finding(
-        "loss-trend.diverged",
-        Severity.ERROR,
-        f"The loss ends at {curve.end:.3f}; it was {start:.3f} {began}. It rose above that by "
-        f"iteration {onset} and {back}"
-        + (", although it has been falling since." if falls else "."),
-        {
-            "start": start,
-            "base_validation_loss": base if known else None,
-            "first_loss": curve.first,
-            "last_loss": curve.last,
-            "end": curve.end,
-            "ratio": curve.end / start if start > 0 else None,
-            "peak": float(np.nanmax(segment.series["train_loss"].values)),
-            "last_validation_loss": float(later[-1]) if len(later) else None,
-        },
-        expected=f"below {start:.3f}, where the run began",
-        onset=onset,
-        fix="Lower the learning rate or the scale about tenfold, and start again from the base.",
-    )
-
-
-def _exploded(curve: LossFit, limits: Limits) -> Iterator[Finding]:
+def _lost(segment: Segment, losses: Series, curve: LossFit, limits: Limits) -> Sign | None:
+    """How the loss was lost, by the surest sign of it."""
+    if (found := divergence(segment, curve, limits)) is not None:
+        start = found.start.loss
+        back = "never came back" if curve.end > start else "has only just come back"
+        began = "before the first update" if found.start.is_base else "in the first report"
+        return Sign(
+            "diverged",
+            f"The loss ends at {curve.end:.3f}; it was {start:.3f} {began}. It rose above that by "
+            f"iteration {found.onset} and {back}"
+            + (", although it has been falling since." if curve.is_falling else "."),
+            {
+                "start": start,
+                "base_validation_loss": start if found.start.is_base else None,
+                "first_loss": curve.first,
+                "last_loss": curve.last,
+                "end": curve.end,
+                "ratio": curve.end / start if start > 0 else None,
+                "peak": float(np.nanmax(losses.values)),
+                "last_validation_loss": found.validation,
+            },
+            expected=f"below {start:.3f}, where the run began",
+            onset=found.onset,
+        )
     level = curve.before_onset
-    if curve.onset is None or level is None or curve.points < limits.enough:
-        return
-    rise = curve.end - level
-    if curve.end < limits.exploded_ratio * level or rise < max(
-        limits.diverged_nats, 3 * curve.noise
-    ):
-        return
-    if curve.tail_minimum < level + rise / 3:
-        return
-    yield Finding(
-        "loss-trend.exploded",
-        Severity.ERROR,
-        f"At iteration {curve.onset} the loss left the level of {level:.3f} that it had reached; "
-        f"it ends at {curve.end:.3f}.",
-        {
-            "before": level,
-            "end": curve.end,
-            "minimum": curve.minimum,
-            "minimum_at": curve.minimum_at,
-            "noise": curve.noise,
-        },
-        expected=f"about {level:.3f} or less to the end",
-        onset=curve.onset,
-        fix="Keep a checkpoint saved before this iteration; lower the learning rate.",
-    )
-
-
-def _rose_again(segment: Segment, curve: LossFit, limits: Limits) -> Iterator[Finding]:
-    validation = segment.get("val_loss")
-    if validation is None or curve.points < limits.enough:
-        return
-    values = validation.values[np.isfinite(validation.values)]
-    if len(values) < limits.validations:
-        return
-    # The mean of the last two: a loss that swings is caught on either swing.
-    last, lowest = float(values[-2:].mean()), float(values.min())
-    both = ((curve.end, curve.minimum), (last, lowest))
-    if any(end < limits.risen_ratio * low or end - low < limits.risen_nats for end, low in both):
-        return
-    yield Finding(
-        "loss-trend.rose-again",
-        Severity.ERROR,
-        f"The training loss fell to {curve.minimum:.3f} at iteration {curve.minimum_at} and ends "
-        f"at {curve.end:.3f}; the validation loss went from {lowest:.3f} to {last:.3f}.",
-        {
-            "minimum": curve.minimum,
-            "minimum_at": curve.minimum_at,
-            "end": curve.end,
-            "validation_minimum": lowest,
-            "validation_end": last,
-            "noise": curve.noise,
-        },
-        expected=f"an end within {limits.risen_ratio:g} times the minimum",
-        onset=curve.minimum_at,
-        fix="Use the checkpoint nearest to the minimum; lower the learning rate.",
-    )
+    if has_exploded(curve, limits) and level is not None:
+        return Sign(
+            "exploded",
+            f"At iteration {curve.onset} the loss left the level of {level:.3f} that it had "
+            f"reached; it ends at {curve.end:.3f}.",
+            {
+                "before": level,
+                "end": curve.end,
+                "minimum": curve.minimum,
+                "minimum_at": curve.minimum_at,
+                "noise": curve.noise,
+            },
+            expected=f"about {level:.3f} or less to the end",
+            onset=curve.onset,
+        )
+    if (validation := second_rise(segment, curve, limits)) is not None:
+        lowest, last = validation
+        return Sign(
+            "rose-again",
+            f"The training loss fell to {curve.minimum:.3f} at iteration {curve.minimum_at} and "
+            f"ends at {curve.end:.3f}; the validation loss went from {lowest:.3f} to {last:.3f}.",
+            {
+                "minimum": curve.minimum,
+                "minimum_at": curve.minimum_at,
+                "end": curve.end,
+                "validation_minimum": lowest,
+                "validation_end": last,
+                "noise": curve.noise,
+            },
+            expected=f"an end within {limits.risen_ratio:g} times the minimum",
+            onset=curve.minimum_at,
+        )
+    return None
 
 
 def _never_learned(
-    segment: Segment,
-    losses: Series,
-    curve: LossFit,
-    fresh: bool | None,
-    limits: Limits,
-) -> Iterator[Finding]:
+    segment: Segment, losses: Series, curve: LossFit, fresh: bool | None, limits: Limits
+) -> Iterator[Sign]:
     if fresh is False or not segment.shows_start or curve.points < limits.enough:
         return
-    base = segment.base_val_loss
     start = curve.start
-    if start < limits.already_low or curve.non_finite:
+    if start < limits.already_low or not np.isfinite(losses.values).all():
         return
     x, y = losses.iterations.astype(np.float64), losses.values
     span = float(x[-1] - x[0])
     slope, (low, high) = theil_sen(*blocks(x, y))
     learned, at_most = -slope * span / start, -low * span / start
-    if base is not None and math.isfinite(base) and base > 0:
-        learned = max(learned, 1.0 - curve.end / base)
+    before = start_of(segment, curve)
+    if before.is_base:
+        learned = max(learned, 1.0 - curve.end / before.loss)
     validation = segment.get("val_loss")
     same = (
         validation is not None
@@ -287,9 +185,8 @@ def _never_learned(
         return
     long = losses.iterations[-1] >= limits.unmoved_iterations
     certain = same or (long and at_most < limits.unmoved and fresh is True)
-    yield Finding(
-        "loss-trend.never-learned",
-        Severity.ERROR if certain else Severity.WARNING,
+    yield Sign(
+        "never-learned",
         f"In {int(losses.iterations[-1])} iterations the loss went from {start:.3f} to "
         f"{curve.end:.3f}"
         + (
@@ -300,21 +197,21 @@ def _never_learned(
         {
             "start": start,
             "end": curve.end,
-            "base_validation_loss": base,
+            "base_validation_loss": segment.base_val_loss,
             "learned": learned,
             "learned_at_most": at_most,
             "slope_per_iteration": slope,
             "slope_interval": (low, high),
             "same_validation_losses": same,
         },
+        severity=Severity.ERROR if certain else None,
         expected=f"a loss at least {limits.unmoved:.0%} lower than at the start",
-        fix="See whether the adapter's weights changed; then raise the learning rate.",
     )
 
 
 def _overfitting(
     segment: Segment, curve: LossFit, passes: float | None, limits: Limits
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     found = memorising(segment, curve, limits)
     # Few passes over many rows open a gap too, and the answers to other rows still improve.
     many = passes is not None and passes >= limits.passes
@@ -327,9 +224,8 @@ def _overfitting(
     if found.risen and found.ratio >= limits.overfitted:
         severity = Severity.ERROR
     over = f" in {passes:.0f} passes over the rows" if many else ""
-    yield Finding(
-        "loss-trend.overfitting",
-        severity,
+    yield Sign(
+        "overfitting",
         f"The validation loss was lowest at iteration {found.minimum_at} ({found.minimum:.3f}) and "
         f"ends at {found.last:.3f} while the training loss fell to {curve.end:.3f}{over}.",
         {
@@ -344,9 +240,8 @@ def _overfitting(
             "training_loss": curve.end,
             "base_validation_loss": segment.base_val_loss,
         },
-        expected="validation and training losses that end near each other",
         onset=found.minimum_at,
-        fix="Use the checkpoint nearest to that iteration; train shorter or on more rows.",
+        severity=severity,
     )
 
 
@@ -355,27 +250,3 @@ def _fresh(log: TrainingLog, config: TrainingConfig | None) -> bool | None:
     if log.resumed or (config is not None and config.resume_adapter_file):
         return False
     return True if config is not None or log.resumed is False else None
-
-
-def _leap(segment: Segment) -> float:
-    """The highest level that three reports in a row reached, in nats."""
-    values = segment.series["train_loss"].values
-    values = values[np.isfinite(values)]
-    if len(values) < 3:
-        return float(values.max())
-    return float(np.median(np.lib.stride_tricks.sliding_window_view(values, 3), axis=1).max())
-
-
-def _later_validation(segment: Segment) -> Floats:
-    validation = segment.get("val_loss")
-    if validation is None or segment.base_val_loss is None:
-        return np.zeros(0)
-    later = validation.values[1:]
-    return later[np.isfinite(later)]
-
-
-def _first_above(segment: Segment, level: float) -> int:
-    losses = segment.series["train_loss"]
-    with np.errstate(invalid="ignore"):
-        above = np.flatnonzero(losses.values > level)
-    return int(losses.iterations[above[0] if len(above) else 0])

@@ -20,9 +20,9 @@ from mlxdoctor.train.records import StepRecord, TrainingResult, ValidationRecord
 from mlxdoctor.train.settings import Extras, Settings
 
 if TYPE_CHECKING:
+    from mlxdoctor.judge.curve import DivergenceLimits
     from mlxdoctor.train.loop import Hooks
     from mlxdoctor.train.parts import Parts
-    from mlxdoctor.train.progress import DivergenceLimits
 
 __all__ = ["Extras", "Settings", "StepRecord", "TrainingResult", "ValidationRecord", "train"]
 

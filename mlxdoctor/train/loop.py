@@ -12,6 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlxdoctor.judge.curve import DivergenceLimits
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train import files
 from mlxdoctor.train.batches import Batch, Worker
@@ -20,7 +21,6 @@ from mlxdoctor.train.model import recomputed_activations
 from mlxdoctor.train.parts import Parts, parts_of
 from mlxdoctor.train.plan import Plan, make_plan
 from mlxdoctor.train.progress import (
-    DivergenceLimits,
     Progress,
     after_step,
     after_validation,

@@ -6,28 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from statistics import median
 
-from mlxdoctor.check import limit
+from mlxdoctor.judge.curve import DivergenceLimits, is_diverging
 from mlxdoctor.train.records import Ending, StepRecord, ValidationRecord
 from mlxdoctor.train.settings import Extras
-
-
-@dataclass(frozen=True)
-class DivergenceLimits:
-    """When a run counts as diverging: its recent losses are far above the untouched model's."""
-
-    opening: int = limit(
-        5, unit="steps", source="stands for the untouched model where nothing is validated"
-    )
-    window: int = limit(20, unit="steps", source="seed 000: 2.1 had become 10.9 at step 20")
-    factor: float = limit(
-        1.15,
-        unit="times the untouched model's loss",
-        source="rates of 5e-3 to 1e-1 on the fixture base settle at 1.2 times its loss",
-        false_alarms="0 of 4 healthy fixture runs of 100 steps",
-    )
-    rise: float = limit(
-        0.5, unit="nats", source="small losses grow by a factor by chance on a few short rows"
-    )
 
 
 @dataclass(frozen=True)
@@ -107,8 +88,7 @@ def diverged(progress: Progress, limits: DivergenceLimits) -> bool:
     """Whether the recent losses are far above those of the untouched model."""
     if len(progress.recent) < limits.window or len(progress.opening) < limits.opening:
         return False
-    now, then = median(progress.recent), untouched_loss(progress)
-    return now > limits.factor * then and now > then + limits.rise
+    return is_diverging(progress.recent, untouched_loss(progress), limits)
 
 
 def untouched_loss(progress: Progress) -> float:

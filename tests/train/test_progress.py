@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from mlxdoctor.judge.curve import DivergenceLimits
 from mlxdoctor.train.progress import (
-    DivergenceLimits,
     Progress,
     after_step,
     after_validation,

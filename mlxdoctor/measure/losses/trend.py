@@ -10,9 +10,9 @@ and its interval; Hamed and Rao 1998 for its variance under autocorrelation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,38 +31,13 @@ Z95 = 1.959963984540054
 #: Standard deviation of a normal sample over its median absolute deviation.
 MAD_TO_SD = 1.482602218505602
 
-Direction = Literal["falling", "rising", "flat", "unclear"]
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """A part of the curve between two change points, with a line fitted to it.
-
-    Attributes:
-        first: iteration of its first report.
-        last: iteration of its last report.
-        begins: height of the line at `first`, in nats.
-        ends: height of the line at `last`, in nats.
-        median: of the losses in it, in nats.
-        points: reports (or blocks of them) in it.
-    """
-
-    first: int
-    last: int
-    begins: float
-    ends: float
-    median: float
-    points: int
-
 
 @dataclass(frozen=True)
 class LossFit:
     """What a loss curve says.
 
     Attributes:
-        points: finite reports.
-        non_finite: reports that are NaN or infinite.
-        first_non_finite: iteration of the first of those.
+        points: finite reports; those that are not finite are left out.
         first: the first finite loss, in nats.
         last: the last finite loss.
         start: median of the first few finite losses.
@@ -72,19 +47,13 @@ class LossFit:
             nats; a single lucky batch does not count.
         minimum_at: the iteration in the middle of them.
         noise: robust standard deviation of one report around the curve, in nats.
-        stretches: the parts between change points, in order.
         onset: iteration at which the loss rose for good, or None.
         before_onset: the level before it, in nats.
-        slope: Theil-Sen slope after the last change point, in nats per iteration.
-        interval: its 95 % interval.
-        direction: falling or rising where the interval excludes zero; flat where it
-            includes zero and the change it allows over the stretch is below the noise;
-            else unclear.
+        is_falling: whether the 95 % interval of the Theil-Sen slope after the last change point
+            lies below zero.
     """
 
     points: int
-    non_finite: int
-    first_non_finite: int | None
     first: float
     last: float
     start: float
@@ -93,17 +62,9 @@ class LossFit:
     minimum: float
     minimum_at: int
     noise: float
-    stretches: tuple[Stretch, ...]
     onset: int | None
     before_onset: float | None
-    slope: float
-    interval: tuple[float, float]
-    direction: Direction
-
-    @property
-    def change_points(self) -> tuple[int, ...]:
-        """Iterations at which the curve changes its level or slope."""
-        return tuple(stretch.first for stretch in self.stretches[1:])
+    is_falling: bool
 
 
 def fit(iterations: NDArray[np.int64], losses: Floats) -> LossFit | None:
@@ -111,7 +72,7 @@ def fit(iterations: NDArray[np.int64], losses: Floats) -> LossFit | None:
 
     Args:
         iterations: int64 (n,), as reported.
-        losses: float64 (n,), in nats; NaN and infinities are counted and left out.
+        losses: float64 (n,), in nats; NaN and infinities are left out.
 
     Returns:
         None where no loss is finite.
@@ -126,19 +87,14 @@ def fit(iterations: NDArray[np.int64], losses: Floats) -> LossFit | None:
     block_x, block_y = blocks(x, y)
     cuts = partition(block_x, block_y)
     bounds = [0, *cuts, len(block_y)]
-    stretches = tuple(_stretch(block_x[a:b], block_y[a:b]) for a, b in pairwise(bounds))
-    onset, before = _onset(stretches, sigma)
-    after = bounds[-2]
-    slope, interval = theil_sen(block_x[after:], block_y[after:])
-    span = block_x[-1] - block_x[after]
-    bad = np.flatnonzero(~finite)
+    levels = [float(np.median(block_y[a:b])) for a, b in pairwise(bounds)]
+    onset, before = _onset([int(block_x[at]) for at in bounds[:-1]], levels, sigma)
+    _, (_, highest_slope) = theil_sen(block_x[bounds[-2] :], block_y[bounds[-2] :])
     width = min(edge, len(block_y))
     smooth = np.median(np.lib.stride_tricks.sliding_window_view(block_y, width), axis=1)
     lowest = int(np.argmin(smooth))
     return LossFit(
         points=count,
-        non_finite=len(bad),
-        first_non_finite=int(iterations[bad[0]]) if len(bad) else None,
         first=float(y[0]),
         last=float(y[-1]),
         start=float(np.median(y[:edge])),
@@ -147,12 +103,9 @@ def fit(iterations: NDArray[np.int64], losses: Floats) -> LossFit | None:
         minimum=float(smooth[lowest]),
         minimum_at=int(block_x[lowest + width // 2]),
         noise=sigma,
-        stretches=stretches,
         onset=onset,
         before_onset=before,
-        slope=slope,
-        interval=interval,
-        direction=_direction(interval, span, sigma),
+        is_falling=highest_slope < 0.0,
     )
 
 
@@ -290,37 +243,19 @@ def _running_median(y: Floats) -> Floats:
     return np.concatenate([[inner[0]], inner, [inner[-1]]])
 
 
-def _stretch(x: Floats, y: Floats) -> Stretch:
-    slope, _ = theil_sen(x, y)
-    height = float(np.median(y - slope * x))
-    return Stretch(
-        first=int(x[0]),
-        last=int(x[-1]),
-        begins=height + slope * float(x[0]),
-        ends=height + slope * float(x[-1]),
-        median=float(np.median(y)),
-        points=len(y),
-    )
+def _onset(
+    begins: Sequence[int], levels: Sequence[float], sigma: float
+) -> tuple[int | None, float | None]:
+    """Where the loss left its lowest level and never came back to it.
 
-
-def _onset(stretches: tuple[Stretch, ...], sigma: float) -> tuple[int | None, float | None]:
-    """Where the loss left its lowest level and never came back to it."""
-    lowest = min(range(len(stretches)), key=lambda i: stretches[i].median)
-    level = stretches[lowest].median
-    for index in range(lowest + 1, len(stretches)):
-        later = stretches[index:]
-        if min(one.median for one in later) > level + max(3.0 * sigma, 0.05 * abs(level)):
-            return stretches[index].first, level
+    Args:
+        begins: the iterations at which the stretches between change points begin.
+        levels: the median of each, in nats.
+        sigma: noise of one report, in nats.
+    """
+    level = min(levels)
+    limit = level + max(3.0 * sigma, 0.05 * abs(level))
+    for index in range(levels.index(level) + 1, len(levels)):
+        if min(levels[index:]) > limit:
+            return begins[index], level
     return None, None
-
-
-def _direction(interval: tuple[float, float], span: float, sigma: float) -> Direction:
-    low, high = interval
-    if high < 0.0:
-        return "falling"
-    if low > 0.0:
-        return "rising"
-    if not np.isfinite(low) or not np.isfinite(high):
-        return "unclear"
-    allowed = max(abs(low), abs(high)) * span
-    return "flat" if allowed <= max(3.0 * sigma, 1e-9) else "unclear"

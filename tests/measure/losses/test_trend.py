@@ -33,16 +33,16 @@ def test_nothing_finite_is_no_curve() -> None:
     assert fit(np.array([1, 2]), np.array([np.nan, np.inf])) is None
 
 
-def test_counts_what_is_not_finite() -> None:
+def test_what_is_not_finite_is_left_out() -> None:
     curve = fitted([3.0, np.nan, 2.0, np.inf, 1.0])
-    assert (curve.points, curve.non_finite, curve.first_non_finite) == (3, 2, 20)
+    assert curve.points == 3
     assert (curve.first, curve.last) == (3.0, 1.0)
 
 
 def test_one_point() -> None:
     curve = fitted([2.5])
     assert (curve.start, curve.end, curve.minimum, curve.minimum_at) == (2.5, 2.5, 2.5, 10)
-    assert curve.direction == "unclear"
+    assert not curve.is_falling
     assert curve.onset is None
 
 
@@ -107,7 +107,7 @@ def test_exploded_run_that_falls_back_is_not_decreasing_as_a_whole() -> None:
     curve = fitted(np.concatenate([healthy, broken]) + scatter(100, 0.05))
     assert curve.onset == 410
     assert curve.before_onset == pytest.approx(1.6, abs=0.1)
-    assert curve.direction == "falling"
+    assert curve.is_falling
     assert curve.end > 6.5
 
 
@@ -116,11 +116,9 @@ def test_recovered_run_has_no_onset() -> None:
     assert fitted(y + scatter(100, 0.05)).onset is None
 
 
-@pytest.mark.parametrize(
-    ("slope", "direction"), [(-0.05, "falling"), (0.05, "rising"), (0.0, "flat")]
-)
-def test_direction(slope: float, direction: str) -> None:
-    assert fitted(2.0 + slope * np.arange(40) + scatter(40, 0.1)).direction == direction
+@pytest.mark.parametrize(("slope", "falls"), [(-0.05, True), (0.05, False), (0.0, False)])
+def test_a_fall_is_certain(slope: float, falls: bool) -> None:
+    assert fitted(2.0 + slope * np.arange(40) + scatter(40, 0.1)).is_falling is falls
 
 
 def test_minimum_is_no_lucky_batch() -> None:
@@ -141,4 +139,4 @@ def test_long_curves_are_reduced_and_fast() -> None:
 
 def test_constant_curve() -> None:
     curve = fitted([2.0] * 20)
-    assert (curve.noise, curve.direction, curve.change_points) == (0.0, "flat", ())
+    assert (curve.noise, curve.is_falling, curve.onset) == (0.0, False, None)
