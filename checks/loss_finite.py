@@ -30,7 +30,7 @@ import numpy as np
 
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
-from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 
 
 @dataclass(frozen=True)
@@ -51,23 +51,56 @@ class Limits:
     untrained: int = limit(30, unit="iterations", source="a first batch may be empty")
 
 
+def _not_finite_symptom(meaning: str) -> Symptom:
+    fix = "Use a checkpoint saved before this iteration; none saved after it is usable."
+    return Symptom(meaning, Severity.ERROR, "finite losses throughout", fix)
+
+
 @check(
     codes={
-        "non-finite": "the training loss is NaN or infinite from the first report on",
-        "non-finite-before-training": "the loss is not finite before the first update either",
-        "non-finite-after-rise": "the loss rose, and then was not finite",
-        "non-finite-after-fall": "the loss was healthy until it was not finite",
-        "non-finite-now-and-then": "some losses are not finite, and those after them are",
-        "validation-non-finite": "a validation loss is NaN although the training loss is finite",
-        "hidden-non-finite": "the loss is exactly 0 while the gradient norm is NaN",
-        "exact-zero": "the training loss is exactly 0",
-        "no-trained-tokens": "the count of trained tokens stays at 0",
+        "non-finite": _not_finite_symptom(
+            "the training loss is NaN or infinite from the first report on"
+        ),
+        "non-finite-before-training": _not_finite_symptom(
+            "the loss is not finite before the first update either"
+        ),
+        "non-finite-after-rise": _not_finite_symptom("the loss rose, and then was not finite"),
+        "non-finite-after-fall": _not_finite_symptom(
+            "the loss was healthy until it was not finite"
+        ),
+        "non-finite-now-and-then": _not_finite_symptom(
+            "some losses are not finite, and those after them are"
+        ),
+        "validation-non-finite": Symptom(
+            "a validation loss is NaN although the training loss is finite",
+            Severity.WARNING,
+            "finite validation losses",
+            "Give the run validation rows with something to predict, and val_batches above 0.",
+        ),
+        "hidden-non-finite": Symptom(
+            "the loss is exactly 0 while the gradient norm is NaN",
+            Severity.ERROR,
+            "a finite loss above 0 and a finite gradient norm",
+            "Discard checkpoints from this point on.",
+        ),
+        "exact-zero": Symptom(
+            "the training loss is exactly 0",
+            Severity.ERROR,
+            "a loss above 0: no model predicts text with certainty",
+            "See whether those batches have any token to learn from.",
+        ),
+        "no-trained-tokens": Symptom(
+            "the count of trained tokens stays at 0",
+            Severity.ERROR,
+            "a count that grows with every batch",
+            "See which tokens of a row are supervised, and lengthen max_seq_length if none is.",
+        ),
     },
     limits=Limits(),
     marks_onset=True,
     rerun_symptom=True,
 )
-def loss_finite(log: TrainingLog, limits: Limits) -> Iterator[Finding]:
+def loss_finite(log: TrainingLog, limits: Limits) -> Iterator[Sign]:
     """Judge the values of the log's main segment, one by one."""
     segment = log.main
     losses = segment.get("train_loss")
@@ -78,29 +111,25 @@ def loss_finite(log: TrainingLog, limits: Limits) -> Iterator[Finding]:
     yield from _no_tokens(segment, limits)
 
 
-def _not_finite(segment: Segment, losses: Series, limits: Limits) -> Iterator[Finding]:
+def _not_finite(segment: Segment, losses: Series, limits: Limits) -> Iterator[Sign]:
     bad = np.flatnonzero(~np.isfinite(losses.values))
     if not len(bad):
         yield from _only_validation(segment)
         return
     first = int(bad[0])
-    onset, base = int(losses.iterations[first]), segment.base_val_loss
-    before = _last_finite(losses, first)
+    base = segment.base_val_loss
     symptom, story = _story(losses, first, base, limits)
-    yield Finding(
-        f"loss-finite.{symptom}",
-        Severity.ERROR,
+    yield Sign(
+        symptom,
         story,
         {
             "non_finite_reports": len(bad),
             "reports": len(losses),
             "first_loss": _plain(losses.values[0]),
-            "last_finite_loss": before,
+            "last_finite_loss": _last_finite(losses, first),
             "base_validation_loss": None if base is None else _plain(base),
         },
-        expected="finite losses throughout",
-        onset=onset,
-        fix="Use a checkpoint saved before this iteration; none saved after it is usable.",
+        onset=int(losses.iterations[first]),
     )
 
 
@@ -141,26 +170,23 @@ def _story(losses: Series, first: int, base: float | None, limits: Limits) -> tu
     return "non-finite-after-fall", f"{story}, and nothing announced it."
 
 
-def _only_validation(segment: Segment) -> Iterator[Finding]:
+def _only_validation(segment: Segment) -> Iterator[Sign]:
     validation = segment.get("val_loss")
     if validation is None or np.isfinite(validation.values).all():
         return
     wrong = np.flatnonzero(~np.isfinite(validation.values))
-    yield Finding(
-        "loss-finite.validation-non-finite",
-        Severity.WARNING,
+    yield Sign(
+        "validation-non-finite",
         f"{len(wrong)} of {len(validation)} validation losses are not finite although every "
         "training loss is: nothing was validated there.",
         {"non_finite_validations": len(wrong), "validations": len(validation)},
-        expected="finite validation losses",
         onset=int(validation.iterations[wrong[0]]),
-        fix="Give the run validation rows with something to predict, and val_batches above 0.",
     )
 
 
 def _exactly_zero(
     segment: Segment, losses: Series, preference: bool, limits: Limits
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     zero = losses.values == 0.0
     if not zero.any():
         return
@@ -178,44 +204,36 @@ def _exactly_zero(
         "gradient_norm_non_finite": broken,
     }
     if broken:
-        yield Finding(
-            "loss-finite.hidden-non-finite",
-            Severity.ERROR,
+        yield Sign(
+            "hidden-non-finite",
             f"From iteration {onset} the loss is exactly 0 while the gradient norm is not finite: "
             "the zero stands for a loss that was NaN.",
             measured,
-            expected="a finite loss above 0 and a finite gradient norm",
             onset=onset,
-            fix="Discard checkpoints from this point on.",
         )
     # A loss that has crept down to 0.000 was rounded; one that drops to it was not.
     elif before is None or before > limits.rounded:
-        yield Finding(
-            "loss-finite.exact-zero",
-            Severity.WARNING if preference else Severity.ERROR,
+        yield Sign(
+            "exact-zero",
             f"The training loss is exactly 0 in {int(zero.sum())} of {len(losses)} reports, first "
             f"at iteration {onset}: nothing was compared with anything there.",
             measured,
-            expected="a loss above 0: no model predicts text with certainty",
             onset=onset,
-            fix="See whether those batches have any token to learn from.",
+            severity=Severity.WARNING if preference else None,
         )
 
 
-def _no_tokens(segment: Segment, limits: Limits) -> Iterator[Finding]:
+def _no_tokens(segment: Segment, limits: Limits) -> Iterator[Sign]:
     tokens = segment.get("trained_tokens")
     if tokens is None or len(tokens) < 3 or not np.isfinite(tokens.values).all():
         return
     # The coloured table rounds to 0.1k, so a small growth can hide; a zero total can't.
     if np.all(tokens.values == 0.0) and tokens.iterations[-1] >= limits.untrained:
-        yield Finding(
-            "loss-finite.no-trained-tokens",
-            Severity.ERROR,
+        yield Sign(
+            "no-trained-tokens",
             f"No token was trained on in {int(tokens.iterations[-1])} iterations.",
             {"trained_tokens": 0, "iterations": int(tokens.iterations[-1])},
-            expected="a count that grows with every batch",
             onset=int(tokens.iterations[0]),
-            fix="See which tokens of a row are supervised, and lengthen max_seq_length if none is.",
         )
 
 

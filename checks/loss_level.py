@@ -37,7 +37,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
-from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.losses.trend import LossFit, fit
 
 
@@ -81,11 +81,30 @@ class Limits:
 
 @check(
     codes={
-        "starts-above-uniform": "the first loss is worse than a guess among all tokens",
-        "sum-over-accumulation": "the loss is a sum over the accumulation steps, not a mean",
-        "starts-high": "the first loss is far above what a language model has",
-        "ends-above-unigram": "the last loss is no better than a constant guess",
-        "suspiciously-low": "the loss is next to nothing after a few updates",
+        "starts-above-uniform": Symptom(
+            "the first loss is worse than a guess among all tokens",
+            Severity.WARNING,
+            fix="See whether labels, tokenizer and base model belong together.",
+        ),
+        "sum-over-accumulation": Symptom(
+            "the loss is a sum over the accumulation steps, not a mean",
+            Severity.ERROR,
+            fix="Divide loss and gradients by the accumulation steps, or train with "
+            "grad_accumulation_steps: 1 and a larger batch_size.",
+        ),
+        "starts-high": Symptom(
+            "the first loss is far above what a language model has", Severity.INFO
+        ),
+        "ends-above-unigram": Symptom(
+            "the last loss is no better than a constant guess",
+            Severity.WARNING,
+            fix="Treat the model as destroyed, not as half trained.",
+        ),
+        "suspiciously-low": Symptom(
+            "the loss is next to nothing after a few updates",
+            Severity.INFO,
+            fix="See whether targets are shifted by one and are not already in the input.",
+        ),
     },
     limits=Limits(),
     rerun_symptom=True,
@@ -96,7 +115,7 @@ def loss_level(
     base: BaseModel | None,
     rows: SupervisedRows | None,
     config: TrainingConfig | None,
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Compare the first and last losses of the log's main segment with the landmarks."""
     segment = log.main
     losses = segment.get("train_loss")
@@ -137,13 +156,12 @@ def _is_summed(
 
 def _summed(
     segment: Segment, curve: LossFit, steps: int, vocabulary: int | None, limits: Limits
-) -> Finding:
+) -> Sign:
     before = segment.base_val_loss
     mean = curve.first / steps
     uniform = math.log(vocabulary or limits.uniform_vocabulary)
-    return Finding(
-        "loss-level.sum-over-accumulation",
-        Severity.ERROR,
+    return Sign(
+        "sum-over-accumulation",
         f"The first training loss is {curve.first:.3f}, above the {uniform:.3f} of a blind guess, "
         f"and a usual {mean:.3f} when divided by the {steps} accumulation steps: losses are added "
         "up, not averaged.",
@@ -156,14 +174,12 @@ def _summed(
         },
         expected=f"the mean over the steps, about {mean:.2f}",
         onset=int(segment.series["train_loss"].iterations[0]),
-        fix="Divide loss and gradients by the accumulation steps, or train with "
-        "grad_accumulation_steps: 1 and a larger batch_size.",
     )
 
 
 def _above_uniform(
     segment: Segment, curve: LossFit, vocabulary: int | None, limits: Limits
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     base = segment.base_val_loss
     first = base if base is not None and math.isfinite(base) else curve.first
     name = "validation loss before the first update" if first is base else "first training loss"
@@ -178,19 +194,17 @@ def _above_uniform(
     if first > uniform + limits.uniform_excess:
         said = f"{vocabulary:,} tokens" if vocabulary else "300,000 tokens, more than any model has"
         is_certain = vocabulary is None or first > uniform + limits.certain_excess
-        yield Finding(
-            "loss-level.starts-above-uniform",
-            Severity.ERROR if is_certain else Severity.WARNING,
+        yield Sign(
+            "starts-above-uniform",
             f"The {name} is {first:.3f}; a blind guess among {said} has {uniform:.3f}.",
             measured,
-            expected=f"well below {uniform:.2f}",
             onset=_start_of(segment),
-            fix="See whether labels, tokenizer and base model belong together.",
+            severity=Severity.ERROR if is_certain else None,
+            expected=f"well below {uniform:.2f}",
         )
     elif first > limits.high:
-        yield Finding(
-            "loss-level.starts-high",
-            Severity.INFO,
+        yield Sign(
+            "starts-high",
             f"The {name} is {first:.3f}, a guess among some {math.exp(first):,.0f} tokens: the "
             "model does not know this kind of text, or the labels are not what it predicts.",
             measured,
@@ -199,7 +213,7 @@ def _above_uniform(
         )
 
 
-def _too_low(segment: Segment, losses: Series, limits: Limits) -> Iterator[Finding]:
+def _too_low(segment: Segment, losses: Series, limits: Limits) -> Iterator[Sign]:
     if not segment.shows_start or segment.axis == "epoch":
         return
     base = segment.base_val_loss
@@ -214,31 +228,29 @@ def _too_low(segment: Segment, losses: Series, limits: Limits) -> Iterator[Findi
     if not len(hits):
         return
     at, value = int(losses.iterations[hits[0]]), float(losses.values[hits[0]])
-    yield Finding(
-        "loss-level.suspiciously-low",
-        Severity.WARNING if value < limits.low else Severity.INFO,
+    yield Sign(
+        "suspiciously-low",
         f"After {at} iterations the loss is {value:.4g}, down from {start:.3f}: text is not "
         "learned that fast unless the answer is in the question.",
         {"start": start, "loss": value, "iteration": at},
-        expected=f"above {limits.low_share:.0%} of the start for the first {limits.quickly}",
         onset=at,
-        fix="See whether targets are shifted by one and are not already in the input.",
+        severity=Severity.WARNING if value < limits.low else None,
+        expected=f"above {limits.low_share:.0%} of the start for the first {limits.quickly}",
     )
 
 
-def _above_unigram(segment: Segment, curve: LossFit, floor: float, added: int) -> Iterator[Finding]:
+def _above_unigram(segment: Segment, curve: LossFit, floor: float, added: int) -> Iterator[Sign]:
     base, end = segment.base_val_loss, curve.end / added
     if end <= floor or curve.points < 2:
         return
     worse = base is None or not math.isfinite(base) or base < floor
-    yield Finding(
-        "loss-level.ends-above-unigram",
-        Severity.ERROR if worse else Severity.WARNING,
+    yield Sign(
+        "ends-above-unigram",
         f"The loss ends at {end:.3f}; always guessing the tokens' overall frequencies would "
         f"give {floor:.3f}.",
         {"end": end, "unigram_entropy": floor, "base_validation_loss": base},
+        severity=Severity.ERROR if worse else None,
         expected=f"below {floor:.2f}",
-        fix="Treat the model as destroyed, not as half trained.",
     )
 
 

@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.training_log import Series, TrainingLog
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.judge.curve import above
 from mlxdoctor.measure.losses.trend import Floats, noise
 
 
@@ -62,14 +63,24 @@ class Limits:
 
 @check(
     codes={
-        "spiked": "lone losses stand far above their neighbours, and it recovered",
-        "burst": "for several reports the loss lay well above a level it had reached",
+        "spiked": Symptom(
+            "lone losses stand far above their neighbours, and it recovered",
+            Severity.INFO,
+            "losses that differ no more than batches do",
+            "Look at the rows of that batch; clip gradients if it recurs.",
+        ),
+        "burst": Symptom(
+            "for several reports the loss lay well above a level it had reached",
+            Severity.WARNING,
+            fix="Divide the learning rate by three to ten, or clip gradients; prefer a checkpoint "
+            "saved before this.",
+        ),
     },
     limits=Limits(),
     marks_onset=True,
     rerun_symptom=True,
 )
-def loss_stability(log: TrainingLog, limits: Limits) -> Iterator[Finding]:
+def loss_stability(log: TrainingLog, limits: Limits) -> Iterator[Sign]:
     """Look for spikes and bursts in the log's main segment."""
     losses = log.main.get("train_loss")
     if losses is None:
@@ -86,14 +97,10 @@ def loss_stability(log: TrainingLog, limits: Limits) -> Iterator[Finding]:
     yield from _burst(losses, limits)
 
 
-def _burst(losses: Series, limits: Limits) -> Iterator[Finding]:
+def _burst(losses: Series, limits: Limits) -> Iterator[Sign]:
     level = _level_reached(losses.values, limits.level_reports)
-    above = losses.values - level
-    high = (
-        (losses.values > limits.burst_ratio * level)
-        & (above > limits.burst_nats)
-        & (above > limits.burst_sigmas * noise(losses.values))
-    )
+    least = max(limits.burst_nats, limits.burst_sigmas * noise(losses.values))
+    high = above(losses.values, level, limits.burst_ratio, least)
     first, length = _longest_run(high)
     if length < limits.burst_reports:
         return
@@ -101,9 +108,8 @@ def _burst(losses: Series, limits: Limits) -> Iterator[Finding]:
     peak = float(losses.values[inside].max())
     begins, ends = (int(losses.iterations[i]) for i in (first, first + length - 1))
     reached = float(level[first])
-    yield Finding(
-        "loss-stability.burst",
-        Severity.WARNING,
+    yield Sign(
+        "burst",
         f"From iteration {begins} to {ends} the loss lay above the {reached:.3f} it had reached, "
         f"up to {peak:.3f}.",
         {
@@ -115,8 +121,6 @@ def _burst(losses: Series, limits: Limits) -> Iterator[Finding]:
         },
         expected=f"at most {limits.burst_ratio:g} times the level reached",
         onset=begins,
-        fix="Divide the learning rate by three to ten, or clip gradients; prefer a checkpoint "
-        "saved before this.",
     )
 
 
@@ -138,27 +142,23 @@ def _longest_run(flags: NDArray[np.bool_]) -> tuple[int, int]:
     return int(edges[2 * longest]), int(lengths[longest])
 
 
-def _spiked(losses: Series, limits: Limits) -> Iterator[Finding]:
+def _spiked(losses: Series, limits: Limits) -> Iterator[Sign]:
     y, x = losses.values, losses.iterations
     # Above both sides: on a steep slope every point stands above those that follow.
     padded = np.pad(y, 3, mode="edge")
     medians = np.median(np.lib.stride_tricks.sliding_window_view(padded, 3), axis=1)
     around = np.maximum(medians[: len(y)], medians[4:])
-    above = y - around
+    rise = y - around
     # The spikes themselves must not raise the noise they are measured against.
-    sigma = noise(np.minimum(y, around + 3.0 * np.median(np.abs(above))))
-    spikes = (
-        (above > limits.spike_sigmas * max(sigma, 1e-3))
-        & (y > limits.spike_ratio * np.maximum(around, 1e-9))
-        & (above > limits.spike_nats)
-    )
+    sigma = noise(np.minimum(y, around + 3.0 * np.median(np.abs(rise))))
+    least = max(limits.spike_nats, limits.spike_sigmas * max(sigma, 1e-3))
+    spikes = above(y, np.maximum(around, 1e-9), limits.spike_ratio, least)
     if not spikes.any():
         return
     highest = int(np.argmax(np.where(spikes, y, -np.inf)))
     ratio = float(y[highest] / max(around[highest], 1e-9))
-    yield Finding(
-        "loss-stability.spiked",
-        Severity.WARNING if ratio > limits.great_spike else Severity.INFO,
+    yield Sign(
+        "spiked",
         f"{int(spikes.sum())} of {len(y)} losses stand alone above their neighbours; the highest "
         f"is {y[highest]:.6g} at iteration {int(x[highest])}, {ratio:.1f} times theirs.",
         {
@@ -167,7 +167,6 @@ def _spiked(losses: Series, limits: Limits) -> Iterator[Finding]:
             "neighbours": float(around[highest]),
             "iterations": tuple(int(one) for one in x[spikes][:10]),
         },
-        expected="losses that differ no more than batches do",
         onset=int(x[np.argmax(spikes)]),
-        fix="Look at the rows of that batch; clip gradients if it recurs.",
+        severity=Severity.WARNING if ratio > limits.great_spike else None,
     )

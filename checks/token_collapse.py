@@ -27,76 +27,53 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
 
-from mlxdoctor.check import Inconclusive, check, limit
+from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.judge.collapse import Limits, is_dominated, is_loop, is_poor, is_single
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.text.outputs import Output, OutputPair, is_special, pairs
-from mlxdoctor.measure.text.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
-from mlxdoctor.measure.text.statistics import (
-    distinct_n,
-    run_share,
-    seq_rep_n,
-    tail_loop,
-    top_share,
-    zlib_ratio,
-)
+from mlxdoctor.measure.text.prompt_rates import Rate, is_raised, rate, too_few
+from mlxdoctor.measure.text.statistics import run_share, seq_rep_n, tail_loop, top_share, zlib_ratio
 from mlxdoctor.safety.quoting import quoted
 
-#: Diversity is measured on this many units: in longer text, words recur.
-MEASURED = 64
-_WHAT = {
-    "single-token": "one token over and over",
-    "dominant-token": "one token for more than half of the text",
-    "few-tokens": "a handful of tokens",
-}
 
-
-@dataclass(frozen=True)
-class Limits(RateLimits):
-    """When an output is one token, and when it is a loop."""
-
-    shortest: int = limit(
-        8, unit="tokens", source="shorter answers can be one repeated token by chance"
-    )
-    run_share: float = limit(
-        0.9,
-        unit="share of an answer's tokens that are one token, or in runs of four or more",
-        source="a few tokens may precede the collapse",
-    )
-    dominant_share: float = limit(
-        0.5, unit="share of an answer's tokens", source="a comma has 0.12 of the fixtures' tokens"
-    )
-    distinct: float = limit(
-        0.25,
-        unit="distinct tokens over tokens, in the first 64",
-        source="fixtures: 0.35 at least in sound runs, 0.02 to 0.19 in collapsed ones",
-        false_alarms="0 of 6 sound or late runs of 16 prompts",
-    )
-    seq_rep_4: float = limit(
-        0.5, unit="share of 4-grams", source="Welleck et al. 2020: 0.44 in greedy text of GPT-2"
-    )
-    loop_share: float = limit(
-        0.5, unit="share of an answer's tokens in a loop at its end", source="half of the answer"
-    )
-    loop_periods: float = limit(
-        3.0, unit="repetitions", source="twice is emphasis, three times a loop"
+def _of_tokens(meaning: str) -> Symptom:
+    return Symptom(
+        meaning,
+        Severity.WARNING,
+        "text, as from the base model on the same prompts",
+        "Do not use this adapter; diagnose its earlier checkpoints with --adapter FILE.",
     )
 
 
 @check(
     codes={
-        "single-token": "one token makes up nearly all of the output",
-        "dominant-token": "one token makes up more than half of the output",
-        "few-tokens": "a handful of tokens makes up the output",
-        "token-zero": "the output is token 0 only, as with logits that are NaN or all equal",
-        "special-tokens": "the output is special tokens only",
-        "repetition": "the output ends in a loop",
+        "single-token": _of_tokens("one token makes up nearly all of the output"),
+        "dominant-token": _of_tokens("one token makes up more than half of the output"),
+        "few-tokens": _of_tokens("a handful of tokens makes up the output"),
+        "token-zero": Symptom(
+            "the output is token 0 only, as with logits that are NaN or all equal",
+            Severity.WARNING,
+            "logits that are finite and differ",
+            "Look for NaN in the adapter's tensors, and for where the loss became non-finite.",
+        ),
+        "special-tokens": Symptom(
+            "the output is special tokens only",
+            Severity.WARNING,
+            "text between the prompt and the end token",
+            "See in the label strip which special tokens are trained on, and where.",
+        ),
+        "repetition": Symptom(
+            "the output ends in a loop",
+            Severity.WARNING,
+            "answers that end instead of looping",
+            "Check that every training row ends with the end token, and lower the learning rate.",
+        ),
     },
     limits=Limits(),
     decisive=True,
@@ -108,7 +85,7 @@ def token_collapse(
     base: BaseModel | None,
     rows: SupervisedRows | None,
     limits: Limits,
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Report collapsed outputs, as shares of prompts."""
     found = pairs(generations, tokenizer, base)
     if not found:
@@ -123,45 +100,37 @@ def token_collapse(
         texts = [_text(unit, tokenizer) for unit in output.content]
         return len(texts) >= 2 and all(is_special(text) for text in texts)
 
-    def is_single(output: Output) -> bool:
-        content = output.content
-        share = max(top_share(content)[1], run_share(content))
-        return len(content) >= limits.shortest and share >= limits.run_share
-
-    def is_dominated(output: Output) -> bool:
-        content = output.content
-        is_long = len(content) >= 2 * limits.shortest
-        return is_single(output) or (is_long and top_share(content)[1] >= limits.dominant_share)
-
-    def is_poor(output: Output) -> bool:
-        content = output.content[:MEASURED]
-        is_long = len(content) >= 2 * limits.shortest
-        return is_single(output) or (is_long and distinct_n(content, 1) <= limits.distinct)
-
-    def is_loop(output: Output) -> bool:
-        return not is_single(output) and _is_loop(output, limits)
-
-    zero = _rate(found, is_zero, limits)
-    single = _rate(found, is_single, limits)
-    special = _rate(found, is_special_only, limits)
-    dominated = _rate(found, is_dominated, limits)
-    poor = _rate(found, is_poor, limits)
-    loop = _rate(found, is_loop, limits)
-    if is_raised(zero, limits):
-        yield _token_zero(zero)
-    elif is_raised(single, limits):
-        outputs = [pair for pair in found if is_single(pair.tuned)]
-        yield _one_token("single-token", single, outputs, tokenizer, rows)
-    elif is_raised(dominated, limits):
-        outputs = [pair for pair in found if is_dominated(pair.tuned)]
-        yield _one_token("dominant-token", dominated, outputs, tokenizer, rows)
-    elif is_raised(poor, limits):
-        outputs = [pair for pair in found if is_poor(pair.tuned)]
-        yield _one_token("few-tokens", poor, outputs, tokenizer, rows)
-    elif is_raised(special, limits):
-        yield _special_tokens(special)
+    #: The first that is found is told: each is a milder form of those before it.
+    forms: dict[str, tuple[Callable[[Output], bool], str]] = {
+        "token-zero": (is_zero, "prints only token 0"),
+        "single-token": (lambda one: is_single(one.content, limits), "one token over and over"),
+        "dominant-token": (
+            lambda one: is_dominated(one.content, limits),
+            "one token for more than half of the text",
+        ),
+        "few-tokens": (lambda one: is_poor(one.content, limits), "a handful of tokens"),
+        "special-tokens": (is_special_only, "special tokens only"),
+    }
+    for symptom, (hit, what) in forms.items():
+        if not is_raised(share := _rate(found, hit, limits), limits):
+            continue
+        of_prompts = f"{share.tuned} of {share.prompts} prompts"
+        if symptom == "token-zero":
+            said = f"{what} on {of_prompts}, which is what a model does whose logits are NaN or all"
+            yield _sign(symptom, share, f"{said} equal")
+        elif symptom == "special-tokens":
+            yield _sign(symptom, share, f"answers {of_prompts} with {what}")
+        else:
+            outputs = [pair for pair in found if hit(pair.tuned)]
+            mostly, measured = _token(outputs, tokenizer, rows)
+            said = f"answers {of_prompts} with {what} (mostly {mostly})"
+            yield _sign(symptom, share, said, measured, outputs)
+        break
+    outputs = [pair for pair in found if is_loop(pair.tuned.content, limits)]
+    loop = _rate(found, lambda one: is_loop(one.content, limits), limits)
     if is_raised(loop, limits):
-        yield _repetition(loop, found, is_loop)
+        said = f"repeats itself to the end on {loop.tuned} of {loop.prompts} prompts"
+        yield _sign("repetition", loop, said, _loops(outputs), outputs)
     if (few := too_few(len(found), limits)) is not None:
         raise Inconclusive(few)
 
@@ -172,111 +141,50 @@ def _rate(found: Sequence[OutputPair], hit: Callable[[Output], bool], limits: Li
     return rate([hit(pair.tuned) for pair in found], base, limits)
 
 
-def _is_loop(output: Output, limits: Limits) -> bool:
-    content = output.content
-    if len(content) < limits.shortest:
-        return False
-    period, covered = tail_loop(content)
-    is_long = covered >= max(limits.shortest, limits.loop_share * len(content))
-    if period and is_long and covered >= limits.loop_periods * period:
-        return True
-    return len(content) >= 2 * limits.shortest and seq_rep_n(content) >= limits.seq_rep_4
-
-
-def _severity(found: Rate) -> Severity:
-    return Severity.ERROR if found.is_broken else Severity.WARNING
-
-
-def _token_zero(found: Rate) -> Finding:
-    return Finding(
-        code="token-collapse.token-zero",
-        severity=_severity(found),
-        message=(
-            f"The tuned model prints only token 0 on {found.tuned} of {found.prompts} prompts, "
-            f"which is what a model does whose logits are NaN or all equal; {found.against_base}."
-        ),
-        measured=found.measured,
-        expected="logits that are finite and differ",
-        fix="Look for NaN in the adapter's tensors, and for where the loss became non-finite.",
+def _sign(
+    symptom: str,
+    found: Rate,
+    said: str,
+    measured: dict[str, Measurement] | None = None,
+    outputs: Sequence[OutputPair] = (),
+) -> Sign:
+    # Loops are common in small models: without the base model's answers, only a hint.
+    is_error = found.is_broken and (symptom != "repetition" or found.base is not None)
+    return Sign(
+        symptom,
+        f"The tuned model {said}; {found.against_base}.",
+        {**found.measured, **(measured or {})},
+        where=f"prompt {quoted(outputs[0].item.prompt)}" if outputs else None,
+        severity=Severity.ERROR if is_error else None,
     )
 
 
-def _one_token(
-    symptom: str,
-    found: Rate,
-    outputs: Sequence[OutputPair],
-    tokenizer: Tokenizer | None,
-    rows: SupervisedRows | None,
-) -> Finding:
+def _token(
+    outputs: Sequence[OutputPair], tokenizer: Tokenizer | None, rows: SupervisedRows | None
+) -> tuple[str, dict[str, Measurement]]:
+    """The token that most of the answers consist of: in words, and in figures."""
     # What an answer ends in is what it collapsed into, where one run follows another.
     content = [pair.tuned.content for pair in outputs]
     tokens = Counter(
         one[-1] if run_share(one) > top_share(one)[1] else top_share(one)[0] for one in content
     )
     token, count = tokens.most_common(1)[0]
-    text = _text(token, tokenizer)
-    measured: dict[str, Measurement] = {
-        **found.measured,
-        "token_text": quoted(text),
-        "with_it": count,
-    }
+    text = quoted(_text(token, tokenizer))
+    measured: dict[str, Measurement] = {"token_text": text, "with_it": count}
     if isinstance(token, int):
-        measured["token"] = token
-        measured |= _training_rank(token, rows)
-    frequency = ""
+        measured |= {"token": token} | _training_rank(token, rows)
     if "training_rank" in measured:
-        frequency = f", number {measured['training_rank']} among the tokens it was trained on"
-    return Finding(
-        code=f"token-collapse.{symptom}",
-        severity=_severity(found),
-        message=(
-            f"The tuned model answers {found.tuned} of {found.prompts} prompts with "
-            f"{_WHAT[symptom]} (mostly {quoted(text)}{frequency}); {found.against_base}."
-        ),
-        measured=measured,
-        expected="text, as from the base model on the same prompts",
-        where=f"prompt {quoted(outputs[0].item.prompt)}",
-        fix="Do not use this adapter; diagnose its earlier checkpoints with --adapter FILE.",
-    )
+        text += f", number {measured['training_rank']} among the tokens it was trained on"
+    return text, measured
 
 
-def _special_tokens(found: Rate) -> Finding:
-    return Finding(
-        code="token-collapse.special-tokens",
-        severity=_severity(found),
-        message=(
-            f"The tuned model answers {found.tuned} of {found.prompts} prompts with special "
-            f"tokens only; {found.against_base}."
-        ),
-        measured=found.measured,
-        expected="text between the prompt and the end token",
-        fix="See in the label strip which special tokens are trained on, and where.",
-    )
-
-
-def _repetition(
-    found: Rate, outputs: Sequence[OutputPair], hit: Callable[[Output], bool]
-) -> Finding:
-    looping = [pair.tuned for pair in outputs if hit(pair.tuned)]
-    measured = {
-        **found.measured,
-        "median_seq_rep_4": round(median(seq_rep_n(one.content) for one in looping), 3),
-        "median_zlib_ratio": round(median(zlib_ratio(one.text) for one in looping), 3),
-        "median_period": median(tail_loop(one.content)[0] for one in looping),
+def _loops(looping: Sequence[OutputPair]) -> dict[str, Measurement]:
+    answers = [pair.tuned for pair in looping]
+    return {
+        "median_seq_rep_4": round(median(seq_rep_n(one.content) for one in answers), 3),
+        "median_zlib_ratio": round(median(zlib_ratio(one.text) for one in answers), 3),
+        "median_period": median(tail_loop(one.content)[0] for one in answers),
     }
-    return Finding(
-        code="token-collapse.repetition",
-        # Loops are common in small models: without the base model's answers, only a hint.
-        severity=Severity.WARNING if found.base is None else _severity(found),
-        message=(
-            f"The tuned model repeats itself to the end on {found.tuned} of {found.prompts} "
-            f"prompts; {found.against_base}."
-        ),
-        measured=measured,
-        expected="answers that end instead of looping",
-        where=f"prompt {quoted(_first(outputs, hit))}",
-        fix="Check that every training row ends with the end token, and lower the learning rate.",
-    )
 
 
 def _text(unit: Hashable, tokenizer: Tokenizer | None) -> str:
@@ -285,10 +193,6 @@ def _text(unit: Hashable, tokenizer: Tokenizer | None) -> str:
     if tokenizer is not None and isinstance(unit, int):
         return tokenizer.decode([unit]) or tokenizer.token(unit)
     return f"token {unit}"
-
-
-def _first(outputs: Sequence[OutputPair], hit: Callable[[Output], bool]) -> str:
-    return next(pair.item.prompt for pair in outputs if hit(pair.tuned))
 
 
 def _training_rank(token: int, rows: SupervisedRows | None) -> dict[str, Measurement]:
