@@ -56,7 +56,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"mlxdoctor.cli.{cmd_name}")
-        from mlxdoctor.cli.limits import with_limit
+        from mlxdoctor.cli.options import with_limit
 
         return with_limit(module.command)
 

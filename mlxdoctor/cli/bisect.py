@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, output
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, options, output
 from mlxdoctor.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
     from mlxdoctor.bisect.result import Bisection
 
-_PATH = click.Path(path_type=Path)
 #: The files that `-o` writes, for each format the report, and the picture.
 _REPORTS = {"text": "bisect.txt", "markdown": "bisect.md", "json": "bisect.json"}
 _PICTURE = "heat_map.svg"
@@ -26,28 +25,19 @@ _PICTURE = "heat_map.svg"
 Exit codes: 0 the newest checkpoint is good, 1 it is not, 2 unusable input, 3 nothing
 here can tell a good checkpoint from a broken one.""",
 )
-@click.argument("run", type=_PATH)
-@click.option("--model", type=_PATH, help="Folder of the base model, if the run does not name it.")
-@click.option(
-    "--no-generate", is_flag=True, help="Run no model: judge by the files and the log alone."
-)
-@click.option(
-    "--format",
-    "report_format",
-    type=click.Choice(list(_REPORTS)),
-    default="text",
-    show_default=True,
-    help="How to print the answer.",
-)
+@click.argument("run", type=options.PATH)
+@options.base_model()
+@options.no_generate()
+@options.printed(*_REPORTS)
 @click.option(
     "-o",
     "--output",
     "folder",
-    type=_PATH,
+    type=options.PATH,
     help=f"Also write it into this folder, with {_PICTURE}, the sizes of all updates over time.",
 )
 def command(
-    run: Path, model: Path | None, no_generate: bool, report_format: str, folder: Path | None
+    run: Path, base: Path | None, no_generate: bool, output_format: str, folder: Path | None
 ) -> int:
     """Find the last good checkpoint of a run, and say when and how it broke.
 
@@ -59,27 +49,27 @@ def command(
     \b
     Examples:
       mlxdoctor bisect adapters/
-      mlxdoctor bisect adapters/ --model models/Llama-3.2-1B -o reports/bisect
+      mlxdoctor bisect adapters/ --base models/Llama-3.2-1B -o reports/bisect
       mlxdoctor bisect adapters/ --format json | jq -r .last_good
     """
     if folder is not None:
-        output.refuse_inside(folder, [run, *([model] if model is not None else [])])
+        output.refuse_inside(folder, [run, *([base] if base is not None else [])])
 
     from mlxdoctor.bisect.result import Limits, bisect
     from mlxdoctor.run import Run
 
     with ProgressLine() as progress:
         found = bisect(
-            Run.discover([run], base=model, allow_model=not no_generate, progress=progress),
+            Run.discover([run], base=base, allow_model=not no_generate, progress=progress),
             Limits(),
             progress,
         )
-    text = _rendered(found, report_format)
+    text = _rendered(found, output_format)
     click.echo(text, nl=False)
     if folder is not None:
         from mlxdoctor.bisect.heat_map import heat_map, svg
 
-        files = {_REPORTS[report_format]: text.encode()}
+        files = {_REPORTS[output_format]: text.encode()}
         data = heat_map(found.followed, [one.value != "good" for one in found.standings])
         if data is not None:
             files[_PICTURE] = svg(data)
@@ -89,11 +79,11 @@ def command(
     return EXIT_CLEAN if found.newest_is_good else EXIT_FOUND
 
 
-def _rendered(found: Bisection, report_format: str) -> str:
+def _rendered(found: Bisection, output_format: str) -> str:
     from mlxdoctor.bisect import answer
 
-    if report_format == "json":
+    if output_format == "json":
         import json
 
         return json.dumps(answer.as_object(found), indent=2, allow_nan=False) + "\n"
-    return answer.render(found, is_markdown=report_format == "markdown")
+    return answer.render(found, is_markdown=output_format == "markdown")

@@ -6,22 +6,15 @@ from typing import Any
 
 import click
 
-from mlxdoctor.cli import EXIT_CLEAN, output
+from mlxdoctor.cli import EXIT_CLEAN, options, output
 
 #: Columns that a table leaves for the meaning, at least.
 MIN_MEANING = 24
 
 
 @click.command(name="checks", short_help="List what can be found.")
-@click.option(
-    "--format",
-    "table_format",
-    type=click.Choice(["table", "json", "markdown"]),
-    default="table",
-    show_default=True,
-    help="How to print the list.",
-)
-def command(table_format: str) -> int:
+@options.printed("text", "json", "markdown")
+def command(output_format: str) -> int:
     """List what can be found: every check, its codes, and what each means.
 
     The cost says what a check reads: text only (instant), every weight
@@ -34,12 +27,12 @@ def command(table_format: str) -> int:
       mlxdoctor explain CODE
     """
     rows = _rows()
-    if table_format == "json":
+    if output_format == "json":
         import json
 
         click.echo(json.dumps(rows, indent=2))
     else:
-        click.echo(_table(rows, table_format))
+        click.echo(_table(rows, output_format))
     return EXIT_CLEAN
 
 
@@ -53,10 +46,10 @@ def _rows() -> list[dict[str, Any]]:
     ]
 
 
-def _table(rows: list[dict[str, Any]], table_format: str) -> str:
+def _table(rows: list[dict[str, Any]], output_format: str) -> str:
     from tabulate import tabulate
 
-    if table_format == "markdown":
+    if output_format == "markdown":
         from mlxdoctor.formats import escape
 
         cells = [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, options
 from mlxdoctor.cli.output import figure
 from mlxdoctor.formats import escape
 from mlxdoctor.safety.errors import InputError
@@ -31,11 +31,7 @@ SORTS = {
 
 @click.command(name="inspect", short_help="Show an adapter as a table.")
 @click.argument("adapters", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--base",
-    type=click.Path(path_type=Path),
-    help="The base model's folder, for norms relative to its weights.",
-)
+@options.base_model("The base model's folder, for norms relative to its weights.")
 @click.option(
     "--sort",
     type=click.Choice(list(SORTS)),
@@ -49,21 +45,14 @@ SORTS = {
     is_flag=True,
     help="Count new large directions (intruder dimensions) in every weight; needs --base.",
 )
-@click.option(
-    "--format",
-    "table_format",
-    type=click.Choice(["table", "json", "markdown"]),
-    default="table",
-    show_default=True,
-    help="How to print the table.",
-)
+@options.printed("text", "json", "markdown")
 def command(
     *,
     adapters: tuple[Path, ...],
     base: Path | None,
     sort: str,
     with_intruders: bool,
-    table_format: str,
+    output_format: str,
 ) -> int:
     """Show every adapted module: rank, scale, norms, spectrum and a verdict.
 
@@ -101,14 +90,14 @@ def command(
         if tuned is not None and model is not None:
             if with_intruders:
                 raise InputError(adapters[0], "is a whole model", "--intruders is for adapters")
-            return show(tuned, model, sort, table_format)
+            return show(tuned, model, sort, output_format)
     found = [inspect_adapter(path, model, with_intruders=with_intruders) for path in adapters]
     together = None
     if len(found) > 1:
         from mlxdoctor.measure.weights.combining import combine
 
         together = combine(adapters)
-    if table_format == "json":
+    if output_format == "json":
         import json
 
         result = {
@@ -117,9 +106,9 @@ def command(
         }
         click.echo(json.dumps(result, indent=2, allow_nan=False))
     elif together is None:
-        click.echo(_text(found[0], sort, table_format))
+        click.echo(_text(found[0], sort, output_format))
     else:
-        click.echo(_side_by_side(found, together, table_format))
+        click.echo(_side_by_side(found, together, output_format))
     return EXIT_FOUND if any(one.is_faulty for one in found) else EXIT_CLEAN
 
 
@@ -146,10 +135,10 @@ def _object(one: Inspection, sort: str) -> dict[str, Any]:
     }
 
 
-def _text(one: Inspection, sort: str, table_format: str) -> str:
+def _text(one: Inspection, sort: str, output_format: str) -> str:
     from tabulate import tabulate
 
-    is_markdown = table_format == "markdown"
+    is_markdown = output_format == "markdown"
     clean = escape.markdown if is_markdown else escape.terminal
     with_base = any(row.relative is not None for row in one.modules)
     update = "‖ΔW‖" if all(row.scale is not None for row in one.modules) else "‖A·B‖"
@@ -195,12 +184,12 @@ def _text(one: Inspection, sort: str, table_format: str) -> str:
 
 
 def _side_by_side(
-    found: Sequence[Inspection], together: Sequence[Combination], table_format: str
+    found: Sequence[Inspection], together: Sequence[Combination], output_format: str
 ) -> str:
     """The adapters' summaries, numbered, and one row for each module that any of them changes."""
     from tabulate import tabulate
 
-    is_markdown = table_format == "markdown"
+    is_markdown = output_format == "markdown"
     clean = escape.markdown if is_markdown else escape.terminal
     lines = []
     for number, one in enumerate(found, start=1):

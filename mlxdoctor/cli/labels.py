@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, output
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, options, output
 from mlxdoctor.cli.progress import ProgressLine
 from mlxdoctor.formats.escape import terminal
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from mlxdoctor.finding import Finding
     from mlxdoctor.labels.label_rows import LabelledRow, Rules, Totals
 
-_PATH = click.Path(path_type=Path)
-_SEVERITIES = ("info", "warning", "error")
 #: The checks whose findings are shown below the totals.
 CHECKS = ("label-mask", "trained-tokens", "tokenizer-consistency", "data-format")
 #: Colours of what is trained on, and of what is not.
@@ -26,13 +24,11 @@ _COLOURS = {"answer": "green", "end": "magenta", "prompt": "yellow", "other": "c
 
 
 @click.command(name="labels", short_help="Show every token of a row, and whether it is trained on.")
-@click.argument("data", type=_PATH)
+@click.argument("data", type=options.PATH)
+@options.base_model("Folder with the tokenizer.", required=True)
+@click.option("--config", type=options.PATH, help="The run's configuration: mask and limit.")
 @click.option(
-    "--base", "--model", "base", type=_PATH, required=True, help="Folder with the tokenizer."
-)
-@click.option("--config", type=_PATH, help="The run's configuration: mask and limit.")
-@click.option(
-    "--log", type=_PATH, multiple=True, help="The run's log: whose count fits which mask."
+    "--log", type=options.PATH, multiple=True, help="The run's log: whose count fits which mask."
 )
 @click.option("--split", default="train", show_default=True)
 @click.option(
@@ -44,21 +40,9 @@ _COLOURS = {"answer": "green", "end": "magenta", "prompt": "yellow", "other": "c
 @click.option(
     "--rows", type=click.IntRange(min=0), default=3, show_default=True, help="Rows to show."
 )
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["terminal", "json"]),
-    default="terminal",
-    show_default=True,
-)
+@options.printed("text", "json")
 @click.option("--no-text", is_flag=True, help="Totals only: no text of the data is printed.")
-@click.option(
-    "--fail-on",
-    type=click.Choice(_SEVERITIES),
-    default="error",
-    show_default=True,
-    help="Exit with 1 from this severity on.",
-)
+@options.fails_on()
 def command(
     *,
     data: Path,
@@ -110,8 +94,7 @@ def command(
         click.echo(json_format.render(content), nl=False)
     else:
         click.echo("\n".join(_lines(totals, rules, shown, content, tokenizer)))
-    least = _SEVERITIES.index(fail_on)
-    return EXIT_FOUND if any(one.severity.rank >= least for one in findings) else EXIT_CLEAN
+    return EXIT_FOUND if options.fails(findings, fail_on) else EXIT_CLEAN
 
 
 def _config_file(path: Path) -> Path:

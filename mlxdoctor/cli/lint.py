@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, output
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, options, output
 
 if TYPE_CHECKING:
     from mlxdoctor.lint.rule import Rule
 
-_SEVERITIES = ("info", "warning", "error")
 #: Columns that the table of rules leaves for the titles, at least.
 MIN_TITLE = 24
 
@@ -20,20 +19,8 @@ MIN_TITLE = 24
 @click.command(name="lint", short_help="Find known MLX training mistakes in source code.")
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option("--select", multiple=True, metavar="CODE", help="Only this rule. Repeatable.")
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["text", "json", "sarif", "github"]),
-    default="text",
-    show_default=True,
-)
-@click.option(
-    "--fail-on",
-    type=click.Choice(_SEVERITIES),
-    default="warning",
-    show_default=True,
-    help="Exit with 1 from this severity on.",
-)
+@options.printed("text", "json", "sarif", "github")
+@options.fails_on("warning")
 @click.option("--rules", "list_rules", is_flag=True, help="List the rules and stop.")
 def command(
     paths: tuple[Path, ...],
@@ -71,8 +58,7 @@ def command(
         "github": formats.github,
     }
     click.echo(write[output_format](hits), nl=False)
-    least = _SEVERITIES.index(fail_on)
-    return EXIT_FOUND if any(one.severity.rank >= least for one in hits) else EXIT_CLEAN
+    return EXIT_FOUND if options.fails(hits, fail_on) else EXIT_CLEAN
 
 
 def _table(known: tuple[Rule, ...]) -> str:

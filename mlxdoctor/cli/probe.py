@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, output
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, options, output
 from mlxdoctor.cli.progress import ProgressLine
 from mlxdoctor.formats.escape import terminal
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from mlxdoctor.measure.training_step.measurement import TrainingStep
     from mlxdoctor.probe.probing import ProbeResult
 
-_SEVERITIES = ("info", "warning", "error")
 _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 _TITLES = {
     "step-state": "State",
@@ -30,20 +29,8 @@ _TITLES = {
 @click.command(name="probe", short_help="See what one training step of your trainer really does.")
 @click.argument("function", metavar="FILE:FUNCTION")
 @click.option("--steps", type=click.IntRange(min=1), default=2, show_default=True)
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["terminal", "json"]),
-    default="terminal",
-    show_default=True,
-)
-@click.option(
-    "--fail-on",
-    type=click.Choice(_SEVERITIES),
-    default="error",
-    show_default=True,
-    help="Exit with 1 from this severity on.",
-)
+@options.printed("text", "json")
+@options.fails_on()
 def command(function: str, steps: int, output_format: str, fail_on: str) -> int:
     """Make a training step with your own model, loss and batch, and measure it.
 
@@ -85,8 +72,7 @@ def command(function: str, steps: int, output_format: str, fail_on: str) -> int:
 
 
 def _exit_code(result: ProbeResult, fail_on: str) -> int:
-    worst = max((one.severity.rank for one in result.findings), default=-1)
-    if worst >= _SEVERITIES.index(fail_on):
+    if options.fails(result.findings, fail_on):
         return EXIT_FOUND
     looked = all(one.status.value in {"passed", "found"} for one in result.outcomes)
     return EXIT_CLEAN if looked else EXIT_INCONCLUSIVE

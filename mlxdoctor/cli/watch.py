@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, output
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, options, output
 from mlxdoctor.cli.progress import ProgressLine
 from mlxdoctor.formats.escape import terminal
 
@@ -40,14 +40,7 @@ if TYPE_CHECKING:
     help="End when the log has not grown for so long.",
 )
 @click.option("--no-follow", is_flag=True, help="Judge what is there, and end.")
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="json: one object a line.",
-)
+@options.printed("text", "json")
 def command(  # noqa: PLR0917 - click passes every option by name
     log: Path,
     iters: int | None,

@@ -16,7 +16,7 @@ def test_json_lists_every_code_of_every_check(capsys: pytest.CaptureFixture[str]
     assert {row["cost"] for row in listed} <= {"instant", "weights", "forward"}
 
 
-@pytest.mark.parametrize("table_format", ["table", "markdown"])
+@pytest.mark.parametrize("table_format", ["text", "markdown"])
 def test_tables_have_a_row_for_every_code(
     table_format: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,7 +55,7 @@ def test_a_model_folder(tmp_path: Path) -> None:
     assert components["feed-forward"]["median_relative"] is None
 
 
-@pytest.mark.parametrize("table_format", ["table", "markdown"])
+@pytest.mark.parametrize("table_format", ["text", "markdown"])
 def test_the_table_names_every_tensor_once(tmp_path: Path, table_format: str) -> None:
     path = model(tmp_path, **{Q: 1.5 * WEIGHTS[Q]})
     result = call(path, "--base", BASE, "--format", table_format)

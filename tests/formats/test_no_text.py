@@ -312,7 +312,7 @@ def test_labels_show_totals_and_no_text(
     planted: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["labels", str(planted["data"]), "--base", str(planted["base"])]
-    for output_format in ("terminal", "json"):
+    for output_format in ("text", "json"):
         main([*command, "--format", output_format])
         plain = capsys.readouterr().out
         main([*command, "--format", output_format, "--no-text"])

@@ -1,0 +1,109 @@
+"""Options that several commands have: each means and accepts the same in all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import click
+
+from mlxdoctor.safety.reading_limits import using
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PATH = click.Path(path_type=Path)
+#: What `--fail-on` takes, the worst first.
+SEVERITIES = ("error", "warning", "info")
+#: Commands that read no file of a user's.
+WITHOUT_LIMIT = frozenset({"checks", "explain"})
+
+
+class HasSeverity(Protocol):
+    """A finding, or a hit of the linter."""
+
+    @property
+    def severity(self) -> str:
+        """Its severity; an enumeration of strings."""
+
+
+def printed(*formats: str) -> Callable[[F], F]:
+    """`--stdout` of a command that writes nothing; `--format` is the same there."""
+    return click.option(
+        "--stdout",
+        "--format",
+        "output_format",
+        type=click.Choice(formats),
+        default="text",
+        show_default=True,
+        help="Print this format.",
+    )
+
+
+def fails_on(default: str = "error") -> Callable[[F], F]:
+    """`--fail-on`: the least severity that makes the exit code 1."""
+    return click.option(
+        "--fail-on",
+        type=click.Choice([*SEVERITIES, "never"]),
+        default=default,
+        show_default=True,
+        help="The least finding that makes the exit code 1.",
+    )
+
+
+def fails(findings: Iterable[HasSeverity], fail_on: str) -> bool:
+    """Whether one of the findings is at least as bad as `--fail-on` says."""
+    if fail_on == "never":
+        return False
+    bad_enough = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
+    return any(one.severity in bad_enough for one in findings)
+
+
+def base_model(
+    text: str = "Folder of the base model, if the run does not name it.", **more: Any
+) -> Callable[[F], F]:
+    """`--base`, or `--model` as mlx-lm calls it."""
+    return click.option("--base", "--model", "base", type=PATH, help=text, **more)
+
+
+def no_generate() -> Callable[[F], F]:
+    """`--no-generate`: judge by files alone."""
+    return click.option(
+        "--no-generate", is_flag=True, help="Run no model, even if base and adapter are here."
+    )
+
+
+def no_text() -> Callable[[F], F]:
+    """`--no-text`: a report that can leave the house."""
+    return click.option(
+        "--no-text", is_flag=True, help="Show no training row and no output; figures stay."
+    )
+
+
+def output_folder(text: str, **more: Any) -> Callable[[F], F]:
+    """`-o`: the folder that is written."""
+    return click.option("-o", "--output", "folder", type=PATH, help=text, **more)
+
+
+def with_limit(command: click.Command) -> click.Command:
+    """The command, with the option that raises a limit on what is read."""
+    if command.name not in WITHOUT_LIMIT and all(one.name != "limit" for one in command.params):
+        command.params.append(_LIMIT)
+    return command
+
+
+def _use(context: click.Context, _: click.Parameter, values: tuple[str, ...]) -> None:
+    if values and not context.resilient_parsing:
+        context.with_resource(using(values))
+
+
+_LIMIT = click.Option(
+    ["--limit"],
+    multiple=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_use,
+    metavar="NAME=VALUE",
+    help="Raise a limit on what is read, such as text_bytes=1G. Errors name the limit; "
+    "an unknown name lists them all.",
+)
