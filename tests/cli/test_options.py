@@ -9,7 +9,6 @@ import pytest
 
 from mlxdoctor.cli import COMMANDS, group, options
 
-
 #: Commands that are still being moved to the shared options.
 LATER = {"diagnose", "gate", "reproduce"}
 
