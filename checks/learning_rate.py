@@ -27,8 +27,13 @@ from dataclasses import dataclass
 from mlxdoctor.check import NotApplicable, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.judge.guideline import BandLimits, Step, step_of
+
+_A_RATE = {
+    "expected": "a positive number",
+    "fix": "set learning_rate to 1e-5, mlx-lm's default, and raise it from there",
+}
 
 
 @dataclass(frozen=True)
@@ -47,95 +52,94 @@ class Limits(BandLimits):
 
 @check(
     codes={
-        "zero": "the learning rate is zero",
-        "not-a-rate": "the learning rate is negative or no number",
-        "above-guideline": "rate × scale is above what is usual for the model's size",
-        "far-above-guideline": "rate × scale is several times what is usual",
-        "below-guideline": "rate × scale is below what is usual for the model's size",
-        "far-below-guideline": "rate × scale is a small part of what is usual",
-        "scale-looks-like-alpha": "the scale has the size of an alpha",
-        "no-bias-correction": "Adam's first steps are several times the nominal rate",
+        "zero": Symptom("the learning rate is zero", Severity.ERROR, **_A_RATE),
+        "not-a-rate": Symptom(
+            "the learning rate is negative or no number", Severity.ERROR, **_A_RATE
+        ),
+        "above-guideline": Symptom(
+            "rate × scale is above what is usual for the model's size", Severity.INFO
+        ),
+        "far-above-guideline": Symptom(
+            "rate × scale is several times what is usual", Severity.WARNING
+        ),
+        "below-guideline": Symptom(
+            "rate × scale is below what is usual for the model's size", Severity.INFO
+        ),
+        "far-below-guideline": Symptom(
+            "rate × scale is a small part of what is usual", Severity.WARNING
+        ),
+        "scale-looks-like-alpha": Symptom(
+            "the scale has the size of an alpha",
+            Severity.WARNING,
+            expected="alpha / rank, or mlx-lm's default of 20",
+        ),
+        "no-bias-correction": Symptom(
+            "Adam's first steps are several times the nominal rate",
+            Severity.INFO,
+            expected="a warm-up, or bias_correction",
+            fix="add `warmup` to lr_schedule, or set optimizer_config to bias_correction: true",
+        ),
     },
     limits=Limits(),
 )
-def learning_rate(
-    config: TrainingConfig, base: BaseModel | None, limits: Limits
-) -> Iterator[Finding]:
+def learning_rate(config: TrainingConfig, base: BaseModel | None, limits: Limits) -> Iterator[Sign]:
     """Compare the configured step with what is usual."""
     rate = config.learning_rate
     if rate is None:
         raise NotApplicable("the configuration states no learning rate")
-    if rate == 0 or rate < 0 or not math.isfinite(rate):
-        yield _unusable(rate)
+    if rate == 0:
+        yield Sign(
+            "zero", "The learning rate is 0: no step changes anything.", {"learning_rate": rate}
+        )
+        return
+    if rate < 0 or not math.isfinite(rate):
+        shown = rate if math.isfinite(rate) else str(rate)
+        message = f"The learning rate is {rate}, which is no rate to learn at."
+        yield Sign("not-a-rate", message, {"learning_rate": shown})
         return
     step, scale = step_of(config, base, limits), config.scale
     if step is None or scale is None:
         raise NotApplicable("the guideline is one for LoRA, and the run is not")
     if scale >= limits.alpha_like and config.origin == "mlx-lm":
-        yield Finding(
-            code="learning-rate.scale-looks-like-alpha",
-            severity=Severity.WARNING,
-            message=f"The LoRA scale is {scale:g}: mlx-lm multiplies by it directly, and it has "
+        yield Sign(
+            "scale-looks-like-alpha",
+            f"The LoRA scale is {scale:g}: mlx-lm multiplies by it directly, and it has "
             f"the size of an alpha, which PEFT divides by the rank.",
-            measured={"scale": scale, "rank": config.rank},
-            expected="alpha / rank, or mlx-lm's default of 20",
+            {"scale": scale, "rank": config.rank},
             fix=f"set lora_parameters.scale to {scale / (config.rank or 8):g} (alpha / rank)",
         )
     yield from _against_the_band(rate, scale, step, limits)
     bias_corrected = bool(config.optimizer_config.get("bias_correction", False))
     if config.optimizer in ("adam", "adamw") and not bias_corrected and not config.warmup:
         updates = (config.iters or 0) // max(config.grad_accumulation_steps or 1, 1)
-        yield Finding(
-            code="learning-rate.no-bias-correction",
-            severity=Severity.INFO,
-            message=f"MLX's {config.optimizer} does not correct its bias by default, and there is "
+        yield Sign(
+            "no-bias-correction",
+            f"MLX's {config.optimizer} does not correct its bias by default, and there is "
             f"no warm-up: the first {min(updates, limits.adam_steps)} updates are 3 to 6 times "
             f"as large as the rate says.",
-            measured={"optimizer": config.optimizer, "warmup": 0},
-            expected="a warm-up, or bias_correction",
-            fix="add `warmup` to lr_schedule, or set optimizer_config to bias_correction: true",
+            {"optimizer": config.optimizer, "warmup": 0},
         )
 
 
-def _unusable(rate: float) -> Finding:
-    zero = rate == 0
-    return Finding(
-        code="learning-rate.zero" if zero else "learning-rate.not-a-rate",
-        severity=Severity.ERROR,
-        message="The learning rate is 0: no step changes anything."
-        if zero
-        else f"The learning rate is {rate}, which is no rate to learn at.",
-        measured={"learning_rate": rate if math.isfinite(rate) else str(rate)},
-        expected="a positive number",
-        fix="set learning_rate to 1e-5, mlx-lm's default, and raise it from there",
-    )
-
-
-def _against_the_band(rate: float, scale: float, step: Step, limits: Limits) -> Iterator[Finding]:
+def _against_the_band(rate: float, scale: float, step: Step, limits: Limits) -> Iterator[Sign]:
     low, high = step.low, step.high
-    known = step.parameters is not None
-    size = f"{_in_words(step.parameters)} parameters" if step.parameters else "unknown size"
-    measured: dict[str, Measurement] = {
-        "learning_rate": rate,
-        "scale": scale,
-        "rate_times_scale": step.size,
-        "guideline": (low, high),
-        "parameters": step.parameters,
-    }
     if low <= step.size <= high:
         return
-    above = step.size > high
-    times = step.times_above if above else step.times_below
-    far = times >= limits.far
-    side = "above" if above else "below"
-    # Without the model's size the band may be off by a power of ten.
-    severity = Severity.WARNING if far and known else Severity.INFO
-    yield Finding(
-        code=f"learning-rate.{'far-' if far else ''}{side}-guideline",
-        severity=severity,
-        message=f"Rate × scale is {step.size:.2g} ({rate:g} × {scale:g}), {times:.3g} times "
+    size = f"{_in_words(step.parameters)} parameters" if step.parameters else "unknown size"
+    side, times = ("above", step.times_above) if step.size > high else ("below", step.times_below)
+    yield Sign(
+        f"{'far-' if times >= limits.far else ''}{side}-guideline",
+        f"Rate × scale is {step.size:.2g} ({rate:g} × {scale:g}), {times:.3g} times "
         f"{side} the {low:.2g} to {high:.2g} usual for a model of {size}.",
-        measured=measured,
+        {
+            "learning_rate": rate,
+            "scale": scale,
+            "rate_times_scale": step.size,
+            "guideline": (low, high),
+            "parameters": step.parameters,
+        },
+        # Without the model's size the band may be off by a power of ten.
+        severity=None if step.parameters is not None else Severity.INFO,
         expected=f"a learning rate of {low / abs(scale):.1e} to {high / abs(scale):.1e} at this "
         f"scale"
         if scale

@@ -18,8 +18,6 @@ What to do. Find out which value reached the optimiser, and put the schedule whe
 reads it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,9 +27,10 @@ import numpy as np
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import Series, TrainingLog
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 
-_DECAYS = ("cosine_decay", "linear_schedule")
+#: Which argument of a schedule is the number of steps it decays over.
+_DECAY_STEPS = {"cosine_decay": 1, "linear_schedule": 2}
 
 
 @dataclass(frozen=True)
@@ -48,14 +47,23 @@ class Limits:
 
 @check(
     codes={
-        "ignored": "the rate is constant although a schedule was configured",
-        "other-rate": "the logged rate is not the configured one",
+        "ignored": Symptom(
+            "the rate is constant although a schedule was configured",
+            Severity.WARNING,
+            expected="a rate that follows the schedule",
+            fix="Put lr_schedule where the trainer reads it: at the top level of the YAML.",
+        ),
+        "other-rate": Symptom(
+            "the logged rate is not the configured one",
+            Severity.WARNING,
+            fix="Make sure that log and configuration are of the same run.",
+        ),
     },
     limits=Limits(),
 )
 def learning_rate_schedule(
     log: TrainingLog, config: TrainingConfig, limits: Limits
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Compare the rates of the log with the configuration."""
     rates = log.main.get("learning_rate")
     if rates is None:
@@ -67,34 +75,27 @@ def learning_rate_schedule(
         raise Inconclusive(f"{len(finite)} logged rates are too few")
     if np.ptp(finite) > limits.tolerance * float(np.max(np.abs(finite))):
         return
-    logged = float(np.median(finite))
-    schedule = config.lr_schedule
+    logged, onset = float(np.median(finite)), int(rates.iterations[0])
+    schedule, asked = config.lr_schedule, config.learning_rate
     if schedule is not None:
         if _would_move(schedule, config.warmup, config.grad_accumulation_steps or 1, rates, limits):
-            yield Finding(
-                "learning-rate-schedule.ignored",
-                Severity.WARNING,
+            yield Sign(
+                "ignored",
                 f"The learning rate is {logged:.3g} in all {len(finite)} reports although the "
                 f"configuration asks for {schedule.get('name')} with {config.warmup} warm-up "
                 "updates.",
                 {"logged": logged, "schedule": str(schedule.get("name")), "warmup": config.warmup},
-                expected="a rate that follows the schedule",
-                onset=int(rates.iterations[0]),
-                fix="Put lr_schedule where the trainer reads it: at the top level of the YAML.",
+                onset=onset,
             )
+    elif asked is None or config.is_default("learning_rate"):
         return
-    asked = config.learning_rate
-    if asked is None or config.is_default("learning_rate"):
-        return
-    if abs(logged - asked) > limits.tolerance * asked:
-        yield Finding(
-            "learning-rate-schedule.other-rate",
-            Severity.WARNING,
+    elif abs(logged - asked) > limits.tolerance * asked:
+        yield Sign(
+            "other-rate",
             f"The log says {logged:.3g} in every report; the configuration says {asked:.3g}.",
             {"logged": logged, "configured": asked},
             expected=f"{asked:.3g}",
-            onset=int(rates.iterations[0]),
-            fix="Make sure that log and configuration are of the same run.",
+            onset=onset,
         )
 
 
@@ -104,13 +105,13 @@ def _would_move(
     updates = rates.iterations / accumulation
     if int(np.sum(updates < warmup)) >= limits.warmup_reports:
         return True
-    arguments = schedule.get("arguments")
-    if schedule.get("name") not in _DECAYS or not isinstance(arguments, list):
+    name, arguments = schedule.get("name"), schedule.get("arguments")
+    if name not in _DECAY_STEPS or not isinstance(arguments, list):
         return False
-    steps = arguments[1 if schedule["name"] == "cosine_decay" else 2 :][:1]
+    steps = arguments[_DECAY_STEPS[name] :][:1]
     if not steps or not isinstance(steps[0], int | float) or steps[0] <= 0:
         return False
-    if schedule["name"] == "linear_schedule" and arguments[0] == arguments[1]:
+    if name == "linear_schedule" and arguments[0] == arguments[1]:
         return False
     seen = float(updates[-1] - max(float(updates[0]), float(warmup)))
     return seen >= limits.decay_share * steps[0]

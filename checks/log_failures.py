@@ -18,30 +18,33 @@ What to do. Out of memory: smaller batches, fewer layers, a shorter max_seq_leng
 checkpointing. Then resume from the last save the log mentions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from mlxdoctor.check import check, limit
 from mlxdoctor.evidence.training_log import LogFailure, TrainingLog
-from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 
-_MEANINGS = {
-    "out-of-memory": "the run ran out of memory",
-    "traceback": "the run ended with an exception",
-    "killed": "the run was killed",
-    "aborted": "the process aborted",
-    "gpu-error": "the GPU reported an error",
-    "interrupted": "the run was interrupted by hand",
+_READ = "Read the line quoted; then resume from the last save."
+_SMALLER = "Halve batch_size or max_seq_length, or set grad_checkpoint; then resume."
+_KILLED = "The system kills what takes too much memory: watch it, and train a smaller batch."
+
+
+_broke_off = partial(
+    Symptom, severity=Severity.ERROR, expected="a log that ends with the final save", fix=_READ
+)
+_FAILURES = {
+    "out-of-memory": _broke_off("the run ran out of memory", fix=_SMALLER),
+    "traceback": _broke_off("the run ended with an exception"),
+    "killed": _broke_off("the run was killed", fix=_KILLED),
+    "aborted": _broke_off("the process aborted"),
+    "gpu-error": _broke_off("the GPU reported an error"),
+    "interrupted": _broke_off("the run was interrupted by hand", severity=Severity.WARNING),
 }
 #: What a crash shows as, most telling first: later kinds follow from earlier ones.
 _TELLING = ("out-of-memory", "gpu-error", "traceback", "killed", "aborted", "interrupted")
-_FIXES = {
-    "out-of-memory": "Halve batch_size or max_seq_length, or set grad_checkpoint; then resume.",
-    "killed": "The system kills what takes too much memory: watch it, and train a smaller batch.",
-}
 
 
 @dataclass(frozen=True)
@@ -56,65 +59,64 @@ class Limits:
 
 
 @check(
-    codes={**_MEANINGS, "ends-early": "the log ends before the iterations it announced"},
+    codes={
+        **_FAILURES,
+        "ends-early": Symptom(
+            "the log ends before the iterations it announced",
+            Severity.INFO,
+            fix="If the log is complete, the run broke off: resume from the last save.",
+        ),
+    },
     limits=Limits(),
 )
-def log_failures(log: TrainingLog, limits: Limits) -> Iterator[Finding]:
+def log_failures(log: TrainingLog, limits: Limits) -> Iterator[Sign]:
     """Report the most telling failure of each stretch of the log, and an early end."""
-    last_report = log.main.last_line
-    fatal = [one for one in log.failures if one.line_number > last_report]
-    survived = [one for one in log.failures if one.line_number <= last_report]
-    for failures, severity in ((fatal, Severity.ERROR), (survived, Severity.INFO)):
-        if failures:
-            yield _finding(failures, severity, log)
-    if fatal:
-        return
-    announced, segment = log.main.announced_iterations, log.main
-    if announced is None or not segment.series or segment.axis not in ("iteration", "step"):
-        return
-    reached = max(int(one.iterations[-1]) for one in segment.series.values())
-    # A report that would come next must fit before the announced end.
-    if reached >= limits.unfinished * announced:
-        return
-    yield Finding(
-        "log-failures.ends-early",
-        Severity.INFO,
-        f"The log ends at iteration {reached} of {announced}.",
-        {"reached": reached, "announced": announced, "last_save": _last_save(log)},
-        expected=f"reports up to iteration {announced}",
-        onset=reached,
-        fix="If the log is complete, the run broke off: resume from the last save.",
-    )
-
-
-def _finding(failures: list[LogFailure], severity: Severity, log: TrainingLog) -> Finding:
-    worst = min(failures, key=lambda one: (_TELLING.index(one.kind), one.line_number))
-    if worst.kind == "interrupted" and severity is Severity.ERROR:
-        severity = Severity.WARNING
     segment = log.main
-    reached = [int(one.iterations[-1]) for one in segment.series.values()]
-    memory = segment.get("peak_memory_gb")
-    measured: dict[str, Measurement] = {
-        "line": worst.line_number,
-        "text": quoted(worst.text, MAX_LINE),
-        "last_iteration": max(reached, default=None),
-        "announced": segment.announced_iterations,
-        "last_save": _last_save(log),
-        "peak_memory_gb": float(memory.values[-1]) if memory is not None else None,
-    }
-    after = f" after iteration {max(reached)}" if reached and severity is not Severity.INFO else ""
-    story = _MEANINGS[worst.kind]
-    if severity is Severity.INFO:
+    fatal = [one for one in log.failures if one.line_number > segment.last_line]
+    survived = [one for one in log.failures if one.line_number <= segment.last_line]
+    reached = max((int(one.iterations[-1]) for one in segment.series.values()), default=None)
+    if fatal:
+        yield _failure(fatal, log, reached, ended=True)
+    if survived:
+        yield _failure(survived, log, reached, ended=False)
+    announced = segment.announced_iterations
+    if fatal or announced is None or reached is None or segment.axis not in ("iteration", "step"):
+        return
+    # A report that would come next must fit before the announced end.
+    if reached < limits.unfinished * announced:
+        yield Sign(
+            "ends-early",
+            f"The log ends at iteration {reached} of {announced}.",
+            {"reached": reached, "announced": announced, "last_save": _last_save(log)},
+            expected=f"reports up to iteration {announced}",
+            onset=reached,
+        )
+
+
+def _failure(
+    failures: list[LogFailure], log: TrainingLog, reached: int | None, *, ended: bool
+) -> Sign:
+    worst = min(failures, key=lambda one: (_TELLING.index(one.kind), one.line_number))
+    memory = log.main.get("peak_memory_gb")
+    story = _FAILURES[worst.kind].meaning
+    if not ended:
         story += ", and reports follow"
-    return Finding(
-        f"log-failures.{worst.kind}",
-        severity,
-        f"{story[0].upper()}{story[1:]}{after} (line {worst.line_number} of the log).",
-        measured,
-        expected="a log that ends with the final save",
+    elif reached is not None:
+        story += f" after iteration {reached}"
+    return Sign(
+        worst.kind,
+        f"{story[0].upper()}{story[1:]} (line {worst.line_number} of the log).",
+        {
+            "line": worst.line_number,
+            "text": quoted(worst.text, MAX_LINE),
+            "last_iteration": reached,
+            "announced": log.main.announced_iterations,
+            "last_save": _last_save(log),
+            "peak_memory_gb": float(memory.values[-1]) if memory is not None else None,
+        },
         where=f"line {worst.line_number}",
-        onset=max(reached, default=None) if severity is not Severity.INFO else None,
-        fix=_FIXES.get(worst.kind, "Read the line quoted; then resume from the last save."),
+        onset=reached if ended else None,
+        severity=None if ended else Severity.INFO,
     )
 
 

@@ -24,8 +24,6 @@ What to do. Evaluate the saved adapter on the base that it was trained on with `
 If the loss is the log's, the model is used in another way than it was trained.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +35,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.evidence.validation_rows import ValidationRows
-from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.losses.fit import (
     USUAL_ENDS,
     Fit,
@@ -65,9 +63,7 @@ SHIFT_NAMES = {
     2: "the token after the next",
     3: "the third token ahead",
 }
-
-
-KEEP_END = "Put the end token at the end of every row, and do not mask it."
+_AS_CONFIGURED = "the losses of the targets that the configuration asks for"
 
 
 @dataclass(frozen=True)
@@ -113,14 +109,50 @@ class Limits:
 
 @check(
     codes={
-        "worse-than-logged": "the tuned model is worse on the run's rows than the log says",
-        "better-than-logged": "the tuned model is better on the run's rows than the log says",
-        "base-differs": "the base model's loss is not the one the log begins with",
-        "agrees-with-prompt": "the log's losses are those with the prompt in the loss",
-        "agrees-without-prompt": "the log's losses are those with the prompt masked",
-        "agrees-without-end": "the log's losses are those without the end tokens",
-        "agrees-at-another-shift": "the log's losses are those of other targets than the next",
-        "agrees-in-another-format": "the log's losses are those of rows in another prompt format",
+        "worse-than-logged": Symptom(
+            "the tuned model is worse on the run's rows than the log says",
+            Severity.ERROR,
+            fix="Compare the file's tensors with the configuration (`mlxdoctor inspect`); where "
+            "the model was fused, use base and adapter, or fuse with more bits.",
+        ),
+        "better-than-logged": Symptom(
+            "the tuned model is better on the run's rows than the log says", Severity.INFO
+        ),
+        "base-differs": Symptom(
+            "the base model's loss is not the one the log begins with",
+            Severity.WARNING,
+            fix="Check which base model the run was started with, and name it with --base.",
+        ),
+        "agrees-with-prompt": Symptom(
+            "the log's losses are those with the prompt in the loss",
+            Severity.WARNING,
+            _AS_CONFIGURED,
+            "Build the mask so that the first target is the first token of the answer.",
+        ),
+        "agrees-without-prompt": Symptom(
+            "the log's losses are those with the prompt masked",
+            Severity.INFO,
+            _AS_CONFIGURED,
+            "Set mask_prompt to what the trainer does.",
+        ),
+        "agrees-without-end": Symptom(
+            "the log's losses are those without the end tokens",
+            Severity.WARNING,
+            _AS_CONFIGURED,
+            "Put the end token at the end of every row, and do not mask it.",
+        ),
+        "agrees-at-another-shift": Symptom(
+            "the log's losses are those of other targets than the next",
+            Severity.ERROR,
+            "the losses of the next token",
+            "Make targets[i] the token after inputs[i], shifted exactly once.",
+        ),
+        "agrees-in-another-format": Symptom(
+            "the log's losses are those of rows in another prompt format",
+            Severity.ERROR,
+            "one prompt format in training and in use",
+            "Train on rows rendered with the chat template, or ask without it.",
+        ),
     },
     cost=Cost.FORWARD,
     limits=Limits(),
@@ -135,7 +167,7 @@ def loss_agreement(
     config: TrainingConfig | None,
     adapter: Adapter | None,
     limits: Limits,
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Compute the log's first and last losses again, and explain a difference."""
     logged = _logged(log, config, saved_at(adapter))
     sample = first_look(losses, validation, trained, logged, config)
@@ -204,7 +236,7 @@ def _explanation(
     usual: Fit,
     counted: float | None,
     limits: Limits,
-) -> Finding | None:
+) -> Sign | None:
     """The reading that makes both losses those of the log, if there is one."""
     if not usual.is_complete:
         return None
@@ -217,7 +249,7 @@ def _explanation(
 
 def _other_reading(
     sample: Sample, usual: Fit, counted: float | None, limits: Limits
-) -> Finding | None:
+) -> Sign | None:
     masks = (usual.reading.masks_prompt, not usual.reading.masks_prompt)
     others = [
         Reading(masked, until, shift)
@@ -228,39 +260,29 @@ def _other_reading(
         return None
     reading, measured = other.reading, _measured(sample, usual, other)
     if reading.shift != 1:
-        return Finding(
-            "loss-agreement.agrees-at-another-shift",
-            Severity.ERROR,
-            f"The log's losses, {_both(sample)}, are those of predicting "
-            f"{SHIFT_NAMES[reading.shift]} ({_values(other)}); for the next token both models "
-            f"have {_values(usual)}.",
+        return Sign(
+            "agrees-at-another-shift",
+            f"{_those(sample)} of predicting {SHIFT_NAMES[reading.shift]} ({_values(other)}); for "
+            f"the next token both models have {_values(usual)}.",
             {**measured, "shift": reading.shift},
-            "the losses of the next token",
-            fix="Make targets[i] the token after inputs[i], shifted exactly once.",
         )
-    severity = Severity.WARNING
     if reading.until in ("answer", "others"):
-        symptom, what, fix = "agrees-without-end", "without the end tokens", KEEP_END
+        symptom, what = "agrees-without-end", "without the end tokens"
     elif reading.masks_prompt:
         symptom, what = "agrees-without-prompt", "of the answers alone"
-        severity, fix = Severity.INFO, "Set mask_prompt to what the trainer does."
     else:
         symptom, what = "agrees-with-prompt", "of prompt and answer"
-        fix = "Build the mask so that the first target is the first token of the answer."
-    return Finding(
-        f"loss-agreement.{symptom}",
-        severity,
-        f"The log's losses, {_both(sample)}, are those {what} ({_values(other)}); as configured "
-        f"they would be {_values(usual)}.",
+    return Sign(
+        symptom,
+        f"{_those(sample)} {what} ({_values(other)}); as configured they would be "
+        f"{_values(usual)}.",
         measured,
-        "the losses of the targets that the configuration asks for",
-        fix=fix,
     )
 
 
 def _other_format(
     sample: Sample, validation: ValidationRows, usual: Fit, counted: float | None, limits: Limits
-) -> Finding | None:
+) -> Sign | None:
     def read(plain: PlainFormat, count: int) -> Fit | None:
         rows = validation.measure(plain, count)
         if len(rows) < min(count, limits.screened):
@@ -278,79 +300,72 @@ def _other_format(
             continue
         measured = {**_measured(sample, usual, other), "format": str(plain)}
         if plain.pattern is None:
-            return Finding(
-                "loss-agreement.agrees-without-end",
-                Severity.WARNING,
-                f"The log's losses, {_both(sample)}, are those of rows without their end token "
-                f"({_values(other)}); with it they would be {_values(usual)}.",
+            return Sign(
+                "agrees-without-end",
+                f"{_those(sample)} of rows without their end token ({_values(other)}); with it "
+                f"they would be {_values(usual)}.",
                 measured,
-                "the end token after every answer",
-                fix=KEEP_END,
+                expected="the end token after every answer",
             )
         is_worse = usual.tuned_off > limits.far + usual.tuned_tolerance
-        return Finding(
-            "loss-agreement.agrees-in-another-format",
-            Severity.ERROR if is_worse else Severity.WARNING,
-            f"The log's losses, {_both(sample)}, are those of rows written as `{plain}` "
-            f"({_values(other)}). With the chat template, in which the model is asked, both "
-            f"models have {_values(usual)}: it was trained on another format than it is used in.",
+        return Sign(
+            "agrees-in-another-format",
+            f"{_those(sample)} of rows written as `{plain}` ({_values(other)}). With the chat "
+            f"template, in which the model is asked, both models have {_values(usual)}: it was "
+            "trained on another format than it is used in.",
             measured,
-            "one prompt format in training and in use",
-            fix="Train on rows rendered with the chat template, or ask without it.",
+            severity=None if is_worse else Severity.WARNING,
         )
     return None
 
 
-def _disagreement(sample: Sample, found: Fit, limits: Limits) -> Iterator[Finding]:
+def _disagreement(sample: Sample, found: Fit, limits: Limits) -> Iterator[Sign]:
     logged, measured = sample.logged, _measured(sample, found)
     off = found.tuned_off
+    expected = f"{logged.after:.3f}, give or take {found.tuned_tolerance:.3f}"
     # Where the tuned model is as good as logged, this is its base, whatever the log began with.
     differs = not found.base_agrees and not off <= found.tuned_tolerance
     if differs:
-        yield Finding(
-            "loss-agreement.base-differs",
-            Severity.WARNING,
+        yield Sign(
+            "base-differs",
             f"Before the first update the log has a loss of {logged.before:.3f}; the base model "
             f"has {found.base.value:.3f} on the same rows: the run began with other weights, "
             "another tokenizer, or other rows.",
             measured,
-            f"{logged.before:.3f}, give or take {found.base_tolerance:.3f}",
-            fix="Check which base model the run was started with, and name it with --base.",
+            expected=f"{logged.before:.3f}, give or take {found.base_tolerance:.3f}",
         )
     if not abs(off) > max(found.tuned_tolerance, limits.share * logged.after):
         return
     if off < 0:
         if not found.base_agrees:
             raise Inconclusive("the log's losses are over other targets than these rows have")
-        yield Finding(
-            "loss-agreement.better-than-logged",
-            Severity.INFO,
+        yield Sign(
+            "better-than-logged",
             f"The tuned model's loss is {found.tuned.value:.3f}, the log's {logged.after:.3f} at "
             f"iteration {logged.iteration}: it is better than logged, or the log's loss is of "
             "something else.",
             measured,
-            f"{logged.after:.3f}, give or take {found.tuned_tolerance:.3f}",
+            expected=expected,
         )
-    else:
-        learned = (logged.before or found.base.value) - logged.after
-        is_far = off > found.tuned_tolerance + limits.far
-        is_lost = off > limits.lost * learned
-        is_certain = is_far and (is_lost or (logged.before is not None and not differs))
-        yield Finding(
-            "loss-agreement.worse-than-logged",
-            Severity.ERROR if is_certain else Severity.WARNING,
-            f"The tuned model's loss is {found.tuned.value:.3f} on the rows on which the log has "
-            f"{logged.after:.3f} at iteration {logged.iteration}: what is on disk is not what was "
-            "trained.",
-            measured,
-            f"{logged.after:.3f}, give or take {found.tuned_tolerance:.3f}",
-            fix="Compare the file's tensors with the configuration (`mlxdoctor inspect`); where "
-            "the model was fused, use base and adapter, or fuse with more bits.",
-        )
+        return
+    learned = (logged.before or found.base.value) - logged.after
+    is_far = off > found.tuned_tolerance + limits.far
+    is_lost = off > limits.lost * learned
+    is_certain = is_far and (is_lost or (logged.before is not None and not differs))
+    yield Sign(
+        "worse-than-logged",
+        f"The tuned model's loss is {found.tuned.value:.3f} on the rows on which the log has "
+        f"{logged.after:.3f} at iteration {logged.iteration}: what is on disk is not what was "
+        "trained.",
+        measured,
+        severity=None if is_certain else Severity.WARNING,
+        expected=expected,
+    )
 
 
-def _both(sample: Sample) -> str:
-    return f"{sample.logged.before:.3f} before and {sample.logged.after:.3f} after training"
+def _those(sample: Sample) -> str:
+    before, after = sample.logged.before, sample.logged.after
+    return f"The log's losses, {before:.3f} before and {after:.3f} after training, are those"
 
 
 def _values(one: Fit) -> str:
@@ -358,16 +373,17 @@ def _values(one: Fit) -> str:
 
 
 def _measured(sample: Sample, usual: Fit, other: Fit | None = None) -> dict[str, Measurement]:
+    def rounded(value: float) -> float | None:
+        return round(value, 4) if math.isfinite(value) else None
+
     measured: dict[str, Measurement] = {
         "rows": len(sample.rows),
         "split": sample.logged.split,
         "logged_before": sample.logged.before,
         "logged_after": sample.logged.after,
         "base_loss": round(usual.base.value, 4),
-        "tuned_loss": round(usual.tuned.value, 4) if math.isfinite(usual.tuned.value) else None,
-        "tolerance": round(usual.tuned_tolerance, 4)
-        if math.isfinite(usual.tuned_tolerance)
-        else None,
+        "tuned_loss": rounded(usual.tuned.value),
+        "tolerance": rounded(usual.tuned_tolerance),
     }
     if other is not None:
         measured["other_base_loss"] = round(other.base.value, 4)

@@ -16,8 +16,6 @@ What to do. Compare the peak memory with the machine's; train smaller batches or
 or set grad_checkpoint.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -25,7 +23,7 @@ import numpy as np
 
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 
 
 @dataclass(frozen=True)
@@ -46,34 +44,34 @@ class Limits:
     )
 
 
-@check(codes={"slowed": "throughput fell for good"}, limits=Limits())
-def memory(log: TrainingLog, limits: Limits) -> Iterator[Finding]:
+@check(
+    codes={
+        "slowed": Symptom(
+            "throughput fell for good",
+            Severity.WARNING,
+            fix="Compare the peak memory with the machine's; train smaller batches or shorter "
+            "rows.",
+        )
+    },
+    limits=Limits(),
+)
+def memory(log: TrainingLog, limits: Limits) -> Iterator[Sign]:
     """Compare the throughput of the last third of the run with the first."""
-    segment = log.main
-    speed, peak = segment.get("tokens_per_second"), segment.get("peak_memory_gb")
+    speed, peak = log.main.get("tokens_per_second"), log.main.get("peak_memory_gb")
     if speed is None or len(speed) < limits.enough + 1:
         raise Inconclusive(f"fewer than {limits.enough + 1} reports of throughput")
     if peak is None:
         raise Inconclusive("the log does not say how much memory was used")
-    used = float(np.max(peak.values))
-    if used < limits.large:
-        return
-    values = speed.values[1:]
+    used, values = float(np.max(peak.values)), speed.values[1:]
     third = len(values) // 3
     early, late = float(np.median(values[:third])), float(np.median(values[-third:]))
-    if not (early > 0 and late < limits.slowed * early):
+    if used < limits.large or not (early > 0 and late < limits.slowed * early):
         return
     slow = np.flatnonzero(values < limits.slowed * early)
-    yield Finding(
-        "memory.slowed",
-        Severity.WARNING,
+    yield Sign(
+        "slowed",
         f"Throughput fell from {early:,.0f} to {late:,.0f} tokens a second and stayed there.",
-        {
-            "early_tokens_per_second": early,
-            "late_tokens_per_second": late,
-            "peak_memory_gb": used,
-        },
+        {"early_tokens_per_second": early, "late_tokens_per_second": late, "peak_memory_gb": used},
         expected=f"at least {limits.slowed * early:,.0f} tokens a second to the end",
         onset=int(speed.iterations[1:][slow[0]]),
-        fix="Compare the peak memory with the machine's; train smaller batches or shorter rows.",
     )

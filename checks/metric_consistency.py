@@ -19,10 +19,8 @@ loss as to the first is never judged. A metric whose name says "base" is taken a
 What to do. Evaluate again with the adapter loaded, and compare the loss with the log's.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
@@ -31,7 +29,7 @@ import numpy as np
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.metrics import ReportedMetric, ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.text.outputs import words
 from mlxdoctor.measure.text.statistics import word_f1
@@ -64,9 +62,23 @@ class Limits:
 
 @check(
     codes={
-        "base-reported": "the reported figure is the base model's",
-        "perplexity-not-exp-loss": "perplexity and loss in one file contradict each other",
-        "low-loss-bad-output": "the training loss is near zero and the answers are not learned",
+        "base-reported": Symptom(
+            "the reported figure is the base model's",
+            Severity.ERROR,
+            fix="Load the adapter in the evaluation, and check that its result changes with it.",
+        ),
+        "perplexity-not-exp-loss": Symptom(
+            "perplexity and loss in one file contradict each other",
+            Severity.WARNING,
+            expected="perplexity = exp(loss)",
+            fix="Average losses over tokens first, and take the exponential once.",
+        ),
+        "low-loss-bad-output": Symptom(
+            "the training loss is near zero and the answers are not learned",
+            Severity.ERROR,
+            expected="answers like those that were trained on",
+            fix="Print one row's inputs and targets: each target is the token after its input.",
+        ),
     },
     limits=Limits(),
     rerun_symptom=True,
@@ -76,21 +88,17 @@ def metric_consistency(
     log: TrainingLog | None,
     generations: Generations | None,
     limits: Limits,
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Compare reported figures, logged losses and answers."""
     reported = _reported(metrics, log)
-    looked = False
+    if metrics is None and (log is None or not (reported or generations is not None)):
+        raise NotApplicable("no reported figure, and no log with answers to compare")
     if metrics is not None:
-        looked = True
         yield from _contradictions(metrics, limits)
     if log is not None and reported:
-        looked = True
         yield from _of_the_base(reported, log, limits)
     if log is not None and generations is not None:
-        looked = True
         yield from _low_loss(log, generations, limits)
-    if not looked:
-        raise NotApplicable("no reported figure, and no log with answers to compare")
 
 
 def _reported(
@@ -107,24 +115,19 @@ def _reported(
     return found
 
 
-def _contradictions(metrics: ReportedMetrics, limits: Limits) -> Iterator[Finding]:
+def _contradictions(metrics: ReportedMetrics, limits: Limits) -> Iterator[Sign]:
     for perplexity, loss in _couples(metrics.losses):
         said = perplexity.loss
         if said is None or abs(said - loss.value) <= limits.rounding * max(1.0, loss.value):
             continue
         if abs(said - loss.value * math.log(2)) <= limits.rounding:
             continue
-        yield Finding(
-            code="metric-consistency.perplexity-not-exp-loss",
-            severity=Severity.WARNING,
-            message=(
-                f"{perplexity.name} is {perplexity.value:.4g}, but the exponential of "
-                f"{loss.name}, {loss.value:.4g}, is {math.exp(min(loss.value, 700)):.4g}."
-            ),
-            measured={"perplexity": perplexity.value, "loss": loss.value},
-            expected="perplexity = exp(loss)",
+        yield Sign(
+            "perplexity-not-exp-loss",
+            f"{perplexity.name} is {perplexity.value:.4g}, but the exponential of "
+            f"{loss.name}, {loss.value:.4g}, is {math.exp(min(loss.value, 700)):.4g}.",
+            {"perplexity": perplexity.value, "loss": loss.value},
             where=perplexity.source.path.name,
-            fix="Average losses over tokens first, and take the exponential once.",
         )
 
 
@@ -151,7 +154,7 @@ def _place(metric: ReportedMetric) -> tuple[str, str | None, str]:
 
 def _of_the_base(
     reported: Sequence[tuple[str, float, float]], log: TrainingLog, limits: Limits
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     series = log.main.get("val_loss")
     if series is None or len(series.values) < 2 or int(series.iterations[0]) > 1:
         raise Inconclusive("the log has no validation loss from before the first update and after")
@@ -168,27 +171,23 @@ def _of_the_base(
             continue
         seen.add(round(loss, 2))
         as_loss = "" if value == loss else f", a loss of {loss:.3f}"
-        yield Finding(
-            code="metric-consistency.base-reported",
-            severity=Severity.ERROR,
-            message=(
-                f"The reported {name} is {value:.4g}{as_loss}: that is the untouched base model's "
-                f"({before:.3f} before the first update), not the tuned model's ({after:.3f} at "
-                "the end)."
-            ),
-            measured={
+        yield Sign(
+            "base-reported",
+            f"The reported {name} is {value:.4g}{as_loss}: that is the untouched base model's "
+            f"({before:.3f} before the first update), not the tuned model's ({after:.3f} at "
+            "the end).",
+            {
                 "reported": value,
                 "reported_loss": round(loss, 4),
                 "first_val_loss": before,
                 "last_val_loss": after,
             },
-            expected=f"a loss near {after:.3f}, or a perplexity near {_exp(after):.4g}",
             where=name,
-            fix="Load the adapter in the evaluation, and check that its result changes with it.",
+            expected=f"a loss near {after:.3f}, or a perplexity near {_exp(after):.4g}",
         )
 
 
-def _low_loss(log: TrainingLog, generations: Generations, limits: Limits) -> Iterator[Finding]:
+def _low_loss(log: TrainingLog, generations: Generations, limits: Limits) -> Iterator[Sign]:
     series = log.main.get("train_loss")
     if series is None or not len(series.values):
         return
@@ -200,27 +199,26 @@ def _low_loss(log: TrainingLog, generations: Generations, limits: Limits) -> Ite
     judged = trained or known
     if len(judged) < limits.prompts:
         return
-    overlap = mean(word_f1(words(item.tuned), words(item.expected or "")) for item in judged)
+
+    def shared(answers: Iterable[str | None]) -> float:
+        expected = (words(item.expected or "") for item in judged)
+        return mean(map(word_f1, (words(one or "") for one in answers), expected))
+
+    overlap = shared(item.tuned for item in judged)
     if overlap >= limits.overlap:
         return
-    base = [word_f1(words(item.base or ""), words(item.expected or "")) for item in judged]
-    split = "training" if trained else "held-out"
-    yield Finding(
-        code="metric-consistency.low-loss-bad-output",
-        severity=Severity.ERROR,
-        message=(
-            f"The training loss ends at {last:.3g}, yet the answers to {len(judged)} {split} "
-            f"prompts share {overlap:.0%} of their words with the expected ones (base model "
-            f"{mean(base):.0%}): the loss measures something else."
-        ),
-        measured={
+    base = shared(item.base for item in judged)
+    yield Sign(
+        "low-loss-bad-output",
+        f"The training loss ends at {last:.3g}, yet the answers to {len(judged)} "
+        f"{'training' if trained else 'held-out'} prompts share {overlap:.0%} of their words with "
+        f"the expected ones (base model {base:.0%}): the loss measures something else.",
+        {
             "last_train_loss": round(last, 5),
             "prompts": len(judged),
             "overlap": round(overlap, 3),
-            "base_overlap": round(mean(base), 3),
+            "base_overlap": round(base, 3),
         },
-        expected="answers like those that were trained on",
-        fix="Print one row's inputs and targets: each target is the token after its input.",
     )
 
 

@@ -32,18 +32,27 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.source import read_json_object
 from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 
 _OWN, _FOREIGN = "quantization", "quantization_config"
+_AGREED = "config.json says quantised where the tensors are, and nowhere else"
+_KEY_ERROR = "mlx-lm can't load it (KeyError: 'quant_method')."
 
 
 @check(
     codes={
-        "config-without-scales": "config.json says quantised, and the tensors are not",
-        "scales-without-config": "the tensors are quantised, and config.json does not say so",
+        "config-without-scales": Symptom(
+            "config.json says quantised, and the tensors are not", Severity.ERROR, _AGREED
+        ),
+        "scales-without-config": Symptom(
+            "the tensors are quantised, and config.json does not say so",
+            Severity.ERROR,
+            _AGREED,
+            f"copy {_OWN!r} from the config.json of the model that was quantised",
+        ),
     },
 )
-def quantization_consistency(base: BaseModel | None, tuned: TunedModel | None) -> Iterator[Finding]:
+def quantization_consistency(base: BaseModel | None, tuned: TunedModel | None) -> Iterator[Sign]:
     """Compare what config.json says with the tensors, of the base and of a fused model."""
     has_folder = tuned is not None and not tuned.from_adapter
     if base is None and not has_folder:
@@ -57,61 +66,54 @@ def quantization_consistency(base: BaseModel | None, tuned: TunedModel | None) -
 
 def _compared(
     what: str, path: Path, config: Mapping[str, Any], tensors: Mapping[str, TensorRef]
-) -> Iterator[Finding]:
-    own = config.get(_OWN)
-    foreign = config.get(_FOREIGN)
+) -> Iterator[Sign]:
+    own, foreign = config.get(_OWN), config.get(_FOREIGN)
     if foreign is None and isinstance(text := config.get("text_config"), dict):
         foreign = text.get(_FOREIGN)
     # mlx-lm looks at the second table only where the first is lacking, and skips an empty one.
-    in_use = foreign if own is None and isinstance(foreign, dict) and foreign else None
-    if in_use is not None and "quant_method" in in_use:
+    in_use = foreign if own is None and isinstance(foreign, dict) else {}
+    if "quant_method" in in_use:
         return
-    unusable = in_use is not None
-    packed = _packed(tensors)
+    unusable = bool(in_use)
+    where, packed = str(path / "config.json"), _packed(tensors)
+    lacking = _entries(own, tensors, packed)
     if packed and not isinstance(own, dict):
-        yield _finding(
+        yield Sign(
             "scales-without-config",
             f"{len(packed)} matrices of the {what} are quantised ({packed[0]} for one), and its "
             f"config.json has no {_OWN!r}: "
-            + (_key_error() if unusable else "mlx-lm refuses their scales as unknown parameters."),
+            + (_KEY_ERROR if unusable else "mlx-lm refuses their scales as unknown parameters."),
             {"quantised": len(packed), "table": _FOREIGN if unusable else None},
-            path,
-            fix=f"copy {_OWN!r} from the config.json of the model that was quantised",
+            where,
         )
-        return
-    lacking = _entries(own, tensors, packed)
-    if lacking:
-        yield _finding(
+    elif lacking:
+        yield Sign(
             "config-without-scales",
             f"The config.json of the {what} has quantisation settings for {len(lacking)} layers "
             f"whose tensors are plain, {lacking[0]} for one: mlx-lm stops over missing scales.",
             {"quantised": len(packed), "table": _OWN, "layers": len(lacking)},
-            path,
+            where,
             fix=f"remove those entries from {_OWN!r}",
         )
     elif not packed and unusable:
-        yield _finding(
+        yield Sign(
             "config-without-scales",
             f"The config.json of the {what} has {_FOREIGN!r}, and none of its {len(tensors)} "
-            f"tensors is quantised: {_key_error()}",
+            f"tensors is quantised: {_KEY_ERROR}",
             {"quantised": 0, "table": _FOREIGN},
-            path,
+            where,
             fix=f"remove {_FOREIGN!r}",
         )
     elif not packed and isinstance(own, dict) and "bits" in own:
-        yield _finding(
+        yield Sign(
             "config-without-scales",
             f"The config.json of the {what} says {_OWN!r} with {own['bits']} bits, and none of "
             f"its {len(tensors)} tensors is quantised: mlx-lm loads it as a plain model.",
             {"quantised": 0, "table": _OWN, "bits": str(own["bits"])},
-            path,
-            fix=f"remove {_OWN!r}, or quantise the tensors",
+            where,
             severity=Severity.WARNING,
+            fix=f"remove {_OWN!r}, or quantise the tensors",
         )
-
-
-def _key_error() -> str:
-    return "mlx-lm can't load it (KeyError: 'quant_method')."
 
 
 def _packed(tensors: Mapping[str, TensorRef]) -> list[str]:
@@ -128,23 +130,3 @@ def _entries(own: object, tensors: Mapping[str, TensorRef], packed: list[str]) -
     settings = [name for name, value in own.items() if isinstance(value, dict)]
     known = set(packed)
     return sorted(one for one in settings if f"{one}.weight" in tensors and one not in known)
-
-
-def _finding(
-    symptom: str,
-    message: str,
-    measured: Mapping[str, Measurement],
-    path: Path,
-    *,
-    fix: str,
-    severity: Severity = Severity.ERROR,
-) -> Finding:
-    return Finding(
-        f"quantization-consistency.{symptom}",
-        severity,
-        message,
-        measured,
-        expected="config.json says quantised where the tensors are, and nowhere else",
-        where=str(path / "config.json"),
-        fix=fix,
-    )

@@ -19,13 +19,11 @@ What to do. Read the code before you load the model with `trust_remote_code`. Sa
 weights as safetensors, and leave pickles out of what you publish.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from mlxdoctor.check import check
 from mlxdoctor.evidence.code_files import RemoteCode
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.safety.quoting import quoted
 
 #: Names that are listed in a message.
@@ -34,26 +32,24 @@ EXAMPLES = 3
 
 @check(
     codes={
-        "named": "a configuration asks for code of its own",
-        "trusted": "the run was told to run code that comes with the model",
-        "pickles": "files that are pickles lie beside the weights",
+        "named": Symptom("a configuration asks for code of its own", Severity.WARNING),
+        "trusted": Symptom("the run was told to run code that comes with the model", Severity.INFO),
+        "pickles": Symptom("files that are pickles lie beside the weights", Severity.INFO),
     }
 )
-def remote_code(found: RemoteCode) -> Iterator[Finding]:
+def remote_code(found: RemoteCode) -> Iterator[Sign]:
     """Report what would run if something else loaded it."""
     for one in found.named:
-        yield Finding(
-            "remote-code.named",
-            Severity.WARNING,
+        yield Sign(
+            "named",
             f"{one.path.name} asks for code of its own: {one.key} is {quoted(one.value)}. "
             "Nothing of it was run.",
             {"file": one.path.name, "key": one.key},
             where=f"{one.path.parent.name}/{one.path.name}",
         )
     for path in found.trusted:
-        yield Finding(
-            "remote-code.trusted",
-            Severity.INFO,
+        yield Sign(
+            "trusted",
             f"{path.name} says trust_remote_code: whoever trains with it again runs code that "
             "comes with the model.",
             {"file": path.name},
@@ -61,9 +57,8 @@ def remote_code(found: RemoteCode) -> Iterator[Finding]:
     if found.pickles:
         names = [path.name for path in found.pickles]
         more = f" and {len(names) - EXAMPLES} more" if len(names) > EXAMPLES else ""
-        yield Finding(
-            "remote-code.pickles",
-            Severity.INFO,
+        yield Sign(
+            "pickles",
             f"Pickles lie beside the weights: {', '.join(names[:EXAMPLES])}{more}. "
             "They were not opened.",
             {"count": len(names)},

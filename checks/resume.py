@@ -20,62 +20,69 @@ resuming. Loading the adapter once with `mlx_lm.load(model, adapter_path=...)` r
 does not fit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from mlxdoctor.check import check
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.resumed_adapter import ResumedAdapter
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 
 _EXAMPLES = 3
+_TAKEN_UP = {
+    "expected": "every tensor of the file in the adapter",
+    "fix": "Give the tensors the names of this model's modules, or the run the layers and "
+    "keys of the adapter it resumes, and resume again.",
+}
 
 
 @check(
     codes={
-        "nothing-loaded": "no tensor of the file resumed from belongs to this adapter",
-        "partly-loaded": "some tensors of the file resumed from do not belong to this adapter",
-        "shapes-differ": "tensors of the file resumed from have other shapes",
+        "nothing-loaded": Symptom(
+            "no tensor of the file resumed from belongs to this adapter",
+            Severity.ERROR,
+            **_TAKEN_UP,
+        ),
+        "partly-loaded": Symptom(
+            "some tensors of the file resumed from do not belong to this adapter",
+            Severity.ERROR,
+            **_TAKEN_UP,
+        ),
+        "shapes-differ": Symptom(
+            "tensors of the file resumed from have other shapes",
+            Severity.ERROR,
+            expected="the same shapes",
+            fix="Resume with the rank that the adapter was trained with.",
+        ),
     },
     rerun_symptom=True,
 )
-def resume(resumed: ResumedAdapter, adapter: Adapter) -> Iterator[Finding]:
+def resume(resumed: ResumedAdapter, adapter: Adapter) -> Iterator[Sign]:
     """Compare the names and shapes of what was resumed and what was saved."""
     before, after = resumed.adapter.tensors, adapter.tensors
     shared = before.keys() & after.keys()
     lost = sorted(before.keys() - after.keys())
-    name = resumed.adapter.path.name
+    name = f"{resumed.adapter.path.name}, which the run was resumed from,"
     if lost:
-        everything = not shared
-        yield Finding(
-            code=f"resume.{'nothing' if everything else 'partly'}-loaded",
-            severity=Severity.ERROR,
-            message=f"{'None' if everything else f'Only {len(shared)}'} of the {len(before)} "
-            f"tensors in {name}, which the run was resumed from, exist in the adapter it trained "
-            f"(there is no {lost[0]}): {'all' if everything else 'the others'} were dropped.",
-            measured={
+        yield Sign(
+            "partly-loaded" if shared else "nothing-loaded",
+            f"{f'Only {len(shared)}' if shared else 'None'} of the {len(before)} tensors in {name} "
+            f"exist in the adapter it trained (there is no {lost[0]}): "
+            f"{'the others' if shared else 'all'} were dropped.",
+            {
                 "resumed_tensors": len(before),
                 "loaded": len(shared),
                 "dropped": tuple(lost[:_EXAMPLES]),
                 "trained": tuple(sorted(after)[:_EXAMPLES]),
             },
-            expected="every tensor of the file in the adapter",
             where=lost[0],
-            fix="Give the tensors the names of this model's modules, or the run the layers and "
-            "keys of the adapter it resumes, and resume again.",
         )
     reshaped = sorted(one for one in shared if before[one].shape != after[one].shape)
     if reshaped:
         first = reshaped[0]
-        yield Finding(
-            code="resume.shapes-differ",
-            severity=Severity.ERROR,
-            message=f"{len(reshaped)} tensors in {name}, which the run was resumed from, have "
-            f"other shapes than in the adapter it trained ({first}: "
-            f"{before[first].shape} and {after[first].shape}).",
-            measured={"tensors": len(reshaped)},
-            expected="the same shapes",
+        yield Sign(
+            "shapes-differ",
+            f"{len(reshaped)} tensors in {name} have other shapes than in the adapter it trained "
+            f"({first}: {before[first].shape} and {after[first].shape}).",
+            {"tensors": len(reshaped)},
             where=first,
-            fix="Resume with the rank that the adapter was trained with.",
         )

@@ -21,8 +21,6 @@ What to do. Compare the names in both files (the check `resume` does), give the 
 layers and rank of the adapter, and let its rate begin where the earlier one ended.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isfinite
@@ -33,7 +31,9 @@ from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.earlier_run import EarlierRun
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
+
+_GONE = "resume with the keys, layers and rank of the adapter that was resumed from"
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,23 @@ class Limits:
 
 @check(
     codes={
-        "from-the-base": "the resumed run begins at the base model's loss",
-        "level-jump": "the resumed run begins far above where the earlier one was",
-        "rate-jump": "the resumed run begins with a rate several times the earlier one's last",
+        "from-the-base": Symptom(
+            "the resumed run begins at the base model's loss", Severity.ERROR, fix=_GONE
+        ),
+        "level-jump": Symptom(
+            "the resumed run begins far above where the earlier one was", Severity.ERROR, fix=_GONE
+        ),
+        "rate-jump": Symptom(
+            "the resumed run begins with a rate several times the earlier one's last",
+            Severity.WARNING,
+            fix="give the resumed run a schedule that begins where the earlier one ended",
+        ),
     },
     limits=Limits(),
 )
 def resumed_start(
     earlier: EarlierRun, log: TrainingLog, config: TrainingConfig, limits: Limits
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Compare the start of a resumed run with the earlier run."""
     yield from _rate(earlier, log, limits)
     if earlier.config is not None:
@@ -95,16 +103,14 @@ def resumed_start(
     if lost < limits.jump or start - reached < limits.rise:
         return
     at_base = lost >= limits.base
-    yield Finding(
-        f"resumed-start.{'from-the-base' if at_base else 'level-jump'}",
-        Severity.ERROR,
+    yield Sign(
+        "from-the-base" if at_base else "level-jump",
         f"The run was resumed where the validation loss had fallen from {first:.3f} to "
         f"{reached:.3f}, and begins at {start:.3f}: "
         + ("what was learned before is gone." if at_base else f"{lost:.0%} of that is gone."),
         {"start": start, "earlier_first": first, "earlier_reached": reached, "lost": lost},
         expected=f"a first validation loss near {reached:.3f}",
         onset=0,
-        fix="resume with the keys, layers and rank of the adapter that was resumed from",
     )
 
 
@@ -123,7 +129,7 @@ def _levels(earlier: EarlierRun) -> tuple[float, float] | None:
     return first, float(losses.values[known][-1])
 
 
-def _rate(earlier: EarlierRun, log: TrainingLog, limits: Limits) -> Iterator[Finding]:
+def _rate(earlier: EarlierRun, log: TrainingLog, limits: Limits) -> Iterator[Sign]:
     before, after = earlier.segment.get("learning_rate"), log.main.get("learning_rate")
     if before is None or after is None or not len(before) or not len(after):
         return
@@ -133,13 +139,11 @@ def _rate(earlier: EarlierRun, log: TrainingLog, limits: Limits) -> Iterator[Fin
     last, now = (float(kept[-1]) if len(kept) else 0.0), float(after.values[0])
     if not 0.0 < last * limits.rate <= now:
         return
-    yield Finding(
-        "resumed-start.rate-jump",
-        Severity.WARNING,
+    yield Sign(
+        "rate-jump",
         f"The learning rate had come down to {last:.3g} where the run was resumed, and begins "
         f"again at {now:.3g}, with an optimiser that has forgotten its averages.",
         {"earlier_rate": last, "rate": now, "ratio": now / last},
         expected=f"about {last:.3g}",
         onset=int(after.iterations[0]),
-        fix="give the resumed run a schedule that begins where the earlier one ended",
     )

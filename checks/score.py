@@ -16,15 +16,13 @@ What to do. Read the answers on the prompts with the largest loss first; they ar
 finding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, check, limit
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.measure.scoring import Scores
 from mlxdoctor.measure.text.statistics import mean_interval, paired_permutation
 from mlxdoctor.safety.quoting import quoted
@@ -42,23 +40,30 @@ class Limits:
 
 @check(
     codes={
-        "worse-than-base": "the user's score is lower than the base model's",
-        "unscored-answers": "the scoring function failed on some answers",
+        "worse-than-base": Symptom(
+            "the user's score is lower than the base model's",
+            Severity.ERROR,
+            expected="a score at least as high as the base model's",
+            fix="Read the answers with the largest loss; an earlier checkpoint may be better.",
+        ),
+        "unscored-answers": Symptom(
+            "the scoring function failed on some answers",
+            Severity.WARNING,
+            expected="a finite number for every answer",
+            fix="Let the scoring function return a number for any text, the empty one included.",
+        ),
     },
     limits=Limits(),
     decisive=True,
 )
-def score(scores: Scores, limits: Limits) -> Iterator[Finding]:
+def score(scores: Scores, limits: Limits) -> Iterator[Sign]:
     """Compare the scores of both models."""
     count, reason = scores.unscored
     if count:
-        yield Finding(
-            code="score.unscored-answers",
-            severity=Severity.WARNING,
-            message=f"{scores.name} gave no number for {count} answers ({reason}).",
-            measured={"unscored": count, "scored": len(scores.items)},
-            expected="a finite number for every answer",
-            fix="Let the scoring function return a number for any text, the empty one included.",
+        yield Sign(
+            "unscored-answers",
+            f"{scores.name} gave no number for {count} answers ({reason}).",
+            {"unscored": count, "scored": len(scores.items)},
         )
     known = [(item, item.base) for item in scores.items if item.base is not None]
     if len(known) < limits.prompts:
@@ -73,14 +78,11 @@ def score(scores: Scores, limits: Limits) -> Iterator[Finding]:
     worst = known[int(differences.argmin())][0]
     base_mean = float(np.mean([base for _, base in known]))
     tuned_mean = float(np.mean([item.tuned for item, _ in known]))
-    yield Finding(
-        code="score.worse-than-base",
-        severity=Severity.ERROR,
-        message=(
-            f"By {scores.name}, the tuned model scores {tuned_mean:.3g} on {len(known)} prompts, "
-            f"the base model {base_mean:.3g}."
-        ),
-        measured={
+    yield Sign(
+        "worse-than-base",
+        f"By {scores.name}, the tuned model scores {tuned_mean:.3g} on {len(known)} prompts, "
+        f"the base model {base_mean:.3g}.",
+        {
             "prompts": len(known),
             "base_score": base_mean,
             "tuned_score": tuned_mean,
@@ -89,7 +91,5 @@ def score(scores: Scores, limits: Limits) -> Iterator[Finding]:
             "difference_high": interval.high,
             "p_value": p_value,
         },
-        expected="a score at least as high as the base model's",
         where=f"prompt {quoted(worst.prompt)}",
-        fix="Read the answers with the largest loss; an earlier checkpoint may be better.",
     )

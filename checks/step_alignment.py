@@ -23,12 +23,13 @@ that ends with the row's own end token.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.check import Inconclusive, check, limit
-from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.training_step.measurement import Alignment, TrainingStep
 
 #: Where the extra padding target of mlx-lm is described.
@@ -39,6 +40,13 @@ _NAMES = {
     2: ("shifted-twice", "the token two places on"),
     3: ("shifted-twice", "the token three places on"),
 }
+
+_symptom = partial(
+    Symptom,
+    severity=Severity.ERROR,
+    expected="each answer token, its end token included, trained from the position before it",
+)
+_SHIFT_ONCE = "shift once: inputs tokens[:, :-1], targets tokens[:, 1:]"
 
 
 @dataclass(frozen=True)
@@ -68,22 +76,58 @@ class Limits:
 
 @check(
     codes={
-        "nothing-trained": "no position has a gradient",
-        "identity": "each position is trained on the token it was given",
-        "shifted-twice": "each position is trained on a token further on than the next",
-        "shifted-back": "each position is trained on the token before it",
-        "mixed-targets": "targets follow no single offset",
-        "rows-without-targets": "rows of the batch have no trained token",
-        "padding-trained": "padding is trained",
-        "padding-target": "one padding token after each row is trained, as mlx-lm does",
-        "prompt-trained": "prompts are trained",
-        "end-token-untrained": "the end token is never a target although rows have it",
-        "no-end-token": "no row has an end token",
-        "uneven-weights": "tokens of one batch weigh differently",
+        "nothing-trained": _symptom(
+            "no position has a gradient",
+            fix="print the mask's sum, and build the mask on the targets",
+        ),
+        "identity": _symptom("each position is trained on the token it was given", fix=_SHIFT_ONCE),
+        "shifted-twice": _symptom(
+            "each position is trained on a token further on than the next", fix=_SHIFT_ONCE
+        ),
+        "shifted-back": _symptom(
+            "each position is trained on the token before it", fix=_SHIFT_ONCE
+        ),
+        "mixed-targets": _symptom(
+            "targets follow no single offset", fix="print inputs and targets of a row side by side"
+        ),
+        "rows-without-targets": _symptom(
+            "rows of the batch have no trained token",
+            severity=Severity.WARNING,
+            fix="leave out rows whose answer was cut off, or raise the length limit",
+        ),
+        "padding-trained": _symptom(
+            "padding is trained",
+            fix="multiply the loss by a mask that ends with each row's last token",
+        ),
+        "padding-target": _symptom(
+            "one padding token after each row is trained, as mlx-lm does",
+            severity=Severity.WARNING,
+            fix="let the mask end with the row's last token: steps < lengths, not <=",
+        ),
+        "prompt-trained": _symptom(
+            "prompts are trained",
+            severity=Severity.INFO,
+            fix="mask the prompt if only answers are to be learned (mlx-lm: mask_prompt: true)",
+        ),
+        "end-token-untrained": _symptom(
+            "the end token is never a target although rows have it",
+            fix="let the mask include the end token; where padding is the end token, mask by "
+            "length, not by token",
+        ),
+        "no-end-token": _symptom(
+            "no row has an end token",
+            severity=Severity.WARNING,
+            fix="append the end token to every row",
+        ),
+        "uneven-weights": _symptom(
+            "tokens of one batch weigh differently",
+            severity=Severity.INFO,
+            fix="divide by the number of supervised tokens of the batch, unless that is intended",
+        ),
     },
     limits=Limits(),
 )
-def step_alignment(step: TrainingStep, limits: Limits) -> Iterator[Finding]:
+def step_alignment(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
     """Compare what each position is trained on with the tokens around it."""
     alignment = step.alignment
     if alignment is None:
@@ -92,13 +136,11 @@ def step_alignment(step: TrainingStep, limits: Limits) -> Iterator[Finding]:
         raise Inconclusive("the loss is not finite, and neither is its gradient")
     trained = alignment.trained
     if not trained.any():
-        yield _finding(
+        yield Sign(
             "nothing-trained",
-            Severity.ERROR,
             f"None of {trained.size} positions has a gradient: the mask leaves nothing, or the "
             f"loss does not depend on the logits.",
             {"positions": int(trained.size)},
-            fix="print the mask's sum, and build the mask on the targets",
         )
         return
     if alignment.hard < limits.hard:
@@ -113,7 +155,7 @@ def step_alignment(step: TrainingStep, limits: Limits) -> Iterator[Finding]:
     yield from _weights(alignment, limits)
 
 
-def _offset(alignment: Alignment, limits: Limits) -> Iterator[Finding]:
+def _offset(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
     shares, count = alignment.offsets
     if count < limits.positions:
         raise Inconclusive(f"only {count} positions tell one offset from another")
@@ -123,154 +165,96 @@ def _offset(alignment: Alignment, limits: Limits) -> Iterator[Finding]:
     }
     if shares[best] < limits.agreement:
         parts = ", ".join(f"{share:.0%} at {offset:+d}" for offset, share in shares.items())
-        yield _finding(
-            "mixed-targets",
-            Severity.ERROR,
-            f"Targets follow no single offset from their positions ({parts}).",
-            measured,
-            fix="print inputs and targets of a row side by side",
-        )
+        message = f"Targets follow no single offset from their positions ({parts})."
+        yield Sign("mixed-targets", message, measured)
     elif best != 1:
         symptom, what = _NAMES[best]
-        yield _finding(
+        yield Sign(
             symptom,
-            Severity.ERROR,
             f"{shares[best]:.0%} of {count} positions are trained on {what}; a language model "
             f"needs the next one.",
             measured,
-            fix="shift once: inputs tokens[:, :-1], targets tokens[:, 1:]",
         )
 
 
-def _rows(alignment: Alignment) -> Iterator[Finding]:
-    empty = [int(row) for row in np.flatnonzero(~alignment.trained.any(axis=1))]
+def _rows(alignment: Alignment) -> Iterator[Sign]:
+    empty, rows = int((~alignment.trained.any(axis=1)).sum()), len(alignment.inputs)
     if empty:
-        yield _finding(
-            "rows-without-targets",
-            Severity.WARNING,
-            f"{len(empty)} of {len(alignment.inputs)} rows have no trained token.",
-            {"rows": len(empty), "of": len(alignment.inputs)},
-            fix="leave out rows whose answer was cut off, or raise the length limit",
-        )
+        message = f"{empty} of {rows} rows have no trained token."
+        yield Sign("rows-without-targets", message, {"rows": empty, "of": rows})
 
 
-def _padding(alignment: Alignment) -> Iterator[Finding]:
-    beyond = _beyond(alignment)
-    by_row = beyond.sum(axis=1)
-    if not by_row.any():
-        return
-    measured: dict[str, Measurement] = {
-        "padding": int(by_row.sum()),
-        "trained": int(alignment.trained.sum()),
-    }
+def _padding(alignment: Alignment) -> Iterator[Sign]:
+    # Rows that fill the width have no padding that could be told from their last target.
+    padded = alignment.row_lengths < alignment.inputs.shape[1]
+    is_pad = np.isin(alignment.targets, alignment.pad_ids) & padded[:, None]
+    by_row = (is_pad & alignment.trained & ~_before(alignment, alignment.row_lengths)).sum(axis=1)
+    padding, trained = int(by_row.sum()), int(alignment.trained.sum())
+    measured: dict[str, Measurement] = {"padding": padding, "trained": trained}
     if by_row.max() == 1:
-        yield _finding(
+        yield Sign(
             "padding-target",
-            Severity.WARNING,
-            f"In {int(by_row.sum())} of {len(by_row)} rows, the padding token after the row's end "
+            f"In {padding} of {len(by_row)} rows, the padding token after the row's end "
             f"is trained: mlx-lm's default loss counts one position too many ({UPSTREAM}).",
             measured,
-            fix="let the mask end with the row's last token: steps < lengths, not <=",
         )
-        return
-    yield _finding(
-        "padding-trained",
-        Severity.ERROR,
-        f"{int(by_row.sum())} of {int(alignment.trained.sum())} trained positions are padding: "
-        f"the model learns to go on after the end.",
-        measured,
-        fix="multiply the loss by a mask that ends with each row's last token",
-    )
+    elif padding:
+        yield Sign(
+            "padding-trained",
+            f"{padding} of {trained} trained positions are padding: "
+            f"the model learns to go on after the end.",
+            measured,
+        )
 
 
-def _beyond(alignment: Alignment) -> NDArray[np.bool_]:
-    """bool (rows, positions): trained, with a padding token after the row's end as target."""
-    width = alignment.inputs.shape[1]
-    places = np.arange(1, width + 1)[None, :]
-    # Rows that fill the width have no padding that could be told from their last target.
-    padded = alignment.row_lengths[:, None] < width
-    is_pad = np.isin(alignment.targets, alignment.pad_ids)
-    beyond: NDArray[np.bool_] = (
-        alignment.trained & padded & is_pad & (places >= alignment.row_lengths[:, None])
-    )
-    return beyond
+def _before(alignment: Alignment, lengths: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """bool (rows, positions): whose next token is among the row's first ones."""
+    places = np.arange(1, alignment.inputs.shape[1] + 1)
+    return np.less(places[None, :], lengths[:, None])
 
 
-def _prompts(alignment: Alignment, limits: Limits) -> Iterator[Finding]:
+def _prompts(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
     known = alignment.prompt_lengths > 0
-    if not known.any():
-        return
-    places = np.arange(1, alignment.inputs.shape[1] + 1)[None, :]
-    inside = (places < alignment.prompt_lengths[:, None]) & known[:, None]
+    inside = _before(alignment, alignment.prompt_lengths)
     share = float(alignment.trained[inside].mean()) if inside.any() else 0.0
     if share >= limits.prompt:
-        yield _finding(
+        yield Sign(
             "prompt-trained",
-            Severity.INFO,
             f"{share:.0%} of the prompts' tokens are trained as well as the answers'.",
             {"share": share, "rows": int(known.sum())},
-            fix="mask the prompt if only answers are to be learned (mlx-lm: mask_prompt: true)",
         )
 
 
-def _ends(alignment: Alignment) -> Iterator[Finding]:
-    if not alignment.end_ids:
+def _ends(alignment: Alignment) -> Iterator[Sign]:
+    if not alignment.end_ids or np.isin(alignment.targets, alignment.end_ids).any():
         return
-    is_end = np.isin(alignment.inputs, alignment.end_ids)
-    within = np.arange(alignment.inputs.shape[1])[None, :] < alignment.row_lengths[:, None]
-    has = (is_end & within).any(axis=1)
-    taught = np.isin(alignment.targets, alignment.end_ids).any(axis=1)
-    rows = len(alignment.inputs)
-    if taught.any():
-        return
-    if has.any():
-        yield _finding(
+    rows, width = alignment.inputs.shape
+    within = np.arange(width)[None, :] < alignment.row_lengths[:, None]
+    has = int((np.isin(alignment.inputs, alignment.end_ids) & within).any(axis=1).sum())
+    if has:
+        yield Sign(
             "end-token-untrained",
-            Severity.ERROR,
-            f"{int(has.sum())} of {rows} rows have an end token, and none is trained on it: the "
+            f"{has} of {rows} rows have an end token, and none is trained on it: the "
             f"model does not learn to stop.",
-            {"rows_with_end": int(has.sum()), "rows": rows},
-            fix="let the mask include the end token; where padding is the end token, mask by "
-            "length, not by token",
+            {"rows_with_end": has, "rows": rows},
         )
     else:
-        yield _finding(
+        yield Sign(
             "no-end-token",
-            Severity.WARNING,
             f"None of {rows} rows has an end token within this batch's width: the model does not "
             f"learn to stop.",
             {"rows": rows},
-            fix="append the end token to every row",
         )
 
 
-def _weights(alignment: Alignment, limits: Limits) -> Iterator[Finding]:
+def _weights(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
     weights = np.abs(alignment.weights[alignment.trained]).astype(np.float64)
+    low, high = float(weights.min()), float(weights.max())
     spread = float(weights.std() / weights.mean()) if weights.mean() else 0.0
     if spread > limits.uneven:
-        yield _finding(
+        yield Sign(
             "uneven-weights",
-            Severity.INFO,
-            f"Tokens of this batch weigh between {weights.min():.2g} and {weights.max():.2g} in "
+            f"Tokens of this batch weigh between {low:.2g} and {high:.2g} in "
             f"the loss: tokens of short rows may count more than those of long ones.",
-            {"smallest": float(weights.min()), "largest": float(weights.max()), "spread": spread},
-            fix="divide by the number of supervised tokens of the batch, unless that is intended",
+            {"smallest": low, "largest": high, "spread": spread},
         )
-
-
-def _finding(
-    symptom: str,
-    severity: Severity,
-    message: str,
-    measured: dict[str, Measurement],
-    *,
-    fix: str,
-) -> Finding:
-    return Finding(
-        code=f"step-alignment.{symptom}",
-        severity=severity,
-        message=message,
-        measured=measured,
-        expected="each answer token, its end token included, trained from the position before it",
-        fix=fix,
-    )

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mlxdoctor.check import check, limit
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.measure.training_step.measurement import TrainingStep
 
 
@@ -42,64 +42,69 @@ class Limits:
 
 @check(
     codes={
-        "failed": "the loss cannot be computed",
-        "not-finite": "the loss or the logits are not finite",
-        "above-uniform": "the loss is above that of a uniform guess",
-        "not-a-mean": "the loss is too large for a mean over tokens",
+        "failed": Symptom(
+            "the loss cannot be computed",
+            Severity.ERROR,
+            expected="a finite scalar",
+            fix="call the loss by hand with one batch",
+        ),
+        "not-finite": Symptom(
+            "the loss or the logits are not finite",
+            Severity.ERROR,
+            expected="a finite loss",
+            fix="guard a division by the number of supervised tokens, and look for rows with none",
+        ),
+        "above-uniform": Symptom(
+            "the loss is above that of a uniform guess",
+            Severity.ERROR,
+            fix="print inputs and targets of a row side by side: the targets are the next tokens",
+        ),
+        "not-a-mean": Symptom(
+            "the loss is too large for a mean over tokens",
+            Severity.WARNING,
+            fix="divide by the number of supervised tokens, so that rate and clipping hold",
+        ),
     },
     limits=Limits(),
 )
-def step_forward(step: TrainingStep, limits: Limits) -> Iterator[Finding]:
+def step_forward(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
     """Look at the loss of one forward pass."""
     forward = step.forward
     if forward is None:
-        yield Finding(
-            code="step-forward.failed",
-            severity=Severity.ERROR,
-            message=f"The loss cannot be computed on this batch ({step.failure}).",
-            expected="a finite scalar",
-            fix="call the loss by hand with one batch",
-        )
+        yield Sign("failed", f"The loss cannot be computed on this batch ({step.failure}).")
         return
+    loss, uniform = forward.loss, forward.uniform
     measured = {
-        "loss": forward.loss,
+        "loss": loss,
         "without_adapter": forward.without_adapter,
-        "uniform": forward.uniform,
+        "uniform": uniform,
         "dtype": forward.dtype,
     }
-    if not math.isfinite(forward.loss) or not forward.finite_logits:
-        what = "loss" if forward.finite_logits else "logits"
-        yield Finding(
-            code="step-forward.not-finite",
-            severity=Severity.ERROR,
-            message=f"The {what} of this batch is not finite before any update "
-            f"(loss {forward.loss:g}, {forward.dtype or 'no'} logits).",
-            measured=measured,
-            expected="a finite loss",
-            fix="guard a division by the number of supervised tokens, and look for rows with none"
+    if not math.isfinite(loss) or not forward.finite_logits:
+        yield Sign(
+            "not-finite",
+            f"The {'loss' if forward.finite_logits else 'logits'} of this batch is not finite "
+            f"before any update (loss {loss:g}, {forward.dtype or 'no'} logits).",
+            measured,
+            fix=None
             if forward.finite_logits
             else "check the base model's own output, and its weights",
         )
-        return
-    uniform = forward.uniform
-    if uniform is not None and forward.loss > limits.summed * uniform:
-        yield Finding(
-            code="step-forward.not-a-mean",
-            severity=Severity.WARNING,
-            message=f"The loss is {forward.loss:.1f}, {forward.loss / uniform:.1f} times that of a "
+    elif uniform is not None and loss > limits.summed * uniform:
+        yield Sign(
+            "not-a-mean",
+            f"The loss is {loss:.1f}, {loss / uniform:.1f} times that of a "
             f"uniform guess ({uniform:.2f}): it is a sum, or targets are far off.",
-            measured=measured,
+            measured,
             expected=f"at most {uniform:.2f} nats a token",
-            fix="divide by the number of supervised tokens, so that rate and clipping hold",
         )
-    elif uniform is not None and forward.loss > uniform:
-        beyond = forward.loss - uniform
-        yield Finding(
-            code="step-forward.above-uniform",
-            severity=Severity.ERROR if beyond > limits.above_uniform else Severity.WARNING,
-            message=f"The loss is {forward.loss:.2f} before any update, {beyond:.2f} nats above a "
+    elif uniform is not None and loss > uniform:
+        beyond = loss - uniform
+        yield Sign(
+            "above-uniform",
+            f"The loss is {loss:.2f} before any update, {beyond:.2f} nats above a "
             f"uniform guess over the vocabulary ({uniform:.2f}).",
-            measured=measured,
+            measured,
+            severity=None if beyond > limits.above_uniform else Severity.WARNING,
             expected=f"below {uniform:.2f}",
-            fix="print inputs and targets of a row side by side: the targets are the next tokens",
         )

@@ -16,12 +16,19 @@ What to do. Look for a stop_gradient, an evaluated copy, or a layer whose output
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from mlxdoctor.check import Inconclusive, check, limit
-from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.training_step.measurement import ParameterStep, TrainingStep
+
+_symptom = partial(
+    Symptom,
+    severity=Severity.ERROR,
+    expected="a finite gradient other than zero for every trainable parameter",
+)
 
 
 @dataclass(frozen=True)
@@ -45,128 +52,110 @@ class Limits:
 
 @check(
     codes={
-        "failed": "the gradient cannot be taken",
-        "none": "no trainable parameter gets a gradient",
-        "some-zero": "some trainable parameters get no gradient",
-        "not-finite": "gradients are not finite",
-        "exploding": "the gradient is enormous",
-        "uneven": "gradients differ by many orders of magnitude between layers",
+        "failed": _symptom(
+            "the gradient cannot be taken", fix="let the loss take the model, and call it"
+        ),
+        "none": _symptom(
+            "no trainable parameter gets a gradient",
+            fix="compute the loss from the output of the model that is differentiated",
+        ),
+        "some-zero": _symptom(
+            "some trainable parameters get no gradient",
+            fix="look for stop_gradient, or a layer whose output the loss does not see",
+        ),
+        "not-finite": _symptom(
+            "gradients are not finite",
+            fix="look for a division by zero, a square root at zero, or an overflow in float16",
+        ),
+        "exploding": _symptom(
+            "the gradient is enormous",
+            severity=Severity.WARNING,
+            fix="clip the gradient's norm to 1, and use the mean over tokens, not the sum",
+        ),
+        "uneven": _symptom(
+            "gradients differ by many orders of magnitude between layers",
+            severity=Severity.WARNING,
+            fix="look at the layers with the smallest gradients",
+        ),
     },
     limits=Limits(),
 )
-def step_gradients(step: TrainingStep, limits: Limits) -> Iterator[Finding]:
+def step_gradients(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
     """Look at the gradient of every trainable parameter."""
     update = step.update
     if update is None:
         raise Inconclusive("no step was made: the loss cannot be computed")
-    parameters = update.parameters
-    if not parameters:
+    if not update.parameters:
         raise Inconclusive("nothing is trainable")
-    if all(one.gradient_norm is None for one in parameters):
-        yield _finding(
-            "failed",
-            f"The gradient cannot be taken by nn.value_and_grad ({update.error}).",
-            (),
-            {},
-            limits,
-            fix="let the loss take the model, and call it",
-        )
-        return
-    known = [one for one in parameters if one.gradient_norm is not None]
-    broken = [one for one in known if not math.isfinite(one.gradient_norm or 0.0)]
-    if broken:
-        yield _finding(
+    norms = {
+        one.name: one.gradient_norm for one in update.parameters if one.gradient_norm is not None
+    }
+    broken = [name for name, norm in norms.items() if not math.isfinite(norm)]
+    if not norms:
+        message = f"The gradient cannot be taken by nn.value_and_grad ({update.error})."
+        yield Sign("failed", message)
+    elif broken:
+        yield Sign(
             "not-finite",
-            f"The gradients of {len(broken)} of {len(known)} trainable parameters are not finite.",
-            broken,
+            f"The gradients of {len(broken)} of {len(norms)} trainable parameters are not finite.",
             {"parameters": len(broken)},
-            limits,
-            fix="look for a division by zero, a square root at zero, or an overflow in float16",
+            where=", ".join(broken[: limits.named]),
         )
-        return
-    # A has no gradient while B is zero: that is how an adapter begins.
-    at_rest = {one.name.removesuffix("lora_b") for one in known if _is_b(one) and one.norm == 0}
-    expected = [one for one in known if not _is_resting_a(one, at_rest)]
-    zero = [one for one in expected if one.gradient_norm == 0]
-    norm = math.sqrt(sum((one.gradient_norm or 0.0) ** 2 for one in known))
-    measured: dict[str, Measurement] = {"gradient_norm": norm, "parameters": len(known)}
-    if expected and len(zero) == len(expected):
-        yield _finding(
+    else:
+        resting = _resting(update.parameters)
+        expected = {name: norm for name, norm in norms.items() if name not in resting}
+        yield from _sizes(norms, expected, limits)
+
+
+def _resting(parameters: Iterable[ParameterStep]) -> set[str]:
+    """Every A whose B is zero: it has no gradient then, and that is how an adapter begins."""
+    return {
+        f"{one.name.removesuffix('lora_b')}lora_a"
+        for one in parameters
+        if one.name.endswith("lora_b") and one.norm == 0 and one.gradient_norm is not None
+    }
+
+
+def _sizes(
+    norms: Mapping[str, float], expected: Mapping[str, float], limits: Limits
+) -> Iterator[Sign]:
+    """What finite gradients tell: of all parameters, and of those that should have one."""
+    norm = math.sqrt(sum(one**2 for one in norms.values()))
+    measured: dict[str, Measurement] = {"gradient_norm": norm, "parameters": len(norms)}
+    zero = [name for name, one in expected.items() if one == 0]
+    if zero and len(zero) == len(expected):
+        yield Sign(
             "none",
-            f"Every gradient is exactly zero ({len(known)} trainable parameters): nothing can be "
+            f"Every gradient is exactly zero ({len(norms)} trainable parameters): nothing can be "
             f"learned.",
-            zero,
             measured,
-            limits,
-            fix="compute the loss from the output of the model that is differentiated",
+            where=", ".join(zero[: limits.named]),
         )
         return
     if zero:
-        yield _finding(
+        # Only of kinds that a batch need not reach.
+        are_rare = all("expert" in one or "switch" in one or "embed" in one for one in zero)
+        yield Sign(
             "some-zero",
             f"{len(zero)} of {len(expected)} trainable parameters get a gradient of exactly zero.",
-            zero,
             measured | {"zero": len(zero)},
-            limits,
-            severity=Severity.WARNING if _are_rare(zero) else Severity.ERROR,
-            fix="look for stop_gradient, or a layer whose output the loss does not see",
+            where=", ".join(zero[: limits.named]),
+            severity=Severity.WARNING if are_rare else None,
         )
     if norm > limits.exploding:
-        yield _finding(
+        yield Sign(
             "exploding",
             f"The gradient's norm is {norm:.3g}: a first step of that size ruins a model without "
             f"clipping.",
-            sorted(known, key=lambda one: -(one.gradient_norm or 0.0)),
             measured,
-            limits,
-            severity=Severity.WARNING,
-            fix="clip the gradient's norm to 1, and use the mean over tokens, not the sum",
+            where=", ".join(sorted(norms, key=lambda one: -norms[one])[: limits.named]),
         )
-    like = [one for one in expected if one.gradient_norm and _is_b(one)]
-    if like:
-        norms = [one.gradient_norm or 0.0 for one in like]
-        if max(norms) > limits.spread * min(norms):
-            yield _finding(
-                "uneven",
-                f"Gradients of B range from {min(norms):.1e} to {max(norms):.1e} over the layers.",
-                sorted(like, key=lambda one: one.gradient_norm or 0.0),
-                measured | {"smallest": min(norms), "largest": max(norms)},
-                limits,
-                severity=Severity.WARNING,
-                fix="look at the layers with the smallest gradients",
-            )
-
-
-def _is_b(one: ParameterStep) -> bool:
-    return one.name.endswith("lora_b")
-
-
-def _is_resting_a(one: ParameterStep, at_rest: set[str]) -> bool:
-    return one.name.endswith("lora_a") and one.name.removesuffix("lora_a") in at_rest
-
-
-def _are_rare(zero: Sequence[ParameterStep]) -> bool:
-    """Only of kinds that a batch need not reach."""
-    return all("expert" in one.name or "switch" in one.name or "embed" in one.name for one in zero)
-
-
-def _finding(
-    symptom: str,
-    message: str,
-    parameters: Sequence[ParameterStep],
-    measured: dict[str, Measurement],
-    limits: Limits,
-    *,
-    severity: Severity = Severity.ERROR,
-    fix: str,
-) -> Finding:
-    names = [one.name for one in parameters[: limits.named]]
-    return Finding(
-        code=f"step-gradients.{symptom}",
-        severity=severity,
-        message=message,
-        measured=measured,
-        expected="a finite gradient other than zero for every trainable parameter",
-        where=", ".join(names) or None,
-        fix=fix,
-    )
+    like = {name: one for name, one in expected.items() if one and name.endswith("lora_b")}
+    low, high = min(like.values(), default=0.0), max(like.values(), default=0.0)
+    if high > limits.spread * low:
+        yield Sign(
+            "uneven",
+            f"Gradients of B range from {low:.1e} to {high:.1e} over the layers.",
+            measured | {"smallest": low, "largest": high},
+            where=", ".join(sorted(like, key=lambda one: like[one])[: limits.named]),
+        )

@@ -20,10 +20,17 @@ parameters that is trainable before the first step.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from mlxdoctor.check import check, limit
-from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.measure.training_step.measurement import State, TrainingStep
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.measure.training_step.measurement import TrainingStep
+
+_symptom = partial(
+    Symptom,
+    severity=Severity.ERROR,
+    expected="an adapter on the layers it was meant for, and nothing else trainable",
+)
 
 
 @dataclass(frozen=True)
@@ -41,86 +48,81 @@ class Limits:
 
 @check(
     codes={
-        "claimed-adapter": "the model says that it has an adapter, and has none",
-        "nothing-trainable": "no parameter is trainable",
-        "outside-adapter": "parameters outside the adapter are trainable",
-        "half-frozen-adapter": "A or B of an adapter is frozen",
-        "everything-trainable": "there is no adapter, and the model itself is trained",
-        "own-bookkeeping": "the model's class replaces MLX's bookkeeping of parameters",
+        "claimed-adapter": _symptom(
+            "the model says that it has an adapter, and has none",
+            fix="convert its layers with mlx_lm.tuner.utils.linear_to_lora_layers",
+        ),
+        "nothing-trainable": _symptom(
+            "no parameter is trainable",
+            fix="convert the layers after model.freeze(), not before it",
+        ),
+        "outside-adapter": _symptom(
+            "parameters outside the adapter are trainable",
+            fix="call model.freeze() before the layers are converted",
+        ),
+        "half-frozen-adapter": _symptom(
+            "A or B of an adapter is frozen",
+            fix="freeze the model before its layers are converted",
+        ),
+        "everything-trainable": _symptom(
+            "there is no adapter, and the model itself is trained",
+            fix="freeze the model and convert its layers, unless it is to be trained as a whole",
+        ),
+        "own-bookkeeping": _symptom(
+            "the model's class replaces MLX's bookkeeping of parameters",
+            severity=Severity.WARNING,
+            fix="use freeze and unfreeze, which are made for that",
+        ),
     },
     limits=Limits(),
 )
-def step_state(step: TrainingStep, limits: Limits) -> Iterator[Finding]:
+def step_state(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
     """Look at the model before the first step."""
     state = step.state
-    total = sum(state.trainable.values())
+    measured: dict[str, Measurement] = {
+        "adapters": len(state.adapters),
+        "trainable": sum(state.trainable.values()),
+        "frozen": sum(state.frozen.values()),
+        "share": state.ratio,
+        "outside_share": state.outside_share,
+    }
     if not state.adapters and state.claims:
-        yield _finding(
+        yield Sign(
             "claimed-adapter",
-            Severity.ERROR,
             f"The model says that it has an adapter ({', '.join(state.claims[: limits.named])}), "
             f"but none of its parameters is one: no layer was converted.",
-            state,
-            fix="convert its layers with mlx_lm.tuner.utils.linear_to_lora_layers",
+            measured,
         )
-    if total == 0:
-        yield _finding(
-            "nothing-trainable",
-            Severity.ERROR,
-            "No parameter is trainable: a step changes nothing.",
-            state,
-            fix="convert the layers after model.freeze(), not before it",
-        )
+    if not measured["trainable"]:
+        message = "No parameter is trainable: a step changes nothing."
+        yield Sign("nothing-trainable", message, measured)
     elif state.adapters and state.outside:
-        yield _finding(
+        yield Sign(
             "outside-adapter",
-            Severity.ERROR if state.outside_share > limits.outside else Severity.WARNING,
             f"{len(state.outside)} parameters outside the adapter are trainable "
             f"({state.outside_share:.1%} of the model), such as "
             f"{', '.join([*state.outside][: limits.named])}.",
-            state,
-            fix="call model.freeze() before the layers are converted",
+            measured,
+            severity=None if state.outside_share > limits.outside else Severity.WARNING,
         )
     elif not state.adapters:
-        yield _finding(
+        yield Sign(
             "everything-trainable",
-            Severity.ERROR if state.claims else Severity.INFO,
             f"There is no adapter, and {state.ratio:.1%} of the model's parameters is trainable.",
-            state,
-            fix="freeze the model and convert its layers, unless it is to be trained as a whole",
+            measured,
+            severity=None if state.claims else Severity.INFO,
         )
     if state.half_adapters:
-        yield _finding(
+        yield Sign(
             "half-frozen-adapter",
-            Severity.ERROR,
             f"A or B is frozen in {len(state.half_adapters)} of {len(state.adapters)} adapters, "
             f"such as {', '.join(state.half_adapters[: limits.named])}.",
-            state,
-            fix="freeze the model before its layers are converted",
+            measured,
         )
     if state.overrides:
-        yield _finding(
+        yield Sign(
             "own-bookkeeping",
-            Severity.WARNING,
             f"The model's class has a {', '.join(state.overrides)} of its own: "
             f"nn.value_and_grad and the optimizer rely on MLX's.",
-            state,
-            fix="use freeze and unfreeze, which are made for that",
+            measured,
         )
-
-
-def _finding(symptom: str, severity: Severity, message: str, state: State, *, fix: str) -> Finding:
-    return Finding(
-        code=f"step-state.{symptom}",
-        severity=severity,
-        message=message,
-        measured={
-            "adapters": len(state.adapters),
-            "trainable": sum(state.trainable.values()),
-            "frozen": sum(state.frozen.values()),
-            "share": state.ratio,
-            "outside_share": state.outside_share,
-        },
-        expected="an adapter on the layers it was meant for, and nothing else trainable",
-        fix=fix,
-    )

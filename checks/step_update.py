@@ -20,10 +20,17 @@ What to do. Pass the whole tree of gradients to optimizer.update(model, gradient
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from mlxdoctor.check import Inconclusive, check, limit
-from mlxdoctor.finding import Finding, Measurement, Severity
-from mlxdoctor.measure.training_step.measurement import ParameterStep, TrainingStep, Update
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.measure.training_step.measurement import TrainingStep, Update
+
+_symptom = partial(
+    Symptom,
+    severity=Severity.ERROR,
+    expected="every trainable parameter changed a little, every frozen one bit-identical",
+)
 
 
 @dataclass(frozen=True)
@@ -47,119 +54,46 @@ class Limits:
 
 @check(
     codes={
-        "failed": "a training step fails",
-        "nothing-changed": "steps change nothing although there is a gradient",
-        "some-unchanged": "steps leave some trainable parameters as they were",
-        "frozen-changed": "frozen weights are changed",
-        "not-finite": "the loss is not finite after a step",
-        "loss-rose": "the loss of the same batch is much higher after the steps",
-        "large": "a step changes weights out of proportion",
+        "failed": _symptom(
+            "a training step fails",
+            fix="call nn.value_and_grad(model, loss)(model, *batch), then optimizer.update",
+        ),
+        "nothing-changed": _symptom(
+            "steps change nothing although there is a gradient",
+            fix="pass the whole tree of gradients to optimizer.update: its keys are nested, so "
+            "that a filter on the outermost ones keeps nothing",
+        ),
+        "some-unchanged": _symptom(
+            "steps leave some trainable parameters as they were",
+            fix="compare the names that the optimizer is given with those of "
+            "trainable_parameters()",
+        ),
+        "frozen-changed": _symptom(
+            "frozen weights are changed",
+            fix="update only what nn.value_and_grad gives a gradient for",
+        ),
+        "not-finite": _symptom(
+            "the loss is not finite after a step",
+            fix="lower the learning rate, clip the gradient, and look at the optimizer's settings",
+        ),
+        "loss-rose": _symptom(
+            "the loss of the same batch is much higher after the steps",
+            severity=Severity.WARNING,
+            fix="lower the learning rate (it is multiplied by the LoRA scale)",
+        ),
+        "large": _symptom(
+            "a step changes weights out of proportion",
+            severity=Severity.WARNING,
+            fix="lower the learning rate",
+        ),
     },
     limits=Limits(),
 )
-def step_update(step: TrainingStep, limits: Limits) -> Iterator[Finding]:
+def step_update(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
     """Look at what real steps did."""
     update = step.update
     if update is None:
         raise Inconclusive("no step was made: the loss cannot be computed")
-    if update.error is not None:
-        yield _finding(
-            "failed",
-            f"A training step fails ({update.error}).",
-            update,
-            fix=("call nn.value_and_grad(model, loss)(model, *batch), then optimizer.update"),
-        )
-        return
-    if update.frozen_changed:
-        names = ", ".join(update.frozen_changed[: limits.named])
-        yield _finding(
-            "frozen-changed",
-            f"{len(update.frozen_changed)} frozen parameters are not bit-identical after "
-            f"{update.steps} steps, such as {names}.",
-            update,
-            where=names,
-            fix="update only what nn.value_and_grad gives a gradient for",
-        )
-    yield from _unchanged(update, limits)
-    last = update.losses[-1]
-    if not math.isfinite(last) and math.isfinite(update.losses[0]):
-        yield _finding(
-            "not-finite",
-            f"The loss of the same batch is {last} after {update.steps} steps; it was "
-            f"{update.losses[0]:.3f} before.",
-            update,
-            fix="lower the learning rate, clip the gradient, and look at the optimizer's settings",
-        )
-    elif last > limits.rise * update.losses[0] > 0:
-        yield _finding(
-            "loss-rose",
-            f"The loss of the same batch rose from {update.losses[0]:.3f} to {last:.3f} in "
-            f"{update.steps} steps.",
-            update,
-            severity=Severity.WARNING,
-            fix="lower the learning rate (it is multiplied by the LoRA scale)",
-        )
-    large = [
-        one
-        for one in update.parameters
-        if one.norm > 0 and one.change > limits.large * update.steps * one.norm
-    ]
-    if large:
-        names = ", ".join(one.name for one in large[: limits.named])
-        yield _finding(
-            "large",
-            f"{len(large)} of {len(update.parameters)} trainable parameters changed by more than "
-            f"{limits.large:.0%} of their norm a step.",
-            update,
-            where=names,
-            severity=Severity.WARNING,
-            fix="lower the learning rate",
-        )
-
-
-def _unchanged(update: Update, limits: Limits) -> Iterator[Finding]:
-    pushed = [one for one in update.parameters if one.gradient_norm]
-    still = [one for one in pushed if one.change == 0]
-    if not pushed or not still or update.learning_rate == 0:
-        return
-    names = ", ".join(one.name for one in still[: limits.named])
-    whose = "steps of the trainer's own" if update.own else "plain steps"
-    if not any(one.change for one in update.parameters):
-        yield _finding(
-            "nothing-changed",
-            f"{update.steps} {whose} changed none of {len(update.parameters)} trainable "
-            f"parameters, although the loss has a gradient for {len(pushed)} of them.",
-            update,
-            where=names,
-            fix="pass the whole tree of gradients to optimizer.update: its keys are nested, so "
-            "that a filter on the outermost ones keeps nothing",
-        )
-        return
-    yield _finding(
-        "some-unchanged",
-        f"{update.steps} {whose} left {len(still)} of {len(pushed)} parameters that have a "
-        f"gradient exactly as they were.",
-        update,
-        where=names,
-        severity=Severity.WARNING if _is_fine(still, update) else Severity.ERROR,
-        fix="compare the names that the optimizer is given with those of trainable_parameters()",
-    )
-
-
-def _is_fine(still: list[ParameterStep], update: Update) -> bool:
-    """A few parameters may be too large for so small a step to change their digits."""
-    return len(still) <= 0.1 * len(update.parameters)
-
-
-def _finding(
-    symptom: str,
-    message: str,
-    update: Update,
-    *,
-    fix: str,
-    where: str | None = None,
-    severity: Severity = Severity.ERROR,
-) -> Finding:
     measured: dict[str, Measurement] = {
         "steps": update.steps,
         "optimizer": update.optimizer,
@@ -168,12 +102,69 @@ def _finding(
         "changed": sum(one.change != 0 for one in update.parameters),
         "trainable": len(update.parameters),
     }
-    return Finding(
-        code=f"step-update.{symptom}",
-        severity=severity,
-        message=message,
-        measured=measured,
-        expected="every trainable parameter changed a little, every frozen one bit-identical",
-        where=where,
-        fix=fix,
+    if update.error is not None:
+        yield Sign("failed", f"A training step fails ({update.error}).", measured)
+        return
+    if update.frozen_changed:
+        names = ", ".join(update.frozen_changed[: limits.named])
+        yield Sign(
+            "frozen-changed",
+            f"{len(update.frozen_changed)} frozen parameters are not bit-identical after "
+            f"{update.steps} steps, such as {names}.",
+            measured,
+            where=names,
+        )
+    yield from _unchanged(update, measured, limits)
+    first, last = update.losses[0], update.losses[-1]
+    if not math.isfinite(last) and math.isfinite(first):
+        yield Sign(
+            "not-finite",
+            f"The loss of the same batch is {last} after {update.steps} steps; it was "
+            f"{first:.3f} before.",
+            measured,
+        )
+    elif last > limits.rise * first > 0:
+        yield Sign(
+            "loss-rose",
+            f"The loss of the same batch rose from {first:.3f} to {last:.3f} in "
+            f"{update.steps} steps.",
+            measured,
+        )
+    allowed = limits.large * update.steps
+    large = [one.name for one in update.parameters if one.change > allowed * one.norm > 0]
+    if large:
+        yield Sign(
+            "large",
+            f"{len(large)} of {len(update.parameters)} trainable parameters changed by more than "
+            f"{limits.large:.0%} of their norm a step.",
+            measured,
+            where=", ".join(large[: limits.named]),
+        )
+
+
+def _unchanged(update: Update, measured: dict[str, Measurement], limits: Limits) -> Iterator[Sign]:
+    pushed = [one for one in update.parameters if one.gradient_norm]
+    still = [one.name for one in pushed if one.change == 0]
+    if not still or update.learning_rate == 0:
+        return
+    names = ", ".join(still[: limits.named])
+    whose = "steps of the trainer's own" if update.own else "plain steps"
+    if not measured["changed"]:
+        yield Sign(
+            "nothing-changed",
+            f"{update.steps} {whose} changed none of {len(update.parameters)} trainable "
+            f"parameters, although the loss has a gradient for {len(pushed)} of them.",
+            measured,
+            where=names,
+        )
+        return
+    # A few parameters may be too large for so small a step to change their digits.
+    are_few = len(still) <= 0.1 * len(update.parameters)
+    yield Sign(
+        "some-unchanged",
+        f"{update.steps} {whose} left {len(still)} of {len(pushed)} parameters that have a "
+        f"gradient exactly as they were.",
+        measured,
+        where=names,
+        severity=Severity.WARNING if are_few else None,
     )

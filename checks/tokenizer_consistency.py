@@ -34,7 +34,7 @@ from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 
 #: The form of a special token that begins or ends a turn.
 _MARKER = re.compile(r"<[|\uff5c][^<>|\uff5c\s]{1,40}[|\uff5c]>|<(?:start|end)_of_\w{1,30}>|</?s>")
@@ -44,18 +44,59 @@ _CONVERSATION = (
     {"role": "user", "content": "Where is it?"},
     {"role": "assistant", "content": "In the north."},
 )
+_OWN_FILE = "tokenizer_config.json"
+_OF_THE_BASE = "use the tokenizer that came with the base model"
 
 
 @check(
     codes={
-        "beyond-vocabulary": "rows have tokens that the model has no embedding for",
-        "larger-than-model": "the tokenizer knows more tokens than the model",
-        "end-tokens-disagree": "the files name different end tokens",
-        "terminator-is-not-an-end-token": "the template ends answers with another token",
-        "template-markers-unknown": "markers of the chat template are no tokens of the tokenizer",
-        "no-chat-template": "the data are conversations, and there is no chat template",
-        "no-end-token": "no file names an end token",
-        "pad-is-end": "padding and end token are the same",
+        "beyond-vocabulary": Symptom(
+            "rows have tokens that the model has no embedding for",
+            Severity.ERROR,
+            fix=_OF_THE_BASE,
+        ),
+        "larger-than-model": Symptom(
+            "the tokenizer knows more tokens than the model",
+            Severity.WARNING,
+            expected="at least as many embeddings as tokens",
+            fix=_OF_THE_BASE,
+        ),
+        "end-tokens-disagree": Symptom(
+            "the files name different end tokens",
+            Severity.INFO,
+            expected="the same end tokens in every file",
+            fix="make sure that the token your rows end with is among them",
+        ),
+        "terminator-is-not-an-end-token": Symptom(
+            "the template ends answers with another token",
+            Severity.WARNING,
+            expected="the template ends answers with an end token",
+            fix="name the template's token as eos_token, or add it to generation_config.json",
+        ),
+        "template-markers-unknown": Symptom(
+            "markers of the chat template are no tokens of the tokenizer",
+            Severity.WARNING,
+            expected="one token for each marker",
+            fix="use the chat template that came with this tokenizer",
+        ),
+        "no-chat-template": Symptom(
+            "the data are conversations, and there is no chat template",
+            Severity.ERROR,
+            expected="a chat_template.jinja, or chat_template in tokenizer_config.json",
+            fix="take the template from the instruction-tuned model of the same family",
+        ),
+        "no-end-token": Symptom(
+            "no file names an end token",
+            Severity.WARNING,
+            expected="eos_token in tokenizer_config.json",
+            fix="use the tokenizer files that came with the base model",
+        ),
+        "pad-is-end": Symptom(
+            "padding and end token are the same",
+            Severity.INFO,
+            expected="padding masked by position, as mlx-lm does",
+            fix="mask by position, or use another padding token",
+        ),
     },
 )
 def tokenizer_consistency(
@@ -63,53 +104,46 @@ def tokenizer_consistency(
     base: BaseModel | None,
     rows: SupervisedRows | None,
     dataset: Dataset | None,
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Compare the tokenizer with the model, the template and the data."""
+    where = str(tokenizer.path)
     if base is not None and base.vocab_size is not None:
         yield from _vocabulary(tokenizer, base.vocab_size, rows)
     yield from _end_tokens(tokenizer)
     terminator = rows.terminator if rows is not None else ()
     if terminator and not set(terminator) & set(tokenizer.eos_token_ids):
         written = " ".join(tokenizer.token(one) for one in terminator[:4])
-        yield Finding(
-            code="tokenizer-consistency.terminator-is-not-an-end-token",
-            severity=Severity.WARNING,
-            message=f"The chat template ends answers with {written!r}, and generation stops at "
+        yield Sign(
+            "terminator-is-not-an-end-token",
+            f"The chat template ends answers with {written!r}, and generation stops at "
             f"{_names(tokenizer, tokenizer.eos_token_ids)} only.",
-            measured={"terminator": terminator[:16], "end_tokens": tokenizer.eos_token_ids},
-            expected="the template ends answers with an end token",
-            where=str(tokenizer.path),
-            fix="name the template's token as eos_token, or add it to generation_config.json",
+            {"terminator": terminator[:16], "end_tokens": tokenizer.eos_token_ids},
+            where,
         )
     train = dataset.splits.get("train") if dataset is not None else None
     needs_template = train is not None and train.format in ("chat", "completions")
     if train is None or needs_template:
         yield from _markers(tokenizer)
-    if needs_template and tokenizer.chat_template is None and not tokenizer.renders_itself:
-        yield Finding(
-            code="tokenizer-consistency.no-chat-template",
-            severity=Severity.ERROR,
-            message="The data are conversations, but the tokenizer has no chat template: mlx-lm "
+    can_render = tokenizer.chat_template is not None or tokenizer.renders_itself
+    if train is not None and needs_template and not can_render:
+        yield Sign(
+            "no-chat-template",
+            "The data are conversations, but the tokenizer has no chat template: mlx-lm "
             "can't turn them into text.",
-            measured={"format": train.format if train is not None else None},
-            expected="a chat_template.jinja, or chat_template in tokenizer_config.json",
-            where=str(tokenizer.path),
-            fix="take the template from the instruction-tuned model of the same family",
+            {"format": train.format},
+            where,
         )
     if tokenizer.pad_token_id is not None and tokenizer.pad_token_id == tokenizer.eos_token_id:
-        yield Finding(
-            code="tokenizer-consistency.pad-is-end",
-            severity=Severity.INFO,
-            message=f"Padding and end token are both {tokenizer.token(tokenizer.pad_token_id)!r}: "
+        yield Sign(
+            "pad-is-end",
+            f"Padding and end token are both {tokenizer.token(tokenizer.pad_token_id)!r}: "
             f"a trainer that masks padding by its id also masks the end of every answer.",
-            measured={"token": tokenizer.pad_token_id},
-            expected="padding masked by position, as mlx-lm does",
-            where=str(tokenizer.path),
-            fix="mask by position, or use another padding token",
+            {"token": tokenizer.pad_token_id},
+            where,
         )
 
 
-def _markers(tokenizer: Tokenizer) -> Iterator[Finding]:
+def _markers(tokenizer: Tokenizer) -> Iterator[Sign]:
     if tokenizer.chat_template is None:
         return
     try:
@@ -123,16 +157,13 @@ def _markers(tokenizer: Tokenizer) -> Iterator[Finding]:
     unknown = {one: n for one in markers if (n := _pieces(tokenizer, one)) is not None}
     if unknown:
         first, pieces = next(iter(unknown.items()))
-        yield Finding(
-            code="tokenizer-consistency.template-markers-unknown",
-            severity=Severity.WARNING,
-            message=f"{len(unknown)} of the {len(markers)} markers that the chat template writes "
+        yield Sign(
+            "template-markers-unknown",
+            f"{len(unknown)} of the {len(markers)} markers that the chat template writes "
             f"are no tokens of this tokenizer, {first!r} for one, which it reads as {pieces} "
             "tokens of plain text.",
-            measured={"markers": tuple(unknown), "of": len(markers), "pieces": pieces},
-            expected="one token for each marker",
-            where=str(tokenizer.path),
-            fix="use the chat template that came with this tokenizer",
+            {"markers": tuple(unknown), "of": len(markers), "pieces": pieces},
+            str(tokenizer.path),
         )
 
 
@@ -145,63 +176,50 @@ def _pieces(tokenizer: Tokenizer, marker: str) -> int | None:
 
 def _vocabulary(
     tokenizer: Tokenizer, vocabulary: int, rows: SupervisedRows | None
-) -> Iterator[Finding]:
-    largest = max((int(row.tokens.max(initial=0)) for row in rows.rows), default=0) if rows else 0
-    if rows is not None and largest >= vocabulary:
-        found = [row for row in rows.rows if row.tokens.max(initial=0) >= vocabulary]
-        yield Finding(
-            code="tokenizer-consistency.beyond-vocabulary",
-            severity=Severity.ERROR,
-            message=f"{len(found)} of {len(rows.rows)} rows have tokens up to {largest}, and the "
+) -> Iterator[Sign]:
+    largest = [int(row.tokens.max(initial=0)) for row in rows.rows] if rows is not None else []
+    beyond = [at for at, token in enumerate(largest) if token >= vocabulary]
+    if rows is not None and beyond:
+        yield Sign(
+            "beyond-vocabulary",
+            f"{len(beyond)} of {len(rows.rows)} rows have tokens up to {max(largest)}, and the "
             f"model's vocabulary has {vocabulary}: this tokenizer belongs to another model.",
-            measured={"largest_token": largest, "vocabulary": vocabulary, "rows": len(found)},
+            {"largest_token": max(largest), "vocabulary": vocabulary, "rows": len(beyond)},
+            where=f"row {rows.rows[beyond[0]].index + 1} of {rows.split}",
             expected=f"tokens below {vocabulary}",
-            where=f"row {found[0].index + 1} of {rows.split}",
-            fix="use the tokenizer that came with the base model",
         )
     elif tokenizer.vocab_size > vocabulary:
-        yield Finding(
-            code="tokenizer-consistency.larger-than-model",
-            severity=Severity.WARNING,
-            message=f"The tokenizer knows {tokenizer.vocab_size} tokens and the model "
+        yield Sign(
+            "larger-than-model",
+            f"The tokenizer knows {tokenizer.vocab_size} tokens and the model "
             f"{vocabulary}: some tokens have no embedding.",
-            measured={"tokenizer": tokenizer.vocab_size, "vocabulary": vocabulary},
-            expected="at least as many embeddings as tokens",
-            where=str(tokenizer.path),
-            fix="use the tokenizer that came with the base model",
+            {"tokenizer": tokenizer.vocab_size, "vocabulary": vocabulary},
+            str(tokenizer.path),
         )
 
 
-def _end_tokens(tokenizer: Tokenizer) -> Iterator[Finding]:
+def _end_tokens(tokenizer: Tokenizer) -> Iterator[Sign]:
+    where = str(tokenizer.path)
     if not tokenizer.eos_token_ids:
-        yield Finding(
-            code="tokenizer-consistency.no-end-token",
-            severity=Severity.WARNING,
-            message="Neither the tokenizer nor the model names an end token: generation never "
+        yield Sign(
+            "no-end-token",
+            "Neither the tokenizer nor the model names an end token: generation never "
             "stops by itself.",
-            measured={"end_tokens": ()},
-            expected="eos_token in tokenizer_config.json",
-            where=str(tokenizer.path),
-            fix="use the tokenizer files that came with the base model",
+            {"end_tokens": ()},
+            where,
         )
         return
-    own = set(tokenizer.stated_eos.get("tokenizer_config.json", ()))
-    others = {
-        name: ids for name, ids in tokenizer.stated_eos.items() if name != "tokenizer_config.json"
-    }
-    differing = {name: ids for name, ids in others.items() if own and not own & set(ids)}
-    if differing:
-        name, ids = next(iter(differing.items()))
-        yield Finding(
-            code="tokenizer-consistency.end-tokens-disagree",
-            severity=Severity.INFO,
-            message=f"tokenizer_config.json names {_names(tokenizer, tuple(own))} as the end "
-            f"token, and {name} {_names(tokenizer, ids)}; mlx-lm stops at either.",
-            measured={"tokenizer": tuple(own), "other": ids},
-            expected="the same end tokens in every file",
-            where=str(tokenizer.path),
-            fix="make sure that the token your rows end with is among them",
-        )
+    own = set(tokenizer.stated_eos.get(_OWN_FILE, ()))
+    for name, ids in tokenizer.stated_eos.items():
+        if name != _OWN_FILE and own and not own & set(ids):
+            yield Sign(
+                "end-tokens-disagree",
+                f"tokenizer_config.json names {_names(tokenizer, tuple(own))} as the end "
+                f"token, and {name} {_names(tokenizer, ids)}; mlx-lm stops at either.",
+                {"tokenizer": tuple(own), "other": ids},
+                where,
+            )
+            return
 
 
 def _names(tokenizer: Tokenizer, ids: tuple[int, ...]) -> str:

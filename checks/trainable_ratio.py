@@ -32,8 +32,8 @@ from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.training_log import Trainable, TrainingLog
-from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.weights.lora_targets import configured_parameters
 
 
@@ -66,11 +66,34 @@ class Limits:
 
 @check(
     codes={
-        "none-trainable": "the log says that nothing was trainable",
-        "unfrozen": "far more was trainable than LoRA factors have numbers",
-        "fewer-than-configured": "far less was trainable than the configuration asks for",
-        "partly-saved": "the file holds fewer numbers than the log says were trained",
-        "total-mismatch": "the log's model has another size than the base model",
+        "none-trainable": Symptom(
+            "the log says that nothing was trainable",
+            Severity.ERROR,
+            expected="the LoRA factors are trainable",
+            fix="convert the layers to LoRA after freezing the model, and count again",
+        ),
+        "unfrozen": Symptom(
+            "far more was trainable than LoRA factors have numbers",
+            Severity.ERROR,
+            expected="a few percent with LoRA",
+            fix="freeze the model before the layers are converted, and count what is trainable",
+        ),
+        "fewer-than-configured": Symptom(
+            "far less was trainable than the configuration asks for",
+            Severity.WARNING,
+            fix="check which modules the keys match",
+        ),
+        "partly-saved": Symptom(
+            "the file holds fewer numbers than the log says were trained",
+            Severity.ERROR,
+            fix="save every trainable parameter: compare the file's names with "
+            "tree_flatten(model.trainable_parameters())",
+        ),
+        "total-mismatch": Symptom(
+            "the log's model has another size than the base model",
+            Severity.WARNING,
+            fix="name the base model that the run was trained on",
+        ),
     },
     limits=Limits(),
     rerun_symptom=True,
@@ -81,64 +104,59 @@ def trainable_ratio(
     adapter: Adapter | None,
     base: BaseModel | None,
     limits: Limits,
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Count what was trainable, and what should have been."""
-    trainable = log.trainable if log is not None else None
-    if trainable is not None and trainable.trainable_millions == 0 and trainable.percent == 0:
-        yield Finding(
-            "trainable-ratio.none-trainable",
-            Severity.ERROR,
-            f"The log says that none of {trainable.total_millions:g} million parameters was "
+    logged = log.trainable if log is not None else None
+    if logged is not None and logged.trainable_millions == 0 and logged.percent == 0:
+        yield Sign(
+            "none-trainable",
+            f"The log says that none of {logged.total_millions:g} million parameters was "
             "trainable.",
-            measured={"percent": 0.0, "total_millions": trainable.total_millions},
-            expected="the LoRA factors are trainable",
-            fix="convert the layers to LoRA after freezing the model, and count again",
+            {"percent": 0.0, "total_millions": logged.total_millions},
         )
         return
     if config is not None and config.fine_tune_type == "full":
         raise NotApplicable("a full fine-tune trains whole weights")
-    if trainable is None and adapter is None:
+    if logged is not None:
+        count = _Count(logged.trainable_millions * 1e6, limits.rounding_millions * 1e6, "log")
+        if base is not None:
+            yield from _total(logged.total_millions * 1e6, base, limits)
+    elif adapter is not None:
+        count = _Count(float(adapter.parameter_count), 0.0, "adapter")
+    else:
         raise Inconclusive("neither a log with the count nor an adapter was found")
-    observed = (
-        trainable.trainable_millions * 1e6
-        if trainable is not None
-        else float(adapter.parameter_count if adapter is not None else 0)
-    )
     configured = (
         configured_parameters(config, base) if config is not None and base is not None else None
     )
     stored = adapter.lora_parameter_count if adapter is not None and adapter.modules else None
-    if trainable is not None and base is not None:
-        yield from _total(trainable.total_millions * 1e6, base, limits)
-    if configured is None and stored is None:
-        if trainable is not None and trainable.percent >= 100 * limits.whole:
-            yield _most_of_the_model(trainable, observed)
-            return
-        raise Inconclusive("what LoRA should have cannot be told without its factors or the base")
-    slack = limits.rounding_millions * 1e6 if trainable is not None else 0.0
-    expected = _Expected(configured, stored)
-    if observed > limits.excess * expected.most + slack:
-        whole = base is not None and observed >= limits.whole * base.parameter_count
-        # Otherwise a file that lacks part of what was trained would look the same.
-        saved = adapter is not None and adapter.parameter_count >= observed - slack
-        certain = whole or saved or (configured is not None and stored is not None)
-        yield _unfrozen(observed, expected, trainable, certain=certain)
-    elif trainable is None:
-        # A file alone tells what was saved, not what was trained.
-        return
-    elif configured is not None and abs(observed - configured) <= slack:
-        if adapter is not None and adapter.parameter_count < observed - slack:
-            yield _partly_saved(observed, adapter)
-    elif observed * limits.excess + slack < expected.least:
-        yield Finding(
-            "trainable-ratio.fewer-than-configured",
-            Severity.WARNING,
-            f"{observed / 1e6:,.3f} million parameters were trainable, and "
-            f"{expected.of(expected.least)} have {expected.least / 1e6:,.3f} million.",
-            measured=_counts(observed, expected.least, trainable),
-            expected=f"about {expected.least / 1e6:,.3f} million",
-            fix="check which modules the keys match",
+    if configured is not None or stored is not None:
+        yield from _compared(count, _Expected(configured, stored), adapter, base, limits)
+    elif logged is not None and logged.percent >= 100 * limits.whole:
+        yield Sign(
+            "unfrozen",
+            f"{logged.percent:g}% of all parameters were trainable: the model itself was trained.",
+            {"percent": logged.percent, "trainable": count.numbers, "counted_in": "log"},
         )
+    else:
+        raise Inconclusive("what LoRA should have cannot be told without its factors or the base")
+
+
+@dataclass(frozen=True)
+class _Count:
+    """How many numbers were trainable, give or take how many, and what says so."""
+
+    numbers: float
+    slack: float
+    counted_in: str
+
+    def against(self, expected: int) -> dict[str, Measurement]:
+        """What is measured where the count is not the expected one."""
+        return {
+            "trainable": self.numbers,
+            "expected": expected,
+            "ratio": self.numbers / expected,
+            "counted_in": self.counted_in,
+        }
 
 
 @dataclass(frozen=True)
@@ -164,73 +182,68 @@ class _Expected:
         return "the modules that were configured"
 
 
-def _counts(observed: float, expected: int, trainable: Trainable | None) -> dict[str, Measurement]:
-    return {
-        "trainable": observed,
-        "expected": expected,
-        "ratio": observed / expected,
-        "counted_in": "log" if trainable is not None else "adapter",
-    }
-
-
-def _most_of_the_model(trainable: Trainable, observed: float) -> Finding:
-    return Finding(
-        "trainable-ratio.unfrozen",
-        Severity.ERROR,
-        f"{trainable.percent:g}% of all parameters were trainable: the model itself was trained.",
-        measured={"percent": trainable.percent, "trainable": observed, "counted_in": "log"},
-        expected="a few percent with LoRA",
-        fix="freeze the model before the layers are converted, and count what is trainable",
-    )
-
-
-def _unfrozen(
-    observed: float, expected: _Expected, trainable: Trainable | None, *, certain: bool
-) -> Finding:
-    return Finding(
-        "trainable-ratio.unfrozen",
-        Severity.ERROR if certain else Severity.WARNING,
-        f"{observed / 1e6:,.3f} million parameters were trainable, "
-        f"{observed / expected.most:.3g} times the {expected.most / 1e6:,.3f} million of "
-        f"{expected.of(expected.most)}: the model itself was trained.",
-        measured=_counts(observed, expected.most, trainable),
-        expected=f"about {expected.most / 1e6:,.3f} million",
-        fix="freeze the model before the layers are converted, and count what is trainable",
-    )
-
-
-def _partly_saved(observed: float, adapter: Adapter) -> Finding:
-    return Finding(
-        "trainable-ratio.partly-saved",
-        Severity.ERROR,
-        f"The log counts {observed / 1e6:,.3f} million trainable parameters, as the configured "
-        f"modules have, and {adapter.path.name} holds {adapter.parameter_count / 1e6:,.3f} "
-        "million numbers: the rest of what was trained was not saved.",
-        measured={
-            "trainable": observed,
-            "saved": adapter.parameter_count,
-            "share": adapter.parameter_count / observed,
-        },
-        expected=f"{observed / 1e6:,.3f} million numbers",
-        where=adapter.path.name,
-        fix="save every trainable parameter: compare the file's names with "
-        "tree_flatten(model.trainable_parameters())",
-    )
-
-
-def _total(total: float, base: BaseModel, limits: Limits) -> Iterator[Finding]:
+def _total(total: float, base: BaseModel, limits: Limits) -> Iterator[Sign]:
     if "text_config" in base.config or "vision_config" in base.config:
         # Only the language model of such a folder is loaded.
         return
     count = base.parameter_count
     if count and abs(total / count - 1) > limits.total:
-        yield Finding(
-            "trainable-ratio.total-mismatch",
-            Severity.WARNING,
-            f"The log's model has {total / 1e6:,.3f} million parameters, and the base model "
-            f"{count / 1e6:,.3f} million.",
-            measured={"log": total, "base": count, "ratio": total / count},
-            expected=f"about {count / 1e6:,.3f} million",
+        yield Sign(
+            "total-mismatch",
+            f"The log's model has {_millions(total)} parameters, and the base model "
+            f"{_millions(count)}.",
+            {"log": total, "base": count, "ratio": total / count},
             where=base.path.name,
-            fix="name the base model that the run was trained on",
+            expected=f"about {_millions(count)}",
         )
+
+
+def _compared(
+    count: _Count,
+    expected: _Expected,
+    adapter: Adapter | None,
+    base: BaseModel | None,
+    limits: Limits,
+) -> Iterator[Sign]:
+    """Too many, as configured but not all of them saved, or too few."""
+    observed, most, least = count.numbers, expected.most, expected.least
+    saved = adapter.parameter_count if adapter is not None else None
+    in_file = saved is not None and saved >= observed - count.slack
+    if observed > limits.excess * most + count.slack:
+        whole = base is not None and observed >= limits.whole * base.parameter_count
+        # Otherwise a file that lacks part of what was trained would look the same.
+        certain = whole or in_file or None not in (expected.configured, expected.stored)
+        yield Sign(
+            "unfrozen",
+            f"{_millions(observed)} parameters were trainable, {observed / most:.3g} times the "
+            f"{_millions(most)} of {expected.of(most)}: the model itself was trained.",
+            count.against(most),
+            severity=None if certain else Severity.WARNING,
+            expected=f"about {_millions(most)}",
+        )
+    elif count.counted_in == "adapter":
+        # A file alone tells what was saved, not what was trained.
+        return
+    elif expected.configured is not None and abs(observed - expected.configured) <= count.slack:
+        if adapter is not None and saved is not None and not in_file:
+            yield Sign(
+                "partly-saved",
+                f"The log counts {_millions(observed)} trainable parameters, as the configured "
+                f"modules have, and {adapter.path.name} holds {_millions(saved)} numbers: the "
+                "rest of what was trained was not saved.",
+                {"trainable": observed, "saved": saved, "share": saved / observed},
+                where=adapter.path.name,
+                expected=f"{_millions(observed)} numbers",
+            )
+    elif observed * limits.excess + count.slack < least:
+        yield Sign(
+            "fewer-than-configured",
+            f"{_millions(observed)} parameters were trainable, and {expected.of(least)} have "
+            f"{_millions(least)}.",
+            count.against(least),
+            expected=f"about {_millions(least)}",
+        )
+
+
+def _millions(count: float) -> str:
+    return f"{count / 1e6:,.3f} million"

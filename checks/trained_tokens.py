@@ -22,23 +22,41 @@ What to do. Compare the report's label strip with what the trainer's loss masks.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.supervision import Role, SupervisedRows
+from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 
 # Which tokens a way of counting takes in.
 _WHOLE = "prompt and answer"
 _ANSWER = "answer"
 _PADDED = "padding"
 _PADDED_ANSWER = "answer and padding"
+
+_FIXED = "mask the loss after each row's last token, and end every row with the end token"
+_symptom = partial(
+    Symptom,
+    severity=Severity.ERROR,
+    expected="the count that the data and the configured mask give",
+)
+#: What each count tells, after "N tokens were trained on per iteration".
+_STORIES = {
+    "one-short": ", one a row fewer than the answers have: their end token is left out, or "
+    "targets are shifted.",
+    "unexplained": ", and no usual way of counting batches of {batch_size} of these rows gives "
+    "that: the run used other data, another tokenizer or another trainer.",
+    "padding-counted": ", which is the padded size of the batches: the padding was trained on.",
+    "prompt-counted": ": those of prompts and answers together, although mask_prompt is on.",
+    "prompt-not-counted": ", the answers' alone, although the configuration does not mask prompts.",
+}
 
 Floats = NDArray[np.float64]
 Family = Mapping[str, Floats]
@@ -79,20 +97,47 @@ class _Logged:
 
 @check(
     codes={
-        "prompt-counted": "prompts were trained on although the configuration masks them",
-        "padding-counted": "padding was trained on",
-        "prompt-not-counted": "only answers were trained on although no mask is configured",
-        "one-short": "one token a row fewer than the answers have is trained on",
-        "fixed-count": "every batch counts the same number of tokens: rows of fixed width",
-        "packed-without-end": "rows of fixed width, and text that has no end token of its own",
-        "unexplained": "the count fits no way of counting these rows",
+        "prompt-counted": _symptom(
+            "prompts were trained on although the configuration masks them",
+            fix="put the mask on the targets, from the first token of the answer",
+        ),
+        "padding-counted": _symptom(
+            "padding was trained on",
+            fix="multiply the loss by a mask that ends with each row's last token",
+        ),
+        "prompt-not-counted": _symptom(
+            "only answers were trained on although no mask is configured",
+            severity=Severity.INFO,
+            fix="set mask_prompt: true if that is intended",
+        ),
+        "one-short": _symptom(
+            "one token a row fewer than the answers have is trained on",
+            severity=Severity.WARNING,
+            fix="print a row's inputs and targets: the targets are the tokens after the inputs, "
+            "up to the end token",
+        ),
+        "fixed-count": _symptom(
+            "every batch counts the same number of tokens: rows of fixed width",
+            severity=Severity.WARNING,
+            fix=_FIXED,
+        ),
+        "packed-without-end": _symptom(
+            "rows of fixed width, and text that has no end token of its own",
+            severity=Severity.WARNING,
+            fix="end every text with the end token before rows are packed",
+        ),
+        "unexplained": _symptom(
+            "the count fits no way of counting these rows",
+            severity=Severity.INFO,
+            fix="name the data the run was trained on with --data",
+        ),
     },
     limits=Limits(),
     rerun_symptom=True,
 )
 def trained_tokens(
     rows: SupervisedRows, log: TrainingLog, config: TrainingConfig, limits: Limits
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Compare the log's trained tokens with the rows."""
     if not config.describes_training:
         raise NotApplicable("the configuration does not say how the run was trained")
@@ -102,6 +147,7 @@ def trained_tokens(
         raise Inconclusive("there is no whole batch of training rows")
     logged = _logged(log, limits)
     families = _families(rows)
+    measured = _measured(logged, families)
     fitting = {
         family
         for family, counts in families.items()
@@ -110,58 +156,35 @@ def trained_tokens(
     configured = _ANSWER if rows.mask_prompt and _ANSWER in families else _WHOLE
     if _is_fixed(logged, rows, families, limits):
         if not fitting & {_PADDED, _PADDED_ANSWER} or configured in fitting:
-            yield _fixed(logged, rows, families)
-            yield from _packed(logged, rows, families)
+            yield from _fixed(logged, rows, families, measured)
             return
         fitting = {_PADDED}
     if configured in fitting:
         return
     short = families.get(_ANSWER, {}).get("without the template's end")
-    if not fitting and short is not None and _fits(logged, short - rows.batch_size, rows, limits):
-        yield _finding(
-            "one-short",
-            Severity.WARNING,
-            f"{logged.per_iteration:.1f} tokens were trained on per iteration, one a row fewer "
-            f"than the answers have: their end token is left out, or targets are shifted.",
-            logged,
-            families,
-            fix="print a row's inputs and targets: the targets are the tokens after the inputs, "
-            "up to the end token",
-        )
-    elif not fitting:
-        yield _unexplained(logged, rows, families)
-    elif fitting <= {_PADDED, _PADDED_ANSWER}:
-        yield _finding(
-            "padding-counted",
-            Severity.ERROR,
-            f"{logged.per_iteration:.1f} tokens were trained on per iteration, which is the "
-            f"padded size of the batches: the padding was trained on.",
-            logged,
-            families,
-            fix="multiply the loss by a mask that ends with each row's last token",
-        )
-    elif configured == _ANSWER and fitting <= {_WHOLE, _PADDED}:
-        yield _finding(
-            "prompt-counted",
-            Severity.ERROR,
-            f"{logged.per_iteration:.1f} tokens were trained on per iteration: those of prompts "
-            f"and answers together, although mask_prompt is on.",
-            logged,
-            families,
-            fix="put the mask on the targets, from the first token of the answer",
-        )
-    elif fitting == {_ANSWER}:
-        yield _finding(
-            "prompt-not-counted",
-            Severity.INFO,
-            f"{logged.per_iteration:.1f} tokens were trained on per iteration, the answers' "
-            f"alone, although the configuration does not mask prompts.",
-            logged,
-            families,
-            fix="set mask_prompt: true if that is intended",
-        )
+    if fitting:
+        symptom = _told_by(fitting, configured)
+    elif short is not None and _fits(logged, short - rows.batch_size, rows, limits):
+        symptom = "one-short"
     else:
-        raise Inconclusive("the count fits several ways of counting, the configured one aside")
+        symptom = "unexplained"
+    story = _STORIES[symptom].format(batch_size=rows.batch_size)
+    yield Sign(
+        symptom,
+        f"{logged.per_iteration:.1f} tokens were trained on per iteration{story}",
+        measured,
+    )
+
+
+def _told_by(fitting: set[str], configured: str) -> str:
+    """What it means that these families fit, and the configured one does not."""
+    if fitting <= {_PADDED, _PADDED_ANSWER}:
+        return "padding-counted"
+    if configured == _ANSWER and fitting <= {_WHOLE, _PADDED}:
+        return "prompt-counted"
+    if fitting == {_ANSWER}:
+        return "prompt-not-counted"
+    raise Inconclusive("the count fits several ways of counting, the configured one aside")
 
 
 def _logged(log: TrainingLog, limits: Limits) -> _Logged:
@@ -196,40 +219,31 @@ def _logged(log: TrainingLog, limits: Limits) -> _Logged:
 def _families(rows: SupervisedRows) -> dict[str, dict[str, Floats]]:
     """Tokens counted in each examined batch, by family and way of counting: float64 (batches,)."""
     batches = [[rows.rows[position] for position in batch] for batch in rows.batches]
-    longest = [max(row.length for row in batch) for batch in batches]
-    width = [rows.width(batch) for batch in rows.batches]
 
-    def of(values: list[int]) -> Floats:
-        return np.array(values, dtype=np.float64)
+    def over(count: Callable[[SupervisedRow], int]) -> Floats:
+        return np.array([sum(map(count, batch)) for batch in batches], dtype=np.float64)
 
-    whole = of([sum(row.length - 1 for row in batch) for batch in batches])
-    tail = of(
-        [sum(int((row.roles[: row.length] == Role.OTHER).sum()) for row in b) for b in batches]
-    )
-    answer = of([sum(max(row.length - row.prompt_length, 0) for row in b) for b in batches])
-    prompts = of([sum(min(row.prompt_length, row.length) for row in b) for b in batches])
-    size = of([len(batch) for batch in batches])
+    size, prompts = over(lambda _: 1), over(lambda row: min(row.prompt_length, row.length))
+    tail = over(lambda row: int((row.roles[: row.length] == Role.OTHER).sum()))
+    whole = over(lambda row: row.length - 1)
+    answer = over(lambda row: max(row.length - row.prompt_length, 0))
+    widths = {
+        "to mlx-lm's width": np.array([rows.width(batch) for batch in rows.batches]),
+        "to the longest row": np.array([max(row.length for row in batch) for batch in batches]),
+    }
     families = {
         _WHOLE: {
-            "as mlx-lm": of([sum(row.count(0) for row in batch) for batch in batches]),
+            "as mlx-lm": over(lambda row: row.count(0)),
             "without a padding token": whole,
             "without the template's end": whole - tail,
             "one token short": whole - tail - size,
         },
-        _PADDED: {
-            "to mlx-lm's width": (of(width) - 1) * size,
-            "to the longest row": (of(longest) - 1) * size,
-        },
+        _PADDED: {name: (width - 1) * size for name, width in widths.items()},
     }
     if prompts.any():
-        families[_PADDED_ANSWER] = {
-            "to mlx-lm's width": of(width) * size - prompts,
-            "to the longest row": of(longest) * size - prompts,
-        }
+        families[_PADDED_ANSWER] = {name: width * size - prompts for name, width in widths.items()}
         families[_ANSWER] = {
-            "as mlx-lm": of(
-                [sum(row.count(row.prompt_length) for row in batch) for batch in batches]
-            ),
+            "as mlx-lm": over(lambda row: row.count(row.prompt_length)),
             "without a padding token": answer,
             "without the template's end": answer - tail,
         }
@@ -259,90 +273,54 @@ def _is_fixed(
     return bool(varies and same and logged.rounding == 0)
 
 
-def _fixed(logged: _Logged, rows: SupervisedRows, families: Mapping[str, Family]) -> Finding:
+def _fixed(
+    logged: _Logged,
+    rows: SupervisedRows,
+    families: Mapping[str, Family],
+    measured: Mapping[str, Measurement],
+) -> Iterator[Sign]:
     per_row = logged.per_iteration / rows.batch_size
     longest = max(row.length for row in rows.rows)
     answers = families.get(_ANSWER, families[_WHOLE])["as mlx-lm"].mean()
     # A block that no whole row of the data fits into is not a packed one.
-    padded = per_row <= longest and logged.per_iteration > answers
-    if padded:
-        message = (
+    if per_row <= longest and logged.per_iteration > answers:
+        yield Sign(
+            "padding-counted",
             f"Every iteration counts exactly {logged.per_iteration:g} tokens, although rows "
             f"differ in length and their answers have {answers:.1f} on average: padding to a "
-            f"fixed width was trained on."
+            f"fixed width was trained on.",
+            measured,
+            fix=_FIXED,
         )
     else:
-        message = (
+        yield Sign(
+            "fixed-count",
             f"Every iteration counts exactly {logged.per_iteration:g} tokens ({per_row:g} a row) "
             f"although rows differ in length: they were packed into blocks, or padded, and "
-            f"end tokens that mlx-lm adds to a row may be missing between them."
+            f"end tokens that mlx-lm adds to a row may be missing between them.",
+            measured,
         )
-    return _finding(
-        "padding-counted" if padded else "fixed-count",
-        Severity.ERROR if padded else Severity.WARNING,
-        message,
-        logged,
-        families,
-        fix="mask the loss after each row's last token, and end every row with the end token",
-    )
-
-
-def _packed(
-    logged: _Logged, rows: SupervisedRows, families: Mapping[str, Family]
-) -> Iterator[Finding]:
-    """The end token of a plain text is mlx-lm's addition; another trainer has to add its own."""
     ends = rows.eos_token_ids
-    if rows.format != "text" or any(np.isin(row.tokens[:-1], ends).any() for row in rows.rows):
-        return
-    yield _finding(
-        "packed-without-end",
-        Severity.WARNING,
-        f"None of {len(rows.rows)} texts has an end token. mlx-lm adds one to each, but the count "
-        f"of {logged.per_iteration:g} tokens an iteration is not that of mlx-lm's batches.",
-        logged,
-        families,
-        fix="end every text with the end token before rows are packed",
-    )
+    # The end token of a plain text is mlx-lm's addition; another trainer has to add its own.
+    if rows.format == "text" and not any(np.isin(row.tokens[:-1], ends).any() for row in rows.rows):
+        yield Sign(
+            "packed-without-end",
+            f"None of {len(rows.rows)} texts has an end token. mlx-lm adds one to each, but the "
+            f"count of {logged.per_iteration:g} tokens an iteration is not that of mlx-lm's "
+            "batches.",
+            measured,
+        )
 
 
-def _unexplained(logged: _Logged, rows: SupervisedRows, families: Mapping[str, Family]) -> Finding:
-    return _finding(
-        "unexplained",
-        Severity.INFO,
-        f"{logged.per_iteration:.1f} tokens were trained on per iteration, and no usual way of "
-        f"counting batches of {rows.batch_size} of these rows gives that: the run used other "
-        f"data, another tokenizer or another trainer.",
-        logged,
-        families,
-        fix="name the data the run was trained on with --data",
-    )
-
-
-def _finding(
-    symptom: str,
-    severity: Severity,
-    message: str,
-    logged: _Logged,
-    families: Mapping[str, Family],
-    *,
-    fix: str,
-) -> Finding:
+def _measured(logged: _Logged, families: Mapping[str, Family]) -> dict[str, Measurement]:
     means = {
-        f"expected_{family.replace(' ', '_')}": round(float(counts["as mlx-lm"].mean()), 1)
+        f"expected_{family.replace(' ', '_')}": counts["as mlx-lm"].mean()
         for family, counts in families.items()
         if "as mlx-lm" in counts
     }
-    padded = families[_PADDED]["to mlx-lm's width"].mean()
-    return Finding(
-        code=f"trained-tokens.{symptom}",
-        severity=severity,
-        message=message,
-        measured={
-            "tokens_per_iteration": logged.per_iteration,
-            "iterations": logged.iterations,
-            **means,
-            "expected_padding": round(float(padded), 1),
-        },
-        expected="the count that the data and the configured mask give",
-        fix=fix,
-    )
+    means["expected_padding"] = families[_PADDED]["to mlx-lm's width"].mean()
+    return {
+        "tokens_per_iteration": logged.per_iteration,
+        "iterations": logged.iterations,
+        **{name: round(float(mean), 1) for name, mean in means.items()},
+    }

@@ -24,54 +24,54 @@ from mlxdoctor.check import check
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 
 
 @check(
     codes={
-        "no-split": "there is no validation split, or it is empty",
-        "fewer-than-a-batch": "the validation split has fewer rows than a batch",
-        "no-batches": "val_batches is 0: the validation loss is 0/0",
+        "no-split": Symptom(
+            "there is no validation split, or it is empty",
+            Severity.INFO,
+            expected="a valid.jsonl with about a tenth of the rows",
+            fix="move a tenth of the rows to valid.jsonl",
+        ),
+        "fewer-than-a-batch": Symptom(
+            "the validation split has fewer rows than a batch", Severity.ERROR
+        ),
+        "no-batches": Symptom(
+            "val_batches is 0: the validation loss is 0/0",
+            Severity.WARNING,
+            expected="a positive number, or -1 for all",
+            fix="set val_batches to -1, or remove valid.jsonl",
+        ),
     },
 )
 def validation_data(
     dataset: Dataset, config: TrainingConfig | None, log: TrainingLog | None
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Report what keeps the validation loss from meaning something."""
     split = dataset.splits.get("valid")
     count = len(split.rows) if split is not None else 0
     batch_size = config.batch_size if config is not None else None
     loss = log.main.get("val_loss") if log is not None else None
-    measured = loss is not None and bool(np.isfinite(loss.values).any())
     if count == 0:
         # A single file that was named says nothing about the rest of the folder.
         if dataset.path.is_dir():
-            yield Finding(
-                code="validation-data.no-split",
-                severity=Severity.INFO,
-                message="There is no validation data: overfitting would go unseen.",
-                measured={"rows": 0},
-                expected="a valid.jsonl with about a tenth of the rows",
-                where="valid.jsonl",
-                fix="move a tenth of the rows to valid.jsonl",
-            )
-    elif batch_size is not None and count < batch_size:
-        yield Finding(
-            code="validation-data.fewer-than-a-batch",
-            severity=Severity.WARNING if measured else Severity.ERROR,
-            message=f"The validation split has {count} rows, fewer than a batch of {batch_size}: "
+            message = "There is no validation data: overfitting would go unseen."
+            yield Sign("no-split", message, {"rows": 0}, where="valid.jsonl")
+        return
+    if batch_size is not None and count < batch_size:
+        measured = loss is not None and bool(np.isfinite(loss.values).any())
+        yield Sign(
+            "fewer-than-a-batch",
+            f"The validation split has {count} rows, fewer than a batch of {batch_size}: "
             f"mlx-lm stops at the first validation, or its loss is 0/0.",
-            measured={"rows": count, "batch_size": batch_size},
-            expected=f"at least {batch_size} rows",
+            {"rows": count, "batch_size": batch_size},
             where="valid.jsonl",
+            severity=Severity.WARNING if measured else None,
+            expected=f"at least {batch_size} rows",
             fix=f"add rows to valid.jsonl, or set batch_size to {count}",
         )
-    if count and config is not None and config.val_batches == 0:
-        yield Finding(
-            code="validation-data.no-batches",
-            severity=Severity.WARNING,
-            message="val_batches is 0, so every validation loss is 0/0: NaN, whatever the model.",
-            measured={"val_batches": 0},
-            expected="a positive number, or -1 for all",
-            fix="set val_batches to -1, or remove valid.jsonl",
-        )
+    if config is not None and config.val_batches == 0:
+        message = "val_batches is 0, so every validation loss is 0/0: NaN, whatever the model."
+        yield Sign("no-batches", message, {"val_batches": 0})

@@ -13,18 +13,20 @@ from tests.checks.data_evidence import BASE, config_of, run
 from tests.conftest import check_called
 
 learning_rate = check_called("learning-rate")
-LIMITS = learning_rate.limits
-
-
 CORRECTED = {"optimizer_config": {"adam": {"bias_correction": True}}}
 
 
-def codes_of(config, parameters=None):
-    """The codes for a model of that many parameters; the check reads nothing else of it."""
+def findings_of(config, parameters=None):
+    """What is found for a model of that many parameters; the check reads nothing else of it."""
     base = SimpleNamespace(parameter_count=parameters) if parameters else None
+    given = {TrainingConfig: config, BaseModel: base}
+    return learning_rate.run(SimpleNamespace(get=given.get, why_missing=str)).findings
+
+
+def codes_of(config, parameters=None):
     return {
         one.code.removeprefix("learning-rate."): one.severity.value
-        for one in learning_rate.function(config, base, LIMITS)
+        for one in findings_of(config, parameters)
     }
 
 
@@ -76,8 +78,7 @@ def test_a_scale_like_an_alpha(tmp_path, scale, found):
 
 
 def test_the_fix_divides_by_the_rank(tmp_path):
-    base = SimpleNamespace(parameter_count=3e9)
-    (finding,) = learning_rate.function(with_step(tmp_path, 1e-6, 160), base, LIMITS)
+    (finding,) = findings_of(with_step(tmp_path, 1e-6, 160), 3e9)
     assert finding.fix.startswith("set lora_parameters.scale to 20 ")
 
 
