@@ -29,7 +29,7 @@ from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.supervision import SupervisedRow, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.text.outputs import pairs
 from mlxdoctor.safety.quoting import quoted
@@ -60,7 +60,12 @@ class Limits:
 
 @check(
     codes={
-        "skips-tokens": "the answers join tokens that are two or more apart in the training rows"
+        "skips-tokens": Symptom(
+            "the answers join tokens that are two or more apart in the training rows",
+            Severity.ERROR,
+            expected="pairs that are neighbours in the training rows too",
+            fix="Shift the targets by one token once, in the trainer or in the loss, not in both.",
+        )
     },
     limits=Limits(),
     decisive=True,
@@ -72,7 +77,7 @@ def answer_order(
     tokenizer: Tokenizer | None,
     base: BaseModel | None,
     limits: Limits,
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Look up the answers' pairs of tokens in the training rows."""
     outputs = [pair.tuned for pair in pairs(generations, tokenizer, base)]
     if not all(output.from_tokens for output in outputs):
@@ -86,22 +91,20 @@ def answer_order(
     share, adjacent = shares[farther - 1], shares[0]
     if share < limits.share or share - adjacent < limits.lead:
         return
-    yield Finding(
-        code="answer-order.skips-tokens",
-        severity=Severity.ERROR,
-        message=f"Of {len(said)} different pairs of neighbouring tokens in the answers, "
+    left_out = "one token in two" if farther == 2 else f"{farther - 1} tokens in {farther}"
+    yield Sign(
+        "skips-tokens",
+        f"Of {len(said)} different pairs of neighbouring tokens in the answers, "
         f"{share:.0%} stand {farther} places apart in the training rows, and {adjacent:.0%} are "
-        f"neighbours there: the model was taught to leave out {_count(farther - 1)}.",
-        measured={
+        f"neighbours there: the model was taught to leave out {left_out}.",
+        {
             "pairs": len(said),
             "distance": farther,
             "share": round(share, 3),
             "adjacent_share": round(adjacent, 3),
             "shares": tuple(round(one, 3) for one in shares),
         },
-        expected="pairs that are neighbours in the training rows too",
         where=f"answer {quoted(outputs[0].text)}",
-        fix="Shift the targets by one token once, in the trainer or in the loss, not in both.",
     )
 
 
@@ -119,7 +122,3 @@ def _apart(rows: Sequence[SupervisedRow], distance: int) -> set[Pair]:
         tokens = row.tokens[max(row.prompt_length - 1, 0) : row.length].tolist()
         found.update(zip(tokens, tokens[distance:], strict=False))
     return found
-
-
-def _count(tokens: int) -> str:
-    return "one token in two" if tokens == 1 else f"{tokens} tokens in {tokens + 1}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -76,6 +76,12 @@ class Sign:
     severity: Severity | None = None
     expected: str | None = None
     fix: str | None = None
+
+
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """The first of many names and how many more there are, as a sign's `where` or message."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 class Exhibit:
