@@ -34,10 +34,12 @@ import numpy as np
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.dataset import Dataset, Features, Row, Split
 from mlxdoctor.evidence.prompt_answer import pair_of
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.measure.text.rare_words import Dealt, Misplaced, RareWords, copied
 from mlxdoctor.measure.text.statistics import wilson
 
+_EXPECTED = "answers that share names, numbers and subjects with their own prompts"
+_FIX = "join prompts and answers by a key, not by their place in two lists, and train again"
 _CALIBRATION = (
     "0 of 1240 samples of 365 sound public data sets, of which 273 can tell; "
     "0 errors in 92 sound runs of three base models"
@@ -104,12 +106,16 @@ class _Rows:
 
 @check(
     codes={
-        "misplaced-answers": "answers belong to the prompts of other rows",
-        "some-misplaced-answers": "a few answers, or some about the right subject, do",
+        "misplaced-answers": Symptom(
+            "answers belong to the prompts of other rows", Severity.ERROR, _EXPECTED, _FIX
+        ),
+        "some-misplaced-answers": Symptom(
+            "a few answers, or some about the right subject, do", Severity.WARNING, _EXPECTED, _FIX
+        ),
     },
     limits=Limits(),
 )
-def answer_pairing(dataset: Dataset, limits: Limits) -> Iterator[Finding]:
+def answer_pairing(dataset: Dataset, limits: Limits) -> Iterator[Sign]:
     """Look for answers that fit the prompts of other rows."""
     train = dataset.splits.get("train")
     if train is None or not train.rows:
@@ -138,14 +144,13 @@ def answer_pairing(dataset: Dataset, limits: Limits) -> Iterator[Finding]:
     # Answers about the right subject may be worse than another row's without being misplaced.
     certain = interval.low >= limits.misplaced and rank <= limits.rank
     first = min(found, key=lambda one: one.row)
-    yield Finding(
-        code=f"answer-pairing.{'' if certain else 'some-'}misplaced-answers",
-        severity=Severity.ERROR if certain else Severity.WARNING,
-        message=f"Of {len(examined)} training rows examined, {len(found)} ({interval.share:.0%}) "
+    yield Sign(
+        "misplaced-answers" if certain else "some-misplaced-answers",
+        f"Of {len(examined)} training rows examined, {len(found)} ({interval.share:.0%}) "
         f"hold the answer to another prompt, while the answer to theirs stands in another row: "
         f"that to line {rows.lines[first.row]} of {train.path.name} is in line "
         f"{rows.lines[first.answer_at]}.",
-        measured={
+        {
             "examined": len(examined),
             "misplaced": len(found),
             "share": interval.share,
@@ -154,9 +159,7 @@ def answer_pairing(dataset: Dataset, limits: Limits) -> Iterator[Finding]:
             "own_rank": rank,
             "first_lines": tuple(sorted(rows.lines[one.row] for one in found)[:5]),
         },
-        expected="answers that share names, numbers and subjects with their own prompts",
         where=f"{train.path.name}, line {rows.lines[first.row]}",
-        fix="join prompts and answers by a key, not by their place in two lists, and train again",
     )
 
 
@@ -179,13 +182,16 @@ def _misplaced(
         max(limits.least_margin, chance + limits.margin),
         limits.slack,
     )
-    found = [one for row in examined if (one := dealt.misplaced(row)) is not None]
+
+    def is_copied(prompt: int, answer: int) -> bool:
+        return copied(rows.prompts[prompt], rows.answers[answer], limits.copied)
+
     return [
         one
-        for one in found
-        for prompt, answer in [(rows.prompt_of[one.row], answer_of[one.row])]
-        if not copied(rows.prompts[prompt], rows.answers[one.answer], limits.copied)
-        and not copied(rows.prompts[one.prompt], rows.answers[answer], limits.copied)
+        for row in examined
+        if (one := dealt.misplaced(row)) is not None
+        and not is_copied(rows.prompt_of[row], one.answer)
+        and not is_copied(one.prompt, answer_of[row])
     ]
 
 

@@ -36,7 +36,7 @@ import numpy as np
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.text.outputs import Output, OutputPair, pairs, words
 from mlxdoctor.measure.text.prompt_rates import RateLimits, rate
@@ -74,9 +74,19 @@ class Limits(RateLimits):
 
 @check(
     codes={
-        "degenerate": "the base model itself answers with nothing, one token, or garble",
-        "sound": "the base model's own answers are in order",
-        "off-topic": "the base model's answers are text, but have nothing to do with the prompts",
+        "degenerate": Symptom(
+            "the base model itself answers with nothing, one token, or garble",
+            Severity.ERROR,
+            expected="answers in sentences",
+            fix="Generate with the base model alone; if that is garbage too, convert it again.",
+        ),
+        "sound": Symptom("the base model's own answers are in order", Severity.INFO),
+        "off-topic": Symptom(
+            "the base model's answers are text, but have nothing to do with the prompts",
+            Severity.INFO,
+            expected="answers to what was asked",
+            fix="Ask the base model alone something that it must know.",
+        ),
     },
     limits=Limits(),
 )
@@ -85,7 +95,7 @@ def base_answers(
     tokenizer: Tokenizer | None,
     base: BaseModel | None,
     limits: Limits,
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Judge the answers of the base model, the adapter left aside."""
     found = pairs(generations, tokenizer, base)
     answers = [pair.base for pair in found if pair.base is not None]
@@ -97,7 +107,8 @@ def base_answers(
     gain, p_value = _relatedness(found) or (0.0, None)
     to_the_point = gain > 0.0 and p_value is not None and p_value < limits.related
     beside_the_point = p_value is not None and (gain <= 0.0 or p_value >= 2 * limits.related)
-    measured: dict[str, Measurement] = {
+    is_enough = len(answers) >= limits.enough
+    measured = {
         "degenerate": bad.tuned,
         "prompts": len(answers),
         "share_low": bad.interval.low,
@@ -106,34 +117,27 @@ def base_answers(
         "p_value": p_value,
     }
     if bad.interval.low >= limits.share_low or (bad.decided and not to_the_point):
-        yield Finding(
-            code="base-answers.degenerate",
-            severity=Severity.ERROR,
-            message=f"The base model itself answers {bad.tuned} of {len(answers)} prompts with "
+        yield Sign(
+            "degenerate",
+            f"The base model itself answers {bad.tuned} of {len(answers)} prompts with "
             "nothing, with one token over and over, or with garble: it was broken before training.",
-            measured=measured,
-            expected="answers in sentences",
-            fix="Generate with the base model alone; if that is garbage too, convert it again.",
+            measured,
         )
-    elif to_the_point and not bad.decided and len(answers) >= limits.enough:
-        yield Finding(
-            code="base-answers.sound",
-            severity=Severity.INFO,
-            message=f"The base model's own answers are in order: {len(answers) - bad.tuned} of "
+    elif to_the_point and not bad.decided and is_enough:
+        yield Sign(
+            "sound",
+            f"The base model's own answers are in order: {len(answers) - bad.tuned} of "
             f"{len(answers)} are text, and they name what their own prompt names more often than "
             "the other answers do.",
-            measured=measured,
+            measured,
         )
-    elif beside_the_point and len(answers) >= limits.enough:
-        yield Finding(
-            code="base-answers.off-topic",
-            severity=Severity.INFO,
-            message=f"The base model's answers name the rare words of their own prompts no more "
+    elif beside_the_point and is_enough:
+        yield Sign(
+            "off-topic",
+            "The base model's answers name the rare words of their own prompts no more "
             f"often than the answers to others do (p {p_value:.2f}): it may be damaged, or not "
             "know this kind of prompt.",
-            measured=measured,
-            expected="answers to what was asked",
-            fix="Ask the base model alone something that it must know.",
+            measured,
         )
 
 

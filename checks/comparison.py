@@ -21,7 +21,7 @@ What to do. Take over the healthy run's values one at a time, the ones named fir
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.reference import ReferenceRun
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 
 # Where a run was written to and how often it spoke changes nothing that is learned.
 _IRRELEVANT = frozenset(
@@ -68,12 +68,24 @@ class Limits:
 
 @check(
     codes={
-        "config-differs": "the configuration differs from the healthy run's",
-        "step-larger": "rate × scale is several times that of the healthy run",
-        "step-smaller": "rate × scale is a fraction of that of the healthy run",
-        "loss-higher": "the loss is well above the healthy run's at the same iterations",
-        "update-larger": "the adapter's update is larger by an order of magnitude",
-        "update-smaller": "the adapter's update is smaller by an order of magnitude",
+        "config-differs": Symptom(
+            "the configuration differs from the healthy run's", Severity.INFO
+        ),
+        "step-larger": Symptom(
+            "rate × scale is several times that of the healthy run", Severity.WARNING
+        ),
+        "step-smaller": Symptom(
+            "rate × scale is a fraction of that of the healthy run", Severity.WARNING
+        ),
+        "loss-higher": Symptom(
+            "the loss is well above the healthy run's at the same iterations", Severity.WARNING
+        ),
+        "update-larger": Symptom(
+            "the adapter's update is larger by an order of magnitude", Severity.WARNING
+        ),
+        "update-smaller": Symptom(
+            "the adapter's update is smaller by an order of magnitude", Severity.WARNING
+        ),
     },
     limits=Limits(),
 )
@@ -83,7 +95,7 @@ def comparison(
     log: TrainingLog | None,
     adapter: Adapter | None,
     limits: Limits,
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Compare configuration, loss and update with those of a healthy run."""
     compared = False
     if config is not None and reference.config is not None:
@@ -94,38 +106,40 @@ def comparison(
         yield from _loss(log, reference.log, limits)
     if adapter is not None and reference.adapter is not None:
         compared = True
-        yield from _update(adapter, config, reference, limits)
+        here, there = _norms(adapter, config), _norms(reference.adapter, reference.config)
+        yield from _update(here, there, limits)
     if not compared:
         raise Inconclusive("the two runs have no kind of evidence in common")
 
 
-def _config(config: TrainingConfig, reference: TrainingConfig, limits: Limits) -> Iterator[Finding]:
+def _config(config: TrainingConfig, reference: TrainingConfig, limits: Limits) -> Iterator[Sign]:
     here, there = _flat(config.values), _flat(reference.values)
     keys = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
     if keys:
         listed = "; ".join(f"{key} {there.get(key)} -> {here.get(key)}" for key in keys)
-        yield Finding(
-            code="comparison.config-differs",
-            severity=Severity.INFO,
-            message=f"{len(keys)} configuration keys differ from the healthy run's: {listed}.",
-            measured={"keys": tuple(keys)},
+        yield Sign(
+            "config-differs",
+            f"{len(keys)} configuration keys differ from the healthy run's: {listed}.",
+            {"keys": tuple(keys)},
         )
     step, usual = _step(config), _step(reference)
     if step is None or usual is None or not usual > 0:
         return
     ratio = step / usual
-    larger = ratio > limits.step_ratio
-    if larger or ratio < 1 / limits.step_ratio:
-        yield Finding(
-            code=f"comparison.step-{'larger' if larger else 'smaller'}",
-            severity=Severity.WARNING,
-            message=f"Rate × scale is {step:.3g}, {ratio:.3g} times that of the healthy run "
-            f"({usual:.3g}).",
-            measured={"step": step, "healthy_step": usual, "ratio": ratio},
+    if way := _beyond(ratio, limits.step_ratio):
+        yield Sign(
+            f"step-{way}",
+            f"Rate × scale is {step:.3g}, {ratio:.3g} times that of the healthy run ({usual:.3g}).",
+            {"step": step, "healthy_step": usual, "ratio": ratio},
             expected=f"within a factor of {limits.step_ratio:g}",
             fix=f"Set the learning rate to {reference.learning_rate:g} and the scale to "
             f"{reference.scale:g}.",
         )
+
+
+def _beyond(ratio: float, most: float) -> str:
+    """Which way a ratio lies beyond a factor; empty where it is within."""
+    return "larger" if ratio > most else "smaller" if ratio < 1 / most else ""
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
@@ -146,49 +160,43 @@ def _step(config: TrainingConfig) -> float | None:
     return None if rate is None or scale is None else rate * scale
 
 
-def _loss(log: TrainingLog, reference: TrainingLog, limits: Limits) -> Iterator[Finding]:
+def _loss(log: TrainingLog, reference: TrainingLog, limits: Limits) -> Iterator[Sign]:
     here, there = log.main.get("train_loss"), reference.main.get("train_loss")
     if here is None or there is None:
         return
-    shared, at_here, at_there = np.intersect1d(
-        here.iterations, there.iterations, return_indices=True
-    )
+    shared, *places = np.intersect1d(here.iterations, there.iterations, return_indices=True)
     if len(shared) < limits.min_shared_reports:
         return
     last = -max(1, len(shared) // 3)
-    ours = float(np.median(here.values[at_here][last:]))
-    theirs = float(np.median(there.values[at_there][last:]))
+    ours, theirs = (
+        float(np.median(one.values[at][last:]))
+        for one, at in zip((here, there), places, strict=True)
+    )
     # A NaN is above every loss.
     if theirs > 0 and not ours / theirs <= limits.loss_ratio:
-        yield Finding(
-            code="comparison.loss-higher",
-            severity=Severity.WARNING,
-            message=f"The loss up to iteration {shared[-1]} is {ours:.3f}, where the healthy run "
+        yield Sign(
+            "loss-higher",
+            f"The loss up to iteration {shared[-1]} is {ours:.3f}, where the healthy run "
             f"was at {theirs:.3f}.",
-            measured={"loss": ours, "healthy_loss": theirs},
+            {"loss": ours, "healthy_loss": theirs},
             expected=f"at most {limits.loss_ratio:g} times the healthy run's",
         )
 
 
 def _update(
-    adapter: Adapter, config: TrainingConfig | None, reference: ReferenceRun, limits: Limits
-) -> Iterator[Finding]:
-    assert reference.adapter is not None
-    here, there = _norms(adapter, config), _norms(reference.adapter, reference.config)
-    shared = here.keys() & there.keys()
-    ours = math.sqrt(sum(here[name] ** 2 for name in shared))
-    theirs = math.sqrt(sum(there[name] ** 2 for name in shared))
+    here: Mapping[str, float], there: Mapping[str, float], limits: Limits
+) -> Iterator[Sign]:
+    shared = sorted(here.keys() & there.keys())
+    ours, theirs = (math.sqrt(sum(norms[name] ** 2 for name in shared)) for norms in (here, there))
     if not shared or not theirs > 0 or not math.isfinite(ours):
         return
     ratio = ours / theirs
-    larger = ratio > limits.update_ratio
-    if larger or ratio < 1 / limits.update_ratio:
-        yield Finding(
-            code=f"comparison.update-{'larger' if larger else 'smaller'}",
-            severity=Severity.WARNING,
-            message=f"The update has the norm {ours:.3g}, {ratio:.3g} times the healthy run's "
+    if way := _beyond(ratio, limits.update_ratio):
+        yield Sign(
+            f"update-{way}",
+            f"The update has the norm {ours:.3g}, {ratio:.3g} times the healthy run's "
             f"({theirs:.3g}, {len(shared)} modules).",
-            measured={"norm": ours, "healthy_norm": theirs, "modules": len(shared)},
+            {"norm": ours, "healthy_norm": theirs, "modules": len(shared)},
             expected=f"within a factor of {limits.update_ratio:g}",
         )
 

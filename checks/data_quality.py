@@ -29,7 +29,7 @@ exclude each other, or put them into one.
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mlxdoctor.check import check, limit
@@ -37,7 +37,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Split
 from mlxdoctor.evidence.prompt_answer import Pair, pair_of
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.losses.memorising import Memorising, MemorisingLimits, memorising
 from mlxdoctor.measure.losses.trend import fit
 from mlxdoctor.measure.text.repeated_prompts import ContradictionLimits, contradictions
@@ -45,6 +45,7 @@ from mlxdoctor.safety.quoting import quoted
 
 _DAMAGE = re.compile("\ufffd|Ã©|Ã¨|Ã¼|Ã¶|Ã¤|Ã±|â€™|â€œ|â€“|ï»¿")
 _CALIBRATION = "0 of 92 sound runs of three base models"
+_ROWS = "distinct rows with one answer each"
 _PUBLIC = f"{_CALIBRATION}, 0 of 379 sound public data sets"
 
 
@@ -107,45 +108,89 @@ class Limits(ContradictionLimits):
 
 @check(
     codes={
-        "fewer-than-a-batch": "the training split has fewer rows than a batch",
-        "few-rows": "the training split is very small",
-        "duplicates": "training rows repeat each other",
-        "mostly-copies": "most rows are copies, and training went over them many times",
-        "leaked-validation": "validation rows are among the training rows",
-        "contradictory-answers": "short answers to the same prompt contradict each other",
-        "several-answers": "the same prompt is answered in several ways",
-        "one-answer": "almost every row has the same answer",
-        "damaged-text": "text was read in a wrong encoding",
-        "damaged-answers": "many answers are damaged all over by a wrong encoding",
+        "fewer-than-a-batch": Symptom(
+            "the training split has fewer rows than a batch", Severity.ERROR
+        ),
+        "few-rows": Symptom(
+            "the training split is very small",
+            Severity.WARNING,
+            fix="add rows, or train for a few passes only",
+        ),
+        "duplicates": Symptom(
+            "training rows repeat each other",
+            Severity.INFO,
+            expected=_ROWS,
+            fix="keep each row once",
+        ),
+        "mostly-copies": Symptom(
+            "most rows are copies, and training went over them many times",
+            Severity.ERROR,
+            expected=_ROWS,
+            fix="keep each row once",
+        ),
+        "leaked-validation": Symptom(
+            "validation rows are among the training rows",
+            Severity.WARNING,
+            expected=_ROWS,
+            fix="remove them from valid.jsonl, and split by prompt",
+        ),
+        "contradictory-answers": Symptom(
+            "short answers to the same prompt contradict each other",
+            Severity.INFO,
+            expected=_ROWS,
+            fix="keep one answer a prompt, unless variety is intended",
+        ),
+        "several-answers": Symptom(
+            "the same prompt is answered in several ways",
+            Severity.INFO,
+            expected=_ROWS,
+            fix="keep one answer a prompt, unless variety is intended",
+        ),
+        "one-answer": Symptom(
+            "almost every row has the same answer",
+            Severity.WARNING,
+            expected=_ROWS,
+            fix="check that the answers were written to the right column",
+        ),
+        "damaged-text": Symptom(
+            "text was read in a wrong encoding",
+            Severity.WARNING,
+            expected=_ROWS,
+            fix="read the original as UTF-8 and write the rows again",
+        ),
+        "damaged-answers": Symptom(
+            "many answers are damaged all over by a wrong encoding",
+            Severity.ERROR,
+            expected=_ROWS,
+            fix="read the original as UTF-8 and write the rows again",
+        ),
     },
     limits=Limits(),
 )
 def data_quality(
     dataset: Dataset, config: TrainingConfig | None, log: TrainingLog | None, limits: Limits
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Compare the rows with each other."""
     train = dataset.splits.get("train")
     if train is None or not train.rows:
         return
     yield from _number_of_rows(train, config, log, limits)
     pairs = [pair_of(row, train.format, dataset.features) for row in train.rows]
-    yield from _duplicates(train, pairs, config, log, limits)
+    first: dict[Pair, int] = {}
+    repeats = [at for at, pair in enumerate(pairs) if first.setdefault(pair, at) != at]
+    yield from _duplicates(train, repeats, _passes(config, log, len(first)), limits)
     valid = dataset.splits.get("valid")
     if valid is not None and valid.rows:
-        known = set(pairs)
         theirs = [pair_of(row, valid.format, dataset.features) for row in valid.rows]
-        leaked = [at for at, pair in enumerate(theirs) if pair in known]
+        leaked = [at for at, pair in enumerate(theirs) if pair in first]
         if leaked:
-            share = len(leaked) / len(theirs)
-            yield _finding(
+            yield _sign(
                 "leaked-validation",
-                Severity.WARNING if share >= limits.leaked else Severity.INFO,
                 f"{len(leaked)} of {len(theirs)} validation rows are also training rows: the "
-                f"validation loss measures memory.",
+                "validation loss measures memory.",
                 valid,
                 leaked,
-                share=share,
-                fix="remove them from valid.jsonl, and split by prompt",
+                None if len(leaked) / len(theirs) >= limits.leaked else Severity.INFO,
             )
     if train.format != "text":
         yield from _contradictions(train, pairs, limits)
@@ -155,19 +200,19 @@ def data_quality(
 
 def _number_of_rows(
     split: Split, config: TrainingConfig | None, log: TrainingLog | None, limits: Limits
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     count = len(split.rows)
     batch_size = config.batch_size if config is not None else None
     if batch_size is not None and count < batch_size:
         started = log is not None and log.main.get("train_loss") is not None
-        yield Finding(
-            code="data-quality.fewer-than-a-batch",
-            severity=Severity.WARNING if started else Severity.ERROR,
-            message=f"The training split has {count} rows, fewer than a batch of {batch_size}: "
-            f"mlx-lm does not start.",
-            measured={"rows": count, "batch_size": batch_size},
-            expected=f"at least {batch_size} rows",
+        yield Sign(
+            "fewer-than-a-batch",
+            f"The training split has {count} rows, fewer than a batch of {batch_size}: "
+            "mlx-lm does not start.",
+            {"rows": count, "batch_size": batch_size},
             where=split.path.name,
+            severity=Severity.WARNING if started else None,
+            expected=f"at least {batch_size} rows",
             fix=f"add rows, or set batch_size to {count} or less",
         )
     elif count < limits.few_rows:
@@ -181,19 +226,18 @@ def _number_of_rows(
             if learned is not None
             else "they will be learned by heart"
         )
-        yield Finding(
-            code="data-quality.few-rows",
-            severity=Severity.WARNING if learned is None else Severity.ERROR,
-            message=f"The training split has only {count} rows{times}: {proof}.",
-            measured={
+        yield Sign(
+            "few-rows",
+            f"The training split has only {count} rows{times}: {proof}.",
+            {
                 "rows": count,
                 "passes": round(passes, 1),
                 "validation_minimum": learned.minimum if learned is not None else None,
                 "validation_end": learned.last if learned is not None else None,
             },
-            expected=f"at least {limits.few_rows} rows",
             where=split.path.name,
-            fix="add rows, or train for a few passes only",
+            severity=Severity.ERROR if learned is not None else None,
+            expected=f"at least {limits.few_rows} rows",
         )
 
 
@@ -222,132 +266,98 @@ def _learned_by_heart(log: TrainingLog | None) -> Memorising | None:
 
 
 def _duplicates(
-    split: Split,
-    pairs: list[Pair],
-    config: TrainingConfig | None,
-    log: TrainingLog | None,
-    limits: Limits,
-) -> Iterator[Finding]:
-    seen: set[Pair] = set()
-    repeats = []
-    for at, pair in enumerate(pairs):
-        if pair in seen:
-            repeats.append(at)
-        seen.add(pair)
-    share = len(repeats) / len(pairs)
+    split: Split, repeats: Sequence[int], passes: float, limits: Limits
+) -> Iterator[Sign]:
+    share = len(repeats) / len(split.rows)
     if share < limits.repeated_note:
         return
-    passes = _passes(config, log, len(seen))
-    symptom, severity = "duplicates", Severity.INFO
-    if share > limits.repeated and passes >= limits.repeated_passes:
-        symptom, severity = "mostly-copies", Severity.ERROR
-    elif share >= limits.repeated:
-        severity = Severity.WARNING
+    different = len(split.rows) - len(repeats)
+    harmful = share > limits.repeated and passes >= limits.repeated_passes
     over = f", and training went over these {passes:.0f} times" if passes >= 2 else ""
-    yield _finding(
-        symptom,
-        severity,
-        f"{len(repeats)} of {len(pairs)} training rows repeat an earlier row: {len(seen)} are "
+    yield _sign(
+        "mostly-copies" if harmful else "duplicates",
+        f"{len(repeats)} of {len(split.rows)} training rows repeat an earlier row: {different} are "
         f"different{over}.",
         split,
         repeats,
-        share=share,
-        fix="keep each row once",
-        different=len(seen),
+        Severity.WARNING if share >= limits.repeated and not harmful else None,
+        different=different,
         passes=round(passes, 1),
     )
 
 
-def _contradictions(split: Split, pairs: list[Pair], limits: Limits) -> Iterator[Finding]:
+def _contradictions(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign]:
     found = contradictions(pairs, limits)
-    share = len(found.outvoted) / len(pairs)
-    many = found.prompts >= limits.contradicting_prompts
-    if share >= limits.several_note:
-        severity = Severity.WARNING if share >= limits.contradicted else Severity.INFO
-        if many and len(found.exclusive) / len(pairs) >= limits.contradicted:
+    outvoted, exclusive, varied = (
+        len(rows) / len(pairs) for rows in (found.outvoted, found.exclusive, found.varied)
+    )
+    if outvoted >= limits.several_note:
+        severity = Severity.WARNING if outvoted >= limits.contradicted else None
+        if exclusive >= limits.contradicted and found.prompts >= limits.contradicting_prompts:
             severity = Severity.ERROR
-        yield _finding(
+        yield _sign(
             "contradictory-answers",
-            severity,
             f"{len(found.outvoted)} of {len(pairs)} training rows contradict another row: it "
-            f"answers the same prompt differently.",
+            "answers the same prompt differently.",
             split,
-            list(found.outvoted),
-            share=share,
-            fix="keep one answer a prompt, unless variety is intended",
+            found.outvoted,
+            severity,
             exclusive=len(found.exclusive),
             prompts=found.prompts,
         )
-    share = len(found.varied) / len(pairs)
-    if share >= limits.several_note:
-        yield _finding(
+    if varied >= limits.several_note:
+        yield _sign(
             "several-answers",
-            Severity.INFO,
             f"{len(found.varied)} of {len(pairs)} training rows have a prompt that is answered in "
-            f"other words elsewhere.",
+            "other words elsewhere.",
             split,
-            list(found.varied),
-            share=share,
-            fix="keep one answer a prompt, unless variety is intended",
+            found.varied,
         )
 
 
-def _one_answer(split: Split, pairs: list[Pair], limits: Limits) -> Iterator[Finding]:
+def _one_answer(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign]:
     answer, count = Counter(pair.answer for pair in pairs).most_common(1)[0]
     prompts = len({pair.prompt for pair in pairs})
-    if count / len(pairs) >= limits.one_answer and prompts > 1 and len(pairs) > 1:
+    if count / len(pairs) >= limits.one_answer and prompts > 1:
         shown = quoted(answer, 40) if answer else "an empty one"
-        yield _finding(
+        yield _sign(
             "one-answer",
-            Severity.WARNING,
             f"{count} of {len(pairs)} training rows have the same answer, {shown}.",
             split,
             [at for at, pair in enumerate(pairs) if pair.answer == answer],
-            share=count / len(pairs),
-            fix="check that the answers were written to the right column",
         )
 
 
-def _damage(split: Split, pairs: list[Pair], limits: Limits) -> Iterator[Finding]:
+def _damage(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign]:
     damaged = [at for at, pair in enumerate(pairs) if _DAMAGE.search(pair.text)]
     if len(damaged) / len(pairs) < limits.damaged:
         return
     answers = [pairs[at].answer for at in damaged]
-    badly = sum(
-        len(_DAMAGE.findall(answer)) >= limits.damage * len(answer) > 0 for answer in answers
-    )
-    bad = badly / len(pairs) >= limits.damaged_badly
-    yield _finding(
-        "damaged-answers" if bad else "damaged-text",
-        Severity.ERROR if bad else Severity.WARNING,
+    badly = sum(len(_DAMAGE.findall(one)) >= limits.damage * len(one) > 0 for one in answers)
+    yield _sign(
+        "damaged-answers" if badly / len(pairs) >= limits.damaged_badly else "damaged-text",
         f"{len(damaged)} of {len(pairs)} rows have characters that a wrong encoding leaves"
         + (f", {badly} of them all over the answer." if badly else "."),
         split,
         damaged,
-        share=len(damaged) / len(pairs),
-        fix="read the original as UTF-8 and write the rows again",
         badly_damaged_answers=badly,
     )
 
 
-def _finding(
+def _sign(
     symptom: str,
-    severity: Severity,
     message: str,
     split: Split,
-    rows: list[int],
-    *,
-    share: float,
-    fix: str,
+    rows: Sequence[int],
+    severity: Severity | None = None,
     **measured: Measurement,
-) -> Finding:
-    lines: tuple[int | float | str, ...] = tuple(split.line_numbers[at] for at in rows[:5])
-    return Finding(
-        code=f"data-quality.{symptom}",
-        severity=severity,
-        message=message,
-        measured={"rows": len(rows), "share": share, **measured, "first_lines": lines},
-        expected="distinct rows with one answer each",
+) -> Sign:
+    lines = tuple(split.line_numbers[at] for at in rows[:5])
+    share = len(rows) / len(split.rows)
+    return Sign(
+        symptom,
+        message,
+        {"rows": len(rows), "share": share, **measured, "first_lines": lines},
         where=f"{split.path.name}, line {lines[0]}",
-        fix=fix,
+        severity=severity,
     )

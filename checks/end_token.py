@@ -23,17 +23,17 @@ token, once, and whether padding is trained on.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from statistics import median
-from types import MappingProxyType
 
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.text.outputs import Output, OutputPair, pairs, words
 from mlxdoctor.measure.text.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
@@ -66,56 +66,50 @@ class Limits(RateLimits):
     )
 
 
-@dataclass(frozen=True)
-class _Symptom:
-    """One way to end wrongly, and what to say of it."""
-
-    code: str
-    what: str
-    expected: str
-    fix: str
-
-
-_EMPTY = _Symptom(
-    "end-token.empty-answers",
-    "ends at once, without an answer,",
-    "an answer before the end token",
-    "Check that only the last token of each answer is the end token, and that prompts have the "
-    "format used in training.",
-)
-_ENDLESS = _Symptom(
-    "end-token.never-ends",
-    "runs into the length limit without the end token",
-    "the end token after the answer",
-    "Check that every training row ends with the token that ends generation.",
-)
-_NEXT_TURN = _Symptom(
-    "end-token.next-turn",
-    "goes on into the next turn of the conversation",
-    "the end token where the turn ends",
-    "Check that every training row ends with the token that ends generation.",
-)
-_REPEATED = _Symptom(
-    "end-token.repeated-end",
-    "repeats the end token",
-    "one end token",
-    "Check for padding with the end token that is trained on.",
-)
-_PADDED = _Symptom(
-    "end-token.padded-answers",
-    "follows its answer with a run of one token",
-    "the end token right after the answer",
-    "Mask padding out of the loss, and put the end token before it.",
-)
+#: Symptom -> what the tuned model then does.
+_SAID = {
+    "empty-answers": "ends at once, without an answer,",
+    "next-turn": "goes on into the next turn of the conversation",
+    "never-ends": "runs into the length limit without the end token",
+    "repeated-end": "repeats the end token",
+    "padded-answers": "follows its answer with a run of one token",
+}
+_END_ROWS = "Check that every training row ends with the token that ends generation."
 
 
 @check(
     codes={
-        "empty-answers": "the answer is empty: the end token comes first",
-        "never-ends": "the answer runs into the length limit without the end token",
-        "next-turn": "the answer goes on into the next turn of the conversation",
-        "repeated-end": "the end token is repeated",
-        "padded-answers": "the answer is followed by a run of one token",
+        "empty-answers": Symptom(
+            "the answer is empty: the end token comes first",
+            Severity.WARNING,
+            expected="an answer before the end token",
+            fix="Check that only the last token of each answer is the end token, and that prompts "
+            "have the format used in training.",
+        ),
+        "never-ends": Symptom(
+            "the answer runs into the length limit without the end token",
+            Severity.WARNING,
+            expected="the end token after the answer",
+            fix=_END_ROWS,
+        ),
+        "next-turn": Symptom(
+            "the answer goes on into the next turn of the conversation",
+            Severity.WARNING,
+            expected="the end token where the turn ends",
+            fix=_END_ROWS,
+        ),
+        "repeated-end": Symptom(
+            "the end token is repeated",
+            Severity.WARNING,
+            expected="one end token",
+            fix="Check for padding with the end token that is trained on.",
+        ),
+        "padded-answers": Symptom(
+            "the answer is followed by a run of one token",
+            Severity.WARNING,
+            expected="the end token right after the answer",
+            fix="Mask padding out of the loss, and put the end token before it.",
+        ),
     },
     limits=Limits(),
     decisive=True,
@@ -127,42 +121,52 @@ def end_token(
     base: BaseModel | None,
     rows: SupervisedRows | None,
     limits: Limits,
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Report how answers end, as shares of prompts."""
     found = pairs(generations, tokenizer, base)
     if not found:
         refused = generations.load_failure is not None
         why = "the adapter could not be loaded" if refused else "there is no answer to look at"
         raise Inconclusive(why)
-    empty = _rate(found, lambda _, output: not output.content, limits)
     # Where some expected answers are known, the others say nothing about a right length.
     lengths = [pair for pair in found if pair.item.expected is not None] or found
     typical = _typical_length(rows)
-    endless = _rate(lengths, partial(_is_endless, limits, typical), limits)
-    next_turn = _rate(found, lambda _, output: TURN.search(output.text) is not None, limits)
-    repeated = _rate(
-        found, lambda _, output: _longest_run_of_ends(output) >= limits.repeated_ends, limits
-    )
-    padded = _rate(found, lambda _, output: _is_padded(limits, output), limits)
-    if is_raised(empty, limits):
-        yield _finding(_EMPTY, empty)
-    if is_raised(next_turn, limits):
-        yield _finding(_NEXT_TURN, next_turn)
-    if is_raised(endless, limits):
-        knows_length = typical is not None or lengths[0].item.expected is not None
-        may_be_error = endless.base is not None and knows_length
-        yield _finding(_ENDLESS, endless, may_be_error=may_be_error)
-    if is_raised(repeated, limits):
-        yield _finding(_REPEATED, repeated)
-    if is_raised(padded, limits):
-        runs = [pair.tuned.content[-1] for pair in found if _is_padded(limits, pair.tuned)]
-        token, share = top_share(runs)
-        text = tokenizer.decode([token]) if tokenizer and isinstance(token, int) else str(token)
-        yield _finding(
-            _PADDED, padded, {"token_text": quoted(text), "share_of_runs": round(share, 3)}
+    knows_length = typical is not None or lengths[0].item.expected is not None
+    wrong: dict[str, Callable[[OutputPair, Output], bool]] = {
+        "empty-answers": lambda _, output: not output.content,
+        "next-turn": lambda _, output: TURN.search(output.text) is not None,
+        "never-ends": partial(_is_endless, limits, typical),
+        "repeated-end": lambda _, output: _longest_run_of_ends(output) >= limits.repeated_ends,
+        "padded-answers": lambda _, output: _is_padded(limits, output),
+    }
+    for symptom, is_wrong in wrong.items():
+        about_length = symptom == "never-ends"
+        counted = _rate(lengths if about_length else found, is_wrong, limits)
+        if not is_raised(counted, limits):
+            continue
+        certain = counted.is_broken
+        if about_length and (counted.base is None or not knows_length):
+            certain = False
+        extra = _padding(found, tokenizer, limits) if symptom == "padded-answers" else {}
+        yield Sign(
+            symptom,
+            f"The tuned model {_SAID[symptom]} on {counted.tuned} of {counted.prompts} prompts; "
+            f"{counted.against_base}.",
+            {**counted.measured, **extra},
+            severity=Severity.ERROR if certain else None,
         )
     if (few := too_few(len(found), limits)) is not None:
         raise Inconclusive(few)
+
+
+def _padding(
+    found: Sequence[OutputPair], tokenizer: Tokenizer | None, limits: Limits
+) -> dict[str, Measurement]:
+    """The token that follows most of the padded answers."""
+    runs = [pair.tuned.content[-1] for pair in found if _is_padded(limits, pair.tuned)]
+    token, share = top_share(runs)
+    text = tokenizer.decode([token]) if tokenizer and isinstance(token, int) else str(token)
+    return {"token_text": quoted(text), "share_of_runs": round(share, 3)}
 
 
 def _rate(
@@ -204,28 +208,5 @@ def _typical_length(rows: SupervisedRows | None) -> float | None:
 
 
 def _longest_run_of_ends(output: Output) -> int:
-    longest = run = 0
-    for unit in output.units:
-        run = run + 1 if unit in output.ends else 0
-        longest = max(longest, run)
-    return longest
-
-
-def _finding(
-    symptom: _Symptom,
-    found: Rate,
-    extra: Mapping[str, Measurement] = MappingProxyType({}),
-    *,
-    may_be_error: bool = True,
-) -> Finding:
-    return Finding(
-        code=symptom.code,
-        severity=Severity.ERROR if found.is_broken and may_be_error else Severity.WARNING,
-        message=(
-            f"The tuned model {symptom.what} on {found.tuned} of {found.prompts} prompts; "
-            f"{found.against_base}."
-        ),
-        measured={**found.measured, **extra},
-        expected=symptom.expected,
-        fix=symptom.fix,
-    )
+    runs = groupby(output.units, lambda unit: unit in output.ends)
+    return max((len(list(run)) for is_end, run in runs if is_end), default=0)

@@ -37,7 +37,7 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.losses.logged_levels import LoggedLoss, logged_loss
 from mlxdoctor.measure.text.outputs import SPECIAL_TEXT, Output, OutputPair, pairs
@@ -77,8 +77,17 @@ class Limits:
 
 @check(
     codes={
-        "no-gain": "answers are no nearer to the expected ones than the base model's",
-        "gained": "answers are nearer to the expected ones than the base model's",
+        "no-gain": Symptom(
+            "answers are no nearer to the expected ones than the base model's",
+            Severity.WARNING,
+            expected="answers nearer to the expected ones than before training",
+            fix="Ask a training prompt exactly as it was trained on, with the adapter loaded.",
+        ),
+        "gained": Symptom(
+            "answers are nearer to the expected ones than the base model's",
+            Severity.INFO,
+            expected="answers nearer to the expected ones",
+        ),
     },
     limits=Limits(),
     decisive=True,
@@ -93,7 +102,7 @@ def expected_answers(
     tokenizer: Tokenizer | None,
     base: BaseModel | None,
     limits: Limits,
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Compare both models' answers with the expected ones, prompt by prompt."""
     known = [
         (pair, pair.base)
@@ -119,13 +128,11 @@ def expected_answers(
         "p_value": p_value,
     }
     if gain.share > 0 and p_value < limits.significance:
-        yield Finding(
-            "expected-answers.gained",
-            Severity.INFO,
+        yield Sign(
+            "gained",
             f"The tuned model's answers overlap with the expected ones by {after.mean():.0%}, the "
             f"base model's by {before.mean():.0%} ({len(known)} prompts).",
             measured,
-            "answers nearer to the expected ones",
         )
         return
     if gain.high >= limits.gain:
@@ -136,20 +143,19 @@ def expected_answers(
     severity = _severity(logged, loss, limits)
     # By heart, answers must be near; what the data does not ask, nobody need know.
     is_near = reached.high >= limits.near
-    if severity is Severity.ERROR and (
-        is_near or not _are_own([pair for pair, _ in known], dataset)
-    ):
+    own = [pair for pair, _ in known]
+    if severity is Severity.ERROR and (is_near or not _are_own(own, dataset)):
         severity = Severity.WARNING
-    said = f", although the log puts their loss at {loss:.2f} nats a token" if loss else ""
-    yield Finding(
-        "expected-answers.no-gain",
-        severity,
+    said = ""
+    if severity is Severity.ERROR and loss:
+        said = f", although the log puts their loss at {loss:.2f} nats a token"
+    yield Sign(
+        "no-gain",
         "The tuned model's answers are no nearer to the expected ones than the base model's "
         f"({len(known)} prompts; they overlap by {after.mean():.0%}, before by "
-        f"{before.mean():.0%}){said if severity is Severity.ERROR else ''}.",
+        f"{before.mean():.0%}){said}.",
         measured,
-        "answers nearer to the expected ones than before training",
-        fix="Ask a training prompt exactly as it was trained on, with the adapter loaded.",
+        severity=severity,
     )
 
 

@@ -21,7 +21,7 @@ base model inside it is damaged.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
@@ -29,10 +29,11 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
 
 _EXAMPLES = 3
+_FREEZE = "freeze the model before the layers are converted, and train again from the base"
 
 
 @dataclass(frozen=True)
@@ -48,17 +49,26 @@ class Limits:
     )
 
 
-@dataclass(frozen=True)
-class _Change:
-    name: str
-    relative: float
-
-
 @check(
     codes={
-        "changed": "weights that should be frozen have other values than the base model's",
-        "changed-outside-adapter": "a fused model differs where its adapter changes nothing",
-        "unchanged-copy": "the file carries base weights, unchanged",
+        "changed": Symptom(
+            "weights that should be frozen have other values than the base model's",
+            Severity.ERROR,
+            expected="the base model's values, bit for bit",
+            fix=_FREEZE,
+        ),
+        "changed-outside-adapter": Symptom(
+            "a fused model differs where its adapter changes nothing",
+            Severity.WARNING,
+            expected="the base model's values, bit for bit",
+            fix=_FREEZE,
+        ),
+        "unchanged-copy": Symptom(
+            "the file carries base weights, unchanged",
+            Severity.INFO,
+            expected="LoRA factors only",
+            fix="save trainable parameters only",
+        ),
     },
     cost=Cost.WEIGHTS,
     limits=Limits(),
@@ -71,7 +81,7 @@ def frozen_weights(
     config: TrainingConfig | None,
     adapter: Adapter | None,
     limits: Limits,
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Compare full weights with the base model's."""
     if config is not None and config.fine_tune_type == "full":
         raise NotApplicable("a full fine-tune changes weights on purpose")
@@ -82,28 +92,23 @@ def frozen_weights(
     intended = tuple(saved) if isinstance(saved, list) else ()
     free = {name for name in tuned.tensors if _may_change(name, tuned, adapted, intended)}
     compared = 0
-    changes: list[_Change] = []
+    relative: dict[str, float] = {}
     for change in weight_changes(base, tuned, leave_out=free):
-        if change.status not in ("same", "changed"):
-            continue
-        compared += 1
-        relative = _relative_change(change, limits)
-        if relative is not None:
-            changes.append(_Change(change.name, relative))
+        if change.status in ("same", "changed"):
+            compared += 1
+            if (moved := _relative_change(change, limits)) is not None:
+                relative[change.name] = moved
     if not compared:
         raise Inconclusive("no tensor has the name and shape of one in the base model")
-    if changes:
-        yield _changed(changes, compared, tuned)
+    if relative:
+        yield _changed(relative, compared, is_fused=not tuned.from_adapter)
     elif tuned.from_adapter:
-        yield Finding(
-            "frozen-weights.unchanged-copy",
-            Severity.INFO,
+        yield Sign(
+            "unchanged-copy",
             f"{tuned.path.name} carries {compared} weights of the base model, and none of them "
             "was changed.",
-            measured={"compared": compared, "changed": 0},
-            expected="LoRA factors only",
+            {"compared": compared, "changed": 0},
             where=tuned.path.name,
-            fix="save trainable parameters only",
         )
 
 
@@ -114,28 +119,22 @@ def _may_change(name: str, tuned: TunedModel, adapted: Set[str], intended: tuple
     )
 
 
-def _changed(changes: list[_Change], compared: int, tuned: TunedModel) -> Finding:
-    by_size = sorted(changes, key=lambda one: -one.relative)
-    parts = Counter(component(one.name) for one in changes)
-    listed = ", ".join(f"{count} of {part}" for part, count in parts.most_common())
-    where = ", ".join(one.name for one in by_size[:_EXAMPLES])
-    return Finding(
-        "frozen-weights.changed"
-        if tuned.from_adapter
-        else "frozen-weights.changed-outside-adapter",
-        Severity.ERROR if tuned.from_adapter else Severity.WARNING,
-        f"{len(changes)} of {compared} weights that should be frozen differ from the base model's, "
-        f"by up to {by_size[0].relative:.3g} of their norm ({listed}).",
-        measured={
-            "changed": len(changes),
+def _changed(relative: Mapping[str, float], compared: int, *, is_fused: bool) -> Sign:
+    names = sorted(relative, key=lambda name: -relative[name])
+    parts = Counter(component(name) for name in relative).most_common()
+    listed = ", ".join(f"{count} of {part}" for part, count in parts)
+    return Sign(
+        "changed-outside-adapter" if is_fused else "changed",
+        f"{len(names)} of {compared} weights that should be frozen differ from the base model's, "
+        f"by up to {relative[names[0]]:.3g} of their norm ({listed}).",
+        {
+            "changed": len(names),
             "compared": compared,
-            "largest_relative_change": by_size[0].relative,
-            "median_relative_change": by_size[len(by_size) // 2].relative,
-            "components": tuple(f"{part}: {count}" for part, count in parts.most_common()),
+            "largest_relative_change": relative[names[0]],
+            "median_relative_change": relative[names[len(names) // 2]],
+            "components": tuple(f"{part}: {count}" for part, count in parts),
         },
-        expected="the base model's values, bit for bit",
-        where=where,
-        fix="freeze the model before the layers are converted, and train again from the base",
+        where=", ".join(names[:_EXAMPLES]),
     )
 
 

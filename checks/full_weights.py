@@ -35,10 +35,11 @@ from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.measure.weights.changed_tensors import WeightChange, weight_changes
 
 _EXAMPLES = 3
+_LOWER = "lower the learning rate, ten times to start with, and train again from the base"
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,33 @@ class Limits:
 
 @check(
     codes={
-        "non-finite": "trained weights are NaN or infinite",
-        "unchanged": "no weight of the tuned model differs from the base's",
-        "exploded": "the weights were moved several times their own size: they are overwritten",
-        "large": "the weights were moved further than their own size",
-        "partly-changed": "some layers were not changed at all",
+        "non-finite": Symptom(
+            "trained weights are NaN or infinite",
+            Severity.ERROR,
+            expected="finite weights",
+            fix="this model cannot be used; train again with a lower learning rate",
+        ),
+        "unchanged": Symptom(
+            "no weight of the tuned model differs from the base's",
+            Severity.ERROR,
+            expected="weights that training changed",
+            fix="check that the layers were unfrozen, that the optimizer had a rate above zero, "
+            "and that the trained model was saved",
+        ),
+        "exploded": Symptom(
+            "the weights were moved several times their own size: they are overwritten",
+            Severity.ERROR,
+            fix=_LOWER,
+        ),
+        "large": Symptom(
+            "the weights were moved further than their own size", Severity.WARNING, fix=_LOWER
+        ),
+        "partly-changed": Symptom(
+            "some layers were not changed at all",
+            Severity.INFO,
+            expected="every layer, unless `num_layers` asks for fewer",
+            fix="set `num_layers: -1` to train them all",
+        ),
     },
     cost=Cost.WEIGHTS,
     limits=Limits(),
@@ -81,7 +104,7 @@ def full_weights(
     config: TrainingConfig | None,
     adapter: Adapter | None,
     limits: Limits,
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Judge how far each weight was moved."""
     was_full = config is not None and config.fine_tune_type == "full"
     if not was_full:
@@ -99,88 +122,65 @@ def full_weights(
     if not changed and any(one.is_requantized for one in found):
         raise Inconclusive("the matrices were quantised after training, which hides what it did")
     if not changed:
-        yield _unchanged(compared, tuned, certain=was_full)
+        yield Sign(
+            "unchanged",
+            f"None of the {len(compared)} weights in {tuned.path.name} differs from the base "
+            "model's.",
+            {"compared": len(compared), "changed": 0},
+            where=tuned.path.name,
+            # A folder may have been named that nobody trained; what a run saved was trained.
+            severity=None if was_full else Severity.WARNING,
+        )
         return
     broken = [one for one in changed if one.nonfinite]
     if broken:
-        yield _nonfinite(broken, compared)
+        count = sum(one.nonfinite for one in broken)
+        yield Sign(
+            "non-finite",
+            f"{count:,} weights are NaN or infinite, in {len(broken)} of {len(compared)} tensors.",
+            {"nonfinite": count, "tensors": len(broken), "compared": len(compared)},
+            where=", ".join(one.name for one in broken[:_EXAMPLES]),
+        )
     yield from _moved(changed, limits)
     yield from _untouched_layers(changed, base)
 
 
-def _unchanged(compared: Sequence[WeightChange], tuned: TunedModel, *, certain: bool) -> Finding:
-    return Finding(
-        "full-weights.unchanged",
-        # A folder may have been named that nobody trained; what a run saved was trained.
-        Severity.ERROR if certain else Severity.WARNING,
-        f"None of the {len(compared)} weights in {tuned.path.name} differs from the base model's.",
-        measured={"compared": len(compared), "changed": 0},
-        expected="weights that training changed",
-        where=tuned.path.name,
-        fix="check that the layers were unfrozen, that the optimizer had a rate above zero, and "
-        "that the trained model was saved",
-    )
-
-
-def _nonfinite(broken: Sequence[WeightChange], compared: Sequence[WeightChange]) -> Finding:
-    count = sum(one.nonfinite for one in broken)
-    return Finding(
-        "full-weights.non-finite",
-        Severity.ERROR,
-        f"{count:,} weights are NaN or infinite, in {len(broken)} of {len(compared)} tensors.",
-        measured={"nonfinite": count, "tensors": len(broken), "compared": len(compared)},
-        expected="finite weights",
-        where=", ".join(one.name for one in broken[:_EXAMPLES]),
-        fix="this model cannot be used; train again with a lower learning rate",
-    )
-
-
-def _moved(changed: Sequence[WeightChange], limits: Limits) -> Iterator[Finding]:
+def _moved(changed: Sequence[WeightChange], limits: Limits) -> Iterator[Sign]:
     matrices = [
         (one.relative, one.name)
         for one in changed
         if one.relative is not None and len(one.shape) > 1 and not one.nonfinite
     ]
-    if not matrices:
+    if not matrices or (middle := median(size for size, _ in matrices)) < limits.large:
         return
-    middle = median(relative for relative, _ in matrices)
     largest, name = max(matrices)
-    if middle < limits.large:
-        return
     exploded = middle >= limits.exploded
-    yield Finding(
-        f"full-weights.{'exploded' if exploded else 'large'}",
-        Severity.ERROR if exploded else Severity.WARNING,
+    yield Sign(
+        "exploded" if exploded else "large",
         f"Training moved the weights by {middle:.3g} times their own size (median of "
         f"{len(matrices)} matrices, at most {largest:.3g}): "
         + ("the base model is overwritten." if exploded else "little of the base model is left."),
-        measured={
+        {
             "median_relative_change": middle,
             "largest_relative_change": largest,
             "matrices": len(matrices),
         },
-        expected=f"a change below {limits.large:g} times the weights; often below 0.3",
         where=name,
-        fix="lower the learning rate, ten times to start with, and train again from the base",
+        expected=f"a change below {limits.large:g} times the weights; often below 0.3",
     )
 
 
-def _untouched_layers(changed: Sequence[WeightChange], base: BaseModel) -> Iterator[Finding]:
+def _untouched_layers(changed: Sequence[WeightChange], base: BaseModel) -> Iterator[Sign]:
     every = {layer for name in base.tensors if (layer := layer_of(name)[0]) is not None}
     touched = {layer for one in changed if (layer := layer_of(one.name)[0]) is not None}
-    untouched = every - touched
-    if not untouched:
-        return
-    yield Finding(
-        "full-weights.partly-changed",
-        Severity.INFO,
-        f"{len(touched)} of {len(every)} layers were changed"
-        + (f" ({_ranges(touched)})." if touched else "."),
-        measured={"changed": _ranges(touched), "unchanged": _ranges(untouched)},
-        expected="every layer, unless `num_layers` asks for fewer",
-        where=f"layers {_ranges(untouched)}",
-        fix="set `num_layers: -1` to train them all",
-    )
+    if untouched := every - touched:
+        yield Sign(
+            "partly-changed",
+            f"{len(touched)} of {len(every)} layers were changed"
+            + (f" ({_ranges(touched)})." if touched else "."),
+            {"changed": _ranges(touched), "unchanged": _ranges(untouched)},
+            where=f"layers {_ranges(untouched)}",
+        )
 
 
 def _ranges(layers: set[int]) -> str:

@@ -25,7 +25,7 @@ import numpy as np
 
 from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.validation_rows import ValidationRows
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.measure.losses.row_readings import Reading, mean_loss
 from mlxdoctor.measure.text.statistics import sign_test
 
@@ -43,12 +43,18 @@ class Limits:
 
 
 @check(
-    codes={"worse": "the fused model is worse than base and adapter on the same rows"},
+    codes={
+        "worse": Symptom(
+            "the fused model is worse than base and adapter on the same rows",
+            Severity.WARNING,
+            fix="Fuse with `--dequantize`, or serve the adapter beside the base model.",
+        )
+    },
     cost=Cost.FORWARD,
     limits=Limits(),
     decisive=True,
 )
-def fused_agreement(validation: ValidationRows, limits: Limits) -> Iterator[Finding]:
+def fused_agreement(validation: ValidationRows, limits: Limits) -> Iterator[Sign]:
     """Compare the losses of the fused model with those of base and adapter."""
     if validation.measure_unfused is None:
         raise NotApplicable("there is no fused model with its adapter beside it")
@@ -68,9 +74,8 @@ def fused_agreement(validation: ValidationRows, limits: Limits) -> Iterator[Find
     lost = together - apart
     if lost <= max(limits.least, limits.share * apart) or p_value >= limits.significance:
         return
-    yield Finding(
-        "fused-agreement.worse",
-        Severity.ERROR if lost > limits.far else Severity.WARNING,
+    yield Sign(
+        "worse",
         f"On {len(fused)} rows the fused model's loss is {together:.3f}, that of base and adapter "
         f"{apart:.3f}: fusing, or quantising the sum, lost some of what was learned.",
         {
@@ -80,6 +85,6 @@ def fused_agreement(validation: ValidationRows, limits: Limits) -> Iterator[Find
             "rows_worse": int(np.sum(after > before)),
             "p_value": p_value,
         },
-        f"about {apart:.3f}, as before fusing",
-        fix="Fuse with `--dequantize`, or serve the adapter beside the base model.",
+        severity=Severity.ERROR if lost > limits.far else None,
+        expected=f"about {apart:.3f}, as before fusing",
     )

@@ -32,7 +32,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.measure.weights.drift import module_scale
 from mlxdoctor.measure.weights.fused import ModuleFusion, fusions, rounding_changes
 
@@ -98,14 +98,36 @@ class Limits:
 
 @check(
     codes={
-        "update-lost": "rounding took so much of the update that the model was hurt",
-        "update-degraded": "rounding took a part of the update",
-        "not-fused": "the adapter's update is not in the fused weights",
-        "fused-twice": "the update is in the fused weights twice",
-        "wrong-scale": "the update was fused at another scale than it was trained at",
-        "other-weights-changed": "weights that the adapter leaves alone changed by more than "
-        "rounding",
-        "fusing-would-lose": "fusing into this quantised base would round much of the update away",
+        "update-lost": Symptom(
+            "rounding took so much of the update that the model was hurt",
+            Severity.ERROR,
+            fix=_AGAIN,
+        ),
+        "update-degraded": Symptom(
+            "rounding took a part of the update", Severity.WARNING, fix=_AGAIN
+        ),
+        "not-fused": Symptom(
+            "the adapter's update is not in the fused weights", Severity.ERROR, fix=_AGAIN
+        ),
+        "fused-twice": Symptom(
+            "the update is in the fused weights twice", Severity.ERROR, fix=_AGAIN
+        ),
+        "wrong-scale": Symptom(
+            "the update was fused at another scale than it was trained at",
+            Severity.ERROR,
+            fix=_AGAIN,
+        ),
+        "other-weights-changed": Symptom(
+            "weights that the adapter leaves alone changed by more than rounding",
+            Severity.WARNING,
+            expected="the base model's values, but for rounding",
+            fix=_AGAIN,
+        ),
+        "fusing-would-lose": Symptom(
+            "fusing into this quantised base would round much of the update away",
+            Severity.INFO,
+            fix="fuse with `mlx_lm.fuse --dequantize`, or serve the adapter beside the base",
+        ),
     },
     cost=Cost.WEIGHTS,
     limits=Limits(),
@@ -116,7 +138,7 @@ def fused_model(
     config: TrainingConfig,
     tuned: TunedModel | None,
     limits: Limits,
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Compare the fused weights with base plus update, or predict what fusing would do."""
     if tuned is None or tuned.from_adapter:
         if not base.quantized:
@@ -134,19 +156,16 @@ def fused_model(
     ]
     if changed:
         name, most = max(changed, key=lambda one: one[1])
-        yield Finding(
-            "fused-model.other-weights-changed",
-            Severity.WARNING,
+        yield Sign(
+            "other-weights-changed",
             f"{len(changed)} weights that the adapter does not touch differ from the base's by "
             f"more than rounding, by up to {most:.3g} of their norm.",
             {"changed": len(changed), "largest_relative_change": most},
-            "the base model's values, but for rounding",
             where=name,
-            fix=_AGAIN,
         )
 
 
-def _judged(modules: tuple[ModuleFusion, ...], limits: Limits) -> Iterator[Finding]:
+def _judged(modules: tuple[ModuleFusion, ...], limits: Limits) -> Iterator[Sign]:
     intended = _norm(one.intended for one in modules)
     realised = _norm(one.realised for one in modules)
     noise = _norm(one.noise for one in modules) / intended
@@ -154,7 +173,6 @@ def _judged(modules: tuple[ModuleFusion, ...], limits: Limits) -> Iterator[Findi
     gain = sum(one.inner for one in modules) / intended**2
     absent = [one for one in modules if one.gain < limits.absent]
     coarseness = _norm(one.noise for one in modules) / _norm(one.weight for one in modules)
-    worst = sorted(modules, key=lambda one: -one.noise / one.intended)[:_EXAMPLES]
     measured = {
         "modules": len(modules),
         "gain": round(gain, 4),
@@ -165,29 +183,25 @@ def _judged(modules: tuple[ModuleFusion, ...], limits: Limits) -> Iterator[Findi
         "noise_over_weight": round(coarseness, 4),
         "modules_without": len(absent),
     }
-    where = ", ".join(one.name for one in worst)
+    examples = sorted(modules, key=lambda one: -one.noise / one.intended)
     # A base that is quantised already rounds a part of the update back to its own steps.
     is_swallowed = rounding > limits.degraded and gain < 1
     if is_swallowed and gain < limits.kept:
-        symptom, severity = "update-lost", Severity.ERROR
+        symptom, examples = "update-lost", sorted(modules, key=lambda one: one.gain)
         told = f"Rounding left {gain:.0%} of the adapter's update in the fused weights."
-        where = ", ".join(one.name for one in sorted(modules, key=lambda one: one.gain)[:_EXAMPLES])
     elif absent:
-        symptom, severity = "not-fused", Severity.ERROR
+        symptom, examples = "not-fused", absent
         told = (
             f"The fused weights lack the adapter's update in {len(absent)} of {len(modules)} "
             "modules."
         )
-        where = ", ".join(one.name for one in absent[:_EXAMPLES])
     elif abs(gain - 1) > limits.scale and not is_swallowed:
-        twice = abs(gain - 2) <= limits.scale
-        symptom, severity = "fused-twice" if twice else "wrong-scale", Severity.ERROR
+        symptom = "fused-twice" if abs(gain - 2) <= limits.scale else "wrong-scale"
         told = f"The fused weights hold {gain:.2f} times the adapter's update."
     elif noise > limits.degraded:
         # Noise that is small beside the weights is what any quantised model bears.
         is_lost = noise > limits.lost and coarseness > limits.coarse
         symptom = "update-lost" if is_lost else "update-degraded"
-        severity = Severity.ERROR if is_lost else Severity.WARNING
         told = (
             f"The fused weights differ from base plus update by {noise:.0%} of the update's own "
             f"size, {coarseness:.0%} of the weights'; rounding to their precision explains "
@@ -195,20 +209,18 @@ def _judged(modules: tuple[ModuleFusion, ...], limits: Limits) -> Iterator[Findi
         )
     else:
         return
-    yield Finding(
-        f"fused-model.{symptom}",
-        severity,
+    yield Sign(
+        symptom,
         told,
         measured,
-        f"a gain of 1, and noise below {limits.degraded:g} of the update",
-        where=where,
-        fix=_AGAIN,
+        where=", ".join(one.name for one in examples[:_EXAMPLES]),
+        expected=f"a gain of 1, and noise below {limits.degraded:g} of the update",
     )
 
 
 def _predicted(
     adapter: Adapter, base: BaseModel, config: TrainingConfig, limits: Limits
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     update, rounding, bits = [], [], set()
     for module, statistics in zip(adapter.modules, adapter.statistics, strict=True):
         matrix = base.quantized.get(module.name)
@@ -225,14 +237,12 @@ def _predicted(
     if ratio <= limits.lost:
         return
     stated = " and ".join(str(one) for one in sorted(bits))
-    yield Finding(
-        "fused-model.fusing-would-lose",
-        Severity.INFO,
+    yield Sign(
+        "fusing-would-lose",
         f"Fused into this base and quantised again to {stated} bits, the update would lie under "
         f"rounding of {ratio:.0%} of its own size.",
         {"rounding": round(ratio, 4), "bits": tuple(sorted(bits)), "modules": len(update)},
-        f"rounding below {limits.lost:g} of the update",
-        fix="fuse with `mlx_lm.fuse --dequantize`, or serve the adapter beside the base",
+        expected=f"rounding below {limits.lost:g} of the update",
     )
 
 

@@ -40,7 +40,7 @@ from mlxdoctor.evidence.discovery import CHECKPOINT_NAME
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.losses.row_changes import region
 from mlxdoctor.measure.losses.trend import fit
@@ -97,11 +97,37 @@ class Limits:
 
 @check(
     codes={
-        "adapter-refused": "mlx-lm cannot load this adapter on this base model",
-        "identical-to-base": "every answer is the base model's",
-        "unsure": "the tuned model is unsure of every token it chooses, unlike the base model",
-        "unsurer-than-trained": "it is far less sure of its answers than its training loss says",
-        "worse-than-base": "answers are right less often than the base model's",
+        "adapter-refused": Symptom(
+            "mlx-lm cannot load this adapter on this base model",
+            Severity.ERROR,
+            expected="an adapter whose tensors are the base model's LoRA parameters",
+            fix="Compare names and shapes with `mlxdoctor inspect`; check which base it is for.",
+        ),
+        "identical-to-base": Symptom(
+            "every answer is the base model's",
+            Severity.WARNING,
+            expected="at least one answer that differs",
+            fix="Check that the adapter is loaded, and that its names match the base model's.",
+        ),
+        "unsure": Symptom(
+            "the tuned model is unsure of every token it chooses, unlike the base model",
+            Severity.WARNING,
+            expected="a model at least about as sure on its own data as before training",
+            fix="Read some answers; where they are garbled, lower the learning rate or the scale.",
+        ),
+        "unsurer-than-trained": Symptom(
+            "it is far less sure of its answers than its training loss says",
+            Severity.WARNING,
+            expected="a model at least as sure of its own choices as of the training rows",
+            fix="See that every tensor was saved and loaded, and that prompts have the rows' "
+            "format.",
+        ),
+        "worse-than-base": Symptom(
+            "answers are right less often than the base model's",
+            Severity.ERROR,
+            expected="answers that are right at least as often as the base model's",
+            fix="Do not use this adapter; an earlier checkpoint may be better (--adapter FILE).",
+        ),
     },
     cost=Cost.WEIGHTS,
     limits=Limits(),
@@ -118,47 +144,32 @@ def generation_effect(
     rows: SupervisedRows | None,
     losses: TokenLosses | None,
     limits: Limits,
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Compare the answers with the base model's and with the expected ones."""
     if generations.load_failure is not None:
-        yield Finding(
-            code="generation-effect.adapter-refused",
-            severity=Severity.ERROR,
-            message=(
-                f"mlx-lm cannot load this adapter on this base model: {generations.load_failure}"
-            ),
-            measured={"failure": generations.load_failure},
-            expected="an adapter whose tensors are the base model's LoRA parameters",
-            fix="Compare names and shapes with `mlxdoctor inspect`; check which base it is for.",
+        yield Sign(
+            "adapter-refused",
+            f"mlx-lm cannot load this adapter on this base model: {generations.load_failure}",
+            {"failure": generations.load_failure},
         )
         return
     found = [pair for pair in pairs(generations, tokenizer, base) if pair.base is not None]
     if not found:
         raise Inconclusive("the base model's answers to the same prompts are not known")
-    same = [pair for pair in found if pair.base and pair.base.units == pair.tuned.units]
-    if len(same) == len(found):
-        yield _identical(len(found), adapter, limits)
+    if all(pair.base and pair.base.units == pair.tuned.units for pair in found):
+        has_update = adapter is not None and _has_update(adapter)
+        yield Sign(
+            "identical-to-base",
+            f"With the adapter, all {len(found)} answers are token by token the base model's"
+            + (", although its update is not zero." if has_update else "."),
+            {"prompts": len(found), "identical": len(found), "nonzero_update": has_update},
+            severity=Severity.ERROR if has_update and len(found) >= limits.prompts else None,
+        )
         return
     yield from _worse(found, limits, has_learned=_has_learned(losses, limits))
     trained = _end_of(log, adapter)
     yield from list(_unsurer_than_trained(found, trained, rows, limits)) or _unsure(
         found, trained, limits
-    )
-
-
-def _identical(prompts: int, adapter: Adapter | None, limits: Limits) -> Finding:
-    has_update = adapter is not None and _has_update(adapter)
-    is_error = has_update and prompts >= limits.prompts
-    return Finding(
-        code="generation-effect.identical-to-base",
-        severity=Severity.ERROR if is_error else Severity.WARNING,
-        message=(
-            f"With the adapter, all {prompts} answers are token by token the base model's"
-            + (", although its update is not zero." if has_update else ".")
-        ),
-        measured={"prompts": prompts, "identical": prompts, "nonzero_update": has_update},
-        expected="at least one answer that differs",
-        fix="Check that the adapter is loaded, and that its names match the base model's.",
     )
 
 
@@ -174,50 +185,52 @@ def _has_learned(losses: TokenLosses | None, limits: Limits) -> bool:
     return region(rows, 1, Role.ANSWER).fell(limits.significance, limits.learned)
 
 
-def _worse(found: Sequence[OutputPair], limits: Limits, *, has_learned: bool) -> Iterator[Finding]:
-    known = [(pair, pair.base) for pair in found if pair.item.expected and pair.base is not None]
+def _worse(found: Sequence[OutputPair], limits: Limits, *, has_learned: bool) -> Iterator[Sign]:
+    known = [
+        (pair.base, pair.tuned, words(pair.item.expected))
+        for pair in found
+        if pair.item.expected and pair.base is not None
+    ]
     if len(known) < limits.prompts:
         return
-    expected = [words(pair.item.expected or "") for pair, _ in known]
-    base_right = [_is_right(base, want) for (_, base), want in zip(known, expected, strict=True)]
-    tuned_right = [
-        _is_right(pair.tuned, want) for (pair, _), want in zip(known, expected, strict=True)
-    ]
-    only_base = sum(b and not t for b, t in zip(base_right, tuned_right, strict=True))
-    only_tuned = sum(t and not b for b, t in zip(base_right, tuned_right, strict=True))
+    right = [(_is_right(base, want), _is_right(tuned, want)) for base, tuned, want in known]
+    base_right, tuned_right = (sum(column) for column in zip(*right, strict=True))
+    only_base = sum(base and not tuned for base, tuned in right)
+    only_tuned = sum(tuned and not base for base, tuned in right)
     measured: dict[str, Measurement] = {
         "prompts": len(known),
-        "base_right": sum(base_right),
-        "tuned_right": sum(tuned_right),
+        "base_right": base_right,
+        "tuned_right": tuned_right,
     }
     p_value = mcnemar_exact(only_base, only_tuned)
     if only_base > only_tuned and p_value < limits.significance:
-        yield _finding(
-            f"The tuned model is right on {sum(tuned_right)} of {len(known)} prompts, the base "
-            f"model on {sum(base_right)}.",
+        yield Sign(
+            "worse-than-base",
+            f"The tuned model is right on {tuned_right} of {len(known)} prompts, the base "
+            f"model on {base_right}.",
             {**measured, "p_value": p_value},
         )
         return
-    before = np.array(
-        [word_f1(base.words, w) for (_, base), w in zip(known, expected, strict=True)]
+    overlaps = np.array(
+        [(word_f1(base.words, want), word_f1(tuned.words, want)) for base, tuned, want in known]
     )
-    after = np.array(
-        [word_f1(pair.tuned.words, w) for (pair, _), w in zip(known, expected, strict=True)]
-    )
-    p_value = paired_permutation(after - before)
-    is_less = before.mean() - after.mean() > limits.overlap_drop
-    is_little = after.mean() < limits.overlap_left * before.mean()
+    before, after = (float(mean) for mean in overlaps.T.mean(axis=1))
+    p_value = paired_permutation(overlaps[:, 1] - overlaps[:, 0])
+    is_less = before - after > limits.overlap_drop
+    is_little = after < limits.overlap_left * before
     if is_less and is_little and p_value < limits.significance:
-        yield _finding(
-            f"The tuned model's answers share {after.mean():.0%} of their words with the "
-            f"expected ones, the base model's {before.mean():.0%} (F1, {len(known)} prompts).",
+        doubtful = before < limits.overlap_before or has_learned
+        yield Sign(
+            "worse-than-base",
+            f"The tuned model's answers share {after:.0%} of their words with the "
+            f"expected ones, the base model's {before:.0%} (F1, {len(known)} prompts).",
             {
                 **measured,
-                "base_overlap": round(float(before.mean()), 3),
-                "tuned_overlap": round(float(after.mean()), 3),
+                "base_overlap": round(before, 3),
+                "tuned_overlap": round(after, 3),
                 "p_value": p_value,
             },
-            certain=float(before.mean()) >= limits.overlap_before and not has_learned,
+            severity=Severity.WARNING if doubtful else None,
         )
 
 
@@ -226,7 +239,7 @@ def _unsurer_than_trained(
     trained: float | None,
     rows: SupervisedRows | None,
     limits: Limits,
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     # Rows that it did not train on may be new to a model that knows its own by heart.
     losses = [
         pair.item.tuned_loss
@@ -245,16 +258,13 @@ def _unsurer_than_trained(
     certain = bound is not None and mean - bound > limits.unsurer and lowest > bound
     if not certain and mean - trained <= limits.unsure:
         return
-    yield Finding(
-        code="generation-effect.unsurer-than-trained",
-        severity=Severity.ERROR if certain else Severity.WARNING,
-        message=(
-            f"The tuned model gives the tokens it chooses a probability of {math.exp(-mean):.2f} "
-            f"on average ({len(own)} prompts it was trained on), but its training ended at a loss "
-            f"of {trained:.3f}, a probability of {math.exp(-trained):.2f} for tokens it did not "
-            "choose: it is not the model that was trained, or not asked as it was trained."
-        ),
-        measured={
+    yield Sign(
+        "unsurer-than-trained",
+        f"The tuned model gives the tokens it chooses a probability of {math.exp(-mean):.2f} "
+        f"on average ({len(own)} prompts it was trained on), but its training ended at a loss "
+        f"of {trained:.3f}, a probability of {math.exp(-trained):.2f} for tokens it did not "
+        "choose: it is not the model that was trained, or not asked as it was trained.",
+        {
             "prompts": len(own),
             "own_loss": round(mean, 3),
             "lowest_own_loss": round(lowest, 3),
@@ -262,8 +272,7 @@ def _unsurer_than_trained(
             "answers_share_of_targets": share,
             "highest_loss_of_answers": bound,
         },
-        expected="a model at least as sure of its own choices as of the training rows",
-        fix="See that every tensor was saved and loaded, and that prompts have the rows' format.",
+        severity=Severity.ERROR if certain else None,
     )
 
 
@@ -274,9 +283,7 @@ def _answer_share(rows: SupervisedRows) -> float | None:
     return (targets - prompt) / targets if targets > prompt else None
 
 
-def _unsure(
-    found: Sequence[OutputPair], trained: float | None, limits: Limits
-) -> Iterator[Finding]:
+def _unsure(found: Sequence[OutputPair], trained: float | None, limits: Limits) -> Iterator[Sign]:
     # A general prompt may be as strange to a sound model as to a broken one.
     own = [pair.item for pair in found if pair.item.origin != "general"]
     known = [
@@ -292,23 +299,19 @@ def _unsure(
     p_value = paired_permutation(values[:, 1] - values[:, 0])
     if after - before <= limits.unsure or p_value >= limits.significance:
         return
-    yield Finding(
-        code="generation-effect.unsure",
-        # Where the log shows how training ended, its checks have judged it.
-        severity=Severity.WARNING if trained is None else Severity.INFO,
-        message=(
-            f"The tuned model gives the tokens it chooses a probability of {math.exp(-after):.2f} "
-            f"on average, the base model {math.exp(-before):.2f} ({len(values)} prompts): its "
-            "answers are close to guessed."
-        ),
-        measured={
+    yield Sign(
+        "unsure",
+        f"The tuned model gives the tokens it chooses a probability of {math.exp(-after):.2f} "
+        f"on average, the base model {math.exp(-before):.2f} ({len(values)} prompts): its "
+        "answers are close to guessed.",
+        {
             "prompts": len(values),
             "base_loss": round(before, 3),
             "tuned_loss": round(after, 3),
             "p_value": p_value,
         },
-        expected="a model at least about as sure on its own data as before training",
-        fix="Read some answers; where they are garbled, lower the learning rate or the scale.",
+        # Where the log shows how training ended, its checks have judged it.
+        severity=Severity.INFO if trained is not None else None,
     )
 
 
@@ -322,17 +325,6 @@ def _end_of(log: TrainingLog | None, adapter: Adapter | None) -> float | None:
     before = losses.iterations <= until
     curve = fit(losses.iterations[before], losses.values[before])
     return curve.end if curve is not None else None
-
-
-def _finding(message: str, measured: dict[str, Measurement], *, certain: bool = True) -> Finding:
-    return Finding(
-        code="generation-effect.worse-than-base",
-        severity=Severity.ERROR if certain else Severity.WARNING,
-        message=message,
-        measured=measured,
-        expected="answers that are right at least as often as the base model's",
-        fix="Do not use this adapter; an earlier checkpoint may be better (--adapter FILE).",
-    )
 
 
 def _is_right(output: Output, expected: tuple[str, ...]) -> bool:

@@ -27,7 +27,7 @@ import numpy as np
 
 from mlxdoctor.check import NotApplicable, check, limit
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,30 @@ class Limits:
 
 @check(
     codes={
-        "zero": "the gradient is exactly zero in most reports",
-        "non-finite": "gradient norms are NaN or infinite",
-        "skipped-batches": "the trainer skipped batches that were not finite",
+        "zero": Symptom(
+            "the gradient is exactly zero in most reports",
+            Severity.ERROR,
+            expected="gradient norms above 0",
+            fix="Run the whole forward pass inside the function that nn.value_and_grad is given.",
+        ),
+        "non-finite": Symptom(
+            "gradient norms are NaN or infinite",
+            Severity.WARNING,
+            expected="finite gradient norms",
+            fix="Train in bfloat16 or float32, clip the gradient, and look at the rows of that "
+            "batch.",
+        ),
+        "skipped-batches": Symptom(
+            "the trainer skipped batches that were not finite",
+            Severity.INFO,
+            expected="no batch skipped",
+            fix="Look at the rows of those batches; the model did not learn from them.",
+        ),
     },
     limits=Limits(),
     rerun_symptom=True,
 )
-def gradient_norm(log: TrainingLog, limits: Limits) -> Iterator[Finding]:
+def gradient_norm(log: TrainingLog, limits: Limits) -> Iterator[Sign]:
     """Judge the gradient norms of the log's main segment."""
     segment = log.main
     norms = segment.get("grad_norm")
@@ -68,41 +84,35 @@ def gradient_norm(log: TrainingLog, limits: Limits) -> Iterator[Finding]:
     yield from _skipped(segment, limits)
 
 
-def _zero(norms: Series, preference: bool, limits: Limits) -> Iterator[Finding]:
+def _zero(norms: Series, preference: bool, limits: Limits) -> Iterator[Sign]:
     zero = norms.values == 0.0
-    count = int(zero.sum())
-    if count < limits.zeros or count < limits.zero_share * len(norms):
-        return
-    yield Finding(
-        "gradient-norm.zero",
-        Severity.WARNING if preference and count < len(norms) else Severity.ERROR,
-        f"The gradient is exactly zero in {count} of {len(norms)} reports: nothing is trained "
-        "there.",
-        {"zero_reports": count, "reports": len(norms)},
-        expected="gradient norms above 0",
-        onset=int(norms.iterations[np.argmax(zero)]),
-        fix="Run the whole forward pass inside the function that nn.value_and_grad is given.",
-    )
+    count, reports = int(zero.sum()), len(norms)
+    if count >= limits.zeros and count >= limits.zero_share * reports:
+        yield Sign(
+            "zero",
+            f"The gradient is exactly zero in {count} of {reports} reports: nothing is trained "
+            "there.",
+            {"zero_reports": count, "reports": reports},
+            onset=int(norms.iterations[np.argmax(zero)]),
+            severity=Severity.WARNING if preference and count < reports else None,
+        )
 
 
-def _broken(norms: Series, limits: Limits) -> Iterator[Finding]:
+def _broken(norms: Series, limits: Limits) -> Iterator[Sign]:
     broken = ~np.isfinite(norms.values)
-    count = int(broken.sum())
-    if not count:
-        return
-    lasting = bool(broken[-1]) and count > limits.broken_share * len(norms)
-    yield Finding(
-        "gradient-norm.non-finite",
-        Severity.ERROR if lasting and count > 1 else Severity.WARNING,
-        f"The gradient norm is not finite in {count} of {len(norms)} reports.",
-        {"non_finite_reports": count, "reports": len(norms)},
-        expected="finite gradient norms",
-        onset=int(norms.iterations[np.argmax(broken)]),
-        fix="Train in bfloat16 or float32, clip the gradient, and look at the rows of that batch.",
-    )
+    count, reports = int(broken.sum()), len(norms)
+    if count:
+        lasting = bool(broken[-1]) and count > max(1, limits.broken_share * reports)
+        yield Sign(
+            "non-finite",
+            f"The gradient norm is not finite in {count} of {reports} reports.",
+            {"non_finite_reports": count, "reports": reports},
+            onset=int(norms.iterations[np.argmax(broken)]),
+            severity=Severity.ERROR if lasting else None,
+        )
 
 
-def _skipped(segment: Segment, limits: Limits) -> Iterator[Finding]:
+def _skipped(segment: Segment, limits: Limits) -> Iterator[Sign]:
     reported, events = segment.get("skipped"), segment.get("skipped_batch_loss")
     counts = [len(events)] if events is not None else []
     places = [int(events.iterations[0])] if events is not None else []
@@ -115,13 +125,11 @@ def _skipped(segment: Segment, limits: Limits) -> Iterator[Finding]:
         return
     last = max(int(one.iterations[-1]) for one in segment.series.values())
     share = max(counts) / max(last, 1)
-    yield Finding(
-        "gradient-norm.skipped-batches",
-        Severity.WARNING if share > limits.skipped_share else Severity.INFO,
+    yield Sign(
+        "skipped-batches",
         f"The trainer skipped {max(counts)} batches in {last} iterations because they were not "
         "finite.",
         {"skipped": max(counts), "iterations": last, "share": share},
-        expected="no batch skipped",
         onset=min(places),
-        fix="Look at the rows of those batches; the model did not learn from them.",
+        severity=Severity.WARNING if share > limits.skipped_share else None,
     )

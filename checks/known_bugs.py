@@ -41,7 +41,7 @@ from mlxdoctor.evidence.stated_config import StatedConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.generations import Generations
 
 _BUGS = load_known_bugs()
@@ -54,9 +54,22 @@ def _has_code(bug: KnownBug) -> bool:
 
 @check(
     codes={
-        **{bug.id: bug.title for bug in _BUGS.values() if _has_code(bug)},
-        "at-work": "known bugs were at work that harm no run by themselves",
-        "affected-version": "the versions have a known bug that left no trace",
+        **{
+            bug.id: Symptom(
+                bug.title,
+                Severity.WARNING,
+                expected=f"no trace of it; see {bug.references[0]}",
+                fix=bug.remedy,
+            )
+            for bug in _BUGS.values()
+            if _has_code(bug)
+        },
+        "at-work": Symptom("known bugs were at work that harm no run by themselves", Severity.INFO),
+        "affected-version": Symptom(
+            "the versions have a known bug that left no trace",
+            Severity.INFO,
+            expected="versions in which they are fixed",
+        ),
     },
     cost=Cost.WEIGHTS,
     limits=BugLimits(),
@@ -74,7 +87,7 @@ def known_bugs(
     generations: Generations | None,
     environment: Environment | None,
     limits: BugLimits,
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Look for the signature of every bug that the versions may have."""
     if config is None and log is None and adapter is None:
         raise Inconclusive("there is no configuration, log or adapter to look for traces in")
@@ -115,26 +128,23 @@ def known_bugs(
         yield _note(untraced, versions)
 
 
-def _seen(bug: KnownBug, sighting: Sighting, known: KnownVersion | None) -> Finding:
+def _seen(bug: KnownBug, sighting: Sighting, known: KnownVersion | None) -> Sign:
     version = f"{known} ({known.source})" if known is not None and known.of_the_run else None
-    return Finding(
-        f"known-bugs.{bug.id}",
-        sighting.severity,
+    return Sign(
+        bug.id,
         sighting.message,
         {**sighting.measured, "versions": str(bug.affected), "version": version},
-        expected=f"no trace of it; see {bug.references[0]}",
         where=sighting.where,
-        fix=bug.remedy,
+        severity=sighting.severity,
     )
 
 
-def _at_work(seen: list[tuple[KnownBug, Sighting]]) -> Finding:
+def _at_work(seen: list[tuple[KnownBug, Sighting]]) -> Sign:
     measured: dict[str, Measurement] = {"bugs": tuple(bug.id for bug, _ in seen)}
     for bug, sighting in seen:
         measured |= {f"{bug.id}.{name}": value for name, value in sighting.measured.items()}
-    return Finding(
-        "known-bugs.at-work",
-        Severity.INFO,
+    return Sign(
+        "at-work",
         " ".join(sighting.message for _, sighting in seen),
         measured,
         expected="no trace of " + ", ".join(bug.id for bug, _ in seen),
@@ -142,16 +152,14 @@ def _at_work(seen: list[tuple[KnownBug, Sighting]]) -> Finding:
     )
 
 
-def _note(bugs: list[KnownBug], versions: Mapping[str, KnownVersion]) -> Finding:
+def _note(bugs: list[KnownBug], versions: Mapping[str, KnownVersion]) -> Sign:
     packages = sorted({bug.affected.package for bug in bugs})
     stated = ", ".join(f"{one} {versions[one]} ({versions[one].source})" for one in packages)
     names = ", ".join(bug.id for bug in bugs)
-    return Finding(
-        "known-bugs.affected-version",
-        Severity.INFO,
+    return Sign(
+        "affected-version",
         f"{stated}: of the known bugs of {'that version' if len(packages) == 1 else 'those'}, "
         f"{names} could have met this run, and left no trace in it.",
         {"bugs": tuple(bug.id for bug in bugs), **{one: str(versions[one]) for one in packages}},
-        expected="versions in which they are fixed",
         fix=" ".join(dict.fromkeys(bug.remedy for bug in bugs)),
     )
