@@ -21,7 +21,7 @@ remove rows with empty answers, and use a template that ends answers with the mo
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,8 +31,10 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.safety.quoting import quoted
+
+_LONGER = "raise max_seq_length above the longest prompt, or remove these rows"
 
 
 @dataclass(frozen=True)
@@ -59,16 +61,66 @@ class Limits:
 
 @check(
     codes={
-        "no-supervised-tokens": "rows have no supervised token after masking and cutting",
-        "empty-batch": "a whole batch has no supervised token, so that its loss is 0/0",
-        "answers-truncated": "answers are cut off by the sequence limit",
-        "end-token-missing": "answers do not end with a token that stops generation",
-        "end-token-dominates": "answers are little more than their end token",
-        "offset-not-a-prefix": "the masked prompt is not how the row begins",
-        "double-bos": "rows begin with two beginning-of-text tokens",
-        "earlier-answers-masked": "only the last answer of a conversation is trained on",
-        "prompt-supervised": "the loss covers the prompts, as mlx-lm does unless told otherwise",
-        "pad-target": "mlx-lm trains on one padding token after each row",
+        "no-supervised-tokens": Symptom(
+            "rows have no supervised token after masking and cutting",
+            Severity.WARNING,
+            expected="every row has an answer within the sequence limit",
+            fix=_LONGER,
+        ),
+        "empty-batch": Symptom(
+            "a whole batch has no supervised token, so that its loss is 0/0",
+            Severity.ERROR,
+            expected="at least one supervised token in every batch",
+            fix=_LONGER,
+        ),
+        "answers-truncated": Symptom(
+            "answers are cut off by the sequence limit",
+            Severity.INFO,
+            expected="rows shorter than max_seq_length",
+        ),
+        "end-token-missing": Symptom(
+            "answers do not end with a token that stops generation",
+            Severity.WARNING,
+            expected="the end token is the last thing an answer teaches",
+            fix="end every answer with the end token, in the template or in the row",
+        ),
+        "end-token-dominates": Symptom(
+            "answers are little more than their end token",
+            Severity.WARNING,
+            expected="answers of more than an end token",
+            fix="remove the rows with empty answers",
+        ),
+        "offset-not-a-prefix": Symptom(
+            "the masked prompt is not how the row begins",
+            Severity.WARNING,
+            expected="the template writes a prompt alike with and without its answer",
+            fix="use a template that does not rewrite earlier messages, or train without "
+            "mask_prompt",
+        ),
+        "double-bos": Symptom(
+            "rows begin with two beginning-of-text tokens",
+            Severity.WARNING,
+            expected="one beginning-of-text token",
+            fix="leave the beginning-of-text token out of the rows",
+        ),
+        "earlier-answers-masked": Symptom(
+            "only the last answer of a conversation is trained on",
+            Severity.INFO,
+            expected="one row an answer, where each is to be learned",
+            fix="split conversations so that each answer is the last of a row",
+        ),
+        "prompt-supervised": Symptom(
+            "the loss covers the prompts, as mlx-lm does unless told otherwise",
+            Severity.INFO,
+            expected="what you intend: either is sound",
+            fix="set mask_prompt: true to train on the answers only",
+        ),
+        "pad-target": Symptom(
+            "mlx-lm trains on one padding token after each row",
+            Severity.INFO,
+            expected="a mask that ends with the row",
+            fix="nothing in the run is at fault: up to 0.32.2 mlx-lm does this to every run",
+        ),
     },
     limits=Limits(),
 )
@@ -78,61 +130,58 @@ def label_mask(
     tokenizer: Tokenizer | None,
     log: TrainingLog | None,
     limits: Limits,
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Report what is wrong with the supervised tokens of the training rows."""
     if not rows.rows:
         raise Inconclusive("none of the rows examined could be tokenized")
-    yield from _nothing_to_learn(rows, config, log, limits)
+    yield from _empty_batches(rows, config, log, limits)
+    bare = [row for row in rows.rows if len(row.targets) == 0]
+    if bare:
+        prompts = max(row.prompt_length for row in bare)
+        yield Sign(
+            "no-supervised-tokens",
+            f"{len(bare)} of {len(rows.rows)} rows have no supervised token: the longest "
+            f"of their prompts has {prompts} tokens, and rows are cut after {rows.max_seq_length}.",
+            {"rows": len(bare), "examined": len(rows.rows), **_examples(bare)},
+            where=_place(rows, bare),
+            severity=Severity.ERROR if len(bare) == len(rows.rows) else None,
+        )
     yield from _cut(rows, limits)
     if rows.eos_token_ids:
         yield from _ends(rows, tokenizer, limits)
-    yield from _beginnings(rows, tokenizer)
+        yield from _flood(rows, limits)
+    yield from _wrongly_begun(rows, tokenizer)
     yield from _notes(rows, limits)
 
 
-def _nothing_to_learn(
+def _empty_batches(
     rows: SupervisedRows, config: TrainingConfig | None, log: TrainingLog | None, limits: Limits
-) -> Iterator[Finding]:
-    bare = [row for row in rows.rows if len(row.targets) == 0]
+) -> Iterator[Sign]:
     empty = [
         batch
         for batch in rows.batches
         if not any(rows.rows[position].count() for position in batch)
     ]
-    if empty:
-        total = max(len(rows.batches), rows.total_rows // rows.batch_size)
-        affected = round(len(empty) * total / len(rows.batches))
-        iters = (config and config.iters) or total
-        chance = _chance_of_meeting(total, max(affected, 1), iters)
-        # A trainer that guards the division survives such a batch, and its log shows it.
-        severe = chance >= limits.certain and not _loss_stayed_finite(log)
-        first = rows.rows[empty[0][0]]
-        yield Finding(
-            code="label-mask.empty-batch",
-            severity=Severity.ERROR if severe else Severity.WARNING,
-            message=f"{len(empty)} of {len(rows.batches)} batches of {rows.batch_size} have no "
-            f"supervised token, so their loss is 0/0, which makes every weight NaN.",
-            measured={
-                "empty_batches": len(empty),
-                "batches": len(rows.batches),
-                "probability_of_meeting_one": chance,
-            },
-            expected="at least one supervised token in every batch",
-            where=f"row {first.index + 1} of {rows.split}",
-            fix="raise max_seq_length above the longest prompt, or remove these rows",
-        )
-    if bare:
-        prompts = max(row.prompt_length for row in bare)
-        yield Finding(
-            code="label-mask.no-supervised-tokens",
-            severity=Severity.ERROR if len(bare) == len(rows.rows) else Severity.WARNING,
-            message=f"{len(bare)} of {len(rows.rows)} rows have no supervised token: the longest "
-            f"of their prompts has {prompts} tokens, and rows are cut after {rows.max_seq_length}.",
-            measured={"rows": len(bare), "examined": len(rows.rows), **_examples(bare)},
-            expected="every row has an answer within the sequence limit",
-            where=_place(rows, bare),
-            fix="raise max_seq_length above the longest prompt, or remove these rows",
-        )
+    if not empty:
+        return
+    total = max(len(rows.batches), rows.total_rows // rows.batch_size)
+    affected = round(len(empty) * total / len(rows.batches))
+    iters = (config and config.iters) or total
+    chance = _chance_of_meeting(total, max(affected, 1), iters)
+    # A trainer that guards the division survives such a batch, and its log shows it.
+    severe = chance >= limits.certain and not _loss_stayed_finite(log)
+    yield Sign(
+        "empty-batch",
+        f"{len(empty)} of {len(rows.batches)} batches of {rows.batch_size} have no "
+        "supervised token, so their loss is 0/0, which makes every weight NaN.",
+        {
+            "empty_batches": len(empty),
+            "batches": len(rows.batches),
+            "probability_of_meeting_one": chance,
+        },
+        where=_place(rows, [rows.rows[empty[0][0]]]),
+        severity=None if severe else Severity.WARNING,
+    )
 
 
 def _chance_of_meeting(total: int, marked: int, drawn: int) -> float:
@@ -148,158 +197,134 @@ def _loss_stayed_finite(log: TrainingLog | None) -> bool:
     return loss is not None and len(loss.values) > 0 and bool(np.isfinite(loss.values).all())
 
 
-def _cut(rows: SupervisedRows, limits: Limits) -> Iterator[Finding]:
+def _cut(rows: SupervisedRows, limits: Limits) -> Iterator[Sign]:
     def is_cut(row: SupervisedRow) -> bool:
-        lost = row.roles[row.length :]
-        return bool(np.isin(lost, (Role.ANSWER, Role.END)).any())
+        return bool(np.isin(row.roles[row.length :], (Role.ANSWER, Role.END)).any())
 
     cut, share = _share(rows.rows, is_cut)
     if not cut:
         return
-    severity = Severity.INFO
-    if share >= limits.cut_warning:
-        severity = Severity.WARNING
+    severity = Severity.WARNING if share >= limits.cut_warning else None
     if share >= limits.cut_error and rows.format != "text":
         severity = Severity.ERROR
     longest = max(row.full_length for row in cut)
-    yield Finding(
-        code="label-mask.answers-truncated",
-        severity=severity,
-        message=f"{len(cut)} of {len(rows.rows)} answers are cut off: their rows have up to "
+    yield Sign(
+        "answers-truncated",
+        f"{len(cut)} of {len(rows.rows)} answers are cut off: their rows have up to "
         f"{longest} tokens, and max_seq_length is {rows.max_seq_length}.",
-        measured={
+        {
             "share": share,
             "longest_row": longest,
             "max_seq_length": rows.max_seq_length,
             **_examples(cut),
         },
-        expected="rows shorter than max_seq_length",
         where=_place(rows, cut),
+        severity=severity,
         fix=f"set max_seq_length to at least {longest}, or split long rows",
     )
 
 
-def _ends(rows: SupervisedRows, tokenizer: Tokenizer | None, limits: Limits) -> Iterator[Finding]:
+def _ends(rows: SupervisedRows, tokenizer: Tokenizer | None, limits: Limits) -> Iterator[Sign]:
     whole = [row for row in rows.rows if row.length == row.full_length and len(row.targets)]
     endless, share = _share(whole, lambda row: Role.END not in row.target_roles)
-    if endless and share >= limits.end_warning:
-        last = endless[0].targets[-1]
-        shown = (
-            f" The last supervised token is {quoted(tokenizer.token(last))}." if tokenizer else ""
-        )
-        wanted = ", ".join(
-            tokenizer.token(one) if tokenizer else str(one) for one in rows.eos_token_ids
-        )
-        yield Finding(
-            code="label-mask.end-token-missing",
-            severity=Severity.ERROR if share >= limits.end_error else Severity.WARNING,
-            message=f"{len(endless)} of {len(whole)} answers do not end with a token that stops "
-            f"generation ({wanted}).{shown}",
-            measured={"share": share, "last_token": int(last), "end_tokens": rows.eos_token_ids},
-            expected="the end token is the last thing an answer teaches",
-            where=_place(rows, endless),
-            fix="end every answer with the end token, in the template or in the row",
-        )
-    if rows.format in ("text", "tokens"):
+    if not endless or share < limits.end_warning:
         return
-    roles = np.concatenate([row.roles[row.prompt_length : row.length] for row in rows.rows])
-    ends, answers = int((roles == Role.END).sum()), int((roles == Role.ANSWER).sum())
-    if ends + answers == 0 or ends / (ends + answers) < limits.flood_warning:
-        return
-    share = ends / (ends + answers)
-    empty, _ = _share(rows.rows, lambda row: Role.ANSWER not in row.roles[row.prompt_length :])
-    yield Finding(
-        code="label-mask.end-token-dominates",
-        severity=Severity.ERROR if share >= limits.flood_error else Severity.WARNING,
-        message=f"{share:.0%} of the answers' tokens are end tokens, and {len(empty)} of "
-        f"{len(rows.rows)} answers are empty: the model learns to end at once.",
-        measured={"share": share, "empty_answers": len(empty), "rows": len(rows.rows)},
-        expected="answers of more than an end token",
-        where=_place(rows, empty),
-        fix="remove the rows with empty answers",
+    last = endless[0].targets[-1]
+    ends = [tokenizer.token(one) if tokenizer else str(one) for one in rows.eos_token_ids]
+    shown = f" The last supervised token is {quoted(tokenizer.token(last))}." if tokenizer else ""
+    yield Sign(
+        "end-token-missing",
+        f"{len(endless)} of {len(whole)} answers do not end with a token that stops "
+        f"generation ({', '.join(ends)}).{shown}",
+        {"share": share, "last_token": int(last), "end_tokens": rows.eos_token_ids},
+        where=_place(rows, endless),
+        severity=Severity.ERROR if share >= limits.end_error else None,
     )
 
 
-def _beginnings(rows: SupervisedRows, tokenizer: Tokenizer | None) -> Iterator[Finding]:
+def _flood(rows: SupervisedRows, limits: Limits) -> Iterator[Sign]:
+    if rows.format in ("text", "tokens"):
+        return
+    roles = np.concatenate([row.roles[row.prompt_length : row.length] for row in rows.rows])
+    ends = int((roles == Role.END).sum())
+    total = ends + int((roles == Role.ANSWER).sum())
+    if not total or ends / total < limits.flood_warning:
+        return
+    empty, _ = _share(rows.rows, lambda row: Role.ANSWER not in row.roles[row.prompt_length :])
+    yield Sign(
+        "end-token-dominates",
+        f"{ends / total:.0%} of the answers' tokens are end tokens, and {len(empty)} of "
+        f"{len(rows.rows)} answers are empty: the model learns to end at once.",
+        {"share": ends / total, "empty_answers": len(empty), "rows": len(rows.rows)},
+        where=_place(rows, empty),
+        severity=Severity.ERROR if ends / total >= limits.flood_error else None,
+    )
+
+
+def _wrongly_begun(rows: SupervisedRows, tokenizer: Tokenizer | None) -> Iterator[Sign]:
     broken, share = _share(rows.rows, lambda row: row.offset > 0 and not row.prefix_matches)
     if broken:
-        yield Finding(
-            code="label-mask.offset-not-a-prefix",
-            severity=Severity.WARNING,
-            message=f"In {len(broken)} of {len(rows.rows)} rows the masked prompt is not how the "
-            f"row begins: the mask ends at the wrong token.",
-            measured={"share": share, **_examples(broken)},
-            expected="the template writes a prompt alike with and without its answer",
+        yield Sign(
+            "offset-not-a-prefix",
+            f"In {len(broken)} of {len(rows.rows)} rows the masked prompt is not how the "
+            "row begins: the mask ends at the wrong token.",
+            {"share": share, **_examples(broken)},
             where=_place(rows, broken),
-            fix="use a template that does not rewrite earlier messages, or train without "
-            "mask_prompt",
         )
     bos = tokenizer.bos_token_id if tokenizer is not None else None
     doubled, share = _share(
         rows.rows, lambda row: bos is not None and row.tokens[:2].tolist() == [bos, bos]
     )
     if doubled:
-        yield Finding(
-            code="label-mask.double-bos",
-            severity=Severity.WARNING,
-            message=f"{len(doubled)} of {len(rows.rows)} rows begin with two beginning-of-text "
-            f"tokens: the row has one, and the tokenizer adds another.",
-            measured={"share": share, "bos_token": bos, **_examples(doubled)},
-            expected="one beginning-of-text token",
+        yield Sign(
+            "double-bos",
+            f"{len(doubled)} of {len(rows.rows)} rows begin with two beginning-of-text "
+            "tokens: the row has one, and the tokenizer adds another.",
+            {"share": share, "bos_token": bos, **_examples(doubled)},
             where=_place(rows, doubled),
-            fix="leave the beginning-of-text token out of the rows",
         )
 
 
-def _notes(rows: SupervisedRows, limits: Limits) -> Iterator[Finding]:
+def _notes(rows: SupervisedRows, limits: Limits) -> Iterator[Sign]:
     turns, share = _share(rows.rows, lambda row: row.offset > 0 and row.assistant_turns > 1)
     if turns:
-        yield Finding(
-            code="label-mask.earlier-answers-masked",
-            severity=Severity.INFO,
-            message=f"{len(turns)} of {len(rows.rows)} conversations have several answers, and "
-            f"mlx-lm's mask_prompt trains only on the last one.",
-            measured={"share": share, **_examples(turns)},
-            expected="one row an answer, where each is to be learned",
+        yield Sign(
+            "earlier-answers-masked",
+            f"{len(turns)} of {len(rows.rows)} conversations have several answers, and "
+            "mlx-lm's mask_prompt trains only on the last one.",
+            {"share": share, **_examples(turns)},
             where=_place(rows, turns),
-            fix="split conversations so that each answer is the last of a row",
         )
     targets = sum(len(row.targets) for row in rows.rows)
-    roles = np.concatenate([row.target_roles for row in rows.rows])
-    prompt = int((roles == Role.PROMPT).sum())
+    prompt = sum(int((row.target_roles == Role.PROMPT).sum()) for row in rows.rows)
     if prompt and not rows.mask_prompt:
-        yield Finding(
-            code="label-mask.prompt-supervised",
-            severity=Severity.INFO,
-            message=f"{prompt / targets:.0%} of the supervised tokens belong to prompts, because "
-            f"mask_prompt is off" + (" by default." if rows.masking_is_default else "."),
-            measured={"share": prompt / targets, "mask_prompt": False},
-            expected="what you intend: either is sound",
-            fix="set mask_prompt: true to train on the answers only",
+        share = prompt / targets
+        yield Sign(
+            "prompt-supervised",
+            f"{share:.0%} of the supervised tokens belong to prompts, because "
+            "mask_prompt is off" + (" by default." if rows.masking_is_default else "."),
+            {"share": share, "mask_prompt": False},
         )
     padded = sum(row.count() - len(row.targets) for row in rows.rows)
-    if padded and padded / (targets + padded) >= limits.pad_note:
-        yield Finding(
-            code="label-mask.pad-target",
-            severity=Severity.INFO,
-            message=f"mlx-lm also trains on one padding token (id {rows.pad_id}) after each row, "
-            f"{padded / (targets + padded):.0%} of the targets here.",
-            measured={"share": padded / (targets + padded), "pad_id": rows.pad_id},
-            expected="a mask that ends with the row",
-            fix="nothing in the run is at fault: up to 0.32.2 mlx-lm does this to every run",
+    if padded and (share := padded / (targets + padded)) >= limits.pad_note:
+        yield Sign(
+            "pad-target",
+            f"mlx-lm also trains on one padding token (id {rows.pad_id}) after each row, "
+            f"{share:.0%} of the targets here.",
+            {"share": share, "pad_id": rows.pad_id},
         )
 
 
 def _share(
-    rows: tuple[SupervisedRow, ...] | list[SupervisedRow], holds: Callable[[SupervisedRow], bool]
+    rows: Sequence[SupervisedRow], holds: Callable[[SupervisedRow], bool]
 ) -> tuple[list[SupervisedRow], float]:
     found = [row for row in rows if holds(row)]
     return found, len(found) / len(rows) if rows else 0.0
 
 
-def _examples(rows: list[SupervisedRow]) -> dict[str, tuple[int | float | str, ...]]:
+def _examples(rows: Sequence[SupervisedRow]) -> dict[str, Measurement]:
     return {"first_rows": tuple(row.index + 1 for row in rows[:5])}
 
 
-def _place(rows: SupervisedRows, found: list[SupervisedRow]) -> str | None:
+def _place(rows: SupervisedRows, found: Sequence[SupervisedRow]) -> str | None:
     return f"row {found[0].index + 1} of {rows.split}" if found else None

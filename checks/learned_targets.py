@@ -34,9 +34,16 @@ import numpy as np
 from mlxdoctor.check import Cost, Inconclusive, check, limit
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Finding, Measurement, Severity
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.losses import row_changes as loss_changes
-from mlxdoctor.measure.losses.row_changes import change, is_likely, mean_of, probability, region
+from mlxdoctor.measure.losses.row_changes import (
+    LossChange,
+    change,
+    is_likely,
+    mean_of,
+    probability,
+    region,
+)
 from mlxdoctor.measure.text.statistics import sign_test
 from mlxdoctor.measure.token_losses import RowLosses, TokenLosses
 
@@ -105,21 +112,95 @@ class Limits:
 
 @check(
     codes={
-        "base-broken": "the base model cannot predict the run's data at all",
-        "not-finite": "the tuned model's losses are not finite",
-        "identity-learned": "the adapter learned to repeat the token it was just given",
-        "skip-learned": "the adapter learned to predict the token after the next",
-        "padding-learned": "the adapter learned to go on with padding",
-        "end-token-repeated": "the adapter learned to go on with end tokens",
-        "first-padding-learned": "the adapter learned one padding token after the row",
-        "end-token-unlearned": "the end token is not expected after the answer",
-        "end-token-everywhere": "the end token is expected before the answer",
-        "prompt-learned": "the adapter learned the prompt, which was to be masked",
-        "prompt-worse": "the prompt is predicted much worse than by the base model",
-        "answers-worse": "the answers trained on are predicted worse than by the base model",
-        "held-out-worse": "only held-out answers are predicted worse than by the base model",
-        "memorised": "answers trained on are predicted far better than held-out ones",
-        "nothing-learned": "the adapter changes nothing on the rows it was trained on",
+        "base-broken": Symptom(
+            "the base model cannot predict the run's data at all",
+            Severity.ERROR,
+            expected="a loss well below that of guessing among all tokens",
+            fix="Check that tokenizer and model belong together, and load the base model again.",
+        ),
+        "not-finite": Symptom(
+            "the tuned model's losses are not finite",
+            Severity.ERROR,
+            expected="finite losses",
+            fix="Do not use this adapter; diagnose its earlier checkpoints with --adapter FILE.",
+        ),
+        "identity-learned": Symptom(
+            "the adapter learned to repeat the token it was just given",
+            Severity.ERROR,
+            expected="the largest improvement for the next token",
+            fix="Make targets[i] the token after inputs[i], shifted exactly once.",
+        ),
+        "skip-learned": Symptom(
+            "the adapter learned to predict the token after the next",
+            Severity.ERROR,
+            expected="the largest improvement for the next token",
+            fix="Make targets[i] the token after inputs[i], shifted exactly once.",
+        ),
+        "padding-learned": Symptom(
+            "the adapter learned to go on with padding",
+            Severity.ERROR,
+            expected="padding left out of the loss, and the end token after the answer",
+            fix="Mask padding out of the loss, and put it after the end token.",
+        ),
+        "end-token-repeated": Symptom(
+            "the adapter learned to go on with end tokens",
+            Severity.ERROR,
+            expected="padding left out of the loss",
+            fix="Mask the loss by each row's length, not by token.",
+        ),
+        "first-padding-learned": Symptom(
+            "the adapter learned one padding token after the row",
+            Severity.INFO,
+            expected="harmless where generation stops at the end token",
+        ),
+        "end-token-unlearned": Symptom(
+            "the end token is not expected after the answer",
+            Severity.ERROR,
+            expected="the end token after the answer",
+            fix="Put the end token at the end of every row, and do not mask it.",
+        ),
+        "end-token-everywhere": Symptom(
+            "the end token is expected before the answer",
+            Severity.ERROR,
+            expected="the first token of the answer",
+            fix="Look for empty answers and for end tokens used as padding in the loss.",
+        ),
+        "prompt-learned": Symptom(
+            "the adapter learned the prompt, which was to be masked",
+            Severity.ERROR,
+            expected="no improvement on tokens that carry no loss",
+            fix="Set the targets of the prompt to the ignored index.",
+        ),
+        "prompt-worse": Symptom(
+            "the prompt is predicted much worse than by the base model",
+            Severity.ERROR,
+            expected="prompts predicted about as well as before",
+            fix="Lower the learning rate, or stop earlier.",
+        ),
+        "answers-worse": Symptom(
+            "the answers trained on are predicted worse than by the base model",
+            Severity.ERROR,
+            expected="a lower loss on the rows that were trained on",
+            fix="Do not use this adapter; see what else is wrong with rate, scale and labels.",
+        ),
+        "held-out-worse": Symptom(
+            "only held-out answers are predicted worse than by the base model",
+            Severity.WARNING,
+            expected="held-out answers predicted at least as well as before",
+            fix="Stop earlier, or use the checkpoint nearest to the lowest validation loss.",
+        ),
+        "memorised": Symptom(
+            "answers trained on are predicted far better than held-out ones",
+            Severity.WARNING,
+            expected="about the same loss on rows that were not trained on",
+            fix="Train on more data or for fewer iterations.",
+        ),
+        "nothing-learned": Symptom(
+            "the adapter changes nothing on the rows it was trained on",
+            Severity.ERROR,
+            expected="a loss below the base model's on the rows that were trained on",
+            fix="Check that the adapter is attached, trainable, and that the rate is not too low.",
+        ),
     },
     cost=Cost.FORWARD,
     limits=Limits(),
@@ -128,7 +209,7 @@ class Limits:
 )
 def learned_targets(
     losses: TokenLosses, tokenizer: Tokenizer | None, limits: Limits
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Compare both models' losses by region and shift."""
     base = list(_base(losses, limits))
     yield from base
@@ -139,14 +220,11 @@ def learned_targets(
         raise Inconclusive(f"{len(rows)} rows are too few to decide; {limits.rows} are needed")
     broken = [row for row in rows if not np.isfinite(loss_changes.tuned_pass(row).next).all()]
     if broken:
-        yield Finding(
-            "learned-targets.not-finite",
-            Severity.ERROR,
+        yield Sign(
+            "not-finite",
             f"The tuned model's losses are not finite on {len(broken)} of {len(rows)} rows: its "
             "weights or activations are NaN or infinite.",
             {"rows": len(rows), "not_finite": len(broken)},
-            "finite losses",
-            fix="Do not use this adapter; diagnose its earlier checkpoints with --adapter FILE.",
         )
         return
     if any(one.severity is Severity.ERROR for one in base):
@@ -161,7 +239,7 @@ def learned_targets(
     yield from _answers(rows, limits)
 
 
-def _base(losses: TokenLosses, limits: Limits) -> Iterator[Finding]:
+def _base(losses: TokenLosses, limits: Limits) -> Iterator[Sign]:
     uniform = math.log(losses.vocab_size)
     means = np.array(
         [loss_changes.region_mean(row, row.base, 1, Role.ANSWER) for row in losses.rows]
@@ -179,9 +257,8 @@ def _base(losses: TokenLosses, limits: Limits) -> Iterator[Finding]:
     # A small sound base, sure of other words, may be above as well.
     is_far = not_finite or float(known.mean()) > uniform + limits.above_uniform
     verdict = "it, its tokenizer or the data is broken" if is_far else "it knows no such text"
-    yield Finding(
-        "learned-targets.base-broken",
-        Severity.ERROR if is_far else Severity.WARNING,
+    yield Sign(
+        "base-broken",
         f"The base model {what}: {verdict}.",
         {
             "rows": len(losses.rows),
@@ -189,12 +266,11 @@ def _base(losses: TokenLosses, limits: Limits) -> Iterator[Finding]:
             "base_loss": mean_of(known),
             "uniform_loss": round(uniform, 3),
         },
-        "a loss well below that of guessing among all tokens",
-        fix="Check that tokenizer and model belong together, and load the base model again.",
+        severity=Severity.ERROR if is_far else Severity.WARNING,
     )
 
 
-def _shifts(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Finding]:
+def _shifts(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign]:
     following = region(rows, 1, Role.ANSWER)
     if len(following.gains) < limits.rows:
         return
@@ -202,9 +278,8 @@ def _shifts(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Finding]:
         if not loss_changes.prefers_shift(rows, shift, limits.significance, limits.shift_margin):
             continue
         other = region(rows, shift, Role.ANSWER)
-        yield Finding(
-            f"learned-targets.{symptom}",
-            Severity.ERROR,
+        yield Sign(
+            symptom,
             f"The adapter was trained to predict {SHIFT_NAMES[shift]}: its loss for that is "
             f"{mean_of(other.tuned)} (base {mean_of(other.base)}), for the next token "
             f"{mean_of(following.tuned)} (base {mean_of(following.base)}).",
@@ -214,77 +289,70 @@ def _shifts(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Finding]:
                 "next_tuned_loss": mean_of(following.tuned),
                 "rows_better_at_shift": int(np.sum(other.tuned < following.tuned)),
             },
-            "the largest improvement for the next token",
-            fix="Make targets[i] the token after inputs[i], shifted exactly once.",
         )
 
 
 def _padding(
     rows: Sequence[RowLosses], losses: TokenLosses, tokenizer: Tokenizer | None, limits: Limits
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     for pad_id in losses.pad_ids:
+        name = tokenizer.decode([pad_id]) if tokenizer is not None else f"token {pad_id}"
+        token: dict[str, Measurement] = {"pad_id": pad_id, "pad_text": name}
         tried = [row for row in rows if pad_id in row.base.padding]
         first = change(tried, partial(loss_changes.first_padding, pad_id))
         rest = change(tried, partial(loss_changes.later_padding, pad_id))
-        name = tokenizer.decode([pad_id]) if tokenizer is not None else f"token {pad_id}"
-        token: dict[str, Measurement] = {"pad_id": pad_id, "pad_text": name}
-
-        def learned(one: loss_changes.LossChange, least: float) -> bool:
-            fell = one.fell(limits.significance, limits.padding_gain)
-            return fell and is_likely(one.tuned, least)
-
-        at_start = loss_changes.is_chosen(rows, pad_id, lambda one: one.greedy_at_start)
-        at_end = loss_changes.is_chosen(rows, pad_id, lambda one: one.greedy_after_answer)
         is_end = pad_id in losses.end_token_ids
         # mlx-lm trains its first padding token in every row: alone it shows no fault.
         is_own = pad_id == losses.pad_ids[0]
         has_grown = rest.fell(limits.significance, limits.grown_gain) and is_likely(
             rest.tuned, limits.grown_own if is_own else limits.grown
         )
+        at_start = loss_changes.is_chosen(rows, pad_id, lambda one: one.greedy_at_start)
+        at_end = loss_changes.is_chosen(rows, pad_id, lambda one: one.greedy_after_answer)
         instead = at_start if at_start.is_broken else at_end
-        is_chosen = instead.is_broken and not is_end and (has_grown or not is_own)
-        if is_end and learned(rest, limits.likely):
-            yield Finding(
-                "learned-targets.end-token-repeated",
-                Severity.ERROR,
-                f"After a row the adapter expects end token after end token ({name!r}), with "
-                f"probability {probability(rest.tuned):.2f} (base {probability(rest.base):.3f}): "
-                "rows were padded with the end token, and the padding was trained on.",
-                {**rest.measured, **token},
-                "padding left out of the loss",
-                fix="Mask the loss by each row's length, not by token.",
-            )
-        elif is_chosen or (has_grown and not is_end):
+        if is_end:
+            if _is_padded(rest, limits.likely, limits):
+                yield Sign(
+                    "end-token-repeated",
+                    f"After a row the adapter expects end token after end token ({name!r}), with "
+                    f"probability {probability(rest.tuned):.2f} (base "
+                    f"{probability(rest.base):.3f}): rows were padded with the end token, and the "
+                    "padding was trained on.",
+                    {**rest.measured, **token},
+                )
+                continue
+        elif has_grown or (instead.is_broken and not is_own):
             where = "begin" if at_start.is_broken else "end"
             what = (
                 f"Where the answer should {where}, the adapter's likeliest token is padding "
                 f"({name!r}) on {instead.tuned} of {instead.prompts} rows"
-                if is_chosen
+                if instead.is_broken
                 else f"After a row and one padding token ({name!r}) the adapter expects more of "
                 f"it, with probability {probability(rest.tuned):.3f} (base "
                 f"{probability(rest.base):.3f})"
             )
-            yield Finding(
-                "learned-targets.padding-learned",
-                Severity.ERROR,
+            yield Sign(
+                "padding-learned",
                 f"{what}: padding was trained on.",
                 {**rest.measured, **token, "rows_with_padding_instead": instead.tuned},
-                "padding left out of the loss, and the end token after the answer",
-                fix="Mask padding out of the loss, and put it after the end token.",
             )
-        elif learned(first, limits.noticeable):
-            yield Finding(
-                "learned-targets.first-padding-learned",
-                Severity.INFO,
+            continue
+        if _is_padded(first, limits.noticeable, limits):
+            yield Sign(
+                "first-padding-learned",
                 f"The adapter expects a padding token ({name!r}) right after the row with "
                 f"probability {probability(first.tuned):.2f}, and no more of them: mlx-lm's loss "
                 "covers the first.",
                 {**first.measured, **token},
-                "harmless where generation stops at the end token",
             )
 
 
-def _end(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Finding]:
+def _is_padded(one: LossChange, least: float, limits: Limits) -> bool:
+    """Whether padding became much likelier, and is likely now."""
+    return one.fell(limits.significance, limits.padding_gain) and is_likely(one.tuned, least)
+
+
+def _end(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign]:
     after = change(rows, lambda one: one.end_after_answer)
     has_end = [row for row in rows if np.any(row.roles == Role.END)]
     if len(after.gains) >= limits.rows and not is_likely(after.tuned, limits.unlikely):
@@ -294,55 +362,46 @@ def _end(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Finding]:
         )
         never_learned = len(has_end) >= limits.rows and learned_answers and after.gain <= 0
         if (had_it and after.rose(limits.significance)) or never_learned:
-            yield Finding(
-                "learned-targets.end-token-unlearned",
-                Severity.ERROR if had_it else Severity.WARNING,
+            yield Sign(
+                "end-token-unlearned",
                 "After a complete answer, the adapter expects the end token with probability "
                 f"{probability(after.tuned):.3f}; the base model, with "
                 f"{probability(after.base):.3f}.",
                 after.measured,
-                "the end token after the answer",
-                fix="Put the end token at the end of every row, and do not mask it.",
+                severity=None if had_it else Severity.WARNING,
             )
     start = change(rows, lambda one: one.end_at_start)
     if len(start.gains) < limits.rows or is_likely(start.base, limits.likely):
         return
     if is_likely(start.tuned, limits.likely) and start.fell(limits.significance):
-        yield Finding(
-            "learned-targets.end-token-everywhere",
-            Severity.ERROR,
+        yield Sign(
+            "end-token-everywhere",
             "Where the answer should begin, the adapter expects the end token with probability "
             f"{probability(start.tuned):.2f} (base {probability(start.base):.2f}).",
             start.measured,
-            "the first token of the answer",
-            fix="Look for empty answers and for end tokens used as padding in the loss.",
         )
 
 
-def _prompt(rows: Sequence[RowLosses], mask_prompt: bool, limits: Limits) -> Iterator[Finding]:
+def _prompt(rows: Sequence[RowLosses], mask_prompt: bool, limits: Limits) -> Iterator[Sign]:
     having = [row for row in rows if {Role.PROMPT, Role.ANSWER} <= set(row.roles[2:].tolist())]
     if len(having) < limits.rows:
         return
-    prompt = region(having, 1, Role.PROMPT)
-    answer = region(having, 1, Role.ANSWER)
+    prompt, answer = (region(having, 1, role) for role in (Role.PROMPT, Role.ANSWER))
     fell_to = f"from {mean_of(prompt.base)} to {mean_of(prompt.tuned)}"
     if prompt.rose(limits.significance, limits.prompt_worse):
         why = "training did not cover them" if mask_prompt else "and they were trained on"
-        yield Finding(
-            "learned-targets.prompt-worse",
-            Severity.WARNING if mask_prompt else Severity.ERROR,
+        yield Sign(
+            "prompt-worse",
             f"The loss on the prompts rose {fell_to}; {why}.",
             prompt.measured,
-            "prompts predicted about as well as before",
-            fix="Lower the learning rate, or stop earlier.",
+            severity=Severity.WARNING if mask_prompt else None,
         )
     learned = prompt.fell(limits.significance, limits.worse) and answer.fell(limits.significance)
     excess = prompt.gains / prompt.base - limits.prompt_share * answer.gains / answer.base
     is_too_much = excess.mean() > 0 and sign_test(excess) < limits.significance
     if mask_prompt and learned and is_too_much:
-        yield Finding(
-            "learned-targets.prompt-learned",
-            Severity.ERROR,
+        yield Sign(
+            "prompt-learned",
             f"The prompt was to be masked, but its loss fell {fell_to}, beside the answer's from "
             f"{mean_of(answer.base)} to {mean_of(answer.tuned)}: the adapter was trained on it.",
             {
@@ -350,69 +409,51 @@ def _prompt(rows: Sequence[RowLosses], mask_prompt: bool, limits: Limits) -> Ite
                 "answer_base_loss": mean_of(answer.base),
                 "answer_tuned_loss": mean_of(answer.tuned),
             },
-            "no improvement on tokens that carry no loss",
-            fix="Set the targets of the prompt to the ignored index.",
         )
 
 
-def _answers(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Finding]:
-    train = [row for row in rows if row.split == "train"]
+def _answers(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign]:
     held_out = [row for row in rows if row.split != "train"]
-    trained = region(train or held_out, 1, Role.ANSWER)
-    kept = region(held_out, 1, Role.ANSWER)
+    train = [row for row in rows if row.split == "train"]
+    trained, kept = (region(some, 1, Role.ANSWER) for some in (train or held_out, held_out))
     if len(trained.gains) < limits.rows:
         raise Inconclusive(f"{len(trained.gains)} rows with an answer are too few to decide")
     has_both = bool(train) and len(kept.gains) >= limits.rows
     if trained.rose(limits.significance, limits.worse):
-        yield Finding(
-            "learned-targets.answers-worse",
-            Severity.ERROR,
+        yield Sign(
+            "answers-worse",
             f"The tuned model's loss on the answers is {mean_of(trained.tuned)}, above the base "
             f"model's {mean_of(trained.base)} on the same rows: training did harm.",
             trained.measured,
-            "a lower loss on the rows that were trained on",
-            fix="Do not use this adapter; see what else is wrong with rate, scale and labels.",
         )
     elif has_both and kept.rose(limits.significance, limits.worse):
-        yield Finding(
-            "learned-targets.held-out-worse",
-            Severity.WARNING,
+        yield Sign(
+            "held-out-worse",
             f"On held-out answers the loss rose from {mean_of(kept.base)} to "
             f"{mean_of(kept.tuned)}, while it is {mean_of(trained.tuned)} on those trained on.",
             kept.measured,
-            "held-out answers predicted at least as well as before",
-            fix="Stop earlier, or use the checkpoint nearest to the lowest validation loss.",
         )
     elif has_both and loss_changes.is_memorised(
         trained, kept, limits.significance, limits.memorised
     ):
-        yield Finding(
-            "learned-targets.memorised",
-            Severity.WARNING,
+        yield Sign(
+            "memorised",
             f"The loss is {mean_of(trained.tuned)} on answers trained on and "
             f"{mean_of(kept.tuned)} on held-out ones; for the base model they are "
             f"{mean_of(trained.base)} and {mean_of(kept.base)}.",
             {**kept.measured, "trained_loss": mean_of(trained.tuned)},
-            "about the same loss on rows that were not trained on",
-            fix="Train on more data or for fewer iterations.",
         )
     yield from _nothing(train or held_out, trained, limits)
 
 
-def _nothing(
-    rows: Sequence[RowLosses], answers: loss_changes.LossChange, limits: Limits
-) -> Iterator[Finding]:
+def _nothing(rows: Sequence[RowLosses], answers: LossChange, limits: Limits) -> Iterator[Sign]:
     moved = float(
         np.mean([np.abs(loss_changes.tuned_pass(row).next - row.base.next).mean() for row in rows])
     )
-    if moved >= limits.unchanged or float(np.mean(answers.base)) < limits.to_learn:
-        return
-    yield Finding(
-        "learned-targets.nothing-learned",
-        Severity.ERROR,
-        f"With the adapter, losses on {len(rows)} rows of the run's own data differ from the base "
-        f"model's by {moved:.2g} nats per token: nothing was learned.",
-        {**answers.measured, "mean_difference": moved},
-        "a loss below the base model's on the rows that were trained on",
-        fix="Check that the adapter is attached, trainable, and that the rate is not too low.",
-    )
+    if moved < limits.unchanged and float(np.mean(answers.base)) >= limits.to_learn:
+        yield Sign(
+            "nothing-learned",
+            f"With the adapter, losses on {len(rows)} rows of the run's own data differ from the "
+            f"base model's by {moved:.2g} nats per token: nothing was learned.",
+            {**answers.measured, "mean_difference": moved},
+        )
