@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.causes import load_causes
-from mlxdoctor.check import Check, discover, selected
+from mlxdoctor.check import Check, Thresholds, discover, selected, with_thresholds
 from mlxdoctor.diagnosis import Diagnosed, Verdict, rank, unlocks_most, verdict
 from mlxdoctor.diagnosis import diagnose as diagnose_outcomes
 from mlxdoctor.evidence.config import TrainingConfig
@@ -27,7 +27,6 @@ from mlxdoctor.judge.remedy import fix_for, usual_rates
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.run import Progress, Run
 from mlxdoctor.run_texts import output_texts, row_texts
-from mlxdoctor.thresholds import Thresholds, with_thresholds
 from mlxdoctor.timeline import timeline
 
 
@@ -65,8 +64,7 @@ def diagnose(
         score: `FILE:FUNCTION`, a user's own score of an answer. Runs that code.
         trainer: `FILE:FUNCTION` that returns the parts of a user's own trainer, for a
             training step to be measured. Runs that code.
-        thresholds: check -> threshold -> value, in place of those that ship; as
-            `parse_thresholds` gives them.
+        thresholds: check -> threshold -> value, in place of those that ship.
         with_text: let the report quote training rows and outputs.
         progress: called with what is being done, a count done, and a total.
 

@@ -24,7 +24,7 @@ import time
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from importlib.metadata import entry_points
 from typing import Any, Protocol, TypeVar
@@ -39,6 +39,8 @@ ENTRY_POINT_GROUP = "mlxdoctor.checks"
 BUILTIN_PACKAGE = "mlxdoctor.checks"
 
 T = TypeVar("T")
+#: Check -> name of a field of its `Limits` -> value.
+Thresholds = Mapping[str, Mapping[str, Any]]
 
 
 class Cost(StrEnum):
@@ -337,6 +339,19 @@ def selected(checks: Iterable[Check], select: Iterable[str], ignore: Iterable[st
         one
         for one in checks
         if (not select or select & {one.name, *one.codes}) and one.name not in ignore
+    ]
+
+
+def with_thresholds(checks: Iterable[Check], thresholds: Thresholds) -> list[Check]:
+    """The checks, with the given thresholds in place of those that ship.
+
+    Checks that are not among `checks` are passed over: they may not have been selected.
+    """
+    return [
+        replace(one, limits=replace(one.limits, **thresholds[one.name]))
+        if thresholds.get(one.name)
+        else one
+        for one in checks
     ]
 
 

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from mlxdoctor.check import Check, EvidenceSource
+from mlxdoctor.check import Check, EvidenceSource, with_thresholds
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.thresholds import with_thresholds
 
 T = TypeVar("T")
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mlxdoctor.check import Thresholds
 from mlxdoctor.gate.held import HeldReport
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import quoted, without_quotations
 from mlxdoctor.safety.time_limit import TimeLimitExceeded, time_limit
-from mlxdoctor.thresholds import Thresholds
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlxdoctor.thresholds import Thresholds
+from mlxdoctor.check import Thresholds
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec

@@ -10,8 +10,8 @@ from typing import Any
 
 from mlxdoctor.check import Check, discover
 from mlxdoctor.gate.policy import Ignore, Override, Policy, Rules
+from mlxdoctor.gate.thresholds import parse_thresholds, suggestion
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.thresholds import parse_thresholds, suggestion
 
 #: A policy of its own.
 POLICY_NAME = "mlxdoctor.toml"

@@ -1,31 +1,15 @@
-"""Thresholds of checks, replaced by a user's own."""
+"""Thresholds of checks as a policy states them, each of the type that its check takes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any
 
 from mlxdoctor.check import Check
 from mlxdoctor.safety.errors import InputError
-
-#: Check -> name of a field of its `Limits` -> value.
-Thresholds = Mapping[str, Mapping[str, Any]]
-
-
-def with_thresholds(checks: Iterable[Check], thresholds: Thresholds) -> list[Check]:
-    """The checks, with the given thresholds in place of those that ship.
-
-    Checks that are not among `checks` are passed over: they may not have been selected.
-    """
-    return [
-        replace(one, limits=replace(one.limits, **thresholds[one.name]))
-        if thresholds.get(one.name)
-        else one
-        for one in checks
-    ]
 
 
 def parse_thresholds(
