@@ -28,7 +28,7 @@ from mlxdoctor.check import NotApplicable, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Severity, Sign, Symptom
-from mlxdoctor.judge.guideline import BandLimits, Step, step_of
+from mlxdoctor.judge.rate import BandLimits, Step, step_of
 
 _A_RATE = {
     "expected": "a positive number",

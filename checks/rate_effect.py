@@ -33,9 +33,10 @@ from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.training_log import Segment, TrainingLog
-from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.judge.guideline import BandLimits, Step, step_of
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.judge.curve import start_of
+from mlxdoctor.judge.rate import BandLimits, Step, step_of
 from mlxdoctor.measure.losses.trend import LossFit, fit
 from mlxdoctor.measure.weights.drift import module_drifts
 
@@ -74,8 +75,16 @@ class Limits(BandLimits):
 
 @check(
     codes={
-        "barely-learned": "with steps this small the loss lost a small part and still fell",
-        "overwritten": "with steps this large the update became larger than the weights",
+        "barely-learned": Symptom(
+            "with steps this small the loss lost a small part and still fell",
+            Severity.WARNING,
+            "a loss that falls fast at first and has flattened by the end",
+        ),
+        "overwritten": Symptom(
+            "with steps this large the update became larger than the weights",
+            Severity.ERROR,
+            "an update smaller than the weights",
+        ),
     },
     cost=Cost.WEIGHTS,
     limits=Limits(),
@@ -87,7 +96,7 @@ def rate_effect(
     log: TrainingLog | None,
     adapter: Adapter | None,
     limits: Limits,
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Hold the step against the curve and against the update."""
     step = step_of(config, base, limits)
     if step is None:
@@ -111,7 +120,7 @@ def rate_effect(
 
 def _barely_learned(
     log: TrainingLog, config: TrainingConfig, step: Step, limits: Limits
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     if log.resumed or config.resume_adapter_file or log.is_preference:
         raise NotApplicable("the run did not begin at the base model's loss")
     curve, segment = _curve(log), log.main
@@ -123,7 +132,7 @@ def _barely_learned(
     middle, last = (
         float(np.median(part)) for part in (values[-2 * third : -third], values[-third:])
     )
-    start = _start(segment, curve)
+    start = start_of(segment, curve).loss
     if start <= 0.0:
         return
     lost = 1.0 - last / start
@@ -132,11 +141,8 @@ def _barely_learned(
         return
     if middle - last < limits.falling_noises * curve.noise:
         return
-    # Without the model's size the band may be off by a power of ten.
-    certain = step.parameters is not None
-    yield Finding(
-        "rate-effect.barely-learned",
-        Severity.ERROR if certain else Severity.WARNING,
+    yield Sign(
+        "barely-learned",
         f"The loss went from {start:.3f} to {last:.3f}, {lost:.0%} lower, and {late:.0%} of that "
         f"between the middle and the last third: it still fell when the run ended. Rate × scale "
         f"is {step.size:.2g}, where {step.low:.2g} is the least that is usual.",
@@ -150,21 +156,21 @@ def _barely_learned(
             "rate_times_scale": step.size,
             "guideline": (step.low, step.high),
         },
-        expected="a loss that falls fast at first and has flattened by the end",
+        # Without the model's size the band may be off by a power of ten.
+        severity=Severity.ERROR if step.parameters is not None else None,
         fix=f"Raise rate × scale to {math.sqrt(step.low * step.high):.2g}.",
     )
 
 
 def _overwritten(
     sizes: Sequence[float], config: TrainingConfig, log: TrainingLog | None, step: Step
-) -> Finding:
+) -> Sign:
     curve = _curve(log) if log is not None and not log.is_preference else None
     fell = ""
     if curve is not None and log is not None:
-        fell = f" The loss went from {_start(log.main, curve):.3f} to {curve.end:.3f}."
-    return Finding(
-        "rate-effect.overwritten",
-        Severity.ERROR,
+        fell = f" The loss went from {start_of(log.main, curve).loss:.3f} to {curve.end:.3f}."
+    return Sign(
+        "overwritten",
         f"The update is {median(sizes):.2g} times the weights it is added to: at a rate × scale "
         f"of {step.size:.2g}, where {step.high:.2g} is the most that is usual, the base model was "
         f"written over, and what the tuned model knows it learned from these rows.{fell}",
@@ -176,7 +182,6 @@ def _overwritten(
             "scale": config.scale,
             "end": curve.end if curve is not None else None,
         },
-        expected="an update smaller than the weights",
         fix=f"Lower rate × scale to {math.sqrt(step.low * step.high):.2g}; start from the base.",
     )
 
@@ -184,8 +189,3 @@ def _overwritten(
 def _curve(log: TrainingLog) -> LossFit | None:
     losses = log.main.get("train_loss")
     return fit(losses.iterations, losses.values) if losses is not None else None
-
-
-def _start(segment: Segment, curve: LossFit) -> float:
-    base = segment.base_val_loss
-    return base if base is not None and math.isfinite(base) and base > 0 else curve.first

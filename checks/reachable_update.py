@@ -38,8 +38,8 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.resumed_adapter import ResumedAdapter
-from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.judge.planned_rate import planned_rates
+from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.judge.rate import planned_rates
 
 _ADAM = ("adam", "adamw")
 #: More updates than this are a mistake in the configuration.
@@ -96,7 +96,14 @@ class _Stretch:
 
 
 @check(
-    codes={"beyond-the-steps": "two saved states lie further apart than the steps between them"},
+    codes={
+        "beyond-the-steps": Symptom(
+            "two saved states lie further apart than the steps between them",
+            Severity.WARNING,
+            fix="look for the configuration that this run was made with, and for files of other "
+            "runs",
+        )
+    },
     cost=Cost.WEIGHTS,
     limits=Limits(),
 )
@@ -106,7 +113,7 @@ def reachable_update(
     history: CheckpointHistory | None,
     resumed: ResumedAdapter | None,
     limits: Limits,
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Compare how far the factors went between two saves with how far they could."""
     if not config.describes_training:
         raise NotApplicable("the configuration does not say how the run was trained")
@@ -126,7 +133,7 @@ def reachable_update(
         raise Inconclusive("no two files hold the same factors")
     beyond = [one for one in stretches if one.reached > limits.slack]
     if beyond:
-        yield _finding(beyond, len(stretches), config)
+        yield _sign(beyond, len(stretches), config)
 
 
 def _states(
@@ -224,12 +231,11 @@ def _largest(values: NDArray[np.generic]) -> float:
     return float(np.abs(values).max()) if values.size else 0.0
 
 
-def _finding(beyond: Sequence[_Stretch], stretches: int, config: TrainingConfig) -> Finding:
+def _sign(beyond: Sequence[_Stretch], stretches: int, config: TrainingConfig) -> Sign:
     worst = max(beyond, key=lambda one: one.reached)
     updates = f"{worst.updates} updates" if worst.updates != 1 else "1 update"
-    return Finding(
-        "reachable-update.beyond-the-steps",
-        Severity.WARNING,
+    return Sign(
+        "beyond-the-steps",
         f"Between {worst.before} and {worst.after.label} a number of {worst.tensor} moved by "
         f"{worst.moved:.3g}, and {updates} at the planned rates cannot move any by more than "
         f"{worst.bound:.3g}: these files are not of one run with this configuration.",
@@ -241,8 +247,7 @@ def _finding(beyond: Sequence[_Stretch], stretches: int, config: TrainingConfig)
             "stretches": stretches,
             "learning_rate": config.learning_rate,
         },
-        expected=f"at most {worst.bound:.3g}",
         where=worst.tensor,
         onset=worst.after.updates * max(config.grad_accumulation_steps or 1, 1),
-        fix="look for the configuration that this run was made with, and for files of other runs",
+        expected=f"at most {worst.bound:.3g}",
     )

@@ -42,33 +42,15 @@ from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.judge import update_size
 from mlxdoctor.measure.weights.drift import ModuleDrift, module_drifts
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(update_size.Limits):
     """Thresholds of `weight-drift`, all on the median over modules unless they say more."""
 
-    exploded: float = limit(
-        3.0,
-        unit="‖ΔW‖/‖W‖, median over modules",
-        source="38 runs of mlx-lm on a 0.48 M-parameter Llama: healthy ones reach 1.7, ones "
-        "damaged by their scale end at 2.0 to 3.8, collapsed ones begin at 4.1",
-        false_alarms="0 of 98 healthy runs of three base models",
-    )
-    large: float = limit(
-        1.8,
-        unit="‖ΔW‖/‖W‖, median over modules",
-        source="the same runs, and three at five times a sound scale: 2.0 to 2.8",
-        false_alarms="0 of 98 healthy runs of three base models",
-    )
-    nominal_large: float = limit(
-        4.0,
-        unit="‖ΔW‖/sqrt(min(in, out)), median over modules",
-        source="the same runs, where healthy ones reach 1.3 and collapsed ones begin at 3.0",
-        false_alarms="0 of 19 healthy runs",
-    )
     negligible: float = limit(
         2e-3,
         unit="‖ΔW‖/‖W‖, median over modules",
@@ -116,13 +98,41 @@ class Limits:
 
 @check(
     codes={
-        "exploded": "the update is several times the weights: the base model is overwritten",
-        "large": "the update is larger than the weights it is added to",
-        "negligible": "the update is too small to change any output",
-        "dominated-by-one-layer": "one layer takes most of the update",
-        "rank-collapsed": "the update uses about one direction of its rank",
-        "straight": "B was still moving straight ahead at the end: it had only begun to learn",
-        "beyond-the-rate": "B is larger than the stated rate and updates could have made it",
+        "exploded": Symptom(
+            "the update is several times the weights: the base model is overwritten",
+            Severity.ERROR,
+            fix="lower learning rate × scale, ten times to start with, and train again",
+        ),
+        "large": Symptom(
+            "the update is larger than the weights it is added to",
+            Severity.WARNING,
+            fix="lower learning rate × scale, ten times to start with, and train again",
+        ),
+        "negligible": Symptom(
+            "the update is too small to change any output",
+            Severity.WARNING,
+            fix="raise learning rate × scale, or train for more updates",
+        ),
+        "dominated-by-one-layer": Symptom(
+            "one layer takes most of the update",
+            Severity.INFO,
+            fix="check whether gradients reach the other layers",
+        ),
+        "rank-collapsed": Symptom(
+            "the update uses about one direction of its rank",
+            Severity.INFO,
+            fix="none by itself; with a failed run, look at the rate",
+        ),
+        "straight": Symptom(
+            "B was still moving straight ahead at the end: it had only begun to learn",
+            Severity.WARNING,
+            fix="raise the learning rate, or train for more updates",
+        ),
+        "beyond-the-rate": Symptom(
+            "B is larger than the stated rate and updates could have made it",
+            Severity.WARNING,
+            fix="check that the configuration belongs to this adapter",
+        ),
     },
     cost=Cost.WEIGHTS,
     limits=Limits(),
@@ -130,7 +140,7 @@ class Limits:
 )
 def weight_drift(
     adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None, limits: Limits
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     """Judge the size of the update, module by module."""
     if not adapter.modules:
         raise NotApplicable("the adapter holds no LoRA factors")
@@ -148,53 +158,49 @@ def weight_drift(
             "the scale of the update is not stated: the adapter_config.json is needed"
         )
     relatives = [one.relative for one in drifts if one.relative is not None]
-    if relatives:
-        yield from _relative(drifts, median(relatives), max(relatives), limits)
-    else:
-        yield from _nominal(drifts, limits)
+    yield from _relative(drifts, relatives, limits) if relatives else _nominal(drifts, limits)
 
 
-def _largest(drifts: Sequence[ModuleDrift]) -> ModuleDrift:
-    return max(drifts, key=lambda one: one.relative if one.relative is not None else one.nominal)
+def _largest(drifts: Sequence[ModuleDrift]) -> str:
+    def size(one: ModuleDrift) -> float:
+        return one.relative if one.relative is not None else one.nominal
+
+    return max(drifts, key=size).module.name
 
 
 def _relative(
-    drifts: Sequence[ModuleDrift], middle: float, largest: float, limits: Limits
-) -> Iterator[Finding]:
+    drifts: Sequence[ModuleDrift], sizes: Sequence[float], limits: Limits
+) -> Iterator[Sign]:
+    middle, largest = median(sizes), max(sizes)
     measured = {
         "median_relative_norm": middle,
         "largest_relative_norm": largest,
         "modules": len(drifts),
         "scale": drifts[0].scale,
     }
-    where = _largest(drifts).module.name
     if middle >= limits.large:
-        exploded = middle >= limits.exploded
-        yield Finding(
-            f"weight-drift.{'exploded' if exploded else 'large'}",
-            Severity.ERROR if exploded else Severity.WARNING,
+        is_exploded = middle >= limits.exploded
+        ends = "the base model is overwritten" if is_exploded else "it outweighs the base model"
+        yield Sign(
+            "exploded" if is_exploded else "large",
             f"The update is {middle:.3g} times as large as the weights it is added to (median of "
-            f"{len(drifts)} modules, at most {largest:.3g}): "
-            + ("the base model is overwritten." if exploded else "it outweighs the base model."),
-            measured=measured,
+            f"{len(drifts)} modules, at most {largest:.3g}): {ends}.",
+            measured,
+            where=_largest(drifts),
             expected=f"an update below {limits.large:g} times the weights; often below 0.5",
-            where=where,
-            fix="lower learning rate × scale, ten times to start with, and train again",
         )
     elif middle < limits.negligible:
-        yield Finding(
-            "weight-drift.negligible",
-            Severity.WARNING,
+        yield Sign(
+            "negligible",
             f"The update is {middle:.2g} of the weights it is added to (median of {len(drifts)} "
             "modules), too small to change what the model says.",
-            measured=measured,
+            measured,
+            where=_largest(drifts),
             expected=f"at least {limits.negligible:g} of the weights",
-            where=where,
-            fix="raise learning rate × scale, or train for more updates",
         )
 
 
-def _nominal(drifts: Sequence[ModuleDrift], limits: Limits) -> Iterator[Finding]:
+def _nominal(drifts: Sequence[ModuleDrift], limits: Limits) -> Iterator[Sign]:
     middle = median(one.nominal for one in drifts)
     measured = {
         "median_nominal_norm": middle,
@@ -202,32 +208,28 @@ def _nominal(drifts: Sequence[ModuleDrift], limits: Limits) -> Iterator[Finding]
         "modules": len(drifts),
         "scale": drifts[0].scale,
     }
-    where = _largest(drifts).module.name
     if middle >= limits.nominal_large:
-        yield Finding(
-            "weight-drift.large",
-            Severity.WARNING,
+        yield Sign(
+            "large",
             f"The update is about {middle:.3g} times as large as weights of these shapes usually "
             f"are (median of {len(drifts)} modules).",
-            measured=measured,
+            measured,
+            where=_largest(drifts),
             expected=f"below {limits.nominal_large:g} times the usual norm",
-            where=where,
             fix="lower learning rate × scale; name the base model to have this measured exactly",
         )
     elif middle < limits.nominal_negligible:
-        yield Finding(
-            "weight-drift.negligible",
-            Severity.WARNING,
+        yield Sign(
+            "negligible",
             f"The update is about {middle:.2g} of what weights of these shapes usually are (median "
             f"of {len(drifts)} modules), too small to change what the model says.",
-            measured=measured,
+            measured,
+            where=_largest(drifts),
             expected=f"at least {limits.nominal_negligible:g} of the usual norm",
-            where=where,
-            fix="raise learning rate × scale, or train for more updates",
         )
 
 
-def _spread(drifts: Sequence[ModuleDrift], limits: Limits) -> Iterator[Finding]:
+def _spread(drifts: Sequence[ModuleDrift], limits: Limits) -> Iterator[Sign]:
     squares: dict[int, float] = defaultdict(float)
     for one in drifts:
         if one.module.layer is not None:
@@ -237,27 +239,23 @@ def _spread(drifts: Sequence[ModuleDrift], limits: Limits) -> Iterator[Finding]:
         middle = median(squares.values())
         ratio = sqrt(square / middle) if middle > 0 else float("inf")
         if ratio >= limits.dominance:
-            yield Finding(
-                "weight-drift.dominated-by-one-layer",
-                Severity.INFO,
+            yield Sign(
+                "dominated-by-one-layer",
                 f"Layer {layer} is moved {ratio:.3g} times as far as the median layer.",
-                measured={"layer": layer, "ratio": ratio, "layers": len(squares)},
-                expected=f"less than {limits.dominance:g} times the median layer",
+                {"layer": layer, "ratio": ratio, "layers": len(squares)},
                 where=f"layer {layer}",
-                fix="check whether gradients reach the other layers",
+                expected=f"less than {limits.dominance:g} times the median layer",
             )
     ranks = [
         one.statistics.stable_rank for one in drifts if one.module.rank >= limits.rank_to_collapse
     ]
     if ranks and median(ranks) < limits.collapsed_rank:
-        yield Finding(
-            "weight-drift.rank-collapsed",
-            Severity.INFO,
+        yield Sign(
+            "rank-collapsed",
             f"The update's stable rank is {median(ranks):.3g} (median of {len(ranks)} modules): "
             "nearly all of it is one direction.",
-            measured={"median_stable_rank": median(ranks), "modules": len(ranks)},
+            {"median_stable_rank": median(ranks), "modules": len(ranks)},
             expected=f"a stable rank of at least {limits.collapsed_rank:g}",
-            fix="none by itself; with a failed run, look at the rate",
         )
 
 
@@ -282,35 +280,31 @@ def _straight_way(updates: int, *, corrected: bool) -> float:
 
 def _against_the_rate(
     drifts: Sequence[ModuleDrift], config: TrainingConfig, updates: int, limits: Limits
-) -> Iterator[Finding]:
+) -> Iterator[Sign]:
     rate = config.learning_rate or 0.0
     sizes = [one.statistics.b_norm / sqrt(max(one.module.b.size, 1)) for one in drifts]
     bound = limits.adam_step * rate * updates
     largest, module = max(zip(sizes, (one.module.name for one in drifts), strict=True))
     if largest > bound:
-        yield Finding(
-            "weight-drift.beyond-the-rate",
-            Severity.WARNING,
+        yield Sign(
+            "beyond-the-rate",
             f"B has a root mean square of {largest:.3g}, and {updates:g} updates at a rate of "
             f"{rate:g} cannot take any element further than {bound:.3g}: it was trained with "
             "another rate, for longer, or from another start.",
-            measured={"rms_b": largest, "bound": bound, "learning_rate": rate, "updates": updates},
-            expected=f"at most {bound:.3g}",
+            {"rms_b": largest, "bound": bound, "learning_rate": rate, "updates": updates},
             where=module,
-            fix="check that the configuration belongs to this adapter",
+            expected=f"at most {bound:.3g}",
         )
     elif updates >= limits.enough_updates:
         corrected = bool(config.optimizer_config.get("bias_correction"))
         way = rate * _straight_way(updates, corrected=corrected)
         straightness = median(sizes) / way
         if straightness >= limits.straight:
-            yield Finding(
-                "weight-drift.straight",
-                Severity.WARNING,
+            yield Sign(
+                "straight",
                 f"B went {straightness:.0%} as far in {updates} updates as it could have gone in "
                 "a straight line: its gradients had hardly turned when training ended, so that it "
                 "had only begun to learn.",
-                measured={"straightness": straightness, "updates": updates, "learning_rate": rate},
+                {"straightness": straightness, "updates": updates, "learning_rate": rate},
                 expected=f"less than {limits.straight:.0%}",
-                fix="raise the learning rate, or train for more updates",
             )

@@ -150,15 +150,14 @@ def _checkpoints(run: Run) -> dict[str, Any] | None:
         return None
     # Few runs have so many: the rest need not wait for it.
     from mlxdoctor.bisect.heat_map import heat_map
-    from mlxdoctor.bisect.result import Limits, examine
-    from mlxdoctor.bisect.verdicts import Standing
+    from mlxdoctor.judge.saves import SaveLimits, Standing, examine
 
     followed, _, verdicts = examine(
         history,
-        config=run.get(TrainingConfig),
-        base=run.get(BaseModel),
-        log=run.get(TrainingLog),
-        limits=Limits(),
+        run.get(TrainingConfig),
+        run.get(BaseModel),
+        run.get(TrainingLog),
+        limits=SaveLimits(),
     )
     return heat_map(followed, [one.standing is not Standing.GOOD for one in verdicts])
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from mlxdoctor.bisect.heat_map import QUANTITIES
 from mlxdoctor.bisect.result import Bisection
-from mlxdoctor.bisect.verdicts import ODDITIES, Standing, Symptom
 from mlxdoctor.formats import escape
+from mlxdoctor.judge.saves import ODDITIES, Standing, Symptom
 
 #: A validation loss this far above its minimum is worth a sentence (ratio).
 WORTH_TELLING = 1.05

@@ -8,7 +8,7 @@ measured too; where one of them contradicts the assumption, every save is measur
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -24,8 +24,10 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.missing import Missing
 from mlxdoctor.evidence.supervision import Role, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.measure.text.prompt_rates import Rate, RateLimits, is_raised, rate
-from mlxdoctor.measure.text.statistics import distinct_n, run_share, sign_test, tail_loop, top_share
+from mlxdoctor.judge import collapse
+from mlxdoctor.judge.saves import SaveLimits
+from mlxdoctor.measure.text.prompt_rates import Rate, is_raised, rate
+from mlxdoctor.measure.text.statistics import sign_test
 
 if TYPE_CHECKING:
     from mlxdoctor.measure.generate import Progress
@@ -43,40 +45,14 @@ MAX_TOKENS = 48
 #: The splits that say what a model is worth, the best first.
 SPLITS = ("valid", "test", "train")
 
-_CALIBRATION = "0 of 26 sound runs of four base models"
-
 
 @dataclass(frozen=True)
-class BehaviourLimits(RateLimits):
-    """When a save answers like a broken model."""
+class Limits(SaveLimits, collapse.Limits):
+    """When a save is broken: its file, the log, and what the model answers."""
 
-    ratio: float = limit(
-        1.15,
-        unit="loss of the answers over the lowest of an earlier save",
-        source="the limit of loss-trend for a loss that rose again; measured saves of sound runs "
-        "improve throughout",
-        false_alarms=_CALIBRATION,
-    )
-    nats: float = limit(
-        0.2, unit="nats above the lowest of an earlier save", source="small losses double easily"
-    )
-    share: float = limit(
-        0.25,
-        unit="rise over what an earlier save had learned",
-        source="the limit for the loss in the log",
-        false_alarms=_CALIBRATION,
-    )
     rows: int = limit(
         8, unit="rows", source="of fewer a sign test is never sure; all of them must agree then"
     )
-    shortest: int = limit(8, unit="tokens", source="shorter answers can repeat by chance")
-    one_token: float = limit(
-        0.9, unit="share of an answer that is one token", source="the limit of token-collapse"
-    )
-    distinct: float = limit(
-        0.25, unit="distinct tokens over tokens", source="the limit of token-collapse"
-    )
-    periods: float = limit(3.0, unit="repetitions at the end", source="the limit of token-collapse")
 
 
 @dataclass(frozen=True)
@@ -130,7 +106,7 @@ class Search:
     held: bool
 
 
-def search(count: int, measure: Measure, hint: int | None, limits: BehaviourLimits) -> Search:
+def search(count: int, measure: Measure, hint: int | None, limits: Limits) -> Search:
     """Find the last good one of `count` saves.
 
     Args:
@@ -178,7 +154,7 @@ def _gap(measured: Mapping[int, Behaviour], broken: Mapping[int, str], count: in
     return (low + high) // 2
 
 
-def _broken(measured: Mapping[int, Behaviour], limits: BehaviourLimits) -> dict[int, str]:
+def _broken(measured: Mapping[int, Behaviour], limits: Limits) -> dict[int, str]:
     found = {place: _own_fault(one, limits) for place, one in measured.items()}
     sound = {place: measured[place] for place, why in found.items() if not why}
     for place, one in sound.items():
@@ -189,7 +165,7 @@ def _broken(measured: Mapping[int, Behaviour], limits: BehaviourLimits) -> dict[
     return {place: why for place, why in sorted(found.items()) if why}
 
 
-def _own_fault(one: Behaviour, limits: BehaviourLimits) -> str:
+def _own_fault(one: Behaviour, limits: Limits) -> str:
     if one.failure:
         return f"it cannot be put on the base model ({one.failure})"
     if not isfinite(one.loss):
@@ -204,36 +180,22 @@ def _own_fault(one: Behaviour, limits: BehaviourLimits) -> str:
     return ""
 
 
-def _is_worse(one: Behaviour, best: Behaviour, limits: BehaviourLimits) -> bool:
+def _is_worse(one: Behaviour, best: Behaviour, limits: Limits) -> bool:
     rise = one.loss - best.loss
     is_share = rise > limits.share * (best.base_loss - best.loss) > 0
-    if rise < limits.nats or not (one.loss > limits.ratio * best.loss or is_share):
+    if rise < limits.risen_nats or not (one.loss > limits.risen_ratio * best.loss or is_share):
         return False
     return _rose(one.losses - best.losses, limits)
 
 
-def _rose(rises: Floats, limits: BehaviourLimits) -> bool:
+def _rose(rises: Floats, limits: Limits) -> bool:
     """Whether the loss rose on most rows, and not by chance."""
     if len(rises) < limits.rows:
         return bool((rises > 0).all())
     return float(np.median(rises)) > 0 and sign_test(rises) < limits.significance
 
 
-def is_collapsed(content: Sequence[Hashable], limits: BehaviourLimits) -> bool:
-    """Whether an answer, without its end token, is one token, a handful of them, or a loop."""
-    if len(content) < limits.shortest:
-        return False
-    if max(top_share(content)[1], run_share(content)) >= limits.one_token:
-        return True
-    period, covered = tail_loop(content)
-    if period and covered >= max(limits.periods * period, len(content) / 2):
-        return True
-    return len(content) >= 2 * limits.shortest and distinct_n(content, 1) <= limits.distinct
-
-
-def measurer(
-    run: Run, checkpoints: Sequence[Checkpoint], limits: BehaviourLimits
-) -> tuple[Measure, str]:
+def measurer(run: Run, checkpoints: Sequence[Checkpoint], limits: Limits) -> tuple[Measure, str]:
     """What measures the saves of a run, and the split of its data that it does it on.
 
     Raises:
@@ -270,7 +232,7 @@ class _Bench:
         dataset: Dataset,
         rows: SupervisedRows,
         checkpoints: Sequence[Checkpoint],
-        limits: BehaviourLimits,
+        limits: Limits,
         progress: Progress | None,
     ) -> None:
         from mlxdoctor.measure.generate import prompts_for
@@ -314,7 +276,9 @@ class _Bench:
 
         answers = answer(model, self._prompts, self._ends, MAX_TOKENS)
         return [
-            is_collapsed([one for one in found.tokens if one not in self._ends], self._limits)
+            collapse.is_collapsed(
+                [one for one in found.tokens if one not in self._ends], self._limits
+            )
             for found in answers
         ]
 

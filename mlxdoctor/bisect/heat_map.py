@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mlxdoctor.bisect.history import FollowedHistory, ModuleState, Quantity
+from mlxdoctor.measure.weights.saves import FollowedHistory, ModuleState, Quantity
 
 #: What the sizes of updates are called in a table or a figure.
 QUANTITIES: Mapping[Quantity, str] = MappingProxyType(

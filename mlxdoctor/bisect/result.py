@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlxdoctor.bisect.behaviour import Behaviour, BehaviourLimits, Search, measurer, search
-from mlxdoctor.bisect.history import FollowedHistory, Progress, follow
-from mlxdoctor.bisect.log_at_saves import LoggedCourse, LogLimits, course
-from mlxdoctor.bisect.verdicts import ODDITIES, SaveVerdict, SizeLimits, Standing, judge
+from mlxdoctor.bisect.behaviour import Behaviour, Limits, Search, measurer, search
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.missing import Missing
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.judge.log_at_saves import LoggedCourse
+from mlxdoctor.judge.saves import ODDITIES, SaveVerdict, Standing, examine
+from mlxdoctor.measure.weights.saves import FollowedHistory, Progress
 from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
     from mlxdoctor.run import Run
-
-
-@dataclass(frozen=True)
-class Limits:
-    """All thresholds of a bisection."""
-
-    sizes: SizeLimits = field(default_factory=SizeLimits)
-    log: LogLimits = field(default_factory=LogLimits)
-    behaviour: BehaviourLimits = field(default_factory=BehaviourLimits)
 
 
 @dataclass(frozen=True)
@@ -112,9 +103,9 @@ def bisect(run: Run, limits: Limits, progress: Progress | None = None) -> Bisect
     history = _history(run)
     followed, logged, verdicts = examine(
         history,
-        config=run.get(TrainingConfig),
-        base=run.get(BaseModel),
-        log=run.get(TrainingLog),
+        run.get(TrainingConfig),
+        run.get(BaseModel),
+        run.get(TrainingLog),
         limits=limits,
         progress=progress,
     )
@@ -145,21 +136,6 @@ def bisect(run: Run, limits: Limits, progress: Progress | None = None) -> Bisect
     )
 
 
-def examine(
-    history: CheckpointHistory,
-    *,
-    config: TrainingConfig | None,
-    base: BaseModel | None,
-    log: TrainingLog | None,
-    limits: Limits,
-    progress: Progress | None = None,
-) -> tuple[FollowedHistory, LoggedCourse | None, tuple[SaveVerdict, ...]]:
-    """The saves in figures, the log at each of them, and what both say of it."""
-    followed = follow(history, config, base, progress)
-    logged = course(log, _iterations(history.checkpoints), limits.log)
-    return followed, logged, judge(followed, logged, limits.sizes)
-
-
 def _history(run: Run) -> CheckpointHistory:
     if (found := run.get(CheckpointHistory)) is not None:
         return found
@@ -174,14 +150,6 @@ def _history(run: Run) -> CheckpointHistory:
     return CheckpointHistory.read(folder)
 
 
-def _iterations(checkpoints: Sequence[Checkpoint]) -> list[int]:
-    """Of every save; the final file stands for the last numbered one's at the least."""
-    found: list[int] = []
-    for one in checkpoints:
-        found.append(one.iteration if one.iteration is not None else found[-1])
-    return found
-
-
 def _searched(
     run: Run,
     checkpoints: Sequence[Checkpoint],
@@ -194,8 +162,8 @@ def _searched(
         return None, "", "no save is left to be measured"
     tried = [checkpoints[place] for place in places]
     try:
-        measure, split = measurer(run, tried, limits.behaviour)
-        found = search(len(tried), measure, _hint(tried, logged), limits.behaviour)
+        measure, split = measurer(run, tried, limits)
+        found = search(len(tried), measure, _hint(tried, logged), limits)
     except (Missing, InputError) as reason:
         return None, "", str(reason)
     return found, split, ""

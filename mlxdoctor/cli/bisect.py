@@ -55,7 +55,8 @@ def command(
     if folder is not None:
         output.refuse_inside(folder, [run, *([base] if base is not None else [])])
 
-    from mlxdoctor.bisect.result import Limits, bisect
+    from mlxdoctor.bisect.behaviour import Limits
+    from mlxdoctor.bisect.result import bisect
     from mlxdoctor.run import Run
 
     with ProgressLine() as progress:

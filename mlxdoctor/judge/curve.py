@@ -81,7 +81,7 @@ class Limits(MemorisingLimits):
 
 
 @dataclass(frozen=True)
-class SaveLimits(Limits):
+class LogLimits(Limits):
     """What bisect adds: when a model that was saved at a report was lost already.
 
     At a save the loss stands 1.10 times and 0.06 nats above the lowest level before at most in
@@ -245,7 +245,7 @@ def second_rise(segment: Segment, curve: LossFit, limits: Limits) -> tuple[float
 
 
 def blown_up(
-    values: Floats, start: float | None, width: int, limits: SaveLimits
+    values: Floats, start: float | None, width: int, limits: LogLimits
 ) -> tuple[NDArray[np.bool_], Floats]:
     """At which reports the loss is not finite, or far above the lowest level before them.
 

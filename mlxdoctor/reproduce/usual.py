@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.judge.guideline import BandLimits, step_of
+from mlxdoctor.judge.rate import BandLimits, step_of
 
 
 def usual_values(config: TrainingConfig, base: BaseModel | None) -> dict[str, tuple[float, float]]:

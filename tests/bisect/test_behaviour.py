@@ -10,14 +10,14 @@ import pytest
 
 from mlxdoctor.bisect.behaviour import (
     Behaviour,
-    BehaviourLimits,
+    Limits,
     Search,
-    is_collapsed,
     search,
 )
+from mlxdoctor.judge.collapse import is_collapsed
 from mlxdoctor.measure.text.prompt_rates import rate
 
-LIMITS = BehaviourLimits()
+LIMITS = Limits()
 BASE = 5.0
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from mlxdoctor.bisect.heat_map import MAX_COLUMNS, MAX_MODULES, MAX_ROWS, heat_map, svg
-from mlxdoctor.bisect.history import FollowedHistory, ModuleState, SaveState, follow
 from mlxdoctor.evidence.checkpoints import Checkpoint
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.figure_data import figure_data
 from mlxdoctor.formats.markdown import captions
+from mlxdoctor.measure.weights.saves import FollowedHistory, ModuleState, SaveState, follow
 from mlxdoctor.run import Run
 from tests.bisect.states import changed, history, state
 from tests.conftest import RUNS

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from mlxdoctor.bisect.answer import notes, sentence
-from mlxdoctor.bisect.result import Bisection, Limits, bisect
+from mlxdoctor.bisect.behaviour import Limits
+from mlxdoctor.bisect.result import Bisection, bisect
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
@@ -70,7 +71,7 @@ def test_the_model_finds_what_log_and_sizes_do_not_show(broken_run: Path, tmp_pa
         name = f"{number:07d}_adapters.safetensors"
         shutil.copy(broken_run / name, folder / name)
     shutil.copy(broken_run / "adapter_config.json", folder)
-    limits = Limits(sizes=type(Limits().sizes)(relative=1e9, nominal=1e9, growth=1e9))
+    limits = Limits(exploded=1e9, nominal_large=1e9, jump=1e9)
     run = Run.discover([folder], base=FIXTURES / "base", allow_model=True)
     found = bisect(run, limits)
     assert standings(found) == "gggb"

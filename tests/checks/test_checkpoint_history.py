@@ -118,7 +118,7 @@ def test_nan_from_the_first_save(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("factor", "hit"), [(1.01, True), (0.99, False)])
 def test_too_large_at_the_first_save(tmp_path: Path, factor: float, hit: bool) -> None:
-    outcome = examine(tmp_path, [state(LIMITS.large_first * factor)])
+    outcome = examine(tmp_path, [state(LIMITS.nominal_large * factor)])
     assert codes(outcome) == ({"large-from-the-first"} if hit else set())
 
 

@@ -9,52 +9,11 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.check import limit
 from mlxdoctor.evidence.training_log import Segment, TrainingLog
-from mlxdoctor.measure.losses.trend import Floats, noise
+from mlxdoctor.judge.curve import LogLimits, blown_up, risen_validations
 
 #: What counts iterations as the names of checkpoints do.
 _AXES = ("iteration", "step")
-
-_CALIBRATION = "0 of 126 sound runs of four base models"
-
-
-@dataclass(frozen=True)
-class LogLimits:
-    """When a logged loss says that the model was lost."""
-
-    ratio: float = limit(
-        1.5,
-        unit="loss over the lowest level before",
-        source="the limit of loss-trend for a loss that exploded; the saves of sound runs are "
-        "made at 1.10 times the lowest level at most",
-        false_alarms=_CALIBRATION,
-    )
-    nats: float = limit(
-        0.5,
-        unit="nats above the lowest level before",
-        source="small losses double with the batch; sound runs reach 0.06",
-        false_alarms=_CALIBRATION,
-    )
-    noises: float = limit(
-        4.0, unit="standard deviations of a report", source="a batch of hard rows is no blow-up"
-    )
-    share: float = limit(
-        0.25,
-        unit="rise of the loss over what had been learned",
-        source="the saves of sound runs are at 0.02 at most; of 38 runs that broke on the way 28 "
-        "are above it at the first broken save, and those whose rate leapt at 0.22 or more",
-        false_alarms=_CALIBRATION,
-    )
-    risen_ratio: float = limit(
-        1.2,
-        unit="validation loss over its minimum",
-        source="the limit of loss-trend; no two validations of sound runs rise above theirs",
-        false_alarms=_CALIBRATION,
-    )
-    risen_nats: float = limit(
-        0.2, unit="nats above the minimum", source="small losses double and halve with the batch"
-    )
 
 
 @dataclass(frozen=True)
@@ -117,10 +76,8 @@ def course(
         return None
     at, values = series.iterations, series.values
     known = _places(at, iterations)
-    smooth = _smoothed(values, _width(at, iterations))
-    start = log.main.base_val_loss
-    needed = max(limits.nats, limits.noises * _noise(values))
-    bad, reference = _blown_up(smooth, start, needed, limits)
+    width = _width(at, iterations)
+    bad, reference = blown_up(values, log.main.base_val_loss, width, limits)
     last = int(known[-1])
     onset = _onset(bad[: last + 1]) if last >= 0 else None
     best, end_over_best = _best(log.main)
@@ -153,46 +110,6 @@ def _width(at: NDArray[np.int64], iterations: Sequence[int]) -> int:
     return 2 * int(min(between / 4, 4)) + 1
 
 
-def _noise(values: Floats) -> float:
-    """Of single reports, before the lowest one where that is known: a blow-up is no noise."""
-    finite = values[np.isfinite(values)]
-    if not len(finite):
-        return 0.0
-    before = finite[: int(np.argmin(finite)) + 1]
-    return min(noise(before), noise(finite)) if len(before) >= 4 else noise(finite)
-
-
-def _smoothed(values: Floats, width: int) -> Floats:
-    """Medians of `width` neighbours, fewer at the ends; a lasting NaN stays one."""
-    half = width // 2
-    return np.array(
-        [
-            np.median(values[max(0, i - half) : i + half + 1])
-            if np.isfinite(values[max(0, i - half) : i + half + 1]).all()
-            else values[i]
-            for i in range(len(values))
-        ]
-    )
-
-
-def _blown_up(
-    values: Floats, base: float | None, needed: float, limits: LogLimits
-) -> tuple[NDArray[np.bool_], Floats]:
-    """Which reports are blown up, by `needed` nats at least, and the lowest level before each."""
-    finite = np.isfinite(values)
-    # The middle of three, so that one lucky batch is no level.
-    filled = np.where(finite, values, np.inf)
-    padded = np.concatenate([[filled[0]], filled, [filled[-1]]])
-    level = np.median(np.stack([padded[:-2], padded[1:-1], padded[2:]]), axis=0)
-    start = base if base is not None and isfinite(base) else float(level[0])
-    lowest = np.minimum.accumulate(np.concatenate([[start], level]))[:-1]
-    with np.errstate(invalid="ignore"):
-        rise = values - lowest
-        much = (values > limits.ratio * lowest) | (rise > limits.share * (start - lowest))
-        far = much & (rise > needed) & (values > lowest)
-    return ~finite | far, lowest
-
-
 def _at(bad: NDArray[np.bool_], place: int) -> bool:
     """Whether the report up to a save and the one after it are both blown up."""
     if place < 0 or not bad[place]:
@@ -213,10 +130,7 @@ def _risen(segment: Segment, iterations: Sequence[int], limits: LogLimits) -> tu
     losses = segment.get("val_loss")
     if losses is None or len(losses) < 3:
         return (False,) * len(iterations)
-    values = np.where(np.isfinite(losses.values), losses.values, np.inf)
-    lowest = np.minimum.accumulate(values)
-    with np.errstate(invalid="ignore"):
-        bad = (values > limits.risen_ratio * lowest) & (values - lowest > limits.risen_nats)
+    bad = risen_validations(losses.values, limits)
     found = []
     # A validation after n updates is reported at n or, before the next of them, at n + 1.
     for place in _places(losses.iterations - 1, iterations):

@@ -10,11 +10,11 @@ from statistics import median
 import numpy as np
 import pytest
 
-from mlxdoctor.bisect.history import follow, layer_sizes
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.measure.weights.drift import module_drifts
+from mlxdoctor.measure.weights.saves import follow, layer_sizes
 from tests.bisect.states import changed, history, state
 from tests.conftest import FIXTURES, RUNS
 

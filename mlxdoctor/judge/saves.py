@@ -7,9 +7,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
 
-from mlxdoctor.bisect.history import FollowedHistory, Quantity, SaveState, layer_sizes
-from mlxdoctor.bisect.log_at_saves import LoggedCourse
 from mlxdoctor.check import limit
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.judge.curve import LogLimits
+from mlxdoctor.judge.log_at_saves import LoggedCourse, course
+from mlxdoctor.judge.update_size import CourseLimits, Limits, has_jumped
+from mlxdoctor.measure.weights.saves import (
+    FollowedHistory,
+    Progress,
+    Quantity,
+    SaveState,
+    follow,
+    layer_sizes,
+)
 
 
 class Standing(StrEnum):
@@ -46,37 +59,9 @@ ODDITIES = frozenset({Symptom.LARGE, Symptom.DEAD_LAYER, Symptom.OTHER_TENSORS, 
 
 
 @dataclass(frozen=True)
-class SizeLimits:
-    """When the size of an update breaks the model."""
+class SaveLimits(Limits, CourseLimits, LogLimits):
+    """When a file or the log says that a save is broken, and when a layer learned nothing."""
 
-    relative: float = limit(
-        3.0,
-        unit="‖ΔW‖/‖W‖, median over modules",
-        source="30 runs of four base models that end above it, at 4.8 to 960: the likeness of "
-        "their answers to the right ones is 0.05 to 0.44; sound runs reach 0.8 to 0.9",
-        false_alarms="0 of 126 sound runs of four base models, which reach 1.3",
-    )
-    large: float = limit(
-        1.8,
-        unit="‖ΔW‖/‖W‖, median over modules",
-        source="the limit of weight-drift: runs at 1.8 to 2.9 are impaired, some not for good",
-        false_alarms="0 of 126 sound runs of four base models",
-    )
-    nominal: float = limit(
-        4.0,
-        unit="‖ΔW‖/sqrt(min(in, out)), median over modules",
-        source="the limit of weight-drift without a base model; sound runs reach 0.9",
-        false_alarms="0 of 126 sound runs of four base models",
-    )
-    growth: float = limit(
-        3.0,
-        unit="growth of the update between two saves over the ratio of their iterations",
-        source="the limit of checkpoint-history; sound runs of four base models reach 1.33",
-        false_alarms="0 of 126 sound runs",
-    )
-    growth_size: float = limit(
-        1.0, unit="the size after that growth", source="a small update may grow fast without harm"
-    )
     dead: float = limit(
         1e-3,
         unit="the layer's update over the median layer's",
@@ -116,15 +101,38 @@ class SaveVerdict:
         return any(one.symptom in FACTS for one in self.remarks)
 
 
+def examine(
+    history: CheckpointHistory,
+    config: TrainingConfig | None,
+    base: BaseModel | None,
+    log: TrainingLog | None,
+    *,
+    limits: SaveLimits,
+    progress: Progress | None = None,
+) -> tuple[FollowedHistory, LoggedCourse | None, tuple[SaveVerdict, ...]]:
+    """The saves in figures, the log at each of them, and what both say of it."""
+    followed = follow(history, config, base, progress)
+    logged = course(log, _iterations(history.checkpoints), limits)
+    return followed, logged, judge(followed, logged, limits)
+
+
+def _iterations(checkpoints: Sequence[Checkpoint]) -> list[int]:
+    """Of every save; the final file stands for the last numbered one's at the least."""
+    found: list[int] = []
+    for one in checkpoints:
+        found.append(one.iteration if one.iteration is not None else found[-1])
+    return found
+
+
 def judge(
-    followed: FollowedHistory, logged: LoggedCourse | None, limits: SizeLimits
+    followed: FollowedHistory, logged: LoggedCourse | None, limits: SaveLimits
 ) -> tuple[SaveVerdict, ...]:
     """Judge every save.
 
     Args:
         followed: the saves in figures.
         logged: what the log says at each of them.
-        limits: for the sizes.
+        limits: when a save is broken.
     """
     verdicts: list[SaveVerdict] = []
     seen: dict[str, int] = {}
@@ -182,34 +190,34 @@ def _facts(save: SaveState, before: Sequence[SaveState]) -> list[Remark]:
 
 
 def _sizes(
-    save: SaveState, before: Sequence[SaveVerdict], quantity: Quantity, limits: SizeLimits
+    save: SaveState, before: Sequence[SaveVerdict], quantity: Quantity, limits: SaveLimits
 ) -> list[Remark]:
     size = save.size
     if not isfinite(size):
         return []
-    if quantity == "relative" and size >= limits.relative:
-        return [Remark(Symptom.EXPLODED, f"update {size:.3g} times as large as the weights")]
-    if quantity == "nominal" and size >= limits.nominal:
+    found = []
+    if quantity == "relative":
+        text = f"update {size:.3g} times as large as the weights"
+        if size >= limits.exploded:
+            return [Remark(Symptom.EXPLODED, text)]
+        found = [Remark(Symptom.LARGE, text)] if size >= limits.large else []
+    elif quantity == "nominal" and size >= limits.nominal_large:
         text = f"update about {size:.3g} times as large as weights of these shapes usually are"
         return [Remark(Symptom.EXPLODED, text)]
-    found = []
-    if quantity == "relative" and size >= limits.large:
-        found.append(Remark(Symptom.LARGE, f"update {size:.3g} times as large as the weights"))
     # A final file has no iteration of its own, and what is broken is no measure for the next.
-    usual = [one for one in before if one.standing is Standing.GOOD and one.save.size > 0]
+    usual = [one.save for one in before if one.standing is Standing.GOOD and one.save.size > 0]
     iteration = save.checkpoint.iteration
     if not usual or iteration is None:
         return found
-    last = usual[-1].save
-    growth = size / last.size
-    ratio = iteration / max(last.checkpoint.iteration or 1, 1)
-    if growth / ratio >= limits.growth and size >= limits.growth_size:
-        text = f"update {growth:.3g} times as large as at {last.checkpoint.label}"
-        found.append(Remark(Symptom.JUMPED, text))
+    growth, last = size / usual[-1].size, usual[-1].checkpoint
+    if has_jumped(growth, iteration / max(last.iteration or 1, 1), size, limits):
+        found.append(
+            Remark(Symptom.JUMPED, f"update {growth:.3g} times as large as at {last.label}")
+        )
     return found
 
 
-def _dead_layers(save: SaveState, limits: SizeLimits) -> list[Remark]:
+def _dead_layers(save: SaveState, limits: SaveLimits) -> list[Remark]:
     sizes = layer_sizes(save)
     if save.is_zero or len(sizes) < limits.layers or not all(map(isfinite, sizes.values())):
         return []

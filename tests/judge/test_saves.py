@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlxdoctor.bisect.history import follow
-from mlxdoctor.bisect.log_at_saves import LogLimits, course
-from mlxdoctor.bisect.verdicts import SaveVerdict, SizeLimits, judge
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.judge.log_at_saves import course
+from mlxdoctor.judge.saves import SaveLimits, SaveVerdict, judge
+from mlxdoctor.measure.weights.saves import follow
 from mlxdoctor.run import Run
 from tests.bisect.states import changed, history, state
 from tests.checks.log_evidence import LogWriter
 from tests.conftest import FIXTURES, RUNS
 
-LIMITS = SizeLimits()
+LIMITS = SaveLimits()
 
 
 def examined(
@@ -34,7 +34,7 @@ def examined(
     found = history(folder, states, final)
     iterations = [one.iteration or 100 * len(states) for one in found.checkpoints]
     followed = follow(found, TrainingConfig.read(folder), None)
-    return judge(followed, course(log, iterations, LogLimits()), LIMITS)
+    return judge(followed, course(log, iterations, LIMITS), LIMITS)
 
 
 def standings(verdicts: Sequence[SaveVerdict]) -> str:
@@ -65,7 +65,7 @@ def test_nan_breaks_a_save_for_certain(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("factor", "standing"), [(1.01, "b"), (0.99, "g")])
 def test_an_update_that_outgrows_the_weights(tmp_path: Path, factor: float, standing: str) -> None:
-    verdicts = examined(tmp_path, [state(LIMITS.nominal * factor)])
+    verdicts = examined(tmp_path, [state(LIMITS.nominal_large * factor)])
     assert standings(verdicts) == standing
     assert symptoms(verdicts[0]) == ({"exploded"} if standing == "b" else set())
 
@@ -93,7 +93,7 @@ def scaled(factor: float) -> dict[str, float]:
 )
 def test_a_sudden_growth(tmp_path: Path, before: float, growth: float, standing: str) -> None:
     # From iteration 100 to 200 the limit applies to twice the growth.
-    after = before * LIMITS.growth * 2 * growth
+    after = before * LIMITS.jump * 2 * growth
     verdicts = examined(tmp_path, [state(before), state(after, 1)])
     assert standings(verdicts) == f"g{standing}"
     assert symptoms(verdicts[1]) == ({"jumped"} if standing == "b" else set())
@@ -183,7 +183,7 @@ def test_real_runs(name: str, expected: str) -> None:
     found = run.need(CheckpointHistory)
     last = max(one.iteration or 0 for one in found.checkpoints)
     logged = course(
-        run.get(TrainingLog), [one.iteration or last for one in found.checkpoints], LogLimits()
+        run.get(TrainingLog), [one.iteration or last for one in found.checkpoints], LIMITS
     )
     followed = follow(found, run.get(TrainingConfig), run.get(BaseModel))
     assert standings(judge(followed, logged, LIMITS)) == expected

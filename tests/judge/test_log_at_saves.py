@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlxdoctor.bisect.log_at_saves import LoggedCourse, LogLimits, course
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.judge.curve import LogLimits
+from mlxdoctor.judge.log_at_saves import LoggedCourse, course
 from tests.checks.log_evidence import LogWriter
 from tests.conftest import RUNS
 
@@ -43,7 +44,7 @@ def test_a_blow_up_dates_the_break(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("factor", "lost"), [(1.04, True), (0.96, False)])
 def test_a_level_that_just_counts(tmp_path: Path, factor: float, lost: bool) -> None:
     # A small loss: the limit in nats decides.
-    level = 0.3 + LIMITS.nats * factor
+    level = 0.3 + LIMITS.diverged_nats * factor
     found = at_saves(LogWriter(tmp_path).losses([0.3] * 10 + [level] * 10))
     assert found.lost == (False, False, lost, lost)
 

@@ -1,0 +1,134 @@
+"""The step that a configuration takes: how large it may be, and the rate of every update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlxdoctor.check import limit
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
+
+_SEED = "mlx-lm runs at scale 20: 1-3 B 1e-5 to 5e-5, 7 B 5e-6 to 2e-5, 13 B 1e-6 to 1e-5"
+
+
+@dataclass(frozen=True)
+class BandLimits:
+    """The band of rate × scale, and how it depends on the model's size."""
+
+    lowest: float = limit(2e-5, unit="rate × scale at 10 B parameters", source=_SEED)
+    highest: float = limit(
+        5e-4,
+        unit="rate × scale at 10 B parameters",
+        source="between mlx-lm's advice (4e-4) and sweeps with alpha/rank (6e-4 for Llama 3.1 8B)",
+    )
+    exponent: float = limit(
+        0.4,
+        unit="power of 10 B / parameters",
+        source="fits sweeps (1e-3 for 1 B, 3e-4 for 8 B, tinker-cookbook) and runs of a 5e5 model",
+    )
+    far: float = limit(
+        3.0, unit="times the band's edge", source="seed 000 failed at 4 times the advised maximum"
+    )
+    unknown_size: float = limit(
+        1e9, unit="parameters", source="assumed where the base model is not known"
+    )
+
+
+@dataclass(frozen=True)
+class Step:
+    """A run's step and the band it should lie in, all in rate × scale.
+
+    Attributes:
+        size: the step.
+        low: the band's lower edge.
+        high: its upper edge.
+        parameters: of the base model; None where a size was assumed.
+    """
+
+    size: float
+    low: float
+    high: float
+    parameters: float | None
+
+    @property
+    def times_above(self) -> float:
+        """The step over the upper edge."""
+        return self.size / self.high
+
+    @property
+    def times_below(self) -> float:
+        """The lower edge over the step; infinity for a step of zero."""
+        return self.low / self.size if self.size else float("inf")
+
+
+def step_of(config: TrainingConfig, base: BaseModel | None, limits: BandLimits) -> Step | None:
+    """The step of a LoRA run; None where the configuration states no usable one."""
+    rate, scale = config.learning_rate, config.scale
+    # Also false for NaN.
+    if rate is None or scale is None or not 0 < rate < float("inf"):
+        return None
+    if config.fine_tune_type == "full":
+        return None
+    parameters = float(base.parameter_count) if base is not None else None
+    growth = (1e10 / max(parameters or limits.unknown_size, 1.0)) ** limits.exponent
+    return Step(rate * abs(scale), limits.lowest * growth, limits.highest * growth, parameters)
+
+
+def planned_rates(config: TrainingConfig, updates: int) -> NDArray[np.float64] | None:
+    """The rate of updates 1 to `updates`, float64 (updates,); None where it can't be told.
+
+    Computed from the definitions of MLX's schedules, which are asked before an update is
+    counted: the first update has the rate of step 0. As in `mlx_lm.lora` a warm-up lasts one
+    step longer than its number says.
+    """
+    schedule = config.lr_schedule
+    if schedule is None:
+        rate = config.learning_rate
+        return None if rate is None else np.full(updates, rate)
+    arguments = schedule.get("arguments")
+    if not isinstance(arguments, list) or not all(_is_number(one) for one in arguments):
+        return None
+    steps = np.arange(updates, dtype=np.float64)
+    warmup = config.warmup
+    rates = _scheduled(schedule, arguments, np.maximum(steps - (warmup + 1 if warmup else 0), 0.0))
+    if rates is None or not warmup:
+        return rates
+    first = schedule.get("warmup_init", 0.0)
+    if not _is_number(first):
+        return None
+    rising = _linear(float(first), float(arguments[0]), float(warmup), steps)
+    return np.where(steps <= warmup, rising, rates)
+
+
+def _scheduled(
+    schedule: Mapping[str, Any], arguments: Sequence[float], steps: NDArray[np.float64]
+) -> NDArray[np.float64] | None:
+    name, count = schedule.get("name"), len(arguments)
+    values = [float(one) for one in arguments]
+    if name == "linear_schedule" and count == 3 and values[2] > 0:
+        return _linear(values[0], values[1], values[2], steps)
+    if name == "cosine_decay" and count in (2, 3) and values[1] > 0:
+        first, length, last = (*values, 0.0)[:3]
+        turned = np.cos(math.pi * np.minimum(steps, length) / length)
+        return np.asarray(last + 0.5 * (1.0 + turned) * (first - last))
+    if name == "exponential_decay" and count == 2:
+        return np.asarray(values[0] * np.power(values[1], steps))
+    if name == "step_decay" and count == 3 and values[2] > 0:
+        return np.asarray(values[0] * np.power(values[1], steps // values[2]))
+    return None
+
+
+def _linear(
+    first: float, last: float, length: float, steps: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    return first + (last - first) * np.minimum(steps, length) / length
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
