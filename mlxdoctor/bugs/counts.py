@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mlxdoctor.bugs.sightings import BugLimits
-    from mlxdoctor.evidence.supervision import SupervisedRow, SupervisedRows
+    from mlxdoctor.evidence.supervision import SupervisedRows
     from mlxdoctor.evidence.training_log import TrainingLog
 
 #: mlx-lm's table abbreviates counts from a thousand on (3.3k): to this many tokens.
@@ -27,17 +27,15 @@ _TABLE_UNIT = 100
 
 @dataclass(frozen=True)
 class Counted:
-    """A count in the log that only one of two ways of counting explains.
+    """A count in the log that only the tokens in question explain.
 
     Attributes:
-        with_it: whether it is the way that counts the tokens in question.
         iteration: the report's.
         logged: the trained tokens up to there.
         bounds_with: the fewest and the most there can be, counting those tokens.
         bounds_without: the same without them.
     """
 
-    with_it: bool
     iteration: int
     logged: int
     bounds_with: tuple[int, int]
@@ -45,18 +43,16 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Order:
-    """Whether batches were made of rows in the file's order or sorted by length.
+class Unsorted:
+    """Counts that show batches of rows in the file's order, where sorted ones would differ.
 
     Attributes:
-        as_in_file: the first of the two.
-        evidence: log-likelihood ratio for that, natural logarithm.
+        evidence: log-likelihood ratio for that order, natural logarithm.
         reports: counts compared.
         waste: share of all positions that were padding, in the file's order.
         waste_sorted: the same, sorted by length.
     """
 
-    as_in_file: bool
     evidence: float
     reports: int
     waste: float
@@ -64,14 +60,18 @@ class Order:
 
 
 def padding_counted(rows: SupervisedRows, log: TrainingLog) -> Counted | None:
-    """Whether mlx-lm's padding token after each row is in the log's count; None if unknown."""
+    """mlx-lm's padding token after each row in the log's count; None where it need not be."""
     every = [row.count() for row in rows.rows]
-    real = [_unpadded(row, count) for row, count in zip(rows.rows, every, strict=True)]
-    return _told_apart(rows, log, _in_batches(rows, every), _in_batches(rows, real))
+    batches = [
+        [sum(counts[at] for at in batch) for batch in rows.batches]
+        for counts in (every, _unpadded(rows, every))
+    ]
+    more, less = (_Bounds.of(sums, sums) for sums in batches)
+    return _counted(rows, log, more, less)
 
 
 def header_counted(rows: SupervisedRows, log: TrainingLog, header: int) -> Counted | None:
-    """Whether what opens each answer is in the log's count; None if unknown.
+    """What opens each answer in the log's count; None where it need not be.
 
     Args:
         rows: with the prompts masked.
@@ -79,11 +79,11 @@ def header_counted(rows: SupervisedRows, log: TrainingLog, header: int) -> Count
         header: tokens that the template writes before an answer.
     """
     every = [row.count(max(row.offset - header, 1)) for row in rows.rows]
-    return _told_apart(rows, log, _either(rows, every), _either(rows, _counts(rows)))
+    return _counted(rows, log, _in_any_order(rows, every))
 
 
 def opening_counted(rows: SupervisedRows, log: TrainingLog, header: int) -> Counted | None:
-    """Whether the log counts what would open another answer after each row; None if unknown.
+    """What would open another answer after each row in the log's count; None as above.
 
     Args:
         rows: with nothing masked.
@@ -95,55 +95,46 @@ def opening_counted(rows: SupervisedRows, log: TrainingLog, header: int) -> Coun
         max(0, min(row.length + header + 1, rows.max_seq_length) - 1 + int(row.padded))
         for row in rows.rows
     ]
-    return _told_apart(rows, log, _either(rows, every), _either(rows, _counts(rows)))
+    return _counted(rows, log, _in_any_order(rows, every))
 
 
-def _counts(rows: SupervisedRows) -> list[int]:
-    return [row.count() for row in rows.rows]
+def _unpadded(rows: SupervisedRows, counts: Sequence[int]) -> list[int]:
+    return [max(0, count - int(row.padded)) for row, count in zip(rows.rows, counts, strict=True)]
 
 
-def _unpadded(row: SupervisedRow, count: int) -> int:
-    return max(0, count - int(row.padded))
-
-
-def _either(rows: SupervisedRows, counts: Sequence[int]) -> _Bounds:
+def _in_any_order(rows: SupervisedRows, counts: Sequence[int]) -> _Bounds:
     """Bounds that hold for other versions: in any order of rows, whatever a batch's width.
 
     Before mlx-lm 0.22.3 rows were sorted by length; before its width of 32 k + 1 some rows
     filled a batch's width and had no padding token.
     """
-    fewer = [_unpadded(row, count) for row, count in zip(rows.rows, counts, strict=True)]
-    size, total = rows.batch_size, len(rows.batches) * rows.batch_size
-    low, high = sorted(fewer), sorted(counts, reverse=True)
-    blocks = range(0, total, size)
+    size = rows.batch_size
+    blocks = range(0, len(rows.batches) * size, size)
+    low, high = sorted(_unpadded(rows, counts)), sorted(counts, reverse=True)
     return _Bounds.of(
         [sum(low[at : at + size]) for at in blocks], [sum(high[at : at + size]) for at in blocks]
     )
 
 
-def _in_batches(rows: SupervisedRows, counts: Sequence[int]) -> _Bounds:
-    """Bounds for the batches that mlx-lm makes now."""
-    sums = [sum(counts[at] for at in batch) for batch in rows.batches]
-    return _Bounds.of(sums, sums)
-
-
-def _told_apart(
-    rows: SupervisedRows, log: TrainingLog, more: _Bounds, less: _Bounds
+def _counted(
+    rows: SupervisedRows, log: TrainingLog, more: _Bounds, less: _Bounds | None = None
 ) -> Counted | None:
+    """The last report that fits only `more`; None if one does not fit it, or all fit `less`."""
     reports = _reports(rows, log)
     if reports is None:
         return None
+    less = less or _in_any_order(rows, [row.count() for row in rows.rows])
     at, values, slack = reports
-    held = [True, True]
     telling: Counted | None = None
-    for iteration, value in zip(at, values, strict=True):
-        bounds = [one.after(int(iteration)) for one in (more, less)]
-        fits = [bool(low - slack <= value <= high + slack) for low, high in bounds]
-        held = [before and now for before, now in zip(held, fits, strict=True)]
-        if fits[0] is not fits[1]:
-            telling = Counted(fits[0], int(iteration), int(value), bounds[0], bounds[1])
-    # A count that neither explains is another trainer's, or of other data.
-    return telling if telling is not None and held[0] is not held[1] else None
+    for iteration, value in zip(at.tolist(), values.tolist(), strict=True):
+        bounds = [one.after(iteration) for one in (more, less)]
+        fits = [low - slack <= value <= high + slack for low, high in bounds]
+        if not fits[0]:
+            # A count that neither explains is another trainer's, or of other data.
+            return None
+        if not fits[1]:
+            telling = Counted(iteration, int(value), bounds[0], bounds[1])
+    return telling
 
 
 @dataclass(frozen=True)
@@ -162,10 +153,8 @@ class _Bounds:
     def after(self, iterations: int) -> tuple[int, int]:
         """The fewest and the most tokens after so many batches, whole epochs first."""
         epochs, rest = divmod(iterations, len(self.most) - 1)
-        return (
-            epochs * self.fewest[-1] + self.fewest[rest],
-            epochs * self.most[-1] + self.most[rest],
-        )
+        low, high = (epochs * sums[-1] + sums[rest] for sums in (self.fewest, self.most))
+        return low, high
 
 
 def _reports(
@@ -179,18 +168,16 @@ def _reports(
     if rows.split != "train" or not whole or len(rows.batches) != whole or rows.refused:
         return None
     known = np.isfinite(series.values)
-    if not known.any():
-        return None
     slack = _TABLE_UNIT / 2 if "table" in log.format else 0.5
-    return series.iterations[known], series.values[known], slack
+    return (series.iterations[known], series.values[known], slack) if known.any() else None
 
 
-def order_of_batches(rows: SupervisedRows, log: TrainingLog, limits: BugLimits) -> Order | None:
-    """In which order rows were put into batches, by how much the counts scatter; None if unknown.
+def unsorted_batches(rows: SupervisedRows, log: TrainingLog, limits: BugLimits) -> Unsorted | None:
+    """Whether rows were put into batches unsorted, by how much the counts scatter.
 
     Rows of one length in each batch make the batches differ, rows of all lengths make them
     alike. The counts of the reports are compared with both, as sums of batches drawn
-    without replacement (normal approximation).
+    without replacement (normal approximation). None where they show the other, or neither.
     """
     reports = _reports(rows, log)
     if reports is None:
@@ -198,29 +185,21 @@ def order_of_batches(rows: SupervisedRows, log: TrainingLog, limits: BugLimits) 
     at, values, slack = reports
     windows = np.diff(at, prepend=0)
     tokens = np.diff(values, prepend=0.0)
-    total = len(rows.batches)
-    short = (windows > 0) & (windows <= total // 2)
+    short = (windows > 0) & (windows <= len(rows.batches) // 2)
     if int(short.sum()) < limits.reports:
         return None
-    windows, tokens = windows[short], tokens[short]
-    sorted_batches = _sorted_batches(rows)
-    likelihoods = [
-        _likelihood(rows, batches, windows, tokens, slack)
-        for batches in (rows.batches, sorted_batches)
-    ]
-    evidence = likelihoods[0] - likelihoods[1]
-    if not abs(evidence) >= limits.decided:
-        return None
-    waste, waste_sorted = (_waste(rows, batches) for batches in (rows.batches, sorted_batches))
-    return Order(evidence > 0, evidence, int(short.sum()), waste, waste_sorted)
-
-
-def _sorted_batches(rows: SupervisedRows) -> tuple[tuple[int, ...], ...]:
     order = sorted(range(len(rows.rows)), key=lambda at: rows.rows[at].full_length)
     size = rows.batch_size
-    return tuple(
-        tuple(order[start : start + size]) for start in range(0, len(order) - size + 1, size)
+    by_length = [order[at : at + size] for at in range(0, len(order) - size + 1, size)]
+    as_in_file, by_sorting = (
+        _likelihood(rows, batches, windows[short], tokens[short], slack)
+        for batches in (rows.batches, by_length)
     )
+    evidence = as_in_file - by_sorting
+    if not evidence >= limits.decided:
+        return None
+    wastes = (_waste(rows, batches) for batches in (rows.batches, by_length))
+    return Unsorted(evidence, int(short.sum()), *wastes)
 
 
 def _likelihood(

@@ -68,17 +68,12 @@ def parse_known_bugs(text: str) -> Mapping[str, KnownBug]:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(FILE, f"is not valid TOML ({error})") from None
-    return {name: _bug(name, table) for name, table in _tables(document)}
+    return {name: _bug(name, table) for name, table in document.items()}
 
 
-def _tables(document: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    for name, table in document.items():
-        if not isinstance(table, dict):
-            raise InputError(FILE, f"{name} is not a table of a bug")
-    return list(document.items())
-
-
-def _bug(name: str, table: Mapping[str, Any]) -> KnownBug:
+def _bug(name: str, table: Any) -> KnownBug:
+    if not isinstance(table, dict):
+        raise InputError(FILE, f"{name} is not a table of a bug")
     if unknown := table.keys() - _REQUIRED - _OPTIONAL:
         raise InputError(FILE, f"{name} has the unknown key {sorted(unknown)[0]!r}")
     if lacking := _REQUIRED - table.keys():

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from mlxdoctor.bugs.counts import (
     Counted,
     header_counted,
     opening_counted,
-    order_of_batches,
     padding_counted,
+    unsorted_batches,
 )
 from mlxdoctor.bugs.sightings import Artifacts, BugLimits, Sighting
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.supervision import SupervisedRows
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.safety.errors import InputError
@@ -27,7 +31,7 @@ def padding_target(run: Artifacts) -> Sighting | None:
     if run.rows is None or run.log is None:
         return None
     counted = padding_counted(run.rows, run.log)
-    if counted is None or not counted.with_it:
+    if counted is None:
         return None
     measured: dict[str, Measurement] = {
         "iteration": counted.iteration,
@@ -41,8 +45,8 @@ def padding_target(run: Artifacts) -> Sighting | None:
         return Sighting(
             Severity.WARNING,
             f"{affected} of {answers} answers run into token {_PAD}, which is the target of no "
-            f"row: mlx-lm trained on one padding token after each row, and the rows end "
-            f"with no token that stops generation.",
+            "row: mlx-lm trained on one padding token after each row, and the rows end "
+            "with no token that stops generation.",
             {**measured, "affected_answers": affected, "answers": answers},
         )
     return Sighting(
@@ -83,10 +87,8 @@ def length_sort(run: Artifacts) -> Sighting | None:
     """Counts that scatter as those of unsorted batches."""
     if run.rows is None or run.log is None:
         return None
-    seen = order_of_batches(run.rows, run.log, run.limits)
-    if seen is None or not seen.as_in_file:
-        return None
-    if seen.waste - seen.waste_sorted < run.limits.padding_saved:
+    seen = unsorted_batches(run.rows, run.log, run.limits)
+    if seen is None or seen.waste - seen.waste_sorted < run.limits.padding_saved:
         return None
     return Sighting(
         Severity.INFO,
@@ -124,31 +126,30 @@ def empty_mask_nan(run: Artifacts) -> Sighting | None:
 
 def mask_prompt_header(run: Artifacts) -> Sighting | None:
     """The header of the answers in the log's count of trained tokens."""
-    if run.rows is None or run.log is None or not run.rows.mask_prompt:
-        return None
-    header = _header_tokens(run)
-    counted = header_counted(run.rows, run.log, header) if header else None
-    if counted is None or not counted.with_it:
-        return None
-    return _counted_in(
-        counted, "those of the answers with their header, where the answers alone", header
-    )
+    what = "those of the answers with their header, where the answers alone"
+    return _with_header(run, header_counted, what, masked=True)
 
 
 def generation_prompt_appended(run: Artifacts) -> Sighting | None:
     """What would open another answer after each row, in the log's count of trained tokens."""
-    if run.rows is None or run.log is None or run.rows.mask_prompt:
-        return None
-    header = _header_tokens(run)
-    counted = opening_counted(run.rows, run.log, header) if header else None
-    if counted is None or not counted.with_it:
-        return None
-    return _counted_in(
-        counted, "those of the rows and of a generation prompt after each, where the rows", header
-    )
+    what = "those of the rows and of a generation prompt after each, where the rows"
+    return _with_header(run, opening_counted, what, masked=False)
 
 
-def _counted_in(counted: Counted, what: str, header: int) -> Sighting:
+def _with_header(
+    run: Artifacts,
+    count: Callable[[SupervisedRows, TrainingLog, int], Counted | None],
+    what: str,
+    *,
+    masked: bool,
+) -> Sighting | None:
+    rows, log = run.rows, run.log
+    if rows is None or log is None or rows.mask_prompt is not masked:
+        return None
+    header = _header_tokens(run.tokenizer, rows)
+    counted = count(rows, log, header) if header else None
+    if counted is None:
+        return None
     return Sighting(
         Severity.INFO,
         f"After {counted.iteration:,} iterations the log counts {counted.logged:,} trained "
@@ -163,14 +164,14 @@ def _counted_in(counted: Counted, what: str, header: int) -> Sighting:
     )
 
 
-def _header_tokens(run: Artifacts) -> int:
+def _header_tokens(tokenizer: Tokenizer | None, rows: SupervisedRows) -> int:
     """Tokens that the template writes before an answer; 0 where there is none to ask."""
-    if run.tokenizer is None or run.rows is None or run.rows.format in ("text", "tokens"):
+    if tokenizer is None or rows.format in ("text", "tokens"):
         return 0
     question = [{"role": "user", "content": "?"}]
     try:
-        opened = run.tokenizer.apply_chat_template(question, add_generation_prompt=True)
-        plain = run.tokenizer.apply_chat_template(question)
+        opened = tokenizer.apply_chat_template(question, add_generation_prompt=True)
+        plain = tokenizer.apply_chat_template(question)
     except (TemplateFailure, InputError):
         return 0
     return max(len(opened) - len(plain), 0)

@@ -23,6 +23,7 @@ from mlxdoctor.bugs.label_bugs import (
 )
 from mlxdoctor.bugs.sightings import Artifacts, Sighting, Signature
 from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Measurement, Severity
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 
@@ -248,28 +249,15 @@ def error_message(run: Artifacts, pattern: re.Pattern[str]) -> Sighting | None:
     )
 
 
-def _is_dora(run: Artifacts) -> bool:
-    return run.config is not None and run.config.fine_tune_type == "dora"
+def _told(holds: Callable[[TrainingConfig], object]) -> Callable[[Artifacts], bool]:
+    """Whether a run's configuration is known, and says something."""
+    return lambda run: run.config is not None and bool(holds(run.config))
 
 
-def _always(run: Artifacts) -> bool:
-    return run.config is not None
-
-
-def _masks(run: Artifacts) -> bool:
-    return run.config is not None and bool(run.config.mask_prompt)
-
-
-def _chats(run: Artifacts) -> bool:
-    return run.rows is not None and run.rows.format in ("chat", "completions")
-
-
-def _from_yaml(run: Artifacts) -> bool:
-    return run.config is not None and bool(run.config.values.get("config"))
-
-
-def _some_layers(run: Artifacts) -> bool:
-    return run.config is not None and (run.config.num_layers or 0) > 0
+_always = _told(lambda _: True)
+_is_dora = _told(lambda config: config.fine_tune_type == "dora")
+_masks = _told(lambda config: config.mask_prompt)
+_from_yaml = _told(lambda config: config.values.get("config"))
 
 
 #: Name in known_bugs.toml -> how it is recognised.
@@ -279,29 +267,31 @@ SIGNATURES: Mapping[str, Signature] = MappingProxyType(
         "length-sort": Signature(length_sort, _always, harmless=True),
         "leftover-accumulation": Signature(
             _leftover_accumulation,
-            lambda run: run.config is not None and (run.config.grad_accumulation_steps or 1) > 1,
+            _told(lambda config: (config.grad_accumulation_steps or 1) > 1),
         ),
         "resume-strict-false": Signature(
-            _resume_strict_false,
-            lambda run: run.config is not None and bool(run.config.resume_adapter_file),
+            _resume_strict_false, _told(lambda config: config.resume_adapter_file)
         ),
         "load-adapters-unchecked": Signature(_load_adapters_unchecked, _has_unknown_names),
-        "num-layers-ignored": Signature(_num_layers_ignored, _some_layers),
+        "num-layers-ignored": Signature(
+            _num_layers_ignored, _told(lambda config: (config.num_layers or 0) > 0)
+        ),
         "lora-layers-ignored": Signature(
-            _lora_layers_ignored,
-            lambda run: run.config is not None and "lora_layers" in run.config.values,
+            _lora_layers_ignored, _told(lambda config: "lora_layers" in config.values)
         ),
         "yaml-fine-tune-type-ignored": Signature(
             _yaml("fine_tune_type", ("dora", "full"), "lora"), _from_yaml
         ),
         "yaml-mask-prompt-ignored": Signature(_yaml("mask_prompt", (True,), False), _from_yaml),
-        "seed-zero-ignored": Signature(
-            None, lambda run: run.config is not None and run.config.seed == 0
-        ),
+        "seed-zero-ignored": Signature(None, _told(lambda config: config.seed == 0)),
         "nan-from-the-start": Signature(_nan_from_the_start, lambda run: run.log is not None),
         "empty-mask-nan": Signature(empty_mask_nan, _masks),
         "mask-prompt-header": Signature(mask_prompt_header, _masks, harmless=True),
-        "generation-prompt-appended": Signature(generation_prompt_appended, _chats, harmless=True),
+        "generation-prompt-appended": Signature(
+            generation_prompt_appended,
+            lambda run: run.rows is not None and run.rows.format in ("chat", "completions"),
+            harmless=True,
+        ),
         "dora-odd-bits": Signature(_dora_odd_bits, _is_dora),
         # Whoever met one knows it: the command did not end.
         "error-message": Signature(None, lambda _: False),

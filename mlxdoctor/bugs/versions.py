@@ -92,11 +92,8 @@ class KnownVersion:
     def __str__(self) -> str:
         if self.exact is not None:
             return str(self.exact)
-        bounds = []
-        if self.since is not None:
-            bounds.append(f"{self.since} or later")
-        if self.below is not None:
-            bounds.append(f"earlier than {self.below}")
+        bounds = [f"{self.since} or later"] if self.since is not None else []
+        bounds += [f"earlier than {self.below}"] if self.below is not None else []
         return ", ".join(bounds)
 
 
@@ -160,20 +157,19 @@ def known_versions(
     """
     known: dict[str, KnownVersion] = {}
     for package in ("mlx", "mlx-lm"):
-        found = _logged(package, log)
+        found = _stated(log.versions.get(package) if log is not None else None, "named in the log")
         if found is None and package == "mlx-lm":
             found = _bounds(config, log)
-        if found is None:
-            found = _installed(package, here)
+        if found is None and here is not None:
+            found = _stated(here.here.get(package), "installed here", of_the_run=False)
         if found is not None:
             known[package] = found
     return known
 
 
-def _logged(package: str, log: TrainingLog | None) -> KnownVersion | None:
-    stated = log.versions.get(package) if log is not None else None
-    version = parse_version(stated) if stated is not None else None
-    return KnownVersion(None, None, version, "named in the log") if version is not None else None
+def _stated(text: str | None, source: str, *, of_the_run: bool = True) -> KnownVersion | None:
+    version = parse_version(text) if text is not None else None
+    return KnownVersion(None, None, version, source, of_the_run) if version is not None else None
 
 
 def _bounds(config: TrainingConfig | None, log: TrainingLog | None) -> KnownVersion | None:
@@ -186,24 +182,10 @@ def _bounds(config: TrainingConfig | None, log: TrainingLog | None) -> KnownVers
     for key, first in _WRITTEN_SINCE:
         if key not in config.values:
             # A later key that is there all the same was written by the user.
-            below, lacking = first, f"does not write {key}"
-            marks = [*marks[-1:], lacking]
+            below, marks = first, [*marks, f"does not write {key}"]
             break
-        since = first
-        marks = [f"writes {key}"]
+        since, marks = first, [f"writes {key}"]
     if log is not None and log.format.startswith("table"):
         since, below, marks = _TABLE_SINCE, None, ["prints a table"]
-    return KnownVersion(
-        parse_version(since) if since is not None else None,
-        parse_version(below) if below is not None else None,
-        None,
-        f"mlx_lm.lora {' and '.join(marks)}",
-    )
-
-
-def _installed(package: str, here: Environment | None) -> KnownVersion | None:
-    stated = here.here.get(package) if here is not None else None
-    version = parse_version(stated) if stated is not None else None
-    if version is None:
-        return None
-    return KnownVersion(None, None, version, "installed here", of_the_run=False)
+    bounds = [parse_version(one) if one is not None else None for one in (since, below)]
+    return KnownVersion(bounds[0], bounds[1], None, f"mlx_lm.lora {' and '.join(marks)}")

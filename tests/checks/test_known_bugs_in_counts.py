@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlxdoctor.bugs.counts import order_of_batches
+from mlxdoctor.bugs.counts import unsorted_batches
 from mlxdoctor.bugs.sightings import BugLimits
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import SupervisedRows, build
@@ -232,8 +232,8 @@ def test_few_reports_do_not_show_the_order(mixed: SupervisedRows) -> None:
     counts = batches_of_mlx_lm(mixed, sort=False, iterations=14)
     at = list(range(2, 15, 2))
     log = log_of(trained_tokens=(at, [counts[one - 1] for one in at]), train_loss=(at, [1.0] * 7))
-    seen = order_of_batches(mixed, log, BugLimits(reports=7, decided=0.5))
+    seen = unsorted_batches(mixed, log, BugLimits(reports=7, decided=0.5))
     assert seen is not None
-    assert (seen.as_in_file, seen.reports) == (True, 7)
-    assert order_of_batches(mixed, log, BugLimits(reports=8, decided=0.5)) is None
-    assert order_of_batches(mixed, log, BugLimits(reports=7, decided=seen.evidence + 0.1)) is None
+    assert seen.reports == 7
+    assert unsorted_batches(mixed, log, BugLimits(reports=8, decided=0.5)) is None
+    assert unsorted_batches(mixed, log, BugLimits(reports=7, decided=seen.evidence + 0.1)) is None
