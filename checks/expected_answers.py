@@ -91,6 +91,7 @@ class Limits:
     },
     limits=Limits(),
     decisive=True,
+    rerun_symptom=True,
 )
 def expected_answers(
     generations: Generations,

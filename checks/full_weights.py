@@ -97,6 +97,7 @@ class Limits:
     cost=Cost.WEIGHTS,
     limits=Limits(),
     decisive=True,
+    rerun_symptom=True,
 )
 def full_weights(
     tuned: TunedModel,

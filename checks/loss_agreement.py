@@ -157,6 +157,7 @@ class Limits:
     cost=Cost.FORWARD,
     limits=Limits(),
     decisive=True,
+    rerun_symptom=True,
 )
 def loss_agreement(
     log: TrainingLog,

@@ -5,14 +5,17 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
 
 from mlxdoctor.safety.errors import InputError
 
 _CAUSE_KEYS = {"title", "summary", "explanation", "remedy", "prior"}
-_OPTIONAL_KEYS = {"for", "against", "absent", "change", "inject"}
+#: Keys of a cause that are taken as they stand; see `Cause`.
+_FACTS = {"leave_out", "no_experiment", "only_in_code", "changes_losses", "of_the_report"}
+_OPTIONAL_KEYS = {"for", "against", "absent", "change", "inject", *_FACTS}
+_GROUP_KEYS = {"codes", "configured", "gradual"}
 _OPERATIONS = ("set", "divide", "multiply")
 
 
@@ -48,6 +51,14 @@ class Cause:
         change: the configuration change that cures it; None where no key does.
         inject: faults of the reference trainer that re-create it where it lies in a run's
             own trainer, the likeliest first.
+        leave_out: finding -> what it is about, of rows without which the cause is cured.
+        no_experiment: why no experiment can show it, as a clause; empty where one can.
+        only_in_code: whether only a trainer's code can have it, so that it is not at work
+            where a sound trainer fails as well.
+        changes_losses: whether in a trainer's code it changes the losses from the first
+            steps on.
+        of_the_report: whether it spoils what is reported and not the model: what else
+            failed has its own cause.
     """
 
     id: str
@@ -60,27 +71,52 @@ class Cause:
     absent: Mapping[str, float] = field(default_factory=dict)
     change: Change | None = None
     inject: tuple[str, ...] = ()
+    leave_out: Mapping[str, str] = field(default_factory=dict)
+    no_experiment: str = ""
+    only_in_code: bool = False
+    changes_losses: bool = False
+    of_the_report: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """Findings that stem from one fact: for one cause only the one that weighs most counts.
+
+    Attributes:
+        codes: of the findings.
+        configured: whether it is only read off the configuration.
+        gradual: whether it comes by degrees, so that a shorter run may have more of it.
+    """
+
+    codes: tuple[str, ...]
+    configured: bool = False
+    gradual: bool = False
 
 
 @dataclass(frozen=True)
 class KnowledgeBase:
-    """All causes, and the groups of findings that stem from one fact.
-
-    Attributes:
-        causes: by id, in the file's order.
-        group_of: code -> group. Codes of a group are correlated: for one cause
-            only the one that weighs most counts.
-    """
+    """All causes, and the groups of findings, by id in the file's order."""
 
     causes: Mapping[str, Cause]
-    group_of: Mapping[str, str]
+    groups: Mapping[str, Group]
+
+    @cached_property
+    def _group_of(self) -> Mapping[str, str]:
+        return {code: name for name, group in self.groups.items() for code in group.codes}
+
+    def group(self, code: str) -> str:
+        """The group that a finding is in; its own code where it is in none."""
+        return self._group_of.get(code, code)
 
     @property
     def codes(self) -> frozenset[str]:
         """Every code that the knowledge base mentions."""
-        mentioned = {code for cause in self.causes.values() for code in cause.weights}
-        mentioned |= {code for cause in self.causes.values() for code in cause.absent}
-        return frozenset(mentioned | set(self.group_of))
+        of_causes = (
+            code
+            for cause in self.causes.values()
+            for code in (*cause.weights, *cause.absent, *cause.leave_out)
+        )
+        return frozenset((*of_causes, *self._group_of))
 
 
 @cache
@@ -105,14 +141,21 @@ def parse_causes(text: str) -> KnowledgeBase:
         raise InputError("causes.toml", f"is not valid TOML ({error})") from None
     if unknown := document.keys() - {"groups", "causes"}:
         raise InputError("causes.toml", f"has the unknown table {sorted(unknown)[0]!r}")
-    group_of: dict[str, str] = {}
-    for group, codes in document.get("groups", {}).items():
-        for code in codes:
-            if code in group_of:
-                raise InputError("causes.toml", f"{code} is in two groups")
-            group_of[code] = group
+    groups = {name: _group(name, table) for name, table in document.get("groups", {}).items()}
+    codes = [code for group in groups.values() for code in group.codes]
+    if twice := next((code for code in codes if codes.count(code) > 1), None):
+        raise InputError("causes.toml", f"{twice} is in two groups")
     causes = {name: _cause(name, table) for name, table in document.get("causes", {}).items()}
-    return KnowledgeBase(causes, group_of)
+    return KnowledgeBase(causes, groups)
+
+
+def _group(name: str, table: Mapping[str, Any] | list[str]) -> Group:
+    stated = {"codes": table} if isinstance(table, list) else table
+    if unknown := stated.keys() - _GROUP_KEYS:
+        raise InputError("causes.toml", f"{name} has the unknown key {sorted(unknown)[0]!r}")
+    if "codes" not in stated:
+        raise InputError("causes.toml", f"{name} lacks the key 'codes'")
+    return Group(**{**stated, "codes": tuple(stated["codes"])})
 
 
 def _cause(name: str, table: Mapping[str, Any]) -> Cause:
@@ -136,6 +179,7 @@ def _cause(name: str, table: Mapping[str, Any]) -> Cause:
         absent={code: -float(weight) for code, weight in table.get("absent", {}).items()},
         change=_change(name, table["change"]) if "change" in table else None,
         inject=tuple(table.get("inject", ())),
+        **{key: table[key] for key in _FACTS & table.keys()},
     )
 
 

@@ -135,13 +135,13 @@ def _score(
     for code, weight in cause.weights.items():
         if code not in present:
             continue
-        key = (knowledge.group_of.get(code, code), weight > 0)
+        key = (knowledge.group(code), weight > 0)
         if key not in strongest or abs(weight) > abs(strongest[key][1]):
             strongest[key] = (code, weight)
     for code, weight in cause.weights.items():
         if code not in present:
             continue
-        group = knowledge.group_of.get(code, code)
+        group = knowledge.group(code)
         counted = strongest[group, weight > 0][0]
         if counted == code:
             terms.append(Term(code, group, weight, "found"))

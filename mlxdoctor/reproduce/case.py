@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mlxdoctor.causes import Cause, KnowledgeBase
+from mlxdoctor.check import discover
 from mlxdoctor.diagnosis import Diagnosed, diagnose, rank
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Outcome, Severity
@@ -16,8 +17,6 @@ from mlxdoctor.reproduce.symptoms import Signs, key_sign, recorded_signs, signs_
 
 #: Leading causes that are tried.
 CAUSES = 3
-#: Checks whose onset says how long a rerun has to be.
-_ONSET_CHECKS = frozenset({"loss-trend", "loss-finite", "loss-stability"})
 
 
 @dataclass(frozen=True)
@@ -88,10 +87,11 @@ def case_of(
 
 def onset_of(outcomes: Iterable[Outcome]) -> int | None:
     """The first iteration at which an error shows in the loss; None where none does."""
+    marking = {one.name for one in discover() if one.marks_onset}
     onsets = [
         one.onset
         for outcome in outcomes
-        if outcome.check in _ONSET_CHECKS
+        if outcome.check in marking
         for one in outcome.findings
         if one.onset is not None and one.severity is Severity.ERROR
     ]

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from mlxdoctor.api import run_checks
-from mlxdoctor.check import discover
 from mlxdoctor.evidence.row_encoder import Role
 from mlxdoctor.finding import Severity, Status
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.token_losses import TokenLosses
 from mlxdoctor.reproduce.observation import Observation, Sample
-from mlxdoctor.reproduce.symptoms import OUTCOME_CHECKS
+from mlxdoctor.reproduce.symptoms import symptom_checks
 from mlxdoctor.run import Run
 
 #: Answers that are kept for the report, and their length in characters.
@@ -31,7 +30,7 @@ def examined(folder: Path, *, base: Path, data: Path) -> Observation:
         data: the rows that the model is asked about.
     """
     run = Run.discover([folder], base=base, data=data)
-    outcomes = run_checks([one for one in discover() if one.name in OUTCOME_CHECKS], run)
+    outcomes = run_checks(symptom_checks(), run)
     base_loss, loss = held_out(run.get(TokenLosses))
     return Observation(
         findings=tuple(

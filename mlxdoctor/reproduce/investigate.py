@@ -23,9 +23,6 @@ from mlxdoctor.reproduce.rules import Judgement, Question, Trials, judge_plain
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 
-#: Causes that spoil what is reported and not the model: what else failed has its own cause.
-_OF_THE_REPORT = frozenset({"no-validation-data"})
-
 
 @dataclass(frozen=True)
 class Investigation:
@@ -64,7 +61,7 @@ def investigate(
         for one in [one for one in causes if one.cause.id in DIRECT]:
             direct[one.cause.id] = measured(bench.lab, run, one.cause.id)
             judgements[one.cause.id] = direct[one.cause.id].judgement
-        if _shown(direct):
+        if _shown(direct, causes):
             wanted = [one for one in causes if one.cause.id in (*DIRECT, *asked)]
         judgements |= _without_rerun(bench.case, wanted)
         rest = [one.cause for one in wanted if one.cause.id not in judgements]
@@ -83,7 +80,7 @@ def investigate(
     rerun = {name: one for name, one in judgements.items() if name not in DIRECT}
     resolved = resolve(rerun, causes, bench.case.limits)
     return Investigation(
-        judgements={**judgements, **_behind(_shown(direct), resolved)},
+        judgements={**judgements, **_behind(_shown(direct, causes), resolved)},
         measured=direct,
         fixes=fixes,
         agreement=same,
@@ -94,8 +91,8 @@ def _without_rerun(case: Case, causes: Sequence[Diagnosed]) -> dict[str, Judgeme
     """The verdicts on causes of which no rerun could say anything."""
     found: dict[str, Judgement] = {}
     for one in [one.cause for one in causes if one.cause.id not in DIRECT]:
-        if one.id in untried.NO_EXPERIMENT:
-            found[one.id] = Judgement("undecided", untried.NO_EXPERIMENT[one.id])
+        if one.no_experiment:
+            found[one.id] = Judgement("undecided", one.no_experiment)
         elif not _question(case, one).wanted:
             found[one.id] = untried.no_symptom()
     return found
@@ -128,7 +125,7 @@ def _experiment(
         return untried.of_failing(cause), None
     if any(not question.is_sound(one) for one in plain.values()):
         return untried.fails_otherwise(), None
-    if same is not None and same.agrees and untried.shows_in_the_losses(cause):
+    if same is not None and same.agrees and cause.changes_losses:
         return untried.of_same_losses(same), None
     if cause.inject and not fixes:
         return try_injection(bench, cause, question, plain), None
@@ -155,12 +152,13 @@ def _out_of_time(
     return found
 
 
-def _shown(direct: Mapping[str, Measured]) -> list[str]:
+def _shown(direct: Mapping[str, Measured], causes: Sequence[Diagnosed]) -> list[str]:
     """The causes that were shown directly and explain the failure, the first one first."""
+    of_the_model = {one.cause.id for one in causes if not one.cause.of_the_report}
     return [
         name
         for name, one in direct.items()
-        if one.judgement.verdict == "confirmed" and name not in _OF_THE_REPORT
+        if one.judgement.verdict == "confirmed" and name in of_the_model
     ]
 
 

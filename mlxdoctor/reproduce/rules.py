@@ -74,7 +74,7 @@ class Question:
         same = {
             code
             for code in found.codes & before
-            if self.knowledge.group_of.get(code, code) in self.wanted
+            if self.knowledge.group(code) in self.wanted
         }
         remaining = found.errors if self.strict else found.errors & self.wanted
         if not self.shows(plain) or same or remaining:

@@ -12,20 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlxdoctor.causes import Cause, KnowledgeBase
+from mlxdoctor.check import Check, discover
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 
-#: Checks of what a run did, whose findings a rerun can have or lack.
-OUTCOME_CHECKS = (
-    *("adapter-presence", "adapter-structure", "answer-order", "checkpoint-history"),
-    *("end-token", "frozen-weights", "generation-effect", "gradient-norm", "learned-targets"),
-    *("loss-finite", "loss-level", "loss-stability", "loss-trend", "metric-consistency"),
-    *("rate-effect", "resume", "token-collapse", "trainable-ratio", "trained-tokens"),
-    "weight-drift",
-)
-#: Groups of what is only read off the configuration.
-_CONFIGURED = frozenset({"alpha-as-scale", "step-size"})
-#: Groups of what comes by degrees: a shorter run may have more of it.
-_GRADUAL = frozenset({"degenerate-output", "ending", "held-out", "loss-shape"})
+
+def symptom_checks() -> tuple[Check, ...]:
+    """The checks of what a run did, whose findings a rerun can have or lack."""
+    return tuple(one for one in discover() if one.rerun_symptom)
 
 
 @dataclass(frozen=True)
@@ -56,14 +49,13 @@ class Signs:
 def signs(
     findings: Iterable[tuple[str, str]], looked: Iterable[str], knowledge: KnowledgeBase
 ) -> Signs:
-    """The signs among (code, severity) pairs; notes and findings on the configuration are none."""
+    """The signs among (code, severity) pairs of `symptom_checks`; notes are none."""
     worst: dict[str, Severity] = {}
     codes: set[str] = set()
+    configured = {name for name, group in knowledge.groups.items() if group.configured}
     for code, severity in findings:
-        group = knowledge.group_of.get(code, code)
-        is_outcome = code.split(".", 1)[0] in OUTCOME_CHECKS and group not in _CONFIGURED
-        level = Severity(severity)
-        if not is_outcome or level is Severity.INFO:
+        group, level = knowledge.group(code), Severity(severity)
+        if group in configured or level is Severity.INFO:
             continue
         codes.add(code)
         if group not in worst or level.rank > worst[group].rank:
@@ -73,7 +65,8 @@ def signs(
 
 def recorded_signs(outcomes: Iterable[Outcome], knowledge: KnowledgeBase) -> Signs:
     """The signs of the run that was examined."""
-    every = tuple(outcomes)
+    names = {one.name for one in symptom_checks()}
+    every = [one for one in outcomes if one.check in names]
     found = [(one.code, one.severity.value) for outcome in every for one in outcome.findings]
     looked = [one.check for one in every if one.status in (Status.PASSED, Status.FOUND)]
     return signs(found, looked, knowledge)
@@ -82,7 +75,7 @@ def recorded_signs(outcomes: Iterable[Outcome], knowledge: KnowledgeBase) -> Sig
 def signs_of(cause: Cause, recorded: Signs, knowledge: KnowledgeBase) -> frozenset[str]:
     """The recorded signs that speak for a cause: the errors among them, if there are any."""
     own = frozenset(
-        knowledge.group_of.get(code, code) for code, w in cause.weights.items() if w > 0
+        knowledge.group(code) for code, w in cause.weights.items() if w > 0
     )
     return (own & recorded.errors) or (own & recorded.all)
 
@@ -93,10 +86,10 @@ def key_sign(cause: Cause, recorded: Signs, knowledge: KnowledgeBase) -> str | N
     weights = {
         code: weight
         for code, weight in cause.weights.items()
-        if code in recorded.codes and knowledge.group_of.get(code, code) in wanted
+        if code in recorded.codes and knowledge.group(code) in wanted
     }
     code = max(weights, key=lambda one: weights[one], default=None)
-    return knowledge.group_of.get(code, code) if code is not None else None
+    return knowledge.group(code) if code is not None else None
 
 
 def likeness(recorded: Signs, other: Signs) -> float:
@@ -107,7 +100,7 @@ def likeness(recorded: Signs, other: Signs) -> float:
 
 def checks_behind(sign: str, knowledge: KnowledgeBase) -> frozenset[str]:
     """The checks that can report a sign."""
-    codes = [code for code, group in knowledge.group_of.items() if group == sign] or [sign]
+    codes = knowledge.groups[sign].codes if sign in knowledge.groups else (sign,)
     return frozenset(code.split(".", 1)[0] for code in codes)
 
 
@@ -120,9 +113,10 @@ def coverage(recorded: Signs, other: Signs) -> float:
 
 def foreign(recorded: Signs, other: Signs, knowledge: KnowledgeBase) -> frozenset[str]:
     """Errors of the other run that the recorded one has not, although they were looked for."""
+    gradual = {name for name, group in knowledge.groups.items() if group.gradual}
     return frozenset(
         sign
-        for sign in other.errors - recorded.all - _GRADUAL
+        for sign in other.errors - recorded.all - gradual
         if checks_behind(sign, knowledge) <= recorded.looked
     )
 

@@ -22,12 +22,13 @@ from mlxdoctor.reproduce.laboratory import BudgetSpent
 from mlxdoctor.reproduce.observation import Observation
 from mlxdoctor.reproduce.recipe import Recipe, recipe_of
 from mlxdoctor.reproduce.rules import Judgement
-from mlxdoctor.reproduce.symptoms import OUTCOME_CHECKS, recorded_signs
+from mlxdoctor.reproduce.symptoms import recorded_signs, symptom_checks
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
 
 KNOWLEDGE = load_causes()
+LOOKED = tuple(one.name for one in symptom_checks())
 RUN = Run.discover([RUNS / "collapse-frequent-token"], allow_model=False)
 RECIPE = recipe_of(RUN)
 
@@ -65,7 +66,7 @@ class Canned:
 def seen(*codes: str, loss: float = 0.5) -> Observation:
     """A rerun with these errors."""
     found = tuple((code, "error") for code in codes)
-    return Observation(found, OUTCOME_CHECKS, 5.0, loss, (1,), (1.0,), (), 1.0, 1)
+    return Observation(found, LOOKED, 5.0, loss, (1,), (1.0,), (), 1.0, 1)
 
 
 GOOD, BAD = seen(), seen("loss-trend.diverged", loss=4.9)
@@ -83,7 +84,7 @@ def case_with(*codes: str) -> Case:
         for code in codes
     )
     recorded = recorded_signs(outcomes, KNOWLEDGE)
-    recorded = replace(recorded, looked=frozenset(OUTCOME_CHECKS))
+    recorded = replace(recorded, looked=frozenset(LOOKED))
     return Case(outcomes, KNOWLEDGE, recorded, Limits(), (0, 1, 2), 50)
 
 

@@ -29,7 +29,7 @@ def observed(*codes: str, loss: float | None = 0.5) -> Observation:
 def question(code: str, *recorded: str) -> Question:
     """What is asked of reruns of a run with these errors, the first being the key one."""
     every = signs([(one, "error") for one in (code, *recorded)], LOOKED, KNOWLEDGE)
-    key = KNOWLEDGE.group_of.get(code, code)
+    key = KNOWLEDGE.group(code)
     return Question(frozenset({key}), key, every, KNOWLEDGE, LIMITS, 3)
 
 
