@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from mlxdoctor.reproduce import store
+from mlxdoctor.experiments.shared import store
 from mlxdoctor.safety import atomic
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS

@@ -1,51 +1,54 @@
-"""Experiments that need no training to speak of: load it rightly, evaluate it again, compare.
+"""Experiments, one file each: what would show a cause, and the causes it can show.
 
-The randomness of training plays no part in these: each is made once.
+There are two kinds. Where the randomness of training plays no part an experiment is *direct*:
+load it rightly, evaluate it again, compare. It is made once, in a folder of its own:
+
+    @direct("wrong-base-model", "one step of training, for the shapes", iterations=1)
+    def fresh_shapes(lab: Laboratory, run: Run, folder: Path) -> Ruling:
+
+Else it is *counterfactual*: the run is made again, with several seeds and one thing changed. It
+says whether it is for runs that fail as recorded, and should cure them, or for those that are
+sound in the reference trainer, and should re-create the failure:
+
+    @counterfactual(of="sound", shows=lambda cause: bool(cause.inject))
+    def inject_fault(bench: Bench, cause: Cause, question: Question, plain: Trials) -> Ruling:
+
+Which cause no experiment can show, and why, stands in causes.toml. What all of them share is in
+`shared/`. Other packages add experiments through the entry-point group `mlxdoctor.experiments`,
+by naming a module.
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from types import ModuleType
+from typing import Any, Literal
 
+from mlxdoctor.causes import Cause
 from mlxdoctor.evidence.source import hash_file
-from mlxdoctor.experiments.evaluate_again import evaluate_again
-from mlxdoctor.experiments.fusing import fuse_again
-from mlxdoctor.experiments.other_base import another_base, another_tokenizer
-from mlxdoctor.experiments.renaming import rename_tensors
-from mlxdoctor.experiments.resumption import resume_again
-from mlxdoctor.experiments.shapes import fresh_shapes
-from mlxdoctor.experiments.validate_again import give_a_batch
-from mlxdoctor.reproduce.laboratory import Laboratory, stamps
-from mlxdoctor.reproduce.rules import Judgement
+from mlxdoctor.experiments.shared.bench import Bench
+from mlxdoctor.experiments.shared.laboratory import Laboratory, stamps
+from mlxdoctor.experiments.shared.rules import Question, Ruling, Trials
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 
+ENTRY_POINT_GROUP = "mlxdoctor.experiments"
 
-@dataclass(frozen=True)
-class Direct:
-    """An experiment of this kind.
-
-    Attributes:
-        label: what is done, for people.
-        make: does it, in a folder of its own.
-        iterations: that it trains for.
-    """
-
-    label: str
-    make: Callable[[Laboratory, Run, Path], Judgement]
-    iterations: int = 0
+MakeDirect = Callable[[Laboratory, Run, Path], Ruling]
+MakeReruns = Callable[[Bench, Cause, Question, Trials], Ruling | None]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What such an experiment said, and what it cost."""
+    """What a direct experiment said, and what it cost."""
 
     label: str
-    judgement: Judgement
+    ruling: Ruling
     iterations: int
     seconds: float = 0.0
 
@@ -60,51 +63,126 @@ class Measured:
         Raises:
             KeyError, TypeError, ValueError: it is not that.
         """
-        judgement = Judgement(**values["judgement"])
-        if judgement.verdict not in ("confirmed", "refuted", "undecided"):
-            raise ValueError(judgement.verdict)
+        ruling = Ruling(**values["ruling"])
+        if ruling.verdict not in ("confirmed", "refuted", "undecided"):
+            raise ValueError(ruling.verdict)
         seconds = float(values["seconds"])
-        return cls(str(values["label"]), judgement, int(values["iterations"]), seconds)
+        return cls(str(values["label"]), ruling, int(values["iterations"]), seconds)
 
 
-#: Cause -> the experiment for it.
-DIRECT: Mapping[str, Direct] = MappingProxyType(
-    {
-        "adapter-not-loaded": Direct("the tensors renamed to fit the base", rename_tensors),
-        "evaluated-without-adapter": Direct(
-            "evaluated again, without and with the adapter", evaluate_again
-        ),
-        "wrong-base-model": Direct("one step of training, for the shapes", fresh_shapes, 1),
-        "resume-mismatch": Direct(
-            "resumed again, and without what was not loaded", resume_again, 10
-        ),
-        "no-validation-data": Direct("validated on a whole batch", give_a_batch, 2),
-        "fused-model-differs": Direct("fused again at full precision", fuse_again),
-        "base-model-broken": Direct("the base evaluated before any training", another_base),
-        "tokenizer-mismatch": Direct("the base evaluated with its tokenizer", another_tokenizer),
-    }
-)
+@dataclass(frozen=True)
+class Direct:
+    """An experiment that is made once.
+
+    Attributes:
+        name: its function's, with dashes.
+        cause: that it can show.
+        title: what is done, for people.
+        make: does it, in a folder of its own.
+        iterations: that it trains for.
+    """
+
+    name: str
+    cause: str
+    title: str
+    make: MakeDirect
+    iterations: int = 0
+
+    def shows(self, cause: Cause) -> bool:
+        """Whether it can show a cause."""
+        return cause.id == self.cause
+
+    def made(self, lab: Laboratory, run: Run) -> Measured:
+        """What it says: made now, or recalled.
+
+        Raises:
+            BudgetSpent: there was not enough time for it.
+            InputError: the folder can't be written.
+        """
+
+        def make(folder: Path) -> Measured:
+            try:
+                ruling = self.make(lab, run, folder)
+            except InputError as error:
+                ruling = Ruling("undecided", f"it can't be tried: {error}")
+            return Measured(self.title, ruling, self.iterations)
+
+        facts = _facts(lab, run, self.cause)
+        return lab.remembered(f"direct-{self.cause}", facts, self.title, make, Measured.from_dict)
 
 
-def measured(lab: Laboratory, run: Run, cause: str) -> Measured:
-    """Make the experiment for a cause, or recall it.
+@dataclass(frozen=True)
+class Counterfactual:
+    """An experiment that reruns the training with one thing changed.
+
+    Attributes:
+        name: its function's, with dashes.
+        of: the runs it is for: those that fail when made again as recorded, or those that
+            are sound then.
+        shows: whether it can show a cause.
+        make: does it; None where there is nothing to change.
+        any_symptom: whether its causes can have any symptom, those in causes.toml aside.
+    """
+
+    name: str
+    of: Literal["failing", "sound"]
+    shows: Callable[[Cause], bool]
+    make: MakeReruns
+    any_symptom: bool = False
+
+
+Experiment = Direct | Counterfactual
+
+
+def direct(cause: str, title: str, *, iterations: int = 0) -> Callable[[MakeDirect], Direct]:
+    """Turn a function into a `Direct`; see there."""
+
+    def decorate(make: MakeDirect) -> Direct:
+        return Direct(_name(make), cause, title, make, iterations)
+
+    return decorate
+
+
+def counterfactual(
+    *, of: Literal["failing", "sound"], shows: Callable[[Cause], bool], any_symptom: bool = False
+) -> Callable[[MakeReruns], Counterfactual]:
+    """Turn a function into a `Counterfactual`; see there."""
+
+    def decorate(make: MakeReruns) -> Counterfactual:
+        return Counterfactual(_name(make), of, shows, make, any_symptom)
+
+    return decorate
+
+
+def _name(make: Callable[..., Any]) -> str:
+    return make.__name__.replace("_", "-")
+
+
+def discover() -> tuple[Experiment, ...]:
+    """All experiments: the built-in ones and those of installed packages, by name.
 
     Raises:
-        BudgetSpent: there was not enough time for it.
-        InputError: the folder can't be written.
+        ValueError: two direct experiments are for one cause.
     """
-    experiment = DIRECT[cause]
+    modules = [
+        importlib.import_module(f"{__name__}.{info.name}")
+        for info in pkgutil.iter_modules(__path__)
+        if not info.ispkg
+    ]
+    modules += [entry_point.load() for entry_point in entry_points(group=ENTRY_POINT_GROUP)]
+    found = sorted((one for module in modules for one in _in(module)), key=lambda one: one.name)
+    causes = [one.cause for one in found if isinstance(one, Direct)]
+    if twice := next((cause for cause in causes if causes.count(cause) > 1), None):
+        raise ValueError(f"two experiments show {twice} directly: remove one of them")
+    return tuple(found)
 
-    def make(folder: Path) -> Measured:
-        try:
-            judgement = experiment.make(lab, run, folder)
-        except InputError as error:
-            judgement = Judgement("undecided", f"it can't be tried: {error}")
-        return Measured(experiment.label, judgement, experiment.iterations)
 
-    return lab.remembered(
-        f"direct-{cause}", _facts(lab, run, cause), experiment.label, make, Measured.from_dict
-    )
+def _in(module: ModuleType) -> list[Experiment]:
+    return [
+        one
+        for one in vars(module).values()
+        if isinstance(one, Experiment) and one.make.__module__ == module.__name__
+    ]
 
 
 def _facts(lab: Laboratory, run: Run, cause: str) -> dict[str, Any]:

@@ -6,14 +6,15 @@ import math
 from pathlib import Path
 
 from mlxdoctor.evidence.metrics import ReportedMetrics
-from mlxdoctor.experiments.copies import copied
-from mlxdoctor.reproduce.criteria import Limits
-from mlxdoctor.reproduce.laboratory import Laboratory
-from mlxdoctor.reproduce.rules import Judgement
+from mlxdoctor.experiments import direct
+from mlxdoctor.experiments.shared.copies import copied
+from mlxdoctor.experiments.shared.laboratory import Laboratory
+from mlxdoctor.experiments.shared.rules import Limits, Ruling
 from mlxdoctor.run import Run
 
 
-def evaluate_again(lab: Laboratory, run: Run, folder: Path) -> Judgement:
+@direct("evaluated-without-adapter", "evaluated again, without and with the adapter")
+def evaluate_again(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     """Evaluate base and tuned model on the split that the reported figure is of.
 
     Nobody recorded how the figure was made: with the prompt in the loss or without it, and
@@ -22,7 +23,7 @@ def evaluate_again(lab: Laboratory, run: Run, folder: Path) -> Judgement:
     metrics, adapter = run.get(ReportedMetrics), run.files.adapter
     reported = [one for one in (metrics.losses if metrics else ()) if one.loss is not None]
     if not reported or adapter is None:
-        return Judgement("undecided", "there is no reported loss, or no adapter to evaluate")
+        return Ruling("undecided", "there is no reported loss, or no adapter to evaluate")
     from mlxdoctor.measure.loading import load_local
     from mlxdoctor.train.evaluation import evaluate
     from mlxdoctor.train.losses import exact_loss, parity_loss
@@ -42,7 +43,7 @@ def evaluate_again(lab: Laboratory, run: Run, folder: Path) -> Judgement:
                 rows = parts.encode(settings, tokenizer)
                 split = rows.test if reported[0].split == "test" else rows.valid
                 if not split:
-                    return Judgement("undecided", "the split that was evaluated is not here")
+                    return Ruling("undecided", "the split that was evaluated is not here")
                 batches = parts.evaluation_batches(split, -1)
                 batches = lab.within_time(batches, "base and adapter evaluated again")
                 losses.append(evaluate(model, batches, loss_of))
@@ -50,17 +51,17 @@ def evaluate_again(lab: Laboratory, run: Run, folder: Path) -> Judgement:
             if closest is None or off < closest[0]:
                 closest = (off, losses[0], losses[1])
     if closest is None:
-        return Judgement("undecided", "nothing could be evaluated")
+        return Ruling("undecided", "nothing could be evaluated")
     return _judged(said, *closest[1:])
 
 
-def _judged(said: float, base: float, tuned: float) -> Judgement:
+def _judged(said: float, base: float, tuned: float) -> Ruling:
     limit = Limits().same_loss * max(said, 1e-9)
     text = (
         f"reported is a loss of {said:.3f}; the base has {base:.3f}, with the adapter {tuned:.3f}"
     )
     if abs(said - base) <= limit < abs(said - tuned):
-        return Judgement("confirmed", f"evaluated again: {text}", 1.0)
+        return Ruling("confirmed", f"evaluated again: {text}", 1.0)
     if abs(said - tuned) <= limit:
-        return Judgement("refuted", f"evaluated again: {text}")
-    return Judgement("undecided", f"evaluated again: {text}, which is neither")
+        return Ruling("refuted", f"evaluated again: {text}")
+    return Ruling("undecided", f"evaluated again: {text}, which is neither")

@@ -7,13 +7,15 @@ import shutil
 from pathlib import Path
 
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.reproduce.laboratory import Laboratory
-from mlxdoctor.reproduce.rules import Judgement
+from mlxdoctor.experiments import direct
+from mlxdoctor.experiments.shared.laboratory import Laboratory
+from mlxdoctor.experiments.shared.rules import Ruling
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 
 
-def give_a_batch(lab: Laboratory, run: Run, folder: Path) -> Judgement:
+@direct("no-validation-data", "validated on a whole batch", iterations=2)
+def give_a_batch(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     """Validate as recorded, and then on all validation rows, filled up to a batch.
 
     Both before the first update, so that the model is the base and nothing else differs.
@@ -22,7 +24,7 @@ def give_a_batch(lab: Laboratory, run: Run, folder: Path) -> Judgement:
     recipe = lab.recipe
     before = _validation_loss(lab, folder / "as-recorded", {**recipe.values})
     if isinstance(before, float) and math.isfinite(before):
-        return Judgement(
+        return Ruling(
             "refuted", f"validated as recorded, before any update, the loss is {before:.3f}"
         )
     data = folder / "data"
@@ -30,19 +32,19 @@ def give_a_batch(lab: Laboratory, run: Run, folder: Path) -> Judgement:
     shutil.copytree(recipe.data, data)
     rows, added = _filled(data, batch)
     if rows < batch:
-        return Judgement("undecided", f"there are no {batch} rows in all, so no batch to try with")
+        return Ruling("undecided", f"there are no {batch} rows in all, so no batch to try with")
     values = {**recipe.values, "data": str(data), "val_batches": -1}
     after = _validation_loss(lab, folder / "with-a-batch", values)
     was = before if isinstance(before, str) else "the loss is NaN"
     if isinstance(after, float) and math.isfinite(after):
         of = f"{rows} rows" + (f", {added} of them training rows," if added else "")
-        return Judgement(
+        return Ruling(
             "confirmed",
             f"validated as recorded, before any update, {was}; on {of} and with val_batches -1 "
             f"it is {after:.3f}, with the same model",
             1.0,
         )
-    return Judgement(
+    return Ruling(
         "refuted", f"validated as recorded {was}, and on {rows} rows there is no loss either"
     )
 

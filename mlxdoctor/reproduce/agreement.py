@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.reproduce.criteria import Limits
-from mlxdoctor.reproduce.observation import Observation
+from mlxdoctor.experiments.shared.observation import Observation
+from mlxdoctor.experiments.shared.rules import Limits
 
 
 @dataclass(frozen=True)

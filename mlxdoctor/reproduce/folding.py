@@ -8,8 +8,8 @@ from typing import Any
 
 from mlxdoctor.causes import Cause
 from mlxdoctor.experiments import Measured
+from mlxdoctor.experiments.shared.bench import Trial
 from mlxdoctor.formats.model import Report, home_folder, without_folders
-from mlxdoctor.reproduce.bench import Trial
 from mlxdoctor.reproduce.investigate import Investigation
 from mlxdoctor.reproduce.minimize import Minimized
 
@@ -30,7 +30,7 @@ def folded(
     named = {one["cause"] for one in diagnosis} - set(data["causes"])
     experiments = [
         *sorted(
-            (_verdict(name, causes, state) for name in state.judgements),
+            (_verdict(name, causes, state) for name in state.rulings),
             key=lambda one: _ORDER[one["verdict"]],
         ),
         *([state.agreement.to_dict()] if state.agreement is not None else []),
@@ -50,8 +50,8 @@ def folded(
 
 def _diagnosis(data: Mapping[str, Any], state: Investigation) -> list[dict[str, Any]]:
     diagnosis = [
-        {**one, "confirmation": state.judgements[one["cause"]].verdict}
-        if one["cause"] in state.judgements
+        {**one, "confirmation": state.rulings[one["cause"]].verdict}
+        if one["cause"] in state.rulings
         else one
         for one in data["diagnosis"]
     ]
@@ -59,7 +59,7 @@ def _diagnosis(data: Mapping[str, Any], state: Investigation) -> list[dict[str, 
     if data["verdict"] == "unhealthy":
         diagnosis += [
             _unsuspected(name)
-            for name, one in state.judgements.items()
+            for name, one in state.rulings.items()
             if name not in known and one.verdict == "confirmed"
         ]
     return sorted(diagnosis, key=lambda one: _ORDER.get(one["confirmation"] or "", 1))
@@ -86,8 +86,9 @@ def _fix(
     """The change that cured it, rather than the one that the diagnosis would have tried."""
     root = diagnosis[0]["cause"] if diagnosis else None
     is_confirmed = root is not None and diagnosis[0]["confirmation"] == "confirmed"
-    if root is not None and is_confirmed and root in state.fixes:
-        return state.fixes[root].to_dict()
+    ruling = state.rulings.get(root) if root is not None and is_confirmed else None
+    if ruling is not None and ruling.fix is not None:
+        return ruling.fix.to_dict()
     if minimized is not None and minimized.fix is not None and not is_confirmed:
         return minimized.fix.to_dict()
     if data["diagnosis"] and root != data["diagnosis"][0]["cause"]:
@@ -110,8 +111,8 @@ def _verdict(name: str, causes: Mapping[str, Cause], state: Investigation) -> di
         "experiment": "verdict",
         "cause": name,
         "title": causes[name].title,
-        "verdict": state.judgements[name].verdict,
-        "reason": state.judgements[name].reason,
+        "verdict": state.rulings[name].verdict,
+        "reason": state.rulings[name].reason,
     }
 
 
@@ -136,7 +137,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "errors": list(seen.errors),
         "base_loss": seen.base_loss,
         "loss": seen.loss,
-        "iterations": seen.steps,
+        "iterations": len(seen.iterations),
         "seconds": seen.seconds,
         "curve": {"iterations": list(seen.iterations), "values": list(seen.losses)},
         "samples": [

@@ -6,22 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mlxdoctor.causes import Cause
-from mlxdoctor.diagnosis import Diagnosed
+from mlxdoctor.diagnosis import Diagnosed, diagnose, rank
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.experiments import DIRECT, Measured, measured
-from mlxdoctor.judge.remedy import Fix
-from mlxdoctor.reproduce import untried
+from mlxdoctor.experiments import Counterfactual, Direct, Experiment, Measured
+from mlxdoctor.experiments.shared.bench import Bench, Failure
+from mlxdoctor.experiments.shared.laboratory import BudgetSpent
+from mlxdoctor.experiments.shared.rules import Limits, Question, Ruling, Trials, judge_plain
+from mlxdoctor.experiments.shared.symptoms import signs_of
+from mlxdoctor.judge.remedy import fix_for
 from mlxdoctor.reproduce.agreement import Agreement, agreement
-from mlxdoctor.reproduce.bench import Bench
-from mlxdoctor.reproduce.case import Case
-from mlxdoctor.reproduce.change import fixes_for, try_change
-from mlxdoctor.reproduce.injection import try_injection
-from mlxdoctor.reproduce.laboratory import BudgetSpent
-from mlxdoctor.reproduce.repair import REPAIRED, try_repair
-from mlxdoctor.reproduce.resolve import resolve
-from mlxdoctor.reproduce.rules import Judgement, Question, Trials, judge_plain
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
+
+#: Leading causes that are tried.
+CAUSES = 3
 
 
 @dataclass(frozen=True)
@@ -29,20 +28,51 @@ class Investigation:
     """What was tried and what came of it.
 
     Attributes:
-        judgements: cause -> the verdict on it.
+        rulings: cause -> the verdict on it.
         measured: every direct experiment, by its cause.
-        fixes: cause -> the change that was tried for it, as it cured or failed to.
         agreement: how the rerun as recorded compares with the log; None: it can't.
     """
 
-    judgements: Mapping[str, Judgement] = field(default_factory=dict)
+    rulings: Mapping[str, Ruling] = field(default_factory=dict)
     measured: Mapping[str, Measured] = field(default_factory=dict)
-    fixes: Mapping[str, Fix] = field(default_factory=dict)
     agreement: Agreement | None = None
 
 
+def candidates(failure: Failure, config: TrainingConfig, asked: Sequence[str]) -> list[Diagnosed]:
+    """The causes to try: those asked for, the leading ones, and their rivals, best first.
+
+    A rival is a cause that shares a symptom and whose change restores a known value: what
+    lowers the rate cures a scale that is too large just as well.
+    """
+    every = {one.cause.id: one for one in rank(failure.outcomes, failure.knowledge)}
+    leading = diagnose(failure.outcomes, failure.knowledge)[:CAUSES]
+    # To re-create a cause that the evidence all but rules out would prove nothing.
+    near = leading[0].score - failure.limits.margin if leading else 0.0
+    chosen = [one.cause.id for one in leading if not one.cause.inject or one.score > near]
+    chosen += [
+        name
+        for name, one in every.items()
+        if one.cause.change is not None
+        and one.cause.change.operation == "set"
+        and fix_for(one.cause.change, config) is not None
+        and signs_of(one.cause, failure.recorded, failure.knowledge) & failure.recorded.errors
+    ]
+    unsupported = {
+        name: Diagnosed(failure.knowledge.causes[name], float("-inf"), (), (), (), ())
+        for name in asked
+        if name not in every
+    }
+    known = every | unsupported
+    wanted = dict.fromkeys((*chosen, *asked))
+    return sorted((known[name] for name in wanted), key=lambda one: -one.score)
+
+
 def investigate(
-    bench: Bench, run: Run, causes: Sequence[Diagnosed], asked: Sequence[str]
+    bench: Bench,
+    run: Run,
+    causes: Sequence[Diagnosed],
+    asked: Sequence[str],
+    experiments: Sequence[Experiment],
 ) -> Investigation:
     """Try each cause: those that need no training first, the others most likely first.
 
@@ -51,121 +81,145 @@ def investigate(
         run: the run that was examined.
         causes: to try, best first.
         asked: ids of those that the user asked for, which are tried in any case.
+        experiments: all there are.
     """
-    judgements: dict[str, Judgement] = {}
-    direct: dict[str, Measured] = {}
-    fixes: dict[str, Fix] = {}
+    direct = {one.cause: one for one in experiments if isinstance(one, Direct)}
+    reruns = [one for one in experiments if isinstance(one, Counterfactual)]
+    rulings: dict[str, Ruling] = {}
+    measured: dict[str, Measured] = {}
+    shown: list[str] = []
     same: Agreement | None = None
     wanted = list(causes)
     try:
-        for one in [one for one in causes if one.cause.id in DIRECT]:
-            direct[one.cause.id] = measured(bench.lab, run, one.cause.id)
-            judgements[one.cause.id] = direct[one.cause.id].judgement
-        if _shown(direct, causes):
-            wanted = [one for one in causes if one.cause.id in (*DIRECT, *asked)]
-        judgements |= _without_rerun(bench.case, wanted)
-        rest = [one.cause for one in wanted if one.cause.id not in judgements]
+        for one in [one.cause for one in causes if one.cause.id in direct]:
+            measured[one.id] = direct[one.id].made(bench.lab, run)
+            rulings[one.id] = measured[one.id].ruling
+            if rulings[one.id].verdict == "confirmed" and not one.of_the_report:
+                shown.append(one.id)
+        if shown:
+            wanted = [one for one in causes if one.cause.id in (*direct, *asked)]
+        rest = [one.cause for one in wanted if one.cause.id not in direct]
+        rulings |= _without_rerun(bench.failure, rest, reruns)
+        rest = [one for one in rest if one.id not in rulings]
         plain = bench.plain() if rest else {}
         same = _agreement(bench, run, plain)
         for cause in rest:
-            judgements[cause.id], fix = _tried(bench, cause, plain, same)
-            fixes |= {cause.id: fix} if fix is not None else {}
+            rulings[cause.id] = _tried(bench, cause, plain, same, reruns)
     except BudgetSpent as spent:
-        judgements = _out_of_time(judgements, wanted, spent)
+        rulings = _out_of_time(rulings, wanted, spent, direct)
     except InputError as error:
         # As recorded it can't be trained on at all: no cause has a rerun to be judged by.
         reason = f"the rerun as recorded is refused: {error}"
-        for one in wanted:
-            judgements.setdefault(one.cause.id, Judgement("undecided", reason))
-    rerun = {name: one for name, one in judgements.items() if name not in DIRECT}
-    resolved = resolve(rerun, causes, bench.case.limits)
-    return Investigation(
-        judgements={**judgements, **_behind(_shown(direct, causes), resolved)},
-        measured=direct,
-        fixes=fixes,
-        agreement=same,
-    )
+        for name in (one.cause.id for one in wanted):
+            rulings.setdefault(name, Ruling("undecided", reason))
+    rerun = {name: one for name, one in rulings.items() if name not in direct}
+    resolved = resolve(rerun, causes, bench.failure.limits)
+    return Investigation({**rulings, **_behind(shown, resolved)}, measured, same)
 
 
-def _without_rerun(case: Case, causes: Sequence[Diagnosed]) -> dict[str, Judgement]:
+def _without_rerun(
+    failure: Failure, causes: Sequence[Cause], reruns: Sequence[Counterfactual]
+) -> dict[str, Ruling]:
     """The verdicts on causes of which no rerun could say anything."""
-    found: dict[str, Judgement] = {}
-    for one in [one.cause for one in causes if one.cause.id not in DIRECT]:
+    found: dict[str, Ruling] = {}
+    for one in causes:
         if one.no_experiment:
-            found[one.id] = Judgement("undecided", one.no_experiment)
-        elif not _question(case, one).wanted:
-            found[one.id] = untried.no_symptom()
+            found[one.id] = Ruling("undecided", one.no_experiment)
+        elif not _question(failure, one, reruns).wanted:
+            reason = "none of the symptoms that a rerun could show is one of this cause"
+            found[one.id] = Ruling("undecided", reason)
     return found
 
 
+def _question(failure: Failure, cause: Cause, reruns: Sequence[Counterfactual]) -> Question:
+    question = failure.question(cause)
+    any_symptom = any(one.any_symptom and one.shows(cause) for one in reruns)
+    return failure.everything if any_symptom and not question.wanted else question
+
+
 def _tried(
-    bench: Bench, cause: Cause, plain: Trials, same: Agreement | None
-) -> tuple[Judgement, Fix | None]:
-    try:
-        return _experiment(bench, cause, _question(bench.case, cause), plain, same)
-    except InputError as error:
-        return Judgement("undecided", f"it can't be tried: {error}"), None
+    bench: Bench,
+    cause: Cause,
+    plain: Trials,
+    same: Agreement | None,
+    reruns: Sequence[Counterfactual],
+) -> Ruling:
+    question = _question(bench.failure, cause, reruns)
+    fails = judge_plain(question, plain) is not False
+    if not fails:
+        if any(not question.is_sound(one) for one in plain.values()):
+            reason = "rerun as recorded it fails, but with none of the symptoms of this cause"
+            return Ruling("refuted", reason)
+        if same is not None and same.agrees and cause.changes_losses:
+            return Ruling(
+                "refuted",
+                "the reference trainer, which does not have this fault, gives the recorded losses "
+                f"to within {same.difference:.2g} nats (up to iteration {same.last:,})",
+            )
+    for one in reruns:
+        if one.of == ("failing" if fails else "sound") and one.shows(cause):
+            try:
+                ruling = one.make(bench, cause, question, plain)
+            except InputError as error:
+                return Ruling("undecided", f"it can't be tried: {error}")
+            if ruling is not None:
+                return ruling
+    return _untried_as_it_fails(cause) if fails else _untried_as_it_is_sound(bench.failure)
 
 
-def _question(case: Case, cause: Cause) -> Question:
-    question = case.question(cause)
-    # Rows can be wrong in so many ways that any symptom may be theirs.
-    return case.everything if not question.wanted and cause.id in REPAIRED else question
+def _untried_as_it_fails(cause: Cause) -> Ruling:
+    if cause.only_in_code:
+        return Ruling(
+            "refuted",
+            "the reference trainer, which does not have this fault, fails in the same way",
+        )
+    if cause.change is not None:
+        return Ruling("refuted", f"{cause.change.key} already has the value that would cure it")
+    reason = "it is reproduced, but no single change that would cure this cause is known"
+    return Ruling("undecided", reason)
 
 
-def _experiment(
-    bench: Bench, cause: Cause, question: Question, plain: Trials, same: Agreement | None
-) -> tuple[Judgement, Fix | None]:
-    fixes = fixes_for(bench.lab.recipe.config, bench.case, cause)
-    if judge_plain(question, plain) is not False:
-        if fixes:
-            return try_change(bench, cause, question, plain, fixes)
-        if cause.id in REPAIRED:
-            return try_repair(bench, cause, question, plain), None
-        return untried.of_failing(cause), None
-    if any(not question.is_sound(one) for one in plain.values()):
-        return untried.fails_otherwise(), None
-    if same is not None and same.agrees and cause.changes_losses:
-        return untried.of_same_losses(same), None
-    if cause.inject and not fixes:
-        return try_injection(bench, cause, question, plain), None
-    return untried.of_sound(bench.case), None
+def _untried_as_it_is_sound(failure: Failure) -> Ruling:
+    if failure.onset is not None and failure.onset > failure.iterations:
+        return Ruling(
+            "undecided",
+            f"{failure.iterations} iterations are sound, but the run went wrong at "
+            f"{failure.onset:,}; name more with --iters",
+        )
+    return Ruling(
+        "refuted",
+        f"rerun as recorded with the reference trainer, {failure.iterations} iterations are "
+        "sound: the configuration is not what made it fail",
+    )
 
 
 def _out_of_time(
-    judgements: Mapping[str, Judgement], causes: Sequence[Diagnosed], spent: BudgetSpent
-) -> dict[str, Judgement]:
+    rulings: Mapping[str, Ruling],
+    causes: Sequence[Diagnosed],
+    spent: BudgetSpent,
+    direct: Mapping[str, Direct],
+) -> dict[str, Ruling]:
     """The verdicts so far; what was not tried says so, and what was confirmed waits for it."""
-    left = [one.cause.id for one in causes if one.cause.id not in judgements]
-    found: dict[str, Judgement] = {}
-    for name, one in judgements.items():
-        if one.verdict == "confirmed" and name not in DIRECT:
+    left = [one.cause.id for one in causes if one.cause.id not in rulings]
+    found: dict[str, Ruling] = {}
+    for name, one in rulings.items():
+        if one.verdict == "confirmed" and name not in direct:
             rivals = f"the time was over before {', '.join(left)} could be tried as well"
-            found[name] = Judgement("undecided", f"{one.reason}; but {rivals}")
+            found[name] = Ruling("undecided", f"{one.reason}; but {rivals}")
         else:
             found[name] = one
     for place, name in enumerate(left):
         reason = "the time was over before it was tried"
         if place == 0:
             reason = f"the time was over before this could be done: {spent}"
-        found[name] = Judgement("undecided", f"{reason}; the same command goes on from there")
+        found[name] = Ruling("undecided", f"{reason}; the same command goes on from there")
     return found
 
 
-def _shown(direct: Mapping[str, Measured], causes: Sequence[Diagnosed]) -> list[str]:
-    """The causes that were shown directly and explain the failure, the first one first."""
-    of_the_model = {one.cause.id for one in causes if not one.cause.of_the_report}
-    return [
-        name
-        for name, one in direct.items()
-        if one.judgement.verdict == "confirmed" and name in of_the_model
-    ]
-
-
-def _behind(shown: Sequence[str], resolved: Mapping[str, Judgement]) -> dict[str, Judgement]:
-    """The verdicts of reruns, behind what was shown directly."""
+def _behind(shown: Sequence[str], resolved: Mapping[str, Ruling]) -> dict[str, Ruling]:
+    """The verdicts of reruns, behind what was shown directly and explains the failure."""
     return {
-        name: Judgement("undecided", f"{one.reason}; but {shown[0]} was shown directly")
+        name: Ruling("undecided", f"{one.reason}; but {shown[0]} was shown directly")
         if shown and one.verdict == "confirmed"
         else one
         for name, one in resolved.items()
@@ -176,4 +230,77 @@ def _agreement(bench: Bench, run: Run, plain: Trials) -> Agreement | None:
     seen, log = plain.get(bench.lab.recipe.seed), run.get(TrainingLog)
     if seen is None or log is None:
         return None
-    return agreement(log, seen, bench.case.limits)
+    return agreement(log, seen, bench.failure.limits)
+
+
+def resolve(
+    rulings: Mapping[str, Ruling], causes: Sequence[Diagnosed], limits: Limits
+) -> dict[str, Ruling]:
+    """The verdicts, with one cause confirmed at the most.
+
+    A smaller step cures a scale that is too large, and a smaller scale a rate that is too
+    high: where a change that restores a known value (`set`) cures, one that only makes a
+    value smaller or larger says nothing of its own. Otherwise the fault that re-creates more
+    of the failure is the cause; and where that does not tell them apart the evidence of the
+    run itself has to, by a margin.
+    """
+    tried = {one.cause.id: one for one in causes}
+    resolved = {
+        name: _behind_the_evidence(one, tried[name], rulings, causes, limits)
+        for name, one in rulings.items()
+    }
+    confirmed = [tried[name] for name, one in resolved.items() if one.verdict == "confirmed"]
+    if len(confirmed) < 2:
+        return resolved
+    best = max(
+        confirmed, key=lambda one: (_restores(one), rulings[one.cause.id].strength, one.score)
+    )
+    for one in confirmed:
+        if one is best:
+            continue
+        if _beats(best, one, rulings, limits):
+            reason = (
+                f"{rulings[one.cause.id].reason}; but so does the experiment for "
+                f"{best.cause.id}, which explains the failure better"
+            )
+            resolved[one.cause.id] = Ruling("undecided", reason)
+            continue
+        reason = "the experiments for {} succeed as well, and nothing tells them apart"
+        resolved[one.cause.id] = Ruling("undecided", reason.format(best.cause.id))
+        resolved[best.cause.id] = Ruling("undecided", reason.format(one.cause.id))
+    return resolved
+
+
+def _behind_the_evidence(
+    ruling: Ruling,
+    cause: Diagnosed,
+    rulings: Mapping[str, Ruling],
+    causes: Sequence[Diagnosed],
+    limits: Limits,
+) -> Ruling:
+    """A re-creation of a cause that the evidence all but rules out proves little."""
+    ahead = [
+        one.cause.id
+        for one in causes
+        if one.score - cause.score >= limits.margin
+        and rulings.get(one.cause.id, ruling).verdict == "undecided"
+    ]
+    if ruling.verdict != "confirmed" or not cause.cause.inject or not ahead:
+        return ruling
+    return Ruling(
+        "undecided",
+        f"{ruling.reason}; but what the run left speaks for {ahead[0]} by far, which is undecided",
+    )
+
+
+def _restores(one: Diagnosed) -> bool:
+    return one.cause.change is not None and one.cause.change.operation == "set"
+
+
+def _beats(
+    best: Diagnosed, other: Diagnosed, rulings: Mapping[str, Ruling], limits: Limits
+) -> bool:
+    if _restores(best) and not _restores(other) and other.cause.change is not None:
+        return True
+    mine, theirs = rulings[best.cause.id].strength, rulings[other.cause.id].strength
+    return mine > theirs or best.score - other.score >= limits.margin

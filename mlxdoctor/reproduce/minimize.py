@@ -1,27 +1,32 @@
-"""From many keys that differ from a healthy configuration to those that matter."""
+"""From many keys that differ from a healthy configuration to those that matter.
+
+The algorithm is ddmin (Zeller and Hildebrandt 2002, Simplifying and Isolating
+Failure-Inducing Input, section 3.2).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Any, Literal, TypeVar
 
+from mlxdoctor.experiments.shared.bench import Bench
+from mlxdoctor.experiments.shared.laboratory import BudgetSpent
+from mlxdoctor.experiments.shared.observation import Condition
+from mlxdoctor.experiments.shared.rules import needed
 from mlxdoctor.judge.remedy import Fix, config_diff
-from mlxdoctor.reproduce.bench import Bench
-from mlxdoctor.reproduce.condition import Condition
-from mlxdoctor.reproduce.criteria import needed
-from mlxdoctor.reproduce.ddmin import ddmin
 from mlxdoctor.reproduce.differences import Difference, Healthy, between, differences
-from mlxdoctor.reproduce.laboratory import BudgetSpent
 from mlxdoctor.safety.errors import InputError
 
 #: Keys named in a label before "…".
 NAMED_KEYS = 3
 
+T = TypeVar("T")
 Ending = Literal["minimal", "unfinished", "impossible"]
 Part = tuple[Difference, ...]
 #: "other": another failure, or no training at all.
-Outcome = Literal["fails", "sound", "other"]
+Seen = Literal["fails", "sound", "other"]
 
 
 @dataclass(frozen=True)
@@ -87,20 +92,20 @@ class _Search:
     def fails(self, part: Part) -> bool:
         """Whether the run fails with only these keys as recorded, with the run's own seed."""
         if part not in self.known:
-            self.known[part] = self.outcome(part, self.bench.case.seeds[0]) == "fails"
+            self.known[part] = self.outcome(part, self.bench.failure.seeds[0]) == "fails"
         return self.known[part]
 
-    def outcome(self, part: Part, seed: int) -> Outcome:
+    def outcome(self, part: Part, seed: int) -> Seen:
         """What a rerun with only these keys as recorded shows."""
-        case = self.bench.case
+        failure = self.bench.failure
         values = between(self.healed, part, towards="failing")
-        iterations = min(case.iterations, int(values.get("iters") or case.iterations))
+        iterations = min(failure.iterations, int(values.get("iters") or failure.iterations))
         condition = Condition("probe", _label(part), iterations, values)
         try:
-            seen = self.bench.observe(condition, seed, case.everything)
+            seen = self.bench.observe(condition, seed, failure.everything)
         except InputError:
             return "other"
-        found = case.everything.signs(seen)
+        found = failure.everything.signs(seen)
         if self.signs & (found.errors if self.are_errors else found.all):
             return "fails"
         return "other" if found.errors else "sound"
@@ -125,20 +130,20 @@ def minimize(bench: Bench, healthy: Healthy) -> Minimized:
     Raises:
         InputError: the healthy configuration has a value that mlx-lm would not take.
     """
-    recipe, case = bench.lab.recipe, bench.case
+    recipe, failure = bench.lab.recipe, bench.failure
     differing = tuple(
         one
         for one in differences(recipe.values, healthy.values)
-        if one.key != "iters" or _shortens(one, case.iterations)
+        if one.key != "iters" or _shortens(one, failure.iterations)
     )
     if not differing:
-        reason = f"no key that a rerun of {case.iterations} iterations heeds differs from there"
+        reason = f"no key that a rerun of {failure.iterations} iterations heeds differs from there"
         return Minimized(healthy.name, "impossible", reason)
     search: _Search | None = None
     try:
-        found = case.everything.signs(bench.plain()[recipe.seed])
-        errors = found.errors & case.everything.wanted
-        signs = errors or found.all & case.everything.wanted
+        found = failure.everything.signs(bench.plain()[recipe.seed])
+        errors = found.errors & failure.everything.wanted
+        signs = errors or found.all & failure.everything.wanted
         if not signs:
             reason = "rerun as recorded it does not fail, so that nothing in it can be at fault"
             return Minimized(healthy.name, "impossible", reason, differing)
@@ -161,7 +166,7 @@ def minimize(bench: Bench, healthy: Healthy) -> Minimized:
 
 
 def _minimized(search: _Search, healthy: Healthy, differing: Part) -> Minimized:
-    seeds = search.bench.case.seeds
+    seeds = search.bench.failure.seeds
     as_healthy = search.outcome((), seeds[0])
     if as_healthy != "sound":
         what = "fails in the same way" if as_healthy == "fails" else "fails here in another way"
@@ -226,3 +231,35 @@ def _listed(part: Iterable[Difference]) -> str:
     if len(keys) > NAMED_KEYS:
         return f"{', '.join(keys[:NAMED_KEYS])} and {len(keys) - NAMED_KEYS} more"
     return " and ".join([", ".join(keys[:-1]), keys[-1]]) if len(keys) > 1 else keys[0]
+
+
+def ddmin(items: Sequence[T], fails: Callable[[tuple[T, ...]], bool]) -> tuple[T, ...]:
+    """A part of `items` that fails, and no longer does without any one of them.
+
+    Args:
+        items: a set that fails; the empty set does not.
+        fails: whether a part fails; what can't be told counts as no. Asked several times
+            about some parts, so that it has to remember.
+
+    Returns:
+        The part, in the order of `items`: 1-minimal, which need not be the smallest of all.
+    """
+    left, parts = tuple(items), 2
+    while len(left) >= 2:
+        subsets = _split(left, parts)
+        others = [tuple(one for one in left if one not in subset) for subset in subsets]
+        if (subset := next(filter(fails, subsets), None)) is not None:
+            left, parts = subset, 2
+        # Of two halves each is the other's complement.
+        elif parts > 2 and (rest := next(filter(fails, others), None)) is not None:
+            left, parts = rest, parts - 1
+        elif parts < len(left):
+            parts = min(2 * parts, len(left))
+        else:
+            break
+    return left
+
+
+def _split(items: tuple[T, ...], parts: int) -> list[tuple[T, ...]]:
+    bounds = [len(items) * number // parts for number in range(parts + 1)]
+    return [items[low:high] for low, high in pairwise(bounds)]

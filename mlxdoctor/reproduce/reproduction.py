@@ -11,21 +11,19 @@ from pathlib import Path
 from mlxdoctor.causes import load_causes
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.experiments import discover
+from mlxdoctor.experiments.shared import store
+from mlxdoctor.experiments.shared.bench import Bench, failure_of
+from mlxdoctor.experiments.shared.laboratory import Laboratory
+from mlxdoctor.experiments.shared.recipe import NotReproducible, recipe_of, usual_values
+from mlxdoctor.experiments.shared.rules import Limits, Ruling
+from mlxdoctor.experiments.shared.symptoms import outcomes_of
 from mlxdoctor.formats.model import Report
 from mlxdoctor.formats.withheld import without_text
-from mlxdoctor.reproduce import store
-from mlxdoctor.reproduce.bench import Bench
-from mlxdoctor.reproduce.case import candidates, case_of
-from mlxdoctor.reproduce.criteria import Limits
 from mlxdoctor.reproduce.differences import healthy_of, suggested
 from mlxdoctor.reproduce.folding import folded
-from mlxdoctor.reproduce.investigate import Investigation, investigate
-from mlxdoctor.reproduce.laboratory import Laboratory
+from mlxdoctor.reproduce.investigate import Investigation, candidates, investigate
 from mlxdoctor.reproduce.minimize import minimize
-from mlxdoctor.reproduce.recipe import NotReproducible, recipe_of
-from mlxdoctor.reproduce.rules import Judgement
-from mlxdoctor.reproduce.symptoms import outcomes_of
-from mlxdoctor.reproduce.usual import usual_values
 from mlxdoctor.run import Progress, Run
 from mlxdoctor.run_texts import row_texts
 from mlxdoctor.safety.errors import InputError
@@ -108,13 +106,13 @@ def reproduce(
     try:
         recipe = recipe_of(run)
     except NotReproducible as reason:
-        judgement = Judgement("undecided", f"the run can't be made again: {reason}")
+        ruling = Ruling("undecided", f"the run can't be made again: {reason}")
         names = [one["cause"] for one in content["diagnosis"][:1]]
-        state = Investigation(judgements=dict.fromkeys((*names, *asked), judgement))
+        state = Investigation(dict.fromkeys((*names, *asked), ruling))
         return _shown(folded(report, state, knowledge.causes), run, with_text)
     minutes = options.minutes
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
-    case = case_of(
+    failure = failure_of(
         outcomes_of(content),
         knowledge,
         limits=options.limits,
@@ -126,12 +124,13 @@ def reproduce(
     healthy = None
     if options.minimize:
         healthy = (
-            suggested(recipe, case.usual, run.get(BaseModel))
+            suggested(recipe, failure.usual, run.get(BaseModel))
             if options.against is None
             else healthy_of(options.against, recipe)
         )
-    bench = Bench(Laboratory(recipe, folder, deadline, progress), case)
-    state = investigate(bench, run, candidates(case, recipe.config, asked), asked)
+    bench = Bench(Laboratory(recipe, folder, deadline, progress), failure)
+    causes = candidates(failure, recipe.config, asked)
+    state = investigate(bench, run, causes, asked, discover())
     minimized = minimize(bench, healthy) if healthy is not None else None
     shown = _shown(folded(report, state, knowledge.causes, bench.trials, minimized), run, with_text)
     store.write_json(
@@ -139,7 +138,7 @@ def reproduce(
         {
             "experiments": shown.data["experiments"],
             "ignored_keys": list(recipe.ignored),
-            "iterations": case.iterations,
+            "iterations": failure.iterations,
         },
     )
     return shown

@@ -10,17 +10,16 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
+from mlxdoctor.experiments.shared.laboratory import Laboratory
+from mlxdoctor.experiments.shared.observation import Condition, Observation
+from mlxdoctor.experiments.shared.recipe import recipe_of
+from mlxdoctor.experiments.shared.rules import Limits
 from mlxdoctor.reproduce.agreement import agreement
-from mlxdoctor.reproduce.condition import Condition
-from mlxdoctor.reproduce.criteria import Limits
-from mlxdoctor.reproduce.laboratory import Laboratory
-from mlxdoctor.reproduce.observation import Observation
-from mlxdoctor.reproduce.recipe import recipe_of
 from mlxdoctor.run import Run
 from tests.conftest import RUNS
 
 LIMITS = Limits()
-RERUN = Observation((), (), None, None, tuple(range(1, 9)), (4.0, 2.0) * 4, (), 1.0, 8)
+RERUN = Observation((), (), None, None, tuple(range(1, 9)), (4.0, 2.0) * 4, (), 1.0)
 
 
 def log(*reports: tuple[int, float], axis: str = "iteration") -> TrainingLog:

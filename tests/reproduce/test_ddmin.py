@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxdoctor.reproduce.ddmin import ddmin
+from mlxdoctor.reproduce.minimize import ddmin
 
 ITEMS = tuple(range(12))
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.experiments.shared.recipe import Recipe, recipe_of, usual_values
 from mlxdoctor.reproduce.differences import between, differences, healthy_of, suggested
-from mlxdoctor.reproduce.recipe import Recipe, recipe_of
-from mlxdoctor.reproduce.usual import usual_values
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS

@@ -11,25 +11,27 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.experiments import DIRECT, measured
-from mlxdoctor.experiments.fusing import judged as judged_fusion
-from mlxdoctor.experiments.other_base import BASE as BASE_SUSPECT
-from mlxdoctor.experiments.other_base import OWN, TOKENIZER, Suspect
-from mlxdoctor.experiments.other_base import judged as judged_bases
-from mlxdoctor.reproduce.laboratory import Laboratory
-from mlxdoctor.reproduce.recipe import recipe_of
-from mlxdoctor.reproduce.rules import Judgement
+from mlxdoctor.experiments import Direct, discover
+from mlxdoctor.experiments.evaluate_base import BASE as BASE_SUSPECT
+from mlxdoctor.experiments.evaluate_base import OWN, TOKENIZER, Suspect
+from mlxdoctor.experiments.evaluate_base import judged as judged_bases
+from mlxdoctor.experiments.fuse_again import judged as judged_fusion
+from mlxdoctor.experiments.shared.laboratory import Laboratory
+from mlxdoctor.experiments.shared.recipe import recipe_of
+from mlxdoctor.experiments.shared.rules import Ruling
 from mlxdoctor.run import Run
 from tests.conftest import RUNS
 from tests.reproduce.real import BASE, DATA, settings, trained, with_validation_rows
 
 Copied = Callable[[str], Path]
+DIRECT = {one.cause: one for one in discover() if isinstance(one, Direct)}
 
 
-def tried(cause: str, folder: Path, work: Path, base: Path | None = None) -> Judgement:
+def tried(cause: str, folder: Path, work: Path, base: Path | None = None) -> Ruling:
     """What the experiment for a cause says of a run."""
     run = Run.discover([folder], base=base, data=None, allow_model=False)
-    return measured(Laboratory(recipe_of(run), work), run, cause).judgement
+    experiment = DIRECT[cause]
+    return experiment.made(Laboratory(recipe_of(run), work), run).ruling
 
 
 def at_home(folder: Path) -> Path:
@@ -92,7 +94,7 @@ def test_of_a_file_resumed_from_what_is_lost_is_told_from_what_is_loaded(tmp_pat
     assert found.verdict == "undecided"
     assert f"all {len(tensors)} tensors" in found.reason
 
-    def renamed(count: int, prefix: str) -> Judgement:
+    def renamed(count: int, prefix: str) -> Ruling:
         lost = sorted(tensors)[:count]
         changed = {f"{prefix}.{k}" if k in lost else k: v for k, v in tensors.items()}
         save_file(changed, before)
@@ -131,7 +133,7 @@ def test_a_model_fused_at_two_bits_is_told_from_a_faithful_one(tmp_path: Path) -
     from mlx_lm import load
     from mlx_lm.utils import save
 
-    from mlxdoctor.experiments.fusing import _fused
+    from mlxdoctor.experiments.fuse_again import _fused
     from mlxdoctor.train.faults.of_files import fuse_and_quantize
 
     run = trained(tmp_path / "run", iters=30)
@@ -241,9 +243,3 @@ def test_what_cures_alone_decides(suspect: Suspect) -> None:
     # Clearly better than a guess, by the limit and not by a hair.
     assert verdict(0.91 * uniform) == "undecided"
     assert verdict(0.89 * uniform) == "refuted"
-
-
-def test_every_direct_experiment_is_for_a_known_cause() -> None:
-    from mlxdoctor.causes import load_causes
-
-    assert load_causes().causes.keys() >= DIRECT.keys()

@@ -11,18 +11,15 @@ import pytest
 from mlxdoctor.causes import load_causes
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.experiments import Measured
+from mlxdoctor.experiments import Measured, discover
+from mlxdoctor.experiments.shared.bench import Bench, Failure
+from mlxdoctor.experiments.shared.laboratory import BudgetSpent
+from mlxdoctor.experiments.shared.observation import Condition, Observation
+from mlxdoctor.experiments.shared.recipe import Recipe, recipe_of
+from mlxdoctor.experiments.shared.rules import Limits, Ruling
+from mlxdoctor.experiments.shared.symptoms import recorded_signs, symptom_checks
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
-from mlxdoctor.reproduce.bench import Bench
-from mlxdoctor.reproduce.case import Case
-from mlxdoctor.reproduce.condition import Condition
-from mlxdoctor.reproduce.criteria import Limits
 from mlxdoctor.reproduce.investigate import Investigation, investigate
-from mlxdoctor.reproduce.laboratory import BudgetSpent
-from mlxdoctor.reproduce.observation import Observation
-from mlxdoctor.reproduce.recipe import Recipe, recipe_of
-from mlxdoctor.reproduce.rules import Judgement
-from mlxdoctor.reproduce.symptoms import recorded_signs, symptom_checks
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
@@ -45,7 +42,7 @@ class Canned:
     """
 
     answer: Answer
-    direct: Judgement = field(default_factory=lambda: Judgement("refuted", "no"))
+    direct: Ruling = field(default_factory=lambda: Ruling("refuted", "no"))
     spent_after: int | None = None
     recipe: Recipe = RECIPE
     asked: list[Condition] = field(default_factory=list)
@@ -66,13 +63,13 @@ class Canned:
 def seen(*codes: str, loss: float = 0.5) -> Observation:
     """A rerun with these errors."""
     found = tuple((code, "error") for code in codes)
-    return Observation(found, LOOKED, 5.0, loss, (1,), (1.0,), (), 1.0, 1)
+    return Observation(found, LOOKED, 5.0, loss, (1,), (1.0,), (), 1.0)
 
 
 GOOD, BAD = seen(), seen("loss-trend.diverged", loss=4.9)
 
 
-def case_with(*codes: str) -> Case:
+def case_with(*codes: str) -> Failure:
     """A case whose run has these errors."""
     outcomes = tuple(
         Outcome(
@@ -85,14 +82,21 @@ def case_with(*codes: str) -> Case:
     )
     recorded = recorded_signs(outcomes, KNOWLEDGE)
     recorded = replace(recorded, looked=frozenset(LOOKED))
-    return Case(outcomes, KNOWLEDGE, recorded, Limits(), (0, 1, 2), 50)
+    return Failure(outcomes, KNOWLEDGE, recorded, Limits(), (0, 1, 2), 50)
 
 
-def tried(lab: Canned, case: Case, *causes: str, asked: tuple[str, ...] = ()) -> Investigation:
+def tried(lab: Canned, case: Failure, *causes: str, asked: tuple[str, ...] = ()) -> Investigation:
     """What comes of trying these causes, all as likely."""
     ranked = [Diagnosed(KNOWLEDGE.causes[name], 3.0, (), (), (), ()) for name in causes]
     bench: Any = Bench(lab, case)  # type: ignore[arg-type]
-    return investigate(bench, RUN, ranked, asked)
+    return investigate(bench, RUN, ranked, asked, discover())
+
+
+def fix_of(found: Investigation, cause: str) -> Any:
+    """The values that were tried for a cause."""
+    fix = found.rulings[cause].fix
+    assert fix is not None
+    return fix.after
 
 
 def cured_by(key: str, to: Callable[[Any], bool]) -> Answer:
@@ -112,10 +116,10 @@ DIVERGED = case_with("loss-trend.diverged")
 def test_the_mildest_change_that_cures_is_kept() -> None:
     lab = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3))
     found = tried(lab, DIVERGED, "learning-rate-too-high")
-    judgement = found.judgements["learning-rate-too-high"]
+    judgement = found.rulings["learning-rate-too-high"]
     assert judgement.verdict == "confirmed"
     assert "learning_rate 0.005 → 0.0005 cures it with 2 of 2 seeds" in judgement.reason
-    assert found.fixes["learning-rate-too-high"].after == {"learning_rate": 0.0005}
+    assert fix_of(found, "learning-rate-too-high") == {"learning_rate": 0.0005}
     kinds = [one.kind for one in lab.asked]
     assert kinds.count("another order") == 2
 
@@ -132,14 +136,14 @@ def test_a_rate_of_zero_is_put_into_the_usual_range() -> None:
         case_with("generation-effect.identical-to-base"), usual={"learning_rate": (1e-4, 1e-2)}
     )
     found = tried(lab, case, "learning-rate-too-low")
-    assert found.judgements["learning-rate-too-low"].verdict == "confirmed"
-    assert found.fixes["learning-rate-too-low"].after == {"learning_rate": 1e-4}
+    assert found.rulings["learning-rate-too-low"].verdict == "confirmed"
+    assert fix_of(found, "learning-rate-too-low") == {"learning_rate": 1e-4}
 
 
 def test_a_change_that_cures_nothing_is_refuted_and_has_no_placebo() -> None:
     lab = Canned(lambda condition, seed: BAD)
     found = tried(lab, DIVERGED, "learning-rate-too-high")
-    assert found.judgements["learning-rate-too-high"].verdict == "refuted"
+    assert found.rulings["learning-rate-too-high"].verdict == "refuted"
     assert "another order" not in [one.kind for one in lab.asked]
 
 
@@ -150,15 +154,15 @@ def test_an_earlier_stop_that_is_no_better_does_not_refute(loss: float, verdict:
     late, early = seen("loss-trend.overfitting", loss=1.0), replace(GOOD, loss=loss)
     lab = Canned(lambda condition, _: early if condition.kind == "change" else late)
     found = tried(lab, case_with("loss-trend.overfitting"), "overfitting")
-    assert found.judgements["overfitting"].verdict == verdict
+    assert found.rulings["overfitting"].verdict == verdict
     same = Canned(lambda condition, _: late)
     again = tried(same, case_with("loss-trend.overfitting"), "overfitting")
-    assert again.judgements["overfitting"].verdict == "refuted"
+    assert again.rulings["overfitting"].verdict == "refuted"
 
 
 def test_a_rerun_that_is_sound_refutes_the_configuration() -> None:
     found = tried(Canned(lambda condition, seed: GOOD), DIVERGED, "learning-rate-too-high")
-    judgement = found.judgements["learning-rate-too-high"]
+    judgement = found.rulings["learning-rate-too-high"]
     assert judgement.verdict == "refuted"
     assert "50 iterations are sound" in judgement.reason
 
@@ -169,7 +173,7 @@ def test_a_fault_of_the_trainer_is_refuted_where_ours_fails_alike() -> None:
         case_with("adapter-presence.zero-b"),
         "gradients-blocked",
     )
-    assert found.judgements["gradients-blocked"].verdict == "refuted"
+    assert found.rulings["gradients-blocked"].verdict == "refuted"
 
 
 @pytest.mark.model
@@ -181,7 +185,7 @@ def test_a_fault_that_is_re_created_is_confirmed_by_its_first_form_that_does() -
 
     lab = Canned(answer)
     found = tried(lab, case_with("adapter-presence.zero-b"), "adapter-not-trained")
-    assert found.judgements["adapter-not-trained"].verdict == "confirmed"
+    assert found.rulings["adapter-not-trained"].verdict == "confirmed"
     assert [one.severity for one in lab.asked if one.kind == "injection"] == ["all", "all"]
 
 
@@ -207,7 +211,7 @@ def test_a_fault_that_shows_in_the_losses_is_refuted_by_the_same_losses(
     lab = Canned(lambda condition, _: fails if condition.kind == "injection" else as_logged(off))
     lab = replace(lab, recipe=replace(RECIPE, seed=0))
     found = tried(lab, case_with("learned-targets.identity-learned"), "labels-misaligned")
-    assert found.judgements["labels-misaligned"].verdict == verdict
+    assert found.rulings["labels-misaligned"].verdict == verdict
     assert found.agreement is not None
     assert found.agreement.agrees is (verdict == "refuted")
     assert ("injection" in [one.kind for one in lab.asked]) is (verdict == "confirmed")
@@ -216,17 +220,17 @@ def test_a_fault_that_shows_in_the_losses_is_refuted_by_the_same_losses(
 def test_what_has_no_experiment_says_why() -> None:
     lab = Canned(lambda condition, seed: BAD)
     found = tried(lab, DIVERGED, "known-upstream-bug", "memory-pressure")
-    assert {one.verdict for one in found.judgements.values()} == {"undecided"}
+    assert {one.verdict for one in found.rulings.values()} == {"undecided"}
     assert not lab.asked
-    assert "only the versions installed here" in found.judgements["known-upstream-bug"].reason
-    assert "the memory of the machine" in found.judgements["memory-pressure"].reason
+    assert "only the versions installed here" in found.rulings["known-upstream-bug"].reason
+    assert "the memory of the machine" in found.rulings["memory-pressure"].reason
 
 
 @pytest.mark.model
 def test_bad_rows_that_nobody_named_are_undecided() -> None:
     found = tried(Canned(lambda condition, seed: BAD), DIVERGED, "bad-data")
-    assert found.judgements["bad-data"].verdict == "undecided"
-    assert "name no rows" in found.judgements["bad-data"].reason
+    assert found.rulings["bad-data"].verdict == "undecided"
+    assert "name no rows" in found.rulings["bad-data"].reason
 
 
 @pytest.mark.model
@@ -244,7 +248,7 @@ def test_rows_left_out_cure_only_if_any_rows_do_not(
     answers = {"repair": repaired, "random rows": at_random}
     lab = Canned(lambda condition, seed: answers.get(condition.kind, BAD))
     case = case_with("loss-trend.diverged", "data-quality.damaged-text")
-    found = tried(lab, case, "bad-data").judgements["bad-data"]
+    found = tried(lab, case, "bad-data").rulings["bad-data"]
     assert found.verdict == verdict
     assert said in found.reason
     assert {one.severity for one in lab.asked if one.kind == "repair"} == {("damaged",)}
@@ -254,12 +258,12 @@ def test_rows_left_out_cure_only_if_any_rows_do_not(
 def test_out_of_time_nothing_is_confirmed_and_what_is_missing_is_named(after: int) -> None:
     lab = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3), spent_after=after)
     found = tried(lab, DIVERGED, "learning-rate-too-high", "bad-data")
-    assert {one.verdict for one in found.judgements.values()} == {"undecided"}
-    first = found.judgements["learning-rate-too-high"].reason
+    assert {one.verdict for one in found.rulings.values()} == {"undecided"}
+    first = found.rulings["learning-rate-too-high"].reason
     label = "rerun as recorded" if after < 2 else "learning_rate 0.005 → 0.0005"
     assert f"the time was over before this could be done: {label}, seed" in first
     assert "not tried" not in first
-    assert "over before it was tried" in found.judgements["bad-data"].reason
+    assert "over before it was tried" in found.rulings["bad-data"].reason
 
 
 @pytest.mark.model
@@ -267,32 +271,32 @@ def test_what_was_confirmed_before_the_time_was_over_waits_for_its_rivals() -> N
     lab = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3), spent_after=7)
     case = case_with("loss-trend.diverged", "data-quality.damaged-text")
     found = tried(lab, case, "learning-rate-too-high", "bad-data")
-    judgement = found.judgements["learning-rate-too-high"]
+    judgement = found.rulings["learning-rate-too-high"]
     assert judgement.verdict == "undecided"
     assert "cures it with 2 of 2 seeds" in judgement.reason
     assert "before bad-data could be tried" in judgement.reason
 
 
 def test_what_is_shown_directly_settles_it() -> None:
-    lab = Canned(lambda condition, seed: BAD, direct=Judgement("confirmed", "shown", 1.0))
+    lab = Canned(lambda condition, seed: BAD, direct=Ruling("confirmed", "shown", 1.0))
     found = tried(lab, DIVERGED, "adapter-not-loaded", "learning-rate-too-high")
-    assert found.judgements.keys() == {"adapter-not-loaded"}
+    assert found.rulings.keys() == {"adapter-not-loaded"}
     assert not lab.asked
     cured = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3), lab.direct)
     both = tried(
         cured, DIVERGED, "adapter-not-loaded", "learning-rate-too-high",
         asked=("learning-rate-too-high",),
     )  # fmt: skip
-    judgement = both.judgements["learning-rate-too-high"]
+    judgement = both.rulings["learning-rate-too-high"]
     assert judgement.verdict == "undecided"
     assert "adapter-not-loaded was shown directly" in judgement.reason
 
 
 def test_a_report_that_is_spoiled_settles_nothing_else() -> None:
-    direct = Judgement("confirmed", "shown", 1.0)
+    direct = Ruling("confirmed", "shown", 1.0)
     lab = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3), direct)
     found = tried(lab, DIVERGED, "no-validation-data", "learning-rate-too-high")
-    assert {one.verdict for one in found.judgements.values()} == {"confirmed"}
+    assert {one.verdict for one in found.rulings.values()} == {"confirmed"}
 
 
 def test_a_run_that_is_refused_leaves_every_cause_undecided() -> None:
@@ -300,5 +304,5 @@ def test_a_run_that_is_refused_leaves_every_cause_undecided() -> None:
         raise InputError(None, "the data are unreadable")
 
     found = tried(Canned(answer), DIVERGED, "learning-rate-too-high", "scale-too-large")
-    assert {one.verdict for one in found.judgements.values()} == {"undecided"}
-    assert all("data are unreadable" in one.reason for one in found.judgements.values())
+    assert {one.verdict for one in found.rulings.values()} == {"undecided"}
+    assert all("data are unreadable" in one.reason for one in found.rulings.values())

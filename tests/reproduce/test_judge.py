@@ -8,12 +8,18 @@ import pytest
 
 from mlxdoctor.causes import load_causes
 from mlxdoctor.diagnosis import Diagnosed
-from mlxdoctor.reproduce.case import length_of
-from mlxdoctor.reproduce.criteria import Limits, needed
-from mlxdoctor.reproduce.observation import Observation
-from mlxdoctor.reproduce.resolve import resolve
-from mlxdoctor.reproduce.rules import Judgement, Question, judge_change, judge_injection
-from mlxdoctor.reproduce.symptoms import signs
+from mlxdoctor.experiments.shared.bench import length_of
+from mlxdoctor.experiments.shared.observation import Observation
+from mlxdoctor.experiments.shared.rules import (
+    Limits,
+    Question,
+    Ruling,
+    judge_change,
+    judge_injection,
+    needed,
+)
+from mlxdoctor.experiments.shared.symptoms import signs
+from mlxdoctor.reproduce.investigate import resolve
 
 KNOWLEDGE = load_causes()
 LIMITS = Limits()
@@ -23,7 +29,7 @@ LOOKED = ("loss-trend", "learned-targets", "token-collapse", "generation-effect"
 def observed(*codes: str, loss: float | None = 0.5) -> Observation:
     """A rerun with these errors."""
     found = tuple((code, "error") for code in codes)
-    return Observation(found, LOOKED, 5.0, loss, (1,), (1.0,), (), 1.0, 1)
+    return Observation(found, LOOKED, 5.0, loss, (1,), (1.0,), (), 1.0)
 
 
 def question(code: str, *recorded: str) -> Question:
@@ -93,7 +99,7 @@ def test_a_reference_trainer_that_fails_too_proves_nothing() -> None:
 
 def test_of_two_cures_the_one_that_restores_a_known_value_is_confirmed() -> None:
     both = {
-        name: Judgement("confirmed", "cured", 1.0)
+        name: Ruling("confirmed", "cured", 1.0)
         for name in ("learning-rate-too-high", "scale-too-large")
     }
     causes = [Diagnosed(KNOWLEDGE.causes[name], 3.0, (), (), (), ()) for name in both]
@@ -104,7 +110,7 @@ def test_of_two_cures_the_one_that_restores_a_known_value_is_confirmed() -> None
 
 def test_two_equal_re_creations_are_both_undecided() -> None:
     both = {
-        name: Judgement("confirmed", "made", 0.5)
+        name: Ruling("confirmed", "made", 0.5)
         for name in ("adapter-never-attached", "base-weights-changed")
     }
     causes = [Diagnosed(KNOWLEDGE.causes[name], 3.0, (), (), (), ()) for name in both]

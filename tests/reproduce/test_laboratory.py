@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.experiments import Measured
-from mlxdoctor.reproduce import store
-from mlxdoctor.reproduce.condition import Condition
-from mlxdoctor.reproduce.laboratory import BudgetSpent, Laboratory
-from mlxdoctor.reproduce.recipe import recipe_of
-from mlxdoctor.reproduce.rules import Judgement
+from mlxdoctor.experiments.shared import store
+from mlxdoctor.experiments.shared.laboratory import BudgetSpent, Laboratory
+from mlxdoctor.experiments.shared.observation import Condition
+from mlxdoctor.experiments.shared.recipe import recipe_of
+from mlxdoctor.experiments.shared.rules import Ruling
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
 
 FACTS = {"seed": 1}
-MADE = Measured("measured", Judgement("refuted", "for a reason"), 3)
+MADE = Measured("measured", Ruling("refuted", "for a reason"), 3)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_an_experiment_is_made_once(lab: Laboratory) -> None:
     first, again = remembered(lab, calls), remembered(lab, calls)
     assert len(calls) == 1
     assert first == again
-    assert first.judgement == MADE.judgement
+    assert first.ruling == MADE.ruling
 
 
 @pytest.mark.parametrize(
@@ -58,17 +58,17 @@ def test_an_experiment_is_made_once(lab: Laboratory) -> None:
     [
         "",
         '{"seconds": 1}',
-        '{"label": "x", "iterations": 1, "seconds": 1, "judgement": {"verdict": "maybe"}}',
-        '{"label": "x", "iterations": 1, "seconds": 1, "judgement": '
+        '{"label": "x", "iterations": 1, "seconds": 1, "ruling": {"verdict": "maybe"}}',
+        '{"label": "x", "iterations": 1, "seconds": 1, "ruling": '
         '{"verdict": "maybe", "reason": "", "strength": 0}}',
-        '{"label": "x", "iterations": "many", "seconds": 1, "judgement": null}',
+        '{"label": "x", "iterations": "many", "seconds": 1, "ruling": null}',
     ],
 )
 def test_a_damaged_or_foreign_result_is_made_again(lab: Laboratory, content: str) -> None:
     calls: list[Path] = []
     remembered(lab, calls)
     (calls[0] / store.RESULT_FILE).write_text(content)
-    assert remembered(lab, calls).judgement == MADE.judgement
+    assert remembered(lab, calls).ruling == MADE.ruling
     assert len(calls) == 2
 
 
@@ -92,7 +92,7 @@ def test_without_time_nothing_new_is_made_and_what_is_known_is_recalled(lab: Lab
         remembered(late, calls)
     assert not calls
     remembered(lab, calls)
-    assert remembered(late, calls).judgement == MADE.judgement
+    assert remembered(late, calls).ruling == MADE.ruling
     assert len(calls) == 1
 
 
@@ -124,6 +124,6 @@ def test_the_same_rerun_gives_the_same_observation(lab: Laboratory, tmp_path: Pa
     first = lab.observe(condition, 42)
     other = replace(lab, folder=tmp_path / "elsewhere").observe(condition, 42)
     assert replace(first, seconds=0.0) == replace(other, seconds=0.0)
-    assert first.steps == 5
+    assert len(first.iterations) == 5
     assert not list(lab.folder.rglob("*.safetensors"))
     assert lab.observe(condition, 42) == first

@@ -12,14 +12,13 @@ import pytest
 
 from mlxdoctor.api import diagnose
 from mlxdoctor.causes import load_causes
-from mlxdoctor.reproduce.bench import Bench
-from mlxdoctor.reproduce.case import case_of
-from mlxdoctor.reproduce.criteria import Limits
+from mlxdoctor.experiments.shared.bench import Bench, failure_of
+from mlxdoctor.experiments.shared.laboratory import Laboratory
+from mlxdoctor.experiments.shared.recipe import recipe_of
+from mlxdoctor.experiments.shared.rules import Limits
+from mlxdoctor.experiments.shared.symptoms import outcomes_of
 from mlxdoctor.reproduce.differences import Healthy
-from mlxdoctor.reproduce.laboratory import Laboratory
 from mlxdoctor.reproduce.minimize import Minimized, minimize
-from mlxdoctor.reproduce.recipe import recipe_of
-from mlxdoctor.reproduce.symptoms import outcomes_of
 from mlxdoctor.run import Run
 from tests.reproduce.real import SOUND, trained
 
@@ -34,7 +33,7 @@ def bench_of(run: Path, work: Path) -> Bench:
     """The bench of a run, for short reruns with one or two seeds."""
     report = diagnose([run])
     recipe = recipe_of(Run.discover([run], allow_model=False))
-    case = case_of(
+    case = failure_of(
         outcomes_of(report.to_dict()),
         load_causes(),
         limits=Limits(),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.reproduce import store
+from mlxdoctor.experiments.shared import store
 from mlxdoctor.safety.errors import InputError
 
 

@@ -1,12 +1,14 @@
-"""Copies of an adapter, in an experiment's own folder."""
+"""Copies of an adapter or of rows, in an experiment's own folder."""
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from mlxdoctor.evidence.dataset import Row
 from mlxdoctor.evidence.discovery import RunFiles
 
 ADAPTER_FILE = "adapters.safetensors"
@@ -36,3 +38,9 @@ def copied(
     else:
         shutil.copyfile(adapter, folder / ADAPTER_FILE)
     return folder
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Write rows of data, one JSON document a line."""
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    path.write_text(text, "utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import MLX_LM_LORA_DEFAULTS, TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.discovery import resolve_file
+from mlxdoctor.judge.rate import BandLimits, step_of
 from mlxdoctor.judge.remedy import Fix
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
@@ -154,6 +155,18 @@ def _rescaled(schedule: Mapping[str, Any], factor: float) -> dict[str, Any]:
     if not isinstance(arguments, list) or not arguments:
         return dict(schedule)
     return {**schedule, "arguments": [arguments[0] * factor, *arguments[1:]]}
+
+
+def usual_values(config: TrainingConfig, base: BaseModel | None) -> dict[str, tuple[float, float]]:
+    """Key -> lowest and highest usual value; empty where the run is not one with LoRA.
+
+    Asked of any rate, since the band is the model's: that of the run may be none.
+    """
+    any_rate = {**config.values, "learning_rate": 1.0, "lr_schedule": None}
+    step = step_of(replace(config, values=any_rate), base, BandLimits())
+    if step is None or not config.scale:
+        return {}
+    return {"learning_rate": (step.low / abs(config.scale), step.high / abs(config.scale))}
 
 
 def _why(run: Run, kind: type[Any]) -> str:

@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mlxdoctor.evidence.source import hash_file
+from mlxdoctor.experiments.shared import store
+from mlxdoctor.experiments.shared.observation import Condition, Observation, examined
+from mlxdoctor.experiments.shared.recipe import Recipe
 from mlxdoctor.formats.summary import slug
-from mlxdoctor.reproduce import store
-from mlxdoctor.reproduce.condition import Condition
-from mlxdoctor.reproduce.examination import examined
-from mlxdoctor.reproduce.observation import Observation
-from mlxdoctor.reproduce.recipe import Recipe
 from mlxdoctor.run import Progress
 from mlxdoctor.safety.errors import InputError
 
@@ -61,35 +59,33 @@ class Laboratory:
             InputError: training is not possible under this condition.
             BudgetSpent: there was not enough time for it.
         """
-        settings = self._settings(condition, seed, Path("adapters"))
+        stated = self._settings(condition, seed, Path("adapters"))
+        fault = condition.fault.id if condition.fault is not None else None
         facts = {
             "kind": condition.kind,
-            "fault": condition.fault,
+            "fault": fault,
             "severity": condition.severity,
-            "settings": _stated(settings),
-            "data": _hashes(Path(settings.data)),
-            "base": stamps(Path(settings.model)),
+            "settings": _stated(stated),
+            "data": _hashes(Path(stated.data)),
+            "base": stamps(Path(stated.model)),
         }
-        name = "-".join(
-            part for part in (condition.kind, condition.fault, f"seed-{seed}") if part is not None
-        )
+        label = f"{condition.label}, seed {seed}"
 
         def make(folder: Path) -> Observation:
-            steps, losses = self._train(condition, seed, folder)
+            result = self._trained(condition, seed, folder, label)
             # A model is asked about the rows it was trained on: those of a repair, if any.
             own = folder / "data"
             is_own = condition.kind in _WITH_OWN_ROWS and own.is_dir()
-            data = own if is_own else Path(settings.data)
             return replace(
-                examined(folder, base=Path(settings.model), data=data),
-                iterations=tuple(steps),
-                losses=tuple(losses),
-                steps=len(steps),
+                examined(
+                    folder, base=Path(stated.model), data=own if is_own else Path(stated.data)
+                ),
+                iterations=tuple(one.iteration for one in result.steps),
+                losses=tuple(one.train_loss for one in result.steps),
             )
 
-        return self.remembered(
-            name, facts, f"{condition.label}, seed {seed}", make, Observation.from_dict
-        )
+        name = "-".join(part for part in (condition.kind, fault, f"seed-{seed}") if part)
+        return self.remembered(name, facts, label, make, Observation.from_dict)
 
     def remembered(
         self,
@@ -178,45 +174,20 @@ class Laboratory:
     def _settings(self, condition: Condition, seed: int, folder: Path) -> Settings:
         return self.recipe.settings(folder, condition.iterations, seed, condition.values)
 
-    def _train(
-        self, condition: Condition, seed: int, folder: Path
-    ) -> tuple[list[int], list[float]]:
-        settings = self._settings(condition, seed, folder)
-        settings, parts, finish = _altered(condition, settings)
-        result = self.train(settings, f"{condition.label}, seed {seed}", parts)
-        finish(folder, settings)
-        losses = [one.train_loss for one in result.steps]
-        return [one.iteration for one in result.steps], losses
+    def _trained(self, condition: Condition, seed: int, folder: Path, label: str) -> TrainingResult:
+        from mlxdoctor.train.parts import parts_of
 
-
-def _altered(
-    condition: Condition, settings: Settings
-) -> tuple[Settings, Parts, Callable[[Path, Settings], None]]:
-    from mlxdoctor.train.parts import parts_of
-
-    def nothing(folder: Path, settings: Settings) -> None:
-        del folder, settings
-
-    parts = parts_of(settings)
-    if condition.fault is not None:
-        fault, severity = _fault_of(condition), condition.severity
-        settings, parts = fault.inject(settings, severity, parts)
-        return settings, parts, lambda folder, used: fault.finish(folder, used, severity)
-    if condition.kind == "another order":
-        other = parts_of(replace(settings, seed=settings.seed + OTHER_ORDER))
-        parts = replace(parts, train_batches=other.train_batches)
-    return settings, parts, nothing
-
-
-def _fault_of(condition: Condition) -> Any:
-    from mlxdoctor.reproduce.data_repairs import REPAIRS
-    from mlxdoctor.reproduce.forms import FAULTS
-
-    name = condition.fault or ""
-    if condition.kind == "injection":
-        return FAULTS[name]
-    known = REPAIRS[name]
-    return known.placebo if condition.kind == "random rows" else known.repair
+        settings, fault = self._settings(condition, seed, folder), condition.fault
+        parts = parts_of(settings)
+        if fault is not None:
+            settings, parts = fault.inject(settings, condition.severity, parts)
+        elif condition.kind == "another order":
+            other = parts_of(replace(settings, seed=settings.seed + OTHER_ORDER))
+            parts = replace(parts, train_batches=other.train_batches)
+        result = self.train(settings, label, parts)
+        if fault is not None:
+            fault.finish(folder, settings, condition.severity)
+        return result
 
 
 def _stated(settings: Settings) -> dict[str, Any]:

@@ -6,27 +6,29 @@ from pathlib import Path
 
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.reproduce.laboratory import Laboratory
-from mlxdoctor.reproduce.rules import Judgement
+from mlxdoctor.experiments import direct
+from mlxdoctor.experiments.shared.laboratory import Laboratory
+from mlxdoctor.experiments.shared.rules import Ruling
 from mlxdoctor.run import Run
 
 
-def fresh_shapes(lab: Laboratory, run: Run, folder: Path) -> Judgement:
+@direct("wrong-base-model", "one step of training, for the shapes", iterations=1)
+def fresh_shapes(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     """Make one step on this base with the run's configuration, and compare the shapes."""
     adapter, base = run.get(Adapter), run.get(BaseModel)
     if adapter is None or base is None:
-        return Judgement("undecided", "there is no adapter, or no base to compare it with")
+        return Ruling("undecided", "there is no adapter, or no base to compare it with")
     settings = lab.recipe.settings(folder, 1, lab.recipe.seed)
     lab.train(settings, "one step on this base")
     fresh = {one.name: (one.in_features, one.out_features) for one in Adapter.read(folder).modules}
     shared = [one for one in adapter.modules if one.name in fresh]
     other = [one for one in shared if fresh[one.name] != (one.in_features, one.out_features)]
     if not shared:
-        return Judgement("undecided", "no module of the adapter has the name of one of this base")
+        return Ruling("undecided", "no module of the adapter has the name of one of this base")
     if not other:
-        return Judgement("refuted", "an adapter trained on this base has the same shapes")
+        return Ruling("refuted", "an adapter trained on this base has the same shapes")
     one = other[0]
-    return Judgement(
+    return Ruling(
         "confirmed",
         f"an adapter trained here with the same configuration has other shapes: {one.name} is "
         f"{fresh[one.name][0]} × {fresh[one.name][1]}, and {one.in_features} × {one.out_features} "

@@ -7,26 +7,27 @@ from pathlib import Path
 
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.experiments.copies import copied
-from mlxdoctor.reproduce.criteria import Limits
-from mlxdoctor.reproduce.examination import examined
-from mlxdoctor.reproduce.laboratory import Laboratory
-from mlxdoctor.reproduce.rules import Judgement
+from mlxdoctor.experiments import direct
+from mlxdoctor.experiments.shared.copies import copied
+from mlxdoctor.experiments.shared.laboratory import Laboratory
+from mlxdoctor.experiments.shared.observation import examined
+from mlxdoctor.experiments.shared.rules import Limits, Ruling
 from mlxdoctor.run import Run
 
 
-def rename_tensors(lab: Laboratory, run: Run, folder: Path) -> Judgement:
+@direct("adapter-not-loaded", "the tensors renamed to fit the base")
+def rename_tensors(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     """Load a copy of the adapter whose tensors are named as the base's modules are."""
     adapter, base = run.get(Adapter), run.get(BaseModel)
     if adapter is None or base is None or adapter.path.suffix != ".safetensors":
-        return Judgement("undecided", "there is no adapter file to rename the tensors of")
+        return Ruling("undecided", "there is no adapter file to rename the tensors of")
     names = renamed(adapter, base)
     if names is None:
-        return Judgement(
+        return Ruling(
             "undecided", "no renaming makes every tensor fit a module of the base by its shape"
         )
     if not names:
-        return Judgement("refuted", "every tensor already has the name of a module of the base")
+        return Ruling("refuted", "every tensor already has the name of a module of the base")
     as_saved = copied(run.files, adapter.path, folder / "as-saved")
     fitted = copied(run.files, adapter.path, folder / "renamed", names)
     before = examined(as_saved, base=lab.recipe.base, data=lab.recipe.data)
@@ -38,14 +39,14 @@ def rename_tensors(lab: Laboratory, run: Run, folder: Path) -> Judgement:
         and after.loss < after.base_loss * (1 - Limits().better)
     )
     if works and (before.loss is None or before.loss >= (before.base_loss or math.inf)):
-        return Judgement(
+        return Ruling(
             "confirmed",
             f"with its {len(names)} tensors renamed in a copy the adapter works: the loss on "
             f"held-out answers is {after.loss:.3f}, the base's {after.base_loss:.3f}; as saved "
             "it has no effect",
             1.0,
         )
-    return Judgement("refuted", "with its tensors renamed to fit, the adapter is no better")
+    return Ruling("refuted", "with its tensors renamed to fit, the adapter is no better")
 
 
 def renamed(adapter: Adapter, base: BaseModel) -> dict[str, str] | None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from mlxdoctor.reproduce.laboratory import Laboratory
+from mlxdoctor.experiments.shared.laboratory import Laboratory
 from mlxdoctor.train.settings import Settings
 
 

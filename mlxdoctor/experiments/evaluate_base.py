@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.evidence.discovery import resolve
-from mlxdoctor.experiments.held_out import split_loss
+from mlxdoctor.experiments import direct
+from mlxdoctor.experiments.shared.held_out import split_loss
+from mlxdoctor.experiments.shared.laboratory import Laboratory
+from mlxdoctor.experiments.shared.rules import Limits, Ruling
 from mlxdoctor.measure.loading import require_plain, without_network
-from mlxdoctor.reproduce.criteria import Limits
-from mlxdoctor.reproduce.laboratory import Laboratory
-from mlxdoctor.reproduce.rules import Judgement
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 
@@ -41,22 +41,24 @@ BASE = Suspect("base", ("given", "own"), ("own", "given"))
 TOKENIZER = Suspect("tokenizer", ("own", "given"), ("given", "own"))
 
 
-def another_base(lab: Laboratory, run: Run, folder: Path) -> Judgement:
+@direct("base-model-broken", "the base evaluated before any training")
+def another_base(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     """Whether the run's base is no better than a guess, where another one's weights are."""
     return _evaluated(lab, run, folder, BASE)
 
 
-def another_tokenizer(lab: Laboratory, run: Run, folder: Path) -> Judgement:
+@direct("tokenizer-mismatch", "the base evaluated with its tokenizer")
+def another_tokenizer(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     """Whether the run's base reads noise with its tokenizer, and not with another one."""
     return _evaluated(lab, run, folder, TOKENIZER)
 
 
-def _evaluated(lab: Laboratory, run: Run, folder: Path, suspect: Suspect) -> Judgement:
+def _evaluated(lab: Laboratory, run: Run, folder: Path, suspect: Suspect) -> Ruling:
     named = lab.recipe.config.model
     own = resolve(named, run.files.roots, model=True) if named is not None else None
     given = lab.recipe.base
     if own is None:
-        return Judgement(
+        return Ruling(
             "undecided",
             f"the base that the run names ({named or 'none'}) is not here, so that the one named "
             "with --base can't be compared with it",
@@ -70,13 +72,13 @@ def _evaluated(lab: Laboratory, run: Run, folder: Path, suspect: Suspect) -> Jud
     for weights, tokenizer in pairs:
         found = _loss(lab, folder, paths[weights], paths[tokenizer])
         if found is None:
-            return Judgement("undecided", "there are no validation rows to evaluate a base on")
+            return Ruling("undecided", "there are no validation rows to evaluate a base on")
         losses[weights, tokenizer], size = found
         uniform = min(uniform, math.log(size))
     return judged(losses, uniform, suspect)
 
 
-def judged(losses: Mapping[Pairing, float], uniform: float, suspect: Suspect) -> Judgement:
+def judged(losses: Mapping[Pairing, float], uniform: float, suspect: Suspect) -> Ruling:
     """The verdict from losses on the validation rows, in nats a token.
 
     Args:
@@ -87,27 +89,27 @@ def judged(losses: Mapping[Pairing, float], uniform: float, suspect: Suspect) ->
     own, what = losses[OWN], suspect.what
     guess = f"a uniform guess would have {uniform:.3f}"
     if _predicts(own, uniform):
-        return Judgement(
+        return Ruling(
             "refuted",
             f"before any training the base has a loss of {own:.3f} on the validation rows, and "
             f"{guess}: it reads them",
         )
     text = f"before any training the base has a loss of {own:.3f} on the validation rows ({guess})"
     if suspect.cure not in losses:
-        return Judgement(
+        return Ruling(
             "undecided",
             f"{text}; whether another {what} cures that, only another can show: name its folder "
             "with --base",
         )
     if not _predicts(losses[suspect.cure], uniform):
-        return Judgement(
+        return Ruling(
             "refuted", f"{text}; with the {what} named by --base it has {losses[suspect.cure]:.3f}"
         )
     if _predicts(losses[suspect.other], uniform):
-        return Judgement(
+        return Ruling(
             "undecided", f"{text}; another base and another tokenizer cure it alike, each alone"
         )
-    return Judgement(
+    return Ruling(
         "confirmed",
         f"{text}; with the {what} named by --base, and nothing else changed, it has "
         f"{losses[suspect.cure]:.3f}",

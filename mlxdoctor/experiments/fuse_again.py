@@ -5,21 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mlxdoctor.experiments.copies import copied
-from mlxdoctor.experiments.held_out import split_loss
-from mlxdoctor.reproduce.criteria import Limits
-from mlxdoctor.reproduce.laboratory import Laboratory
-from mlxdoctor.reproduce.rules import Judgement
+from mlxdoctor.experiments import direct
+from mlxdoctor.experiments.shared.copies import copied
+from mlxdoctor.experiments.shared.held_out import split_loss
+from mlxdoctor.experiments.shared.laboratory import Laboratory
+from mlxdoctor.experiments.shared.rules import Limits, Ruling
 from mlxdoctor.run import Run
 
 
-def fuse_again(lab: Laboratory, run: Run, folder: Path) -> Judgement:
+@direct("fused-model-differs", "fused again at full precision")
+def fuse_again(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     """Compare the fused model with base plus adapter, and with a fusion at full precision."""
     fused, adapter = run.files.tuned, run.files.adapter
     if fused is None:
-        return Judgement("undecided", "there is no fused model in the run's folder to compare")
+        return Ruling("undecided", "there is no fused model in the run's folder to compare")
     if adapter is None or adapter.suffix != ".safetensors":
-        return Judgement(
+        return Ruling(
             "undecided", "there is no adapter beside the fused model that could be fused again"
         )
     from mlxdoctor.measure.loading import load_local
@@ -36,11 +37,11 @@ def fuse_again(lab: Laboratory, run: Run, folder: Path) -> Judgement:
     again = loss_of(_fused(model), tokenizer)
     saved = loss_of(*load_local(fused))
     if tuned is None or again is None or saved is None:
-        return Judgement("undecided", "there are no validation rows to compare them on")
+        return Ruling("undecided", "there are no validation rows to compare them on")
     return judged(tuned, again, saved)
 
 
-def judged(tuned: float, again: float, saved: float) -> Judgement:
+def judged(tuned: float, again: float, saved: float) -> Ruling:
     """The verdict from three losses on the same rows, in nats a token.
 
     Args:
@@ -55,13 +56,13 @@ def judged(tuned: float, again: float, saved: float) -> Judgement:
         f"precision {again:.3f}, and the fused model as saved {saved:.3f}"
     )
     if abs(again - tuned) > same:
-        return Judgement("undecided", f"{text}: even at full precision fusing changes the loss")
+        return Ruling("undecided", f"{text}: even at full precision fusing changes the loss")
     if abs(saved - tuned) <= same:
-        return Judgement("refuted", text)
+        return Ruling("refuted", text)
     # Not greater: a fused model without a finite loss differs as well.
     if not saved <= tuned * (1 + limits.better):
-        return Judgement("confirmed", text, 1.0)
-    return Judgement("undecided", f"{text}: it differs, but by little")
+        return Ruling("confirmed", text, 1.0)
+    return Ruling("undecided", f"{text}: it differs, but by little")
 
 
 def _fused(model: Any) -> Any:

@@ -1,4 +1,4 @@
-"""From observations to a verdict. Nothing here trains or reads: these are the rules."""
+"""From observations to a verdict, and how much it takes. Nothing here trains or reads."""
 
 from __future__ import annotations
 
@@ -8,22 +8,82 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mlxdoctor.causes import KnowledgeBase
-from mlxdoctor.reproduce.criteria import Limits, needed
-from mlxdoctor.reproduce.observation import Observation
-from mlxdoctor.reproduce.symptoms import Signs, coverage, foreign, likeness, signs
+from mlxdoctor.check import limit
+from mlxdoctor.experiments.shared.observation import Observation
+from mlxdoctor.experiments.shared.symptoms import Signs, coverage, foreign, likeness, signs
+from mlxdoctor.judge.remedy import Fix
 
-Verdict = Literal["confirmed", "refuted", "undecided"]
 #: Observations of one condition, by seed.
 Trials = Mapping[int, Observation]
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What the experiments say of one cause, and why, as a sentence without its stop."""
+class Limits:
+    """Lengths of reruns, and when one counts as cured or as the same failure."""
 
-    verdict: Verdict
+    shortest: int = limit(50, unit="iterations", source="seed 000: 20 to 50 steps decide")
+    usual: int = limit(
+        100, unit="iterations", source="a loss that never moves is not judged earlier (loss-trend)"
+    )
+    longest: int = limit(200, unit="iterations", source="minutes, not hours, on a laptop")
+    longest_overfitting: int = limit(
+        600, unit="iterations", source="a validation loss has to fall before it can rise"
+    )
+    past_onset: int = limit(
+        3, unit="times the onset", source="the onset is the first report that shows it"
+    )
+    past_minimum: int = limit(
+        4, unit="times the onset", source="loss-trend wants four validations, and a clear rise"
+    )
+    better: float = limit(
+        0.1,
+        unit="share of the rerun's held-out loss",
+        source="two seeds of a sound fixture run differ by under 0.05 of theirs",
+    )
+    better_earlier: float = limit(
+        0.02, unit="as `better`, for fewer iterations", source="the minimum itself is shallow"
+    )
+    recreated: float = limit(
+        0.5,
+        unit="share of the recorded kinds of error",
+        source="a shortened run shows fewer symptoms than a whole one",
+    )
+    margin: float = limit(
+        2.2,
+        unit="log-odds",
+        source="ln 9, as for a headline that says the cause without `probable`",
+    )
+    same_step: float = limit(
+        0.002,
+        unit="nats, of a reported training loss",
+        source="reruns of sound runs are within 0.0005 of their logs (rounding); those of faulty "
+        "trainers differ by 0.05 and more, by 0.004 where only norms are trained besides",
+    )
+    same_loss: float = limit(
+        0.02, unit="share of the loss", source="figures are rounded to two or three digits"
+    )
+
+
+def needed(seeds: int) -> int:
+    """How many of that many seeds have to agree: two thirds, and two at the least."""
+    return max(2, -(-2 * seeds // 3))
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """What the experiments say of one cause.
+
+    Attributes:
+        verdict: the answer.
+        reason: why, as a sentence without its stop.
+        strength: how much of the failure is explained, 0 to 1.
+        fix: the change of the configuration that was tried, if that is what was.
+    """
+
+    verdict: Literal["confirmed", "refuted", "undecided"]
     reason: str
     strength: float = 0.0
+    fix: Fix | None = None
 
 
 @dataclass(frozen=True)
@@ -71,11 +131,7 @@ class Question:
         found = self.signs(changed)
         # A short sound run may have a milder warning: what must be gone is what was there.
         before = self.recorded.codes | self.signs(plain).codes
-        same = {
-            code
-            for code in found.codes & before
-            if self.knowledge.group(code) in self.wanted
-        }
+        same = {code for code in found.codes & before if self.knowledge.group(code) in self.wanted}
         remaining = found.errors if self.strict else found.errors & self.wanted
         if not self.shows(plain) or same or remaining:
             return False
@@ -112,7 +168,7 @@ def judge_change(
     *,
     what: str = "the change",
     irrelevant: str = "another order of the rows",
-) -> Judgement:
+) -> Ruling:
     """The verdict on a cause that one change should cure.
 
     Args:
@@ -128,19 +184,19 @@ def judge_change(
     enough, asked = needed(question.seeds), len(pairs)
     if len(cured) < enough:
         if cured:
-            return Judgement(
+            return Ruling(
                 "undecided",
                 f"{what} cures it with {len(cured)} of {asked} seeds, {enough} are needed",
             )
-        return Judgement("refuted", f"{what} cures it with {len(cured)} of {asked} seeds")
+        return Ruling("refuted", f"{what} cures it with {len(cured)} of {asked} seeds")
     by_chance = [seed for seed, one in placebo.items() if not question.shows(one)]
     if by_chance:
-        return Judgement(
+        return Ruling(
             "undecided",
             f"{what} cures it with {len(cured)} of {asked} seeds, but so does an irrelevant change "
             f"({irrelevant}) with {len(by_chance)} of {len(placebo)}",
         )
-    return Judgement(
+    return Ruling(
         "confirmed",
         f"{what} cures it with {len(cured)} of {asked} seeds; as recorded it fails again with "
         f"{_failing(question, plain)}, and with an irrelevant change ({irrelevant}) with "
@@ -149,11 +205,11 @@ def judge_change(
     )
 
 
-def judge_injection(question: Question, plain: Trials, injected: Trials) -> Judgement:
+def judge_injection(question: Question, plain: Trials, injected: Trials) -> Ruling:
     """The verdict on a cause in the run's own trainer, which ours has not."""
     present = [seed for seed, one in plain.items() if not question.is_sound(one)]
     if present:
-        return Judgement(
+        return Ruling(
             "undecided",
             f"the reference trainer, which does not have this fault, is not sound with "
             f"{len(present)} of {len(plain)} seeds",
@@ -167,7 +223,7 @@ def judge_injection(question: Question, plain: Trials, injected: Trials) -> Judg
         (likeness(question.recorded, question.signs(one)) for one in injected.values()), default=0.0
     )
     if len(same) >= enough:
-        return Judgement(
+        return Ruling(
             "confirmed",
             f"re-created: the reference trainer, which does not have this fault, is sound with "
             f"{len(plain)} of {len(plain)} seeds; with the fault put in it fails in the same way "
@@ -175,24 +231,24 @@ def judge_injection(question: Question, plain: Trials, injected: Trials) -> Judg
             codes,
         )
     if same:
-        return Judgement(
+        return Ruling(
             "undecided", f"the fault re-creates the failure in {len(same)} of {asked} seeds"
         )
     return _of_another_failure(question, injected)
 
 
-def _of_another_failure(question: Question, injected: Trials) -> Judgement:
+def _of_another_failure(question: Question, injected: Trials) -> Ruling:
     found = question.signs(next(iter(injected.values())))
     extra = sorted(foreign(question.recorded, found, question.knowledge))
     if extra:
-        return Judgement(
+        return Ruling(
             "refuted",
             "with the fault put into the reference trainer there are errors that the recorded run "
             f"does not have: {', '.join(extra)}",
         )
     missing = sorted(question.recorded.errors - found.all) or sorted(question.wanted)
     # Other forms of the same fault may well do it.
-    return Judgement(
+    return Ruling(
         "undecided",
         "in the forms tried, the fault does not re-create the failure: there is no "
         f"{', '.join(missing)}",

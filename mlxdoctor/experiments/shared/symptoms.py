@@ -74,9 +74,7 @@ def recorded_signs(outcomes: Iterable[Outcome], knowledge: KnowledgeBase) -> Sig
 
 def signs_of(cause: Cause, recorded: Signs, knowledge: KnowledgeBase) -> frozenset[str]:
     """The recorded signs that speak for a cause: the errors among them, if there are any."""
-    own = frozenset(
-        knowledge.group(code) for code, w in cause.weights.items() if w > 0
-    )
+    own = frozenset(knowledge.group(code) for code, w in cause.weights.items() if w > 0)
     return (own & recorded.errors) or (own & recorded.all)
 
 

@@ -6,16 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mlxdoctor.experiments.copies import ADAPTER_FILE
-from mlxdoctor.reproduce.laboratory import Laboratory
-from mlxdoctor.reproduce.rules import Judgement
+from mlxdoctor.experiments import direct
+from mlxdoctor.experiments.shared.copies import ADAPTER_FILE
+from mlxdoctor.experiments.shared.laboratory import Laboratory
+from mlxdoctor.experiments.shared.rules import Ruling
 from mlxdoctor.run import Run
 
 #: Iterations of each of the two reruns.
 ITERATIONS = 5
 
 
-def resume_again(lab: Laboratory, run: Run, folder: Path) -> Judgement:
+@direct("resume-mismatch", "resumed again, and without what was not loaded", iterations=10)
+def resume_again(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     """Rerun with the file resumed from; then without it, or with the tensors renamed that it lost.
 
     What is not loaded changes nothing when it is left away; what should have been loaded
@@ -24,7 +26,7 @@ def resume_again(lab: Laboratory, run: Run, folder: Path) -> Judgement:
     del run
     resumed = lab.recipe.values.get("resume_adapter_file")
     if resumed is None:
-        return Judgement("refuted", "the run was not resumed")
+        return Ruling("refuted", "the run was not resumed")
     from safetensors.numpy import load_file, save_file
 
     recorded = _losses(lab, folder / "as-recorded", {**lab.recipe.values})
@@ -32,7 +34,7 @@ def resume_again(lab: Laboratory, run: Run, folder: Path) -> Judgement:
     wanted = {k: v.shape for k, v in load_file(folder / "as-recorded" / ADAPTER_FILE).items()}
     lost = [name for name in saved if name not in wanted]
     if not lost:
-        return Judgement(
+        return Ruling(
             "undecided",
             f"all {len(saved)} tensors of the file it was resumed from are loaded; what it means "
             "that mlx-lm restores no optimizer state, only an uninterrupted run could show",
@@ -41,8 +43,8 @@ def resume_again(lab: Laboratory, run: Run, folder: Path) -> Judgement:
         values = {k: v for k, v in lab.recipe.values.items() if k != "resume_adapter_file"}
         without = _losses(lab, folder / "without", values)
         if without != recorded:
-            return Judgement("undecided", "without the file it was resumed from the losses differ")
-        return Judgement(
+            return Ruling("undecided", "without the file it was resumed from the losses differ")
+        return Ruling(
             "confirmed",
             "rerun with the file it was resumed from and without it, the losses are the same to "
             f"the last bit ({recorded[0]:.3f} at iteration 1): nothing of it was loaded",
@@ -51,14 +53,14 @@ def resume_again(lab: Laboratory, run: Run, folder: Path) -> Judgement:
     names = _places(lost, {name: saved[name].shape for name in lost}, wanted)
     text = f"{len(lost)} of {len(saved)} tensors of the file it was resumed from are not loaded"
     if names is None:
-        return Judgement("undecided", f"{text}, and no renaming gives each of them a place")
+        return Ruling("undecided", f"{text}, and no renaming gives each of them a place")
     copy = folder / "renamed.safetensors"
     save_file({names.get(key, key): value for key, value in saved.items()}, copy)
     values = {**lab.recipe.values, "resume_adapter_file": str(copy)}
     fitted = _losses(lab, folder / "renamed", values)
     if fitted == recorded:
-        return Judgement("undecided", f"{text}, but renamed to fit they change nothing")
-    return Judgement(
+        return Ruling("undecided", f"{text}, but renamed to fit they change nothing")
+    return Ruling(
         "confirmed",
         f"{text}: rerun with a copy in which they have the names of this run's adapter, the loss "
         f"at iteration 1 is {fitted[0]:.3f} instead of {recorded[0]:.3f}",

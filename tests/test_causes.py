@@ -1,0 +1,72 @@
+"""The knowledge base as a file: one table adds a cause."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import mlxdoctor.causes
+from mlxdoctor.causes import load_causes, parse_causes
+from mlxdoctor.cli import main
+from mlxdoctor.safety.errors import InputError
+from tests.conftest import RUNS
+
+SHIPPED = Path(mlxdoctor.causes.__file__).with_name("causes.toml").read_text("utf-8")
+ADDED = """
+[causes.cosmic-rays]
+title = "Cosmic rays"
+summary = "a bit flipped"
+explanation = "Something from far away went through the memory."
+remedy = "Train again, in a cellar."
+prior = 0.0
+change = { key = "batch_size", set = 3 }
+
+[causes.cosmic-rays.for]
+"loss-trend.diverged" = 9.0
+"""
+
+
+@pytest.fixture
+def _added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The shipped file with one table more."""
+    (tmp_path / "causes.toml").write_text(SHIPPED + ADDED, "utf-8")
+    monkeypatch.setattr(mlxdoctor.causes, "files", lambda package: tmp_path)
+    load_causes.cache_clear()
+    yield
+    load_causes.cache_clear()
+
+
+@pytest.mark.usefixtures("_added")
+def test_one_table_adds_a_cause(capsys: pytest.CaptureFixture[str]) -> None:
+    log = RUNS / "collapse-frequent-token" / "train.log"
+    assert main(["diagnose", str(log), "--stdout", "json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["diagnosis"][0]["cause"] == "cosmic-rays"
+    assert report["causes"]["cosmic-rays"]["title"] == "Cosmic rays"
+    assert main(["explain", "cosmic-rays"]) == 0
+    explained = capsys.readouterr().out
+    assert "+9.0  loss-trend.diverged" in explained
+    assert "Train again, in a cellar." in explained
+    assert "set batch_size to 3" in explained
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("configured = true", "configurated = true", "step-size has the unknown key"),
+        ("gradual = true\ncodes = [", "gradual = true\ncode = [", "has the unknown key 'code'"),
+        ("[groups.ending]\ngradual = true\ncodes", "[groups.ending]\nx", "'x'"),
+    ],
+)
+def test_a_mistake_in_a_group_is_an_error(old: str, new: str, message: str) -> None:
+    assert old in SHIPPED
+    with pytest.raises(InputError, match=message):
+        parse_causes(SHIPPED.replace(old, new, 1))
+
+
+def test_a_group_without_codes_is_an_error() -> None:
+    with pytest.raises(InputError, match="shape lacks the key 'codes'"):
+        parse_causes("[groups.shape]\ngradual = true\n")
