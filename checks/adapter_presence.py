@@ -51,76 +51,64 @@ _Pair = tuple[LoraModule, ModuleStatistics]
 
 @check(
     codes={
-        "empty": Symptom(
+        "empty": Symptom.error(
             "the file holds no tensor at all",
-            Severity.ERROR,
             expected="two LoRA factors for every adapted module",
             fix="save the trainable parameters after training, and count them before it",
         ),
-        "no-lora-tensors": Symptom(
+        "no-lora-tensors": Symptom.error(
             "the file holds no pair of LoRA factors",
-            Severity.ERROR,
             expected="two LoRA factors for every adapted module",
             fix="convert the layers before training, and check that trainable_parameters() names "
             "lora_a and lora_b",
         ),
-        "full-weights": Symptom(
+        "full-weights": Symptom.warning(
             "the file holds whole weights where only factors belong",
-            Severity.WARNING,
             expected="LoRA factors only",
             fix="freeze the model before attaching the adapter, and save only trainable parameters",
         ),
-        "zero-b": Symptom(
+        "zero-b": Symptom.error(
             "every B is exactly zero: the adapter changes nothing",
-            Severity.ERROR,
             expected="B moves away from zero with the first update",
             fix="check that the learning rate is not zero and that gradients reach lora_b",
         ),
-        "a-moved-zero-b": Symptom(
+        "a-moved-zero-b": Symptom.warning(
             "every B is zero although A is no longer as it was drawn",
-            Severity.WARNING,
             expected="B moves before A",
             fix="check how the adapter was saved or merged",
         ),
-        "some-zero-b": Symptom(
+        "some-zero-b": Symptom.error(
             "some modules were trained, and the B of others is exactly zero",
-            Severity.ERROR,
             expected="every B moves with the first update",
             fix="check that gradients reach these modules, and that the optimiser has them",
         ),
-        "some-a-moved-zero-b": Symptom(
+        "some-a-moved-zero-b": Symptom.error(
             "the B of some modules is zero again although their A has moved",
-            Severity.ERROR,
             expected="B moves before A",
             fix="check how the adapter was saved or merged, and use an earlier file",
         ),
-        "unused-zero-b": Symptom(
+        "unused-zero-b": Symptom.info(
             "the B of modules that a model can leave unused is zero",
-            Severity.INFO,
             expected="a B that moves, unless the rows never used the module",
             fix="none, if the rows were not meant to use them",
         ),
-        "zero-a": Symptom(
+        "zero-a": Symptom.warning(
             "the A of some modules is exactly zero: they change nothing",
-            Severity.WARNING,
             expected="A starts uniform within ±1/sqrt(inputs)",
             fix="initialise A at random; with A and B both zero neither gets a gradient",
         ),
-        "unpaired": Symptom(
+        "unpaired": Symptom.error(
             "some factors have no partner",
-            Severity.ERROR,
             expected="an A and a B for every adapted module",
             fix="save both factors; a filter on names or a failed save may have dropped one",
         ),
-        "mismatched": Symptom(
+        "mismatched": Symptom.error(
             "the two factors of some modules cannot be multiplied",
-            Severity.ERROR,
             expected="A (inputs, rank) and B (rank, outputs)",
             fix="transpose the factors into the layout of the format that their names are from",
         ),
-        "non-finite": Symptom(
+        "non-finite": Symptom.error(
             "some values are NaN or infinite",
-            Severity.ERROR,
             expected="finite values only",
             fix="use the last checkpoint without them, and lower the rate before training again",
         ),

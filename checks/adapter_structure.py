@@ -59,75 +59,62 @@ class Limits:
 
 @check(
     codes={
-        "rank-mismatch": Symptom(
+        "rank-mismatch": Symptom.error(
             "the factors have another rank than the configuration says",
-            Severity.ERROR,
             fix="put the rank of the tensors into the configuration that lies beside them",
         ),
-        "transposed": Symptom(
+        "transposed": Symptom.error(
             "the factors are stored the wrong way round",
-            Severity.ERROR,
             expected="lora_a (inputs, rank) and lora_b (rank, outputs)",
             fix="transpose both factors of every module",
         ),
-        "missing-modules": Symptom(
+        "missing-modules": Symptom.warning(
             "modules that the configuration names have no factors",
-            Severity.WARNING,
             fix="check keys and num_layers against the trainer that was used",
         ),
-        "no-configuration": Symptom(
+        "no-configuration": Symptom.warning(
             "there is no adapter_config.json, without which nothing loads it",
-            Severity.WARNING,
             expected=f"{CONFIG_NAME} in the adapter's folder",
             fix=f"write {CONFIG_NAME} with fine_tune_type, num_layers and lora_parameters as they "
             "were in training, and save the weights as adapters.safetensors",
         ),
-        "unmatched-key": Symptom(
+        "unmatched-key": Symptom.warning(
             "a target key of the configuration matches no adapted module",
-            Severity.WARNING,
             expected="every key names a module",
             fix="with mlx-lm write the name within the layer (self_attn.q_proj), not its last part",
         ),
-        "no-module-in-base": Symptom(
+        "no-module-in-base": Symptom.warning(
             "the base model has none of the adapted modules",
-            Severity.WARNING,
             expected="every adapted module is in the base model",
             fix="rename the tensors to the base model's names",
         ),
-        "some-modules-not-in-base": Symptom(
+        "some-modules-not-in-base": Symptom.warning(
             "the base model lacks some of the adapted modules",
-            Severity.WARNING,
             expected="every adapted module is in the base model",
             fix="rename the tensors to the base model's names",
         ),
-        "layer-out-of-range": Symptom(
-            "the adapter changes layers that the base model does not have",
-            Severity.ERROR,
-            fix=_NAME_THE_BASE,
+        "layer-out-of-range": Symptom.error(
+            "the adapter changes layers that the base model does not have", fix=_NAME_THE_BASE
         ),
-        "shape-mismatch": Symptom(
-            "factors do not fit the weights they change", Severity.ERROR, fix=_NAME_THE_BASE
+        "shape-mismatch": Symptom.error(
+            "factors do not fit the weights they change", fix=_NAME_THE_BASE
         ),
-        "scale-missing": Symptom(
+        "scale-missing": Symptom.warning(
             "the configuration states no scale",
-            Severity.WARNING,
             expected="lora_parameters.scale, which is alpha / rank",
             fix="write scale: alpha / rank into lora_parameters",
         ),
-        "scale-looks-like-alpha": Symptom(
+        "scale-looks-like-alpha": Symptom.info(
             "the scale looks like an alpha, which mlx-lm does not divide",
-            Severity.INFO,
             fix="if the value came from PEFT, write alpha / rank",
         ),
-        "dora-without-magnitude": Symptom(
+        "dora-without-magnitude": Symptom.warning(
             "the configuration says DoRA and there are no magnitudes",
-            Severity.WARNING,
             expected="a magnitude for every module",
             fix="save the magnitudes, or configure LoRA",
         ),
-        "magnitude-without-dora": Symptom(
+        "magnitude-without-dora": Symptom.warning(
             "there are magnitudes and the configuration does not say DoRA",
-            Severity.WARNING,
             expected="no magnitudes",
             fix="set fine_tune_type to dora in the configuration beside the adapter",
         ),

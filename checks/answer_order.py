@@ -29,7 +29,7 @@ from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.supervision import SupervisedRow, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.text.outputs import pairs
 from mlxdoctor.safety.quoting import quoted
@@ -60,9 +60,8 @@ class Limits:
 
 @check(
     codes={
-        "skips-tokens": Symptom(
+        "skips-tokens": Symptom.error(
             "the answers join tokens that are two or more apart in the training rows",
-            Severity.ERROR,
             expected="pairs that are neighbours in the training rows too",
             fix="Shift the targets by one token once, in the trainer or in the loss, not in both.",
         )

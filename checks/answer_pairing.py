@@ -34,7 +34,7 @@ import numpy as np
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.dataset import Dataset, Features, Row, Split
 from mlxdoctor.evidence.prompt_answer import pair_of
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.measure.text.rare_words import Dealt, Misplaced, RareWords, copied
 from mlxdoctor.measure.text.statistics import wilson
 
@@ -106,11 +106,11 @@ class _Rows:
 
 @check(
     codes={
-        "misplaced-answers": Symptom(
-            "answers belong to the prompts of other rows", Severity.ERROR, _EXPECTED, _FIX
+        "misplaced-answers": Symptom.error(
+            "answers belong to the prompts of other rows", _EXPECTED, _FIX
         ),
-        "some-misplaced-answers": Symptom(
-            "a few answers, or some about the right subject, do", Severity.WARNING, _EXPECTED, _FIX
+        "some-misplaced-answers": Symptom.warning(
+            "a few answers, or some about the right subject, do", _EXPECTED, _FIX
         ),
     },
     limits=Limits(),

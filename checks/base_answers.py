@@ -36,7 +36,7 @@ import numpy as np
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.text.outputs import Output, OutputPair, pairs, words
 from mlxdoctor.measure.text.prompt_rates import RateLimits, rate
@@ -74,16 +74,14 @@ class Limits(RateLimits):
 
 @check(
     codes={
-        "degenerate": Symptom(
+        "degenerate": Symptom.error(
             "the base model itself answers with nothing, one token, or garble",
-            Severity.ERROR,
             expected="answers in sentences",
             fix="Generate with the base model alone; if that is garbage too, convert it again.",
         ),
-        "sound": Symptom("the base model's own answers are in order", Severity.INFO),
-        "off-topic": Symptom(
+        "sound": Symptom.info("the base model's own answers are in order"),
+        "off-topic": Symptom.info(
             "the base model's answers are text, but have nothing to do with the prompts",
-            Severity.INFO,
             expected="answers to what was asked",
             fix="Ask the base model alone something that it must know.",
         ),

@@ -31,68 +31,58 @@ from statistics import median
 from mlxdoctor.check import Cost, Inconclusive, check
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.judge.update_size import CourseLimits, has_jumped
 from mlxdoctor.measure.weights.saves import SaveState, follow
 
 
 @check(
     codes={
-        "never-changed": Symptom(
+        "never-changed": Symptom.error(
             "all checkpoints are identical: nothing was trained",
-            Severity.ERROR,
             "every update changes the adapter",
             "check the rate schedule, and whether gradients reach the adapter",
         ),
-        "stopped-changing": Symptom(
+        "stopped-changing": Symptom.warning(
             "the last checkpoints are identical",
-            Severity.WARNING,
             "every update changes the adapter",
             "check the rate schedule, and whether gradients reach the adapter",
         ),
-        "zero-b-throughout": Symptom(
+        "zero-b-throughout": Symptom.error(
             "B is exactly zero in every checkpoint",
-            Severity.ERROR,
             "B moves with the first update",
             "check that the learning rate is not zero and that gradients reach lora_b",
         ),
-        "b-erased": Symptom(
+        "b-erased": Symptom.error(
             "a B that was trained is exactly zero in a later file",
-            Severity.ERROR,
             "training never takes a whole B back to exactly zero",
         ),
-        "non-finite": Symptom(
+        "non-finite": Symptom.error(
             "checkpoints hold NaN or infinite values",
-            Severity.ERROR,
             "finite values only",
             "lower the rate and train again",
         ),
-        "large-from-the-first": Symptom(
+        "large-from-the-first": Symptom.warning(
             "the update was already far too large at the first save",
-            Severity.WARNING,
             fix="none of these checkpoints is of use: lower the rate, and save earlier",
         ),
-        "norm-jump": Symptom("the update grew suddenly between two saves", Severity.WARNING),
-        "final-is-older": Symptom(
+        "norm-jump": Symptom.warning("the update grew suddenly between two saves"),
+        "final-is-older": Symptom.warning(
             "the final file is an older checkpoint than the last",
-            Severity.WARNING,
             "the final file is the last state",
             "make sure that the older state was chosen on purpose",
         ),
-        "tensors-changed": Symptom(
+        "tensors-changed": Symptom.warning(
             "the checkpoints hold different tensors",
-            Severity.WARNING,
             "the same tensors in every checkpoint",
             "save every run into a folder of its own",
         ),
-        "beyond-the-run": Symptom(
+        "beyond-the-run": Symptom.warning(
             "checkpoints are numbered beyond the run's iterations",
-            Severity.WARNING,
             fix="save every run into a folder of its own",
         ),
-        "unreadable": Symptom(
+        "unreadable": Symptom.warning(
             "a checkpoint cannot be read",
-            Severity.WARNING,
             "every checkpoint is a sound file",
             "check the space on the disk, and whether the run was killed while it saved",
         ),

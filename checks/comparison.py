@@ -32,7 +32,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.reference import ReferenceRun
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom
 
 # Where a run was written to and how often it spoke changes nothing that is learned.
 _IRRELEVANT = frozenset(
@@ -68,23 +68,15 @@ class Limits:
 
 @check(
     codes={
-        "config-differs": Symptom(
-            "the configuration differs from the healthy run's", Severity.INFO
+        "config-differs": Symptom.info("the configuration differs from the healthy run's"),
+        "step-larger": Symptom.warning("rate × scale is several times that of the healthy run"),
+        "step-smaller": Symptom.warning("rate × scale is a fraction of that of the healthy run"),
+        "loss-higher": Symptom.warning(
+            "the loss is well above the healthy run's at the same iterations"
         ),
-        "step-larger": Symptom(
-            "rate × scale is several times that of the healthy run", Severity.WARNING
-        ),
-        "step-smaller": Symptom(
-            "rate × scale is a fraction of that of the healthy run", Severity.WARNING
-        ),
-        "loss-higher": Symptom(
-            "the loss is well above the healthy run's at the same iterations", Severity.WARNING
-        ),
-        "update-larger": Symptom(
-            "the adapter's update is larger by an order of magnitude", Severity.WARNING
-        ),
-        "update-smaller": Symptom(
-            "the adapter's update is smaller by an order of magnitude", Severity.WARNING
+        "update-larger": Symptom.warning("the adapter's update is larger by an order of magnitude"),
+        "update-smaller": Symptom.warning(
+            "the adapter's update is smaller by an order of magnitude"
         ),
     },
     limits=Limits(),

@@ -37,60 +37,48 @@ _FILL_IN = "remove these rows, or fill them in"
 
 @check(
     codes={
-        "bad-lines": Symptom(
+        "bad-lines": Symptom.error(
             "lines are not JSON objects",
-            Severity.ERROR,
             expected=_ROWS,
             fix="write one JSON object a line, in UTF-8, and no blank line",
         ),
-        "no-rows": Symptom(
+        "no-rows": Symptom.error(
             "the training file has no rows",
-            Severity.ERROR,
             expected=_ROWS,
             fix="write the rows again; the file was probably not written to the end",
         ),
-        "unknown-format": Symptom(
+        "unknown-format": Symptom.error(
             "the rows have none of the keys that mlx-lm looks for",
-            Severity.ERROR,
             expected=_ROWS,
             fix="rename the keys, or name them with prompt_feature and completion_feature",
         ),
-        "mixed-formats": Symptom(
+        "mixed-formats": Symptom.error(
             "rows are in another format than the first row",
-            Severity.ERROR,
             expected=_ROWS,
             fix="put every row into one format",
         ),
-        "rows-refused": Symptom(
+        "rows-refused": Symptom.error(
             "rows cannot be tokenized",
-            Severity.ERROR,
             expected=_ROWS,
             fix="mlx-lm stops at such a row: repair or remove it",
         ),
-        "mask-needs-messages": Symptom(
+        "mask-needs-messages": Symptom.error(
             "mask_prompt is set on rows of plain text",
-            Severity.ERROR,
             expected="rows with messages, or with a prompt and a completion",
             fix="convert the rows to messages, or leave mask_prompt out",
         ),
-        "no-answer": Symptom(
+        "no-answer": Symptom.warning(
             "conversations do not end with an answer by the assistant",
-            Severity.WARNING,
             expected=_ROWS,
             fix="end every conversation with the assistant's answer",
         ),
-        "unknown-roles": Symptom(
+        "unknown-roles": Symptom.warning(
             "messages have roles that chat templates do not know",
-            Severity.WARNING,
             expected=_ROWS,
             fix="use the roles system, user, assistant and tool",
         ),
-        "empty-answers": Symptom(
-            "answers are empty", Severity.WARNING, expected=_ROWS, fix=_FILL_IN
-        ),
-        "empty-prompts": Symptom(
-            "prompts are empty", Severity.WARNING, expected=_ROWS, fix=_FILL_IN
-        ),
+        "empty-answers": Symptom.warning("answers are empty", expected=_ROWS, fix=_FILL_IN),
+        "empty-prompts": Symptom.warning("prompts are empty", expected=_ROWS, fix=_FILL_IN),
     },
 )
 def data_format(

@@ -108,59 +108,45 @@ class Limits(ContradictionLimits):
 
 @check(
     codes={
-        "fewer-than-a-batch": Symptom(
-            "the training split has fewer rows than a batch", Severity.ERROR
+        "fewer-than-a-batch": Symptom.error("the training split has fewer rows than a batch"),
+        "few-rows": Symptom.warning(
+            "the training split is very small", fix="add rows, or train for a few passes only"
         ),
-        "few-rows": Symptom(
-            "the training split is very small",
-            Severity.WARNING,
-            fix="add rows, or train for a few passes only",
+        "duplicates": Symptom.info(
+            "training rows repeat each other", expected=_ROWS, fix="keep each row once"
         ),
-        "duplicates": Symptom(
-            "training rows repeat each other",
-            Severity.INFO,
-            expected=_ROWS,
-            fix="keep each row once",
-        ),
-        "mostly-copies": Symptom(
+        "mostly-copies": Symptom.error(
             "most rows are copies, and training went over them many times",
-            Severity.ERROR,
             expected=_ROWS,
             fix="keep each row once",
         ),
-        "leaked-validation": Symptom(
+        "leaked-validation": Symptom.warning(
             "validation rows are among the training rows",
-            Severity.WARNING,
             expected=_ROWS,
             fix="remove them from valid.jsonl, and split by prompt",
         ),
-        "contradictory-answers": Symptom(
+        "contradictory-answers": Symptom.info(
             "short answers to the same prompt contradict each other",
-            Severity.INFO,
             expected=_ROWS,
             fix="keep one answer a prompt, unless variety is intended",
         ),
-        "several-answers": Symptom(
+        "several-answers": Symptom.info(
             "the same prompt is answered in several ways",
-            Severity.INFO,
             expected=_ROWS,
             fix="keep one answer a prompt, unless variety is intended",
         ),
-        "one-answer": Symptom(
+        "one-answer": Symptom.warning(
             "almost every row has the same answer",
-            Severity.WARNING,
             expected=_ROWS,
             fix="check that the answers were written to the right column",
         ),
-        "damaged-text": Symptom(
+        "damaged-text": Symptom.warning(
             "text was read in a wrong encoding",
-            Severity.WARNING,
             expected=_ROWS,
             fix="read the original as UTF-8 and write the rows again",
         ),
-        "damaged-answers": Symptom(
+        "damaged-answers": Symptom.error(
             "many answers are damaged all over by a wrong encoding",
-            Severity.ERROR,
             expected=_ROWS,
             fix="read the original as UTF-8 and write the rows again",
         ),

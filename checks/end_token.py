@@ -79,34 +79,29 @@ _END_ROWS = "Check that every training row ends with the token that ends generat
 
 @check(
     codes={
-        "empty-answers": Symptom(
+        "empty-answers": Symptom.warning(
             "the answer is empty: the end token comes first",
-            Severity.WARNING,
             expected="an answer before the end token",
             fix="Check that only the last token of each answer is the end token, and that prompts "
             "have the format used in training.",
         ),
-        "never-ends": Symptom(
+        "never-ends": Symptom.warning(
             "the answer runs into the length limit without the end token",
-            Severity.WARNING,
             expected="the end token after the answer",
             fix=_END_ROWS,
         ),
-        "next-turn": Symptom(
+        "next-turn": Symptom.warning(
             "the answer goes on into the next turn of the conversation",
-            Severity.WARNING,
             expected="the end token where the turn ends",
             fix=_END_ROWS,
         ),
-        "repeated-end": Symptom(
+        "repeated-end": Symptom.warning(
             "the end token is repeated",
-            Severity.WARNING,
             expected="one end token",
             fix="Check for padding with the end token that is trained on.",
         ),
-        "padded-answers": Symptom(
+        "padded-answers": Symptom.warning(
             "the answer is followed by a run of one token",
-            Severity.WARNING,
             expected="the end token right after the answer",
             fix="Mask padding out of the loss, and put the end token before it.",
         ),

@@ -77,15 +77,13 @@ class Limits:
 
 @check(
     codes={
-        "no-gain": Symptom(
+        "no-gain": Symptom.warning(
             "answers are no nearer to the expected ones than the base model's",
-            Severity.WARNING,
             expected="answers nearer to the expected ones than before training",
             fix="Ask a training prompt exactly as it was trained on, with the adapter loaded.",
         ),
-        "gained": Symptom(
+        "gained": Symptom.info(
             "answers are nearer to the expected ones than the base model's",
-            Severity.INFO,
             expected="answers nearer to the expected ones",
         ),
     },

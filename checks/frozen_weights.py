@@ -29,7 +29,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
 
 _EXAMPLES = 3
@@ -51,21 +51,18 @@ class Limits:
 
 @check(
     codes={
-        "changed": Symptom(
+        "changed": Symptom.error(
             "weights that should be frozen have other values than the base model's",
-            Severity.ERROR,
             expected="the base model's values, bit for bit",
             fix=_FREEZE,
         ),
-        "changed-outside-adapter": Symptom(
+        "changed-outside-adapter": Symptom.warning(
             "a fused model differs where its adapter changes nothing",
-            Severity.WARNING,
             expected="the base model's values, bit for bit",
             fix=_FREEZE,
         ),
-        "unchanged-copy": Symptom(
+        "unchanged-copy": Symptom.info(
             "the file carries base weights, unchanged",
-            Severity.INFO,
             expected="LoRA factors only",
             fix="save trainable parameters only",
         ),

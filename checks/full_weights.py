@@ -66,30 +66,23 @@ class Limits:
 
 @check(
     codes={
-        "non-finite": Symptom(
+        "non-finite": Symptom.error(
             "trained weights are NaN or infinite",
-            Severity.ERROR,
             expected="finite weights",
             fix="this model cannot be used; train again with a lower learning rate",
         ),
-        "unchanged": Symptom(
+        "unchanged": Symptom.error(
             "no weight of the tuned model differs from the base's",
-            Severity.ERROR,
             expected="weights that training changed",
             fix="check that the layers were unfrozen, that the optimizer had a rate above zero, "
             "and that the trained model was saved",
         ),
-        "exploded": Symptom(
-            "the weights were moved several times their own size: they are overwritten",
-            Severity.ERROR,
-            fix=_LOWER,
+        "exploded": Symptom.error(
+            "the weights were moved several times their own size: they are overwritten", fix=_LOWER
         ),
-        "large": Symptom(
-            "the weights were moved further than their own size", Severity.WARNING, fix=_LOWER
-        ),
-        "partly-changed": Symptom(
+        "large": Symptom.warning("the weights were moved further than their own size", fix=_LOWER),
+        "partly-changed": Symptom.info(
             "some layers were not changed at all",
-            Severity.INFO,
             expected="every layer, unless `num_layers` asks for fewer",
             fix="set `num_layers: -1` to train them all",
         ),

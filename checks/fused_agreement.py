@@ -44,9 +44,8 @@ class Limits:
 
 @check(
     codes={
-        "worse": Symptom(
+        "worse": Symptom.warning(
             "the fused model is worse than base and adapter on the same rows",
-            Severity.WARNING,
             fix="Fuse with `--dequantize`, or serve the adapter beside the base model.",
         )
     },

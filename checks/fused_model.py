@@ -32,7 +32,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.measure.weights.drift import module_scale
 from mlxdoctor.measure.weights.fused import ModuleFusion, fusions, rounding_changes
 
@@ -98,34 +98,22 @@ class Limits:
 
 @check(
     codes={
-        "update-lost": Symptom(
-            "rounding took so much of the update that the model was hurt",
-            Severity.ERROR,
-            fix=_AGAIN,
+        "update-lost": Symptom.error(
+            "rounding took so much of the update that the model was hurt", fix=_AGAIN
         ),
-        "update-degraded": Symptom(
-            "rounding took a part of the update", Severity.WARNING, fix=_AGAIN
+        "update-degraded": Symptom.warning("rounding took a part of the update", fix=_AGAIN),
+        "not-fused": Symptom.error("the adapter's update is not in the fused weights", fix=_AGAIN),
+        "fused-twice": Symptom.error("the update is in the fused weights twice", fix=_AGAIN),
+        "wrong-scale": Symptom.error(
+            "the update was fused at another scale than it was trained at", fix=_AGAIN
         ),
-        "not-fused": Symptom(
-            "the adapter's update is not in the fused weights", Severity.ERROR, fix=_AGAIN
-        ),
-        "fused-twice": Symptom(
-            "the update is in the fused weights twice", Severity.ERROR, fix=_AGAIN
-        ),
-        "wrong-scale": Symptom(
-            "the update was fused at another scale than it was trained at",
-            Severity.ERROR,
-            fix=_AGAIN,
-        ),
-        "other-weights-changed": Symptom(
+        "other-weights-changed": Symptom.warning(
             "weights that the adapter leaves alone changed by more than rounding",
-            Severity.WARNING,
             expected="the base model's values, but for rounding",
             fix=_AGAIN,
         ),
-        "fusing-would-lose": Symptom(
+        "fusing-would-lose": Symptom.info(
             "fusing into this quantised base would round much of the update away",
-            Severity.INFO,
             fix="fuse with `mlx_lm.fuse --dequantize`, or serve the adapter beside the base",
         ),
     },

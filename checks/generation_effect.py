@@ -97,34 +97,29 @@ class Limits:
 
 @check(
     codes={
-        "adapter-refused": Symptom(
+        "adapter-refused": Symptom.error(
             "mlx-lm cannot load this adapter on this base model",
-            Severity.ERROR,
             expected="an adapter whose tensors are the base model's LoRA parameters",
             fix="Compare names and shapes with `mlxdoctor inspect`; check which base it is for.",
         ),
-        "identical-to-base": Symptom(
+        "identical-to-base": Symptom.warning(
             "every answer is the base model's",
-            Severity.WARNING,
             expected="at least one answer that differs",
             fix="Check that the adapter is loaded, and that its names match the base model's.",
         ),
-        "unsure": Symptom(
+        "unsure": Symptom.warning(
             "the tuned model is unsure of every token it chooses, unlike the base model",
-            Severity.WARNING,
             expected="a model at least about as sure on its own data as before training",
             fix="Read some answers; where they are garbled, lower the learning rate or the scale.",
         ),
-        "unsurer-than-trained": Symptom(
+        "unsurer-than-trained": Symptom.warning(
             "it is far less sure of its answers than its training loss says",
-            Severity.WARNING,
             expected="a model at least as sure of its own choices as of the training rows",
             fix="See that every tensor was saved and loaded, and that prompts have the rows' "
             "format.",
         ),
-        "worse-than-base": Symptom(
+        "worse-than-base": Symptom.error(
             "answers are right less often than the base model's",
-            Severity.ERROR,
             expected="answers that are right at least as often as the base model's",
             fix="Do not use this adapter; an earlier checkpoint may be better (--adapter FILE).",
         ),

@@ -48,22 +48,19 @@ class Limits:
 
 @check(
     codes={
-        "zero": Symptom(
+        "zero": Symptom.error(
             "the gradient is exactly zero in most reports",
-            Severity.ERROR,
             expected="gradient norms above 0",
             fix="Run the whole forward pass inside the function that nn.value_and_grad is given.",
         ),
-        "non-finite": Symptom(
+        "non-finite": Symptom.warning(
             "gradient norms are NaN or infinite",
-            Severity.WARNING,
             expected="finite gradient norms",
             fix="Train in bfloat16 or float32, clip the gradient, and look at the rows of that "
             "batch.",
         ),
-        "skipped-batches": Symptom(
+        "skipped-batches": Symptom.info(
             "the trainer skipped batches that were not finite",
-            Severity.INFO,
             expected="no batch skipped",
             fix="Look at the rows of those batches; the model did not learn from them.",
         ),

@@ -55,19 +55,15 @@ def _has_code(bug: KnownBug) -> bool:
 @check(
     codes={
         **{
-            bug.id: Symptom(
-                bug.title,
-                Severity.WARNING,
-                expected=f"no trace of it; see {bug.references[0]}",
-                fix=bug.remedy,
+            bug.id: Symptom.warning(
+                bug.title, expected=f"no trace of it; see {bug.references[0]}", fix=bug.remedy
             )
             for bug in _BUGS.values()
             if _has_code(bug)
         },
-        "at-work": Symptom("known bugs were at work that harm no run by themselves", Severity.INFO),
-        "affected-version": Symptom(
+        "at-work": Symptom.info("known bugs were at work that harm no run by themselves"),
+        "affected-version": Symptom.info(
             "the versions have a known bug that left no trace",
-            Severity.INFO,
             expected="versions in which they are fixed",
         ),
     },

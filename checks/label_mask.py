@@ -61,63 +61,52 @@ class Limits:
 
 @check(
     codes={
-        "no-supervised-tokens": Symptom(
+        "no-supervised-tokens": Symptom.warning(
             "rows have no supervised token after masking and cutting",
-            Severity.WARNING,
             expected="every row has an answer within the sequence limit",
             fix=_LONGER,
         ),
-        "empty-batch": Symptom(
+        "empty-batch": Symptom.error(
             "a whole batch has no supervised token, so that its loss is 0/0",
-            Severity.ERROR,
             expected="at least one supervised token in every batch",
             fix=_LONGER,
         ),
-        "answers-truncated": Symptom(
-            "answers are cut off by the sequence limit",
-            Severity.INFO,
-            expected="rows shorter than max_seq_length",
+        "answers-truncated": Symptom.info(
+            "answers are cut off by the sequence limit", expected="rows shorter than max_seq_length"
         ),
-        "end-token-missing": Symptom(
+        "end-token-missing": Symptom.warning(
             "answers do not end with a token that stops generation",
-            Severity.WARNING,
             expected="the end token is the last thing an answer teaches",
             fix="end every answer with the end token, in the template or in the row",
         ),
-        "end-token-dominates": Symptom(
+        "end-token-dominates": Symptom.warning(
             "answers are little more than their end token",
-            Severity.WARNING,
             expected="answers of more than an end token",
             fix="remove the rows with empty answers",
         ),
-        "offset-not-a-prefix": Symptom(
+        "offset-not-a-prefix": Symptom.warning(
             "the masked prompt is not how the row begins",
-            Severity.WARNING,
             expected="the template writes a prompt alike with and without its answer",
             fix="use a template that does not rewrite earlier messages, or train without "
             "mask_prompt",
         ),
-        "double-bos": Symptom(
+        "double-bos": Symptom.warning(
             "rows begin with two beginning-of-text tokens",
-            Severity.WARNING,
             expected="one beginning-of-text token",
             fix="leave the beginning-of-text token out of the rows",
         ),
-        "earlier-answers-masked": Symptom(
+        "earlier-answers-masked": Symptom.info(
             "only the last answer of a conversation is trained on",
-            Severity.INFO,
             expected="one row an answer, where each is to be learned",
             fix="split conversations so that each answer is the last of a row",
         ),
-        "prompt-supervised": Symptom(
+        "prompt-supervised": Symptom.info(
             "the loss covers the prompts, as mlx-lm does unless told otherwise",
-            Severity.INFO,
             expected="what you intend: either is sound",
             fix="set mask_prompt: true to train on the answers only",
         ),
-        "pad-target": Symptom(
+        "pad-target": Symptom.info(
             "mlx-lm trains on one padding token after each row",
-            Severity.INFO,
             expected="a mask that ends with the row",
             fix="nothing in the run is at fault: up to 0.32.2 mlx-lm does this to every run",
         ),

@@ -112,92 +112,77 @@ class Limits:
 
 @check(
     codes={
-        "base-broken": Symptom(
+        "base-broken": Symptom.error(
             "the base model cannot predict the run's data at all",
-            Severity.ERROR,
             expected="a loss well below that of guessing among all tokens",
             fix="Check that tokenizer and model belong together, and load the base model again.",
         ),
-        "not-finite": Symptom(
+        "not-finite": Symptom.error(
             "the tuned model's losses are not finite",
-            Severity.ERROR,
             expected="finite losses",
             fix="Do not use this adapter; diagnose its earlier checkpoints with --adapter FILE.",
         ),
-        "identity-learned": Symptom(
+        "identity-learned": Symptom.error(
             "the adapter learned to repeat the token it was just given",
-            Severity.ERROR,
             expected="the largest improvement for the next token",
             fix="Make targets[i] the token after inputs[i], shifted exactly once.",
         ),
-        "skip-learned": Symptom(
+        "skip-learned": Symptom.error(
             "the adapter learned to predict the token after the next",
-            Severity.ERROR,
             expected="the largest improvement for the next token",
             fix="Make targets[i] the token after inputs[i], shifted exactly once.",
         ),
-        "padding-learned": Symptom(
+        "padding-learned": Symptom.error(
             "the adapter learned to go on with padding",
-            Severity.ERROR,
             expected="padding left out of the loss, and the end token after the answer",
             fix="Mask padding out of the loss, and put it after the end token.",
         ),
-        "end-token-repeated": Symptom(
+        "end-token-repeated": Symptom.error(
             "the adapter learned to go on with end tokens",
-            Severity.ERROR,
             expected="padding left out of the loss",
             fix="Mask the loss by each row's length, not by token.",
         ),
-        "first-padding-learned": Symptom(
+        "first-padding-learned": Symptom.info(
             "the adapter learned one padding token after the row",
-            Severity.INFO,
             expected="harmless where generation stops at the end token",
         ),
-        "end-token-unlearned": Symptom(
+        "end-token-unlearned": Symptom.error(
             "the end token is not expected after the answer",
-            Severity.ERROR,
             expected="the end token after the answer",
             fix="Put the end token at the end of every row, and do not mask it.",
         ),
-        "end-token-everywhere": Symptom(
+        "end-token-everywhere": Symptom.error(
             "the end token is expected before the answer",
-            Severity.ERROR,
             expected="the first token of the answer",
             fix="Look for empty answers and for end tokens used as padding in the loss.",
         ),
-        "prompt-learned": Symptom(
+        "prompt-learned": Symptom.error(
             "the adapter learned the prompt, which was to be masked",
-            Severity.ERROR,
             expected="no improvement on tokens that carry no loss",
             fix="Set the targets of the prompt to the ignored index.",
         ),
-        "prompt-worse": Symptom(
+        "prompt-worse": Symptom.error(
             "the prompt is predicted much worse than by the base model",
-            Severity.ERROR,
             expected="prompts predicted about as well as before",
             fix="Lower the learning rate, or stop earlier.",
         ),
-        "answers-worse": Symptom(
+        "answers-worse": Symptom.error(
             "the answers trained on are predicted worse than by the base model",
-            Severity.ERROR,
             expected="a lower loss on the rows that were trained on",
             fix="Do not use this adapter; see what else is wrong with rate, scale and labels.",
         ),
-        "held-out-worse": Symptom(
+        "held-out-worse": Symptom.warning(
             "only held-out answers are predicted worse than by the base model",
-            Severity.WARNING,
             expected="held-out answers predicted at least as well as before",
             fix="Stop earlier, or use the checkpoint nearest to the lowest validation loss.",
         ),
-        "memorised": Symptom(
+        "memorised": Symptom.warning(
             "answers trained on are predicted far better than held-out ones",
-            Severity.WARNING,
             expected="about the same loss on rows that were not trained on",
             fix="Train on more data or for fewer iterations.",
         ),
-        "nothing-learned": Symptom(
+        "nothing-learned": Symptom.error(
             "the adapter changes nothing on the rows it was trained on",
-            Severity.ERROR,
             expected="a loss below the base model's on the rows that were trained on",
             fix="Check that the adapter is attached, trainable, and that the rate is not too low.",
         ),

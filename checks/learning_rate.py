@@ -52,30 +52,17 @@ class Limits(BandLimits):
 
 @check(
     codes={
-        "zero": Symptom("the learning rate is zero", Severity.ERROR, **_A_RATE),
-        "not-a-rate": Symptom(
-            "the learning rate is negative or no number", Severity.ERROR, **_A_RATE
+        "zero": Symptom.error("the learning rate is zero", **_A_RATE),
+        "not-a-rate": Symptom.error("the learning rate is negative or no number", **_A_RATE),
+        "above-guideline": Symptom.info("rate × scale is above what is usual for the model's size"),
+        "far-above-guideline": Symptom.warning("rate × scale is several times what is usual"),
+        "below-guideline": Symptom.info("rate × scale is below what is usual for the model's size"),
+        "far-below-guideline": Symptom.warning("rate × scale is a small part of what is usual"),
+        "scale-looks-like-alpha": Symptom.warning(
+            "the scale has the size of an alpha", expected="alpha / rank, or mlx-lm's default of 20"
         ),
-        "above-guideline": Symptom(
-            "rate × scale is above what is usual for the model's size", Severity.INFO
-        ),
-        "far-above-guideline": Symptom(
-            "rate × scale is several times what is usual", Severity.WARNING
-        ),
-        "below-guideline": Symptom(
-            "rate × scale is below what is usual for the model's size", Severity.INFO
-        ),
-        "far-below-guideline": Symptom(
-            "rate × scale is a small part of what is usual", Severity.WARNING
-        ),
-        "scale-looks-like-alpha": Symptom(
-            "the scale has the size of an alpha",
-            Severity.WARNING,
-            expected="alpha / rank, or mlx-lm's default of 20",
-        ),
-        "no-bias-correction": Symptom(
+        "no-bias-correction": Symptom.info(
             "Adam's first steps are several times the nominal rate",
-            Severity.INFO,
             expected="a warm-up, or bias_correction",
             fix="add `warmup` to lr_schedule, or set optimizer_config to bias_correction: true",
         ),

@@ -27,7 +27,7 @@ import numpy as np
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import Series, TrainingLog
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom
 
 #: Which argument of a schedule is the number of steps it decays over.
 _DECAY_STEPS = {"cosine_decay": 1, "linear_schedule": 2}
@@ -47,15 +47,13 @@ class Limits:
 
 @check(
     codes={
-        "ignored": Symptom(
+        "ignored": Symptom.warning(
             "the rate is constant although a schedule was configured",
-            Severity.WARNING,
             expected="a rate that follows the schedule",
             fix="Put lr_schedule where the trainer reads it: at the top level of the YAML.",
         ),
-        "other-rate": Symptom(
+        "other-rate": Symptom.warning(
             "the logged rate is not the configured one",
-            Severity.WARNING,
             fix="Make sure that log and configuration are of the same run.",
         ),
     },

@@ -61,9 +61,8 @@ class Limits:
 @check(
     codes={
         **_FAILURES,
-        "ends-early": Symptom(
+        "ends-early": Symptom.info(
             "the log ends before the iterations it announced",
-            Severity.INFO,
             fix="If the log is complete, the run broke off: resume from the last save.",
         ),
     },

@@ -109,47 +109,40 @@ class Limits:
 
 @check(
     codes={
-        "worse-than-logged": Symptom(
+        "worse-than-logged": Symptom.error(
             "the tuned model is worse on the run's rows than the log says",
-            Severity.ERROR,
             fix="Compare the file's tensors with the configuration (`mlxdoctor inspect`); where "
             "the model was fused, use base and adapter, or fuse with more bits.",
         ),
-        "better-than-logged": Symptom(
-            "the tuned model is better on the run's rows than the log says", Severity.INFO
+        "better-than-logged": Symptom.info(
+            "the tuned model is better on the run's rows than the log says"
         ),
-        "base-differs": Symptom(
+        "base-differs": Symptom.warning(
             "the base model's loss is not the one the log begins with",
-            Severity.WARNING,
             fix="Check which base model the run was started with, and name it with --base.",
         ),
-        "agrees-with-prompt": Symptom(
+        "agrees-with-prompt": Symptom.warning(
             "the log's losses are those with the prompt in the loss",
-            Severity.WARNING,
             _AS_CONFIGURED,
             "Build the mask so that the first target is the first token of the answer.",
         ),
-        "agrees-without-prompt": Symptom(
+        "agrees-without-prompt": Symptom.info(
             "the log's losses are those with the prompt masked",
-            Severity.INFO,
             _AS_CONFIGURED,
             "Set mask_prompt to what the trainer does.",
         ),
-        "agrees-without-end": Symptom(
+        "agrees-without-end": Symptom.warning(
             "the log's losses are those without the end tokens",
-            Severity.WARNING,
             _AS_CONFIGURED,
             "Put the end token at the end of every row, and do not mask it.",
         ),
-        "agrees-at-another-shift": Symptom(
+        "agrees-at-another-shift": Symptom.error(
             "the log's losses are those of other targets than the next",
-            Severity.ERROR,
             "the losses of the next token",
             "Make targets[i] the token after inputs[i], shifted exactly once.",
         ),
-        "agrees-in-another-format": Symptom(
+        "agrees-in-another-format": Symptom.error(
             "the log's losses are those of rows in another prompt format",
-            Severity.ERROR,
             "one prompt format in training and in use",
             "Train on rows rendered with the chat template, or ask without it.",
         ),

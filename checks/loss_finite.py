@@ -53,7 +53,7 @@ class Limits:
 
 def _not_finite_symptom(meaning: str) -> Symptom:
     fix = "Use a checkpoint saved before this iteration; none saved after it is usable."
-    return Symptom(meaning, Severity.ERROR, "finite losses throughout", fix)
+    return Symptom.error(meaning, "finite losses throughout", fix)
 
 
 @check(
@@ -71,27 +71,23 @@ def _not_finite_symptom(meaning: str) -> Symptom:
         "non-finite-now-and-then": _not_finite_symptom(
             "some losses are not finite, and those after them are"
         ),
-        "validation-non-finite": Symptom(
+        "validation-non-finite": Symptom.warning(
             "a validation loss is NaN although the training loss is finite",
-            Severity.WARNING,
             "finite validation losses",
             "Give the run validation rows with something to predict, and val_batches above 0.",
         ),
-        "hidden-non-finite": Symptom(
+        "hidden-non-finite": Symptom.error(
             "the loss is exactly 0 while the gradient norm is NaN",
-            Severity.ERROR,
             "a finite loss above 0 and a finite gradient norm",
             "Discard checkpoints from this point on.",
         ),
-        "exact-zero": Symptom(
+        "exact-zero": Symptom.error(
             "the training loss is exactly 0",
-            Severity.ERROR,
             "a loss above 0: no model predicts text with certainty",
             "See whether those batches have any token to learn from.",
         ),
-        "no-trained-tokens": Symptom(
+        "no-trained-tokens": Symptom.error(
             "the count of trained tokens stays at 0",
-            Severity.ERROR,
             "a count that grows with every batch",
             "See which tokens of a row are supervised, and lengthen max_seq_length if none is.",
         ),

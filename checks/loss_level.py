@@ -81,28 +81,22 @@ class Limits:
 
 @check(
     codes={
-        "starts-above-uniform": Symptom(
+        "starts-above-uniform": Symptom.warning(
             "the first loss is worse than a guess among all tokens",
-            Severity.WARNING,
             fix="See whether labels, tokenizer and base model belong together.",
         ),
-        "sum-over-accumulation": Symptom(
+        "sum-over-accumulation": Symptom.error(
             "the loss is a sum over the accumulation steps, not a mean",
-            Severity.ERROR,
             fix="Divide loss and gradients by the accumulation steps, or train with "
             "grad_accumulation_steps: 1 and a larger batch_size.",
         ),
-        "starts-high": Symptom(
-            "the first loss is far above what a language model has", Severity.INFO
-        ),
-        "ends-above-unigram": Symptom(
+        "starts-high": Symptom.info("the first loss is far above what a language model has"),
+        "ends-above-unigram": Symptom.warning(
             "the last loss is no better than a constant guess",
-            Severity.WARNING,
             fix="Treat the model as destroyed, not as half trained.",
         ),
-        "suspiciously-low": Symptom(
+        "suspiciously-low": Symptom.info(
             "the loss is next to nothing after a few updates",
-            Severity.INFO,
             fix="See whether targets are shifted by one and are not already in the input.",
         ),
     },

@@ -63,15 +63,13 @@ class Limits:
 
 @check(
     codes={
-        "spiked": Symptom(
+        "spiked": Symptom.info(
             "lone losses stand far above their neighbours, and it recovered",
-            Severity.INFO,
             "losses that differ no more than batches do",
             "Look at the rows of that batch; clip gradients if it recurs.",
         ),
-        "burst": Symptom(
+        "burst": Symptom.warning(
             "for several reports the loss lay well above a level it had reached",
-            Severity.WARNING,
             fix="Divide the learning rate by three to ten, or clip gradients; prefer a checkpoint "
             "saved before this.",
         ),

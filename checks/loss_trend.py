@@ -43,30 +43,25 @@ from mlxdoctor.measure.losses.trend import LossFit, blocks, fit, theil_sen
 
 @check(
     codes={
-        "diverged": Symptom(
+        "diverged": Symptom.error(
             "the loss ends far above where it began",
-            Severity.ERROR,
             fix="Lower the learning rate or the scale about tenfold, and start again from the "
             "base.",
         ),
-        "exploded": Symptom(
+        "exploded": Symptom.error(
             "the loss left the level it had reached and never came back",
-            Severity.ERROR,
             fix="Keep a checkpoint saved before this iteration; lower the learning rate.",
         ),
-        "rose-again": Symptom(
+        "rose-again": Symptom.error(
             "training and validation losses fell, and rose again",
-            Severity.ERROR,
             fix="Use the checkpoint nearest to the minimum; lower the learning rate.",
         ),
-        "never-learned": Symptom(
+        "never-learned": Symptom.warning(
             "the loss did not move",
-            Severity.WARNING,
             fix="See whether the adapter's weights changed; then raise the learning rate.",
         ),
-        "overfitting": Symptom(
+        "overfitting": Symptom.info(
             "the validation loss rises or stays while the training loss goes on to fall",
-            Severity.INFO,
             "validation and training losses that end near each other",
             "Use the checkpoint nearest to that iteration; train shorter or on more rows.",
         ),

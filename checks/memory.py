@@ -23,7 +23,7 @@ import numpy as np
 
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,8 @@ class Limits:
 
 @check(
     codes={
-        "slowed": Symptom(
+        "slowed": Symptom.warning(
             "throughput fell for good",
-            Severity.WARNING,
             fix="Compare the peak memory with the machine's; train smaller batches or shorter "
             "rows.",
         )

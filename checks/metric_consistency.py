@@ -29,7 +29,7 @@ import numpy as np
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.metrics import ReportedMetric, ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.text.outputs import words
 from mlxdoctor.measure.text.statistics import word_f1
@@ -62,20 +62,17 @@ class Limits:
 
 @check(
     codes={
-        "base-reported": Symptom(
+        "base-reported": Symptom.error(
             "the reported figure is the base model's",
-            Severity.ERROR,
             fix="Load the adapter in the evaluation, and check that its result changes with it.",
         ),
-        "perplexity-not-exp-loss": Symptom(
+        "perplexity-not-exp-loss": Symptom.warning(
             "perplexity and loss in one file contradict each other",
-            Severity.WARNING,
             expected="perplexity = exp(loss)",
             fix="Average losses over tokens first, and take the exponential once.",
         ),
-        "low-loss-bad-output": Symptom(
+        "low-loss-bad-output": Symptom.error(
             "the training loss is near zero and the answers are not learned",
-            Severity.ERROR,
             expected="answers like those that were trained on",
             fix="Print one row's inputs and targets: each target is the token after its input.",
         ),

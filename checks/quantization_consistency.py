@@ -41,12 +41,11 @@ _KEY_ERROR = "mlx-lm can't load it (KeyError: 'quant_method')."
 
 @check(
     codes={
-        "config-without-scales": Symptom(
-            "config.json says quantised, and the tensors are not", Severity.ERROR, _AGREED
+        "config-without-scales": Symptom.error(
+            "config.json says quantised, and the tensors are not", _AGREED
         ),
-        "scales-without-config": Symptom(
+        "scales-without-config": Symptom.error(
             "the tensors are quantised, and config.json does not say so",
-            Severity.ERROR,
             _AGREED,
             f"copy {_OWN!r} from the config.json of the model that was quantised",
         ),

@@ -75,14 +75,12 @@ class Limits(BandLimits):
 
 @check(
     codes={
-        "barely-learned": Symptom(
+        "barely-learned": Symptom.warning(
             "with steps this small the loss lost a small part and still fell",
-            Severity.WARNING,
             "a loss that falls fast at first and has flattened by the end",
         ),
-        "overwritten": Symptom(
+        "overwritten": Symptom.error(
             "with steps this large the update became larger than the weights",
-            Severity.ERROR,
             "an update smaller than the weights",
         ),
     },

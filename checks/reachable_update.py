@@ -38,7 +38,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.resumed_adapter import ResumedAdapter
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.judge.rate import planned_rates
 
 _ADAM = ("adam", "adamw")
@@ -97,9 +97,8 @@ class _Stretch:
 
 @check(
     codes={
-        "beyond-the-steps": Symptom(
+        "beyond-the-steps": Symptom.warning(
             "two saved states lie further apart than the steps between them",
-            Severity.WARNING,
             fix="look for the configuration that this run was made with, and for files of other "
             "runs",
         )

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 
 from mlxdoctor.check import check
 from mlxdoctor.evidence.code_files import RemoteCode
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.safety.quoting import quoted
 
 #: Names that are listed in a message.
@@ -32,9 +32,9 @@ EXAMPLES = 3
 
 @check(
     codes={
-        "named": Symptom("a configuration asks for code of its own", Severity.WARNING),
-        "trusted": Symptom("the run was told to run code that comes with the model", Severity.INFO),
-        "pickles": Symptom("files that are pickles lie beside the weights", Severity.INFO),
+        "named": Symptom.warning("a configuration asks for code of its own"),
+        "trusted": Symptom.info("the run was told to run code that comes with the model"),
+        "pickles": Symptom.info("files that are pickles lie beside the weights"),
     }
 )
 def remote_code(found: RemoteCode) -> Iterator[Sign]:

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from mlxdoctor.check import check
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.resumed_adapter import ResumedAdapter
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom
 
 _EXAMPLES = 3
 _TAKEN_UP = {
@@ -37,19 +37,14 @@ _TAKEN_UP = {
 
 @check(
     codes={
-        "nothing-loaded": Symptom(
-            "no tensor of the file resumed from belongs to this adapter",
-            Severity.ERROR,
-            **_TAKEN_UP,
+        "nothing-loaded": Symptom.error(
+            "no tensor of the file resumed from belongs to this adapter", **_TAKEN_UP
         ),
-        "partly-loaded": Symptom(
-            "some tensors of the file resumed from do not belong to this adapter",
-            Severity.ERROR,
-            **_TAKEN_UP,
+        "partly-loaded": Symptom.error(
+            "some tensors of the file resumed from do not belong to this adapter", **_TAKEN_UP
         ),
-        "shapes-differ": Symptom(
+        "shapes-differ": Symptom.error(
             "tensors of the file resumed from have other shapes",
-            Severity.ERROR,
             expected="the same shapes",
             fix="Resume with the rank that the adapter was trained with.",
         ),

@@ -31,7 +31,7 @@ from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.earlier_run import EarlierRun
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom
 
 _GONE = "resume with the keys, layers and rank of the adapter that was resumed from"
 
@@ -68,15 +68,14 @@ class Limits:
 
 @check(
     codes={
-        "from-the-base": Symptom(
-            "the resumed run begins at the base model's loss", Severity.ERROR, fix=_GONE
+        "from-the-base": Symptom.error(
+            "the resumed run begins at the base model's loss", fix=_GONE
         ),
-        "level-jump": Symptom(
-            "the resumed run begins far above where the earlier one was", Severity.ERROR, fix=_GONE
+        "level-jump": Symptom.error(
+            "the resumed run begins far above where the earlier one was", fix=_GONE
         ),
-        "rate-jump": Symptom(
+        "rate-jump": Symptom.warning(
             "the resumed run begins with a rate several times the earlier one's last",
-            Severity.WARNING,
             fix="give the resumed run a schedule that begins where the earlier one ended",
         ),
     },

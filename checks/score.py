@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, check, limit
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.measure.scoring import Scores
 from mlxdoctor.measure.text.statistics import mean_interval, paired_permutation
 from mlxdoctor.safety.quoting import quoted
@@ -40,15 +40,13 @@ class Limits:
 
 @check(
     codes={
-        "worse-than-base": Symptom(
+        "worse-than-base": Symptom.error(
             "the user's score is lower than the base model's",
-            Severity.ERROR,
             expected="a score at least as high as the base model's",
             fix="Read the answers with the largest loss; an earlier checkpoint may be better.",
         ),
-        "unscored-answers": Symptom(
+        "unscored-answers": Symptom.warning(
             "the scoring function failed on some answers",
-            Severity.WARNING,
             expected="a finite number for every answer",
             fix="Let the scoring function return a number for any text, the empty one included.",
         ),

@@ -42,26 +42,22 @@ class Limits:
 
 @check(
     codes={
-        "failed": Symptom(
+        "failed": Symptom.error(
             "the loss cannot be computed",
-            Severity.ERROR,
             expected="a finite scalar",
             fix="call the loss by hand with one batch",
         ),
-        "not-finite": Symptom(
+        "not-finite": Symptom.error(
             "the loss or the logits are not finite",
-            Severity.ERROR,
             expected="a finite loss",
             fix="guard a division by the number of supervised tokens, and look for rows with none",
         ),
-        "above-uniform": Symptom(
+        "above-uniform": Symptom.error(
             "the loss is above that of a uniform guess",
-            Severity.ERROR,
             fix="print inputs and targets of a row side by side: the targets are the next tokens",
         ),
-        "not-a-mean": Symptom(
+        "not-a-mean": Symptom.warning(
             "the loss is too large for a mean over tokens",
-            Severity.WARNING,
             fix="divide by the number of supervised tokens, so that rate and clipping hold",
         ),
     },

@@ -43,9 +43,8 @@ from mlxdoctor.safety.quoting import quoted
 
 
 def _of_tokens(meaning: str) -> Symptom:
-    return Symptom(
+    return Symptom.warning(
         meaning,
-        Severity.WARNING,
         "text, as from the base model on the same prompts",
         "Do not use this adapter; diagnose its earlier checkpoints with --adapter FILE.",
     )
@@ -56,21 +55,18 @@ def _of_tokens(meaning: str) -> Symptom:
         "single-token": _of_tokens("one token makes up nearly all of the output"),
         "dominant-token": _of_tokens("one token makes up more than half of the output"),
         "few-tokens": _of_tokens("a handful of tokens makes up the output"),
-        "token-zero": Symptom(
+        "token-zero": Symptom.warning(
             "the output is token 0 only, as with logits that are NaN or all equal",
-            Severity.WARNING,
             "logits that are finite and differ",
             "Look for NaN in the adapter's tensors, and for where the loss became non-finite.",
         ),
-        "special-tokens": Symptom(
+        "special-tokens": Symptom.warning(
             "the output is special tokens only",
-            Severity.WARNING,
             "text between the prompt and the end token",
             "See in the label strip which special tokens are trained on, and where.",
         ),
-        "repetition": Symptom(
+        "repetition": Symptom.warning(
             "the output ends in a loop",
-            Severity.WARNING,
             "answers that end instead of looping",
             "Check that every training row ends with the end token, and lower the learning rate.",
         ),

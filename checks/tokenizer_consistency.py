@@ -34,7 +34,7 @@ from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom
 
 #: The form of a special token that begins or ends a turn.
 _MARKER = re.compile(r"<[|\uff5c][^<>|\uff5c\s]{1,40}[|\uff5c]>|<(?:start|end)_of_\w{1,30}>|</?s>")
@@ -50,50 +50,41 @@ _OF_THE_BASE = "use the tokenizer that came with the base model"
 
 @check(
     codes={
-        "beyond-vocabulary": Symptom(
-            "rows have tokens that the model has no embedding for",
-            Severity.ERROR,
-            fix=_OF_THE_BASE,
+        "beyond-vocabulary": Symptom.error(
+            "rows have tokens that the model has no embedding for", fix=_OF_THE_BASE
         ),
-        "larger-than-model": Symptom(
+        "larger-than-model": Symptom.warning(
             "the tokenizer knows more tokens than the model",
-            Severity.WARNING,
             expected="at least as many embeddings as tokens",
             fix=_OF_THE_BASE,
         ),
-        "end-tokens-disagree": Symptom(
+        "end-tokens-disagree": Symptom.info(
             "the files name different end tokens",
-            Severity.INFO,
             expected="the same end tokens in every file",
             fix="make sure that the token your rows end with is among them",
         ),
-        "terminator-is-not-an-end-token": Symptom(
+        "terminator-is-not-an-end-token": Symptom.warning(
             "the template ends answers with another token",
-            Severity.WARNING,
             expected="the template ends answers with an end token",
             fix="name the template's token as eos_token, or add it to generation_config.json",
         ),
-        "template-markers-unknown": Symptom(
+        "template-markers-unknown": Symptom.warning(
             "markers of the chat template are no tokens of the tokenizer",
-            Severity.WARNING,
             expected="one token for each marker",
             fix="use the chat template that came with this tokenizer",
         ),
-        "no-chat-template": Symptom(
+        "no-chat-template": Symptom.error(
             "the data are conversations, and there is no chat template",
-            Severity.ERROR,
             expected="a chat_template.jinja, or chat_template in tokenizer_config.json",
             fix="take the template from the instruction-tuned model of the same family",
         ),
-        "no-end-token": Symptom(
+        "no-end-token": Symptom.warning(
             "no file names an end token",
-            Severity.WARNING,
             expected="eos_token in tokenizer_config.json",
             fix="use the tokenizer files that came with the base model",
         ),
-        "pad-is-end": Symptom(
+        "pad-is-end": Symptom.info(
             "padding and end token are the same",
-            Severity.INFO,
             expected="padding masked by position, as mlx-lm does",
             fix="mask by position, or use another padding token",
         ),

@@ -66,32 +66,27 @@ class Limits:
 
 @check(
     codes={
-        "none-trainable": Symptom(
+        "none-trainable": Symptom.error(
             "the log says that nothing was trainable",
-            Severity.ERROR,
             expected="the LoRA factors are trainable",
             fix="convert the layers to LoRA after freezing the model, and count again",
         ),
-        "unfrozen": Symptom(
+        "unfrozen": Symptom.error(
             "far more was trainable than LoRA factors have numbers",
-            Severity.ERROR,
             expected="a few percent with LoRA",
             fix="freeze the model before the layers are converted, and count what is trainable",
         ),
-        "fewer-than-configured": Symptom(
+        "fewer-than-configured": Symptom.warning(
             "far less was trainable than the configuration asks for",
-            Severity.WARNING,
             fix="check which modules the keys match",
         ),
-        "partly-saved": Symptom(
+        "partly-saved": Symptom.error(
             "the file holds fewer numbers than the log says were trained",
-            Severity.ERROR,
             fix="save every trainable parameter: compare the file's names with "
             "tree_flatten(model.trainable_parameters())",
         ),
-        "total-mismatch": Symptom(
+        "total-mismatch": Symptom.warning(
             "the log's model has another size than the base model",
-            Severity.WARNING,
             fix="name the base model that the run was trained on",
         ),
     },

@@ -29,18 +29,14 @@ from mlxdoctor.finding import Severity, Sign, Symptom
 
 @check(
     codes={
-        "no-split": Symptom(
+        "no-split": Symptom.info(
             "there is no validation split, or it is empty",
-            Severity.INFO,
             expected="a valid.jsonl with about a tenth of the rows",
             fix="move a tenth of the rows to valid.jsonl",
         ),
-        "fewer-than-a-batch": Symptom(
-            "the validation split has fewer rows than a batch", Severity.ERROR
-        ),
-        "no-batches": Symptom(
+        "fewer-than-a-batch": Symptom.error("the validation split has fewer rows than a batch"),
+        "no-batches": Symptom.warning(
             "val_batches is 0: the validation loss is 0/0",
-            Severity.WARNING,
             expected="a positive number, or -1 for all",
             fix="set val_batches to -1, or remove valid.jsonl",
         ),

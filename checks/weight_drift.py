@@ -42,7 +42,7 @@ from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.judge import update_size
 from mlxdoctor.measure.weights.drift import ModuleDrift, module_drifts
 
@@ -98,39 +98,32 @@ class Limits(update_size.Limits):
 
 @check(
     codes={
-        "exploded": Symptom(
+        "exploded": Symptom.error(
             "the update is several times the weights: the base model is overwritten",
-            Severity.ERROR,
             fix="lower learning rate × scale, ten times to start with, and train again",
         ),
-        "large": Symptom(
+        "large": Symptom.warning(
             "the update is larger than the weights it is added to",
-            Severity.WARNING,
             fix="lower learning rate × scale, ten times to start with, and train again",
         ),
-        "negligible": Symptom(
+        "negligible": Symptom.warning(
             "the update is too small to change any output",
-            Severity.WARNING,
             fix="raise learning rate × scale, or train for more updates",
         ),
-        "dominated-by-one-layer": Symptom(
+        "dominated-by-one-layer": Symptom.info(
             "one layer takes most of the update",
-            Severity.INFO,
             fix="check whether gradients reach the other layers",
         ),
-        "rank-collapsed": Symptom(
+        "rank-collapsed": Symptom.info(
             "the update uses about one direction of its rank",
-            Severity.INFO,
             fix="none by itself; with a failed run, look at the rate",
         ),
-        "straight": Symptom(
+        "straight": Symptom.warning(
             "B was still moving straight ahead at the end: it had only begun to learn",
-            Severity.WARNING,
             fix="raise the learning rate, or train for more updates",
         ),
-        "beyond-the-rate": Symptom(
+        "beyond-the-rate": Symptom.warning(
             "B is larger than the stated rate and updates could have made it",
-            Severity.WARNING,
             fix="check that the configuration belongs to this adapter",
         ),
     },

@@ -54,6 +54,21 @@ class Symptom:
     expected: str = ""
     fix: str = ""
 
+    @classmethod
+    def error(cls, meaning: str, expected: str = "", fix: str = "") -> Symptom:
+        """One that a run does not survive, as a rule."""
+        return cls(meaning, Severity.ERROR, expected, fix)
+
+    @classmethod
+    def warning(cls, meaning: str, expected: str = "", fix: str = "") -> Symptom:
+        """One that does harm, or may."""
+        return cls(meaning, Severity.WARNING, expected, fix)
+
+    @classmethod
+    def info(cls, meaning: str, expected: str = "", fix: str = "") -> Symptom:
+        """One that is worth knowing."""
+        return cls(meaning, Severity.INFO, expected, fix)
+
 
 @dataclass(frozen=True)
 class Sign:
