@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from mlxdoctor.evidence.config import TrainingConfig
-    from mlxdoctor.evidence.log_formats.series import Segment
+    from mlxdoctor.evidence.logs.series import Segment
     from mlxdoctor.evidence.source import Source
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from mlxdoctor.evidence.log_formats.json_lines import DATA_KEYS
-from mlxdoctor.evidence.log_formats.reader import read_lines, read_log
-from mlxdoctor.evidence.log_formats.segments import Rows
-from mlxdoctor.evidence.log_formats.series import (
+from mlxdoctor.evidence.logs.log_format import LogFormat, LogSoFar, WholeFormat, formats
+from mlxdoctor.evidence.logs.reader import read_lines, read_log
+from mlxdoctor.evidence.logs.records import DATA_KEYS
+from mlxdoctor.evidence.logs.series import (
     Axis,
     LogFailure,
     Notes,
@@ -23,7 +23,7 @@ from mlxdoctor.evidence.log_formats.series import (
     Series,
     Trainable,
 )
-from mlxdoctor.evidence.log_formats.text_stream import LogStream
+from mlxdoctor.evidence.logs.text_stream import LogStream
 from mlxdoctor.evidence.source import Source, open_file, unreadable
 from mlxdoctor.safety.errors import InputError
 
@@ -40,11 +40,6 @@ __all__ = [
 
 #: Bytes at either end of a file that decide whether it is a log.
 SNIFFED_BYTES = 64 << 10
-
-_UNDERSTOOD = (
-    "understood are the output of mlx_lm.lora (both kinds), mlx-lm-lora, mlx-vlm and mlx-tune, "
-    "JSON lines of metrics, trainer_state.json, CSV with a step and a loss, and Markdown tables"
-)
 
 
 @dataclass(frozen=True)
@@ -120,13 +115,13 @@ class TrainingLog:
             sources.append(stream.source)
         told = notes.failures or notes.test_loss is not None or notes.trainable is not None
         if not paths or (not segments and not told):
-            raise InputError(
-                paths[0] if paths else None, "holds no report on training", _UNDERSTOOD
-            )
-        formats = sorted(notes.formats, key=lambda name: -notes.formats[name])
+            *most, last = (one.understood for one in formats(LogFormat) if one.understood)
+            remedy = f"understood are {', '.join(most)}, and {last}"
+            raise InputError(paths[0] if paths else None, "holds no report on training", remedy)
+        names = sorted(notes.formats, key=lambda name: -notes.formats[name])
         return cls(
             sources=tuple(sources),
-            format=", ".join(formats) or "messages only",
+            format=", ".join(names) or "messages only",
             segments=tuple(segments),
             trainable=notes.trainable,
             header=dict(notes.header),
@@ -166,16 +161,20 @@ def looks_like_log(path: Path) -> bool:
     texts = [part.decode(encoding, errors="replace") for part in (head, tail) if part]
     if texts and _holds_data(texts[0]):
         return False
-    for text in texts:
-        rows, notes = Rows(), Notes()
-        if size <= SNIFFED_BYTES or not text.lstrip().startswith(("{", "[")):
-            read_log([text], path, notes)
-        read_lines([text], rows, notes, path)
-        if notes.formats or notes.failures or notes.test_loss is not None or notes.trainable:
-            return True
-        if "log_history" in text or "train_loss_history" in text:
-            return True
-    return False
+    return any(_shows_log(text, path, is_whole=size <= SNIFFED_BYTES) for text in texts)
+
+
+def _shows_log(text: str, path: Path, *, is_whole: bool) -> bool:
+    """Whether the text, or a part of it, speaks of training."""
+    log = LogSoFar(path)
+    # The beginning of a document can't be read as one.
+    if is_whole or not text.lstrip().startswith(("{", "[")):
+        read_log([text], path, log.notes)
+    read_lines([text], log)
+    notes = log.notes
+    if notes.formats or notes.failures or notes.test_loss is not None or notes.trainable:
+        return True
+    return any(mark in text for one in formats(WholeFormat) for mark in one.marks)
 
 
 def _holds_data(text: str) -> bool:

@@ -10,7 +10,7 @@ from statistics import median
 
 import numpy as np
 
-from mlxdoctor.evidence.log_formats.series import Segment, Series
+from mlxdoctor.evidence.logs.series import Segment, Series
 from mlxdoctor.watch.betting import Bets, factor, logarithm
 from mlxdoctor.watch.facts import ExactZero, Frozen, NonFinite
 from mlxdoctor.watch.limits import BettingLimits, FactLimits, SpeedLimits

@@ -80,7 +80,7 @@ class Follower:
         self._iterations = iterations
         self._notify, self._progress, self._clock = notify, progress, clock
         self._watch, self._stream = make_watch(), ReportStream(path)
-        self._begins_bracketed = False
+        self._may_be_document = False
         self._written: tuple[int, int] | None = None
         self._is_document = False
         self._reports, self._step = 0, 0
@@ -115,13 +115,13 @@ class Follower:
         if piece.is_new:
             # Rotated logs go on where the old one ended: the watch tells a restart itself.
             self._stream = ReportStream(self._path)
-            self._begins_bracketed = piece.text.lstrip()[:1] in ("{", "[")
+            self._may_be_document = self._stream.may_be_document(piece.text)
         if not self._is_document:
             self._see(self._stream.feed(piece.text))
 
     def _is_rewritten(self) -> bool:
         """Read a log that is one document anew, where its trainer has written it again."""
-        if not isinstance(self._tail, FileTail) or not self._begins_bracketed:
+        if not isinstance(self._tail, FileTail) or not self._may_be_document:
             return False
         written = self._tail.changed()
         if written == self._written or (self._reports and not self._is_document):

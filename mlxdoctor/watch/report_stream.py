@@ -1,23 +1,20 @@
 """A log while it is being written: lines in, reports out, whatever the format.
 
-Lines are read once and forgotten. Only a file that is one JSON document (a
-`trainer_state.json`, say) is written anew by its trainer at every save; it is read as a whole
-then, up to the limit for such files.
+Lines are read once and forgotten. Only a file that is one document (a `trainer_state.json`, say)
+is written anew by its trainer at every save; it is read as a whole then, up to the limit for
+such files.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from mlxdoctor.evidence.log_formats.documents import is_document, read_document
-from mlxdoctor.evidence.log_formats.line_readers import LineReaders
-from mlxdoctor.evidence.log_formats.segments import TRAIN, Rows, Shape
-from mlxdoctor.evidence.log_formats.series import LogFailure, Notes
-from mlxdoctor.evidence.log_formats.tables import HEADER_LINES, csv_header, read_csv
-from mlxdoctor.evidence.log_formats.text import lines
+from mlxdoctor.evidence.logs.lines import lines
+from mlxdoctor.evidence.logs.log_format import HEAD_LINES, LogSoFar, WholeFormat, formats
+from mlxdoctor.evidence.logs.reader import LineReader
+from mlxdoctor.evidence.logs.segments import TRAIN, Shape
+from mlxdoctor.evidence.logs.series import LogFailure
 from mlxdoctor.evidence.source import read_text
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.watch.reports import Report
@@ -31,13 +28,14 @@ class ReportStream:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self.notes = Notes()
-        self._rows = Rows()
-        self._readers = LineReaders(self._rows, self.notes)
+        log = LogSoFar(path)
+        self.notes, self._rows = log.notes, log.rows
+        self._lines = LineReader(log)
+        self._whole = [kind(log) for kind in formats(WholeFormat)]
+        self._table: WholeFormat | None = None
         self._line = 0
-        self._head: list[str] = []
-        self._header: str | None = None
+        self._head = ""
+        self._header = ""
         self._last_row = 0
         self._last_step: dict[str, int] = {}
         self._has_train_loss = False
@@ -60,36 +58,39 @@ class ReportStream:
 
     def feed(self, text: str) -> list[Report]:
         """Read whole lines that were added, and return the reports in them."""
-        pieces = list(lines(text))
-        if self._header is None and self._line < HEADER_LINES:
-            self._find_header(text)
+        if self._table is None and self._line < HEAD_LINES:
+            self._look_for_table(text)
         first, self._line = self._line, self._line + text.count("\n")
-        if self._header is not None:
-            self._read_table(text)
+        if self._table is not None:
+            # The table's own reader needs the header above the rows that are new.
+            begins = text.lstrip().startswith(self._header)
+            self._table.read(iter((text if begins else f"{self._header}\n{text}",)))
         else:
-            self._readers.read([(first + number, line) for number, line in pieces])
-            self._readers.catch_up()
+            self._lines.read([(first + number, line) for number, line in lines(text)])
+            self._lines.catch_up()
         return list(self._reports())
 
-    def read_document(self, value: Any) -> list[Report]:
-        """The reports in a parsed JSON document."""
-        read_document(value, self._rows)
-        return list(self._reports())
+    def may_be_document(self, text: str) -> bool:
+        """Whether a log that begins so may be one document, which is written anew."""
+        return any(not one.grows and one.begins(text.lstrip()) for one in self._whole)
+
+    def read_document(self, text: str) -> list[Report]:
+        """The reports in a log that is one document; none where it is not one."""
+        if any(one.read(iter((text,))) is None for one in self._whole if not one.grows):
+            return list(self._reports())
+        return []
 
     def finish(self) -> list[Report]:
         """Read what is still open at the end of the log."""
-        self._readers.finish()
+        self._lines.finish()
         return list(self._reports())
 
-    def _find_header(self, text: str) -> None:
-        self._head = [*self._head, *text.splitlines()][:HEADER_LINES]
-        if csv_header(self._head) is not None:
-            self._header = next(line for line in self._head if line.strip())
-
-    def _read_table(self, text: str) -> None:
-        # The table's own reader needs the header above the rows that are new.
-        body = text if text.lstrip().startswith(self._header or "") else f"{self._header}\n{text}"
-        read_csv(body, self._path, self._rows)
+    def _look_for_table(self, text: str) -> None:
+        self._head += text
+        head = self._head.lstrip()
+        for one in self._whole:
+            if one.grows and one.begins(head):
+                self._table, self._header = one, head.splitlines()[0]
 
     def _reports(self) -> Iterator[Report]:
         for line, shape, values in self._rows.drain():
@@ -144,16 +145,12 @@ def read_log(path: Path) -> list[Report]:
 
 
 def read_whole(path: Path) -> list[Report]:
-    """The reports in a file that is one JSON document; none where it is not one, or not yet."""
+    """The reports in a file that is one document; none where it is not one, or not yet."""
     try:
         text, _ = read_text(path, "json_bytes")
-        value: Any = json.loads(text)
-    except (InputError, ValueError, RecursionError):
+    except InputError:
         return []
-    if not is_document(value):
-        return []
-    stream = ReportStream(path)
-    return stream.read_document(value)
+    return ReportStream(path).read_document(text)
 
 
 def _float(value: float) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlxdoctor.evidence.log_formats.named_numbers import PairReader
+from mlxdoctor.evidence.logs.log_format import Alike
 from mlxdoctor.evidence.training_log import TrainingLog
 
 LINES = 10_000
@@ -37,16 +37,16 @@ def test_like_lines_read_together(
     path = tmp_path / "train.log"
     path.write_text("\n".join(lines) + "\n")
     asked: list[bool] = []
-    as_it_is = PairReader.read_alike
+    as_it_is = Alike.read_all
 
-    def counted(reader: PairReader, numbered: list[tuple[int, str]]) -> bool:
-        asked.append(as_it_is(reader, numbered))
+    def counted(alike: Alike, numbered: list[tuple[int, str]]) -> bool:
+        asked.append(as_it_is(alike, numbered))
         return asked[-1]
 
-    monkeypatch.setattr(PairReader, "read_alike", counted)
+    monkeypatch.setattr(Alike, "read_all", counted)
     found = TrainingLog.read([path]).main.series["train_loss"]
     assert asked == together
-    monkeypatch.setattr(PairReader, "read_alike", lambda reader, numbered: False)
+    monkeypatch.setattr(Alike, "read_all", lambda alike, numbered: False)
     slowly = TrainingLog.read([path]).main.series["train_loss"]
     assert len(found.values) == rows
     assert np.array_equal(found.iterations, slowly.iterations)

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.evidence.logs.log_format import LogFormat, formats
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 BASE = FIXTURES / "base"
 RUNS = FIXTURES / "runs"
@@ -116,18 +118,12 @@ def yaml_configs() -> Sequence[bytes]:
 
 
 def text_logs() -> Sequence[bytes]:
-    """What trainers print: plain lines, coloured tables, blocks, bars, failures."""
-    block = (
-        b"Iter 10:\n  Loss: 1.5\n  Rewards: mean=0.5, std=0.1\n====\nIter 20:\n  Loss: 1.25\n====\n"
-    )
-    bar = (
-        b"Training:  10%|#   | 10/100 [00:32<04:48, loss=3.4, lr=1e-5]\r 20/100 [00:40<, loss=3]\n"
-    )
-    table = b"| Step | Training Loss | Validation Loss |\n|---|---|---|\n| 10 | 2.5 | 2.6 |\n"
+    """What trainers print, in every format that is read, and failures."""
     failure = (
         b"Iter 10: Train loss 1.0\nTraceback (most recent call last):\n  x\nMemoryError: out\n"
     )
-    return [*_pieces("runs/*/train.log"), block, bar, table, failure]
+    examples = [one.example.encode() for one in formats(LogFormat)]
+    return [*_pieces("runs/*/train.log"), *examples, failure]
 
 
 def json_line_logs() -> Sequence[bytes]:

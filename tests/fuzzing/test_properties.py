@@ -22,8 +22,8 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.log_formats.reader import read_log
-from mlxdoctor.evidence.log_formats.series import Notes
+from mlxdoctor.evidence.logs.reader import read_log
+from mlxdoctor.evidence.logs.series import Notes
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.safetensors_file import read_safetensors
 from mlxdoctor.evidence.training_log import TrainingLog

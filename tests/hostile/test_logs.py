@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.evidence.log_formats.reader import read_log
-from mlxdoctor.evidence.log_formats.series import Notes
-from mlxdoctor.evidence.log_formats.text_stream import LogStream
+from mlxdoctor.evidence.logs.reader import read_log
+from mlxdoctor.evidence.logs.series import Notes
+from mlxdoctor.evidence.logs.text_stream import LogStream
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.safety.reading_limits import using
 

@@ -1,1 +1,1 @@
-"""Reading the logs of MLX trainers: one file a family of formats."""
+"""One file a format of training logs; `mlxdoctor.evidence.logs.log_format` says what one is."""

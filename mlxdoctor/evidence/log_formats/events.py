@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from mlxdoctor.evidence.log_formats.names import snake_case
-from mlxdoctor.evidence.log_formats.series import LogFailure, Notes, Save, Trainable
+from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
+from mlxdoctor.evidence.logs.metric_names import snake_case
+from mlxdoctor.evidence.logs.series import MAX_HEADER, LogFailure, Save, Trainable
 
-#: Failures and header entries kept; a crash loop repeats itself.
+#: Failures kept; a crash loop repeats itself.
 MAX_FAILURES = 50
-MAX_HEADER = 80
 MAX_TEXT = 300
 
 _HINT = re.compile(
@@ -83,11 +83,14 @@ _RAISED = re.compile(
 )
 
 
-class EventReader:
-    """Reads one line at a time into `notes`."""
+class Events(LineFormat):
+    """What a trainer says beside its reports."""
 
-    def __init__(self, notes: Notes) -> None:
-        self._notes = notes
+    priority = 100
+    example = "Iter 10: Saved adapter weights to a/adapters.safetensors.\nKilled: 9\n"
+
+    def __init__(self, log: LogSoFar) -> None:
+        super().__init__(log)
         self._traceback: int | None = None
 
     def read(self, number: int, line: str) -> bool:
@@ -99,7 +102,7 @@ class EventReader:
         return self._note(number, line) or self._fail(number, line) or self._head(line)
 
     def _note(self, number: int, line: str) -> bool:
-        notes = self._notes
+        notes = self.notes
         if match := _SAVED.search(line):
             at = int(match.group(1)) if match.group(1) and not match.group(2) else None
             text = match.group(3)
@@ -134,7 +137,7 @@ class EventReader:
         iterations = _ITERATIONS.search(line, training.end())
         if iterations is None and not line.lstrip().startswith("Starting"):
             return False
-        notes = self._notes
+        notes = self.notes
         notes.run_marks.append(number)
         if method := _METHOD.search(line):
             notes.header["training"] = method.group(1)
@@ -143,7 +146,7 @@ class EventReader:
         return True
 
     def _parameters(self, which: str, millions: float) -> None:
-        notes = self._notes
+        notes = self.notes
         if which == "Total":
             notes.total_line = millions
         else:
@@ -164,7 +167,7 @@ class EventReader:
         self._add(begun or number, kind, line)
         return True
 
-    def flush(self) -> None:
+    def finish(self) -> None:
         """A traceback that the log cuts off is one nonetheless."""
         if self._traceback is not None:
             self._add(self._traceback, "traceback", "Traceback (most recent call last)")
@@ -181,11 +184,11 @@ class EventReader:
         return False
 
     def _add(self, number: int, kind: str, text: str) -> None:
-        if len(self._notes.failures) < MAX_FAILURES:
-            self._notes.failures.append(LogFailure(number, kind, text.strip()[:MAX_TEXT]))
+        if len(self.notes.failures) < MAX_FAILURES:
+            self.notes.failures.append(LogFailure(number, kind, text.strip()[:MAX_TEXT]))
 
     def _head(self, line: str) -> bool:
-        notes = self._notes
+        notes = self.notes
         found = False
         if "mlx" in line or "torch" in line or "unsloth" in line or "transformers" in line:
             for name, version in _VERSION.findall(line):

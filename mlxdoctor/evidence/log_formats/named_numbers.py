@@ -13,10 +13,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlxdoctor.evidence.log_formats.names import STEPS, canonical, is_report, unique
-from mlxdoctor.evidence.log_formats.segments import Rows, Shape, axis_of
-from mlxdoctor.evidence.log_formats.series import Notes
-from mlxdoctor.evidence.log_formats.text import NUMBER, to_number
+from mlxdoctor.evidence.logs.lines import NUMBER, to_number
+from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER, LineFormat, LogSoFar
+from mlxdoctor.evidence.logs.metric_names import STEPS, canonical, is_report, unique
+from mlxdoctor.evidence.logs.records import SUMMARY_KEYS
+from mlxdoctor.evidence.logs.segments import Shape, axis_of
 
 #: A number that is not part of a word; `Peak58.9` is a number after a word nonetheless.
 _NUMBERS = re.compile(rf"(?:(?<![\w.])|(?<=[Pp]eak)|(?<=[Pp]eak mem))({NUMBER})")
@@ -29,12 +30,15 @@ _HINT = re.compile(
 _HEAD = re.compile(
     r"(?:Epoch\s+\d+\s*[:,]\s*)?(?:Iter|Iteration|\biter|\biteration)\s+\d|\{\s*['\"]"
 )
+#: Text that shows the line is a progress bar, which is a format of its own.
+_BAR = re.compile(r"\d%\||it/s\b|s/it\b|\[\d+:\d\d")
+
 _STEP = re.compile(
     r"(?:^|[^\w])(iter|iteration|step|it|global_step)s?\s*(?:[#:=]\s*)?$", re.IGNORECASE
 )
-_EPOCH = re.compile(r"(?:^|[^\w])epoch\s*(?:[#:=]\s*)?$", re.IGNORECASE)
-_ASSIGNED = re.compile(r"(?<![\w./-])([^\W\d][\w./-]*)\s*=\s*$")
 _KEY = re.compile(r"['\"]([^'\"]{1,80})['\"]\s*:\s*['\"]?$")
+_ASSIGNED = re.compile(r"(?<![\w./-])([^\W\d][\w./-]*)\s*=\s*$")
+_EPOCH = re.compile(r"(?:^|[^\w])epoch\s*(?:[#:=]\s*)?$", re.IGNORECASE)
 _DELIMITER = re.compile(r"[,|;(\[{•]|:\s|\s{2,}|\s-\s")
 #: What follows the count of updates in a report, and does not in a sentence.
 _AFTER_STEP = re.compile(
@@ -42,19 +46,34 @@ _AFTER_STEP = re.compile(
     re.IGNORECASE,
 )
 _SENTENCE = re.compile(r"\b(?:the|was|is|are|to|of|at|after|has|had|a|an|went|with|by)\b")
-#: Text that shows the line is a progress bar, which has a reader of its own.
-_BAR = re.compile(r"\d%\||it/s\b|s/it\b|\[\d+:\d\d")
-_SUMMARY = ("train_runtime", "total_flos", "train_samples_per_second")
+_DICTIONARY = re.compile(r"\s*\{.*['\"]", re.DOTALL)
+#: What stands between the count of updates and how many there are to be.
+_TOTAL = ("/", "of")
+#: How a line of a patched trainer begins that reports single micro-batches.
+_OF_MICRO_BATCH = "[GRAD-DBG]"
+#: What is in a line on a batch that was left out.
+_LEFT_OUT = "SKIPPED"
 
 #: Sequences of words remembered; a text that is no log has as many as lines.
 MAX_PLANS = 4096
 #: Numbers in a line that are looked at.
 MAX_NUMBERS = 64
+#: Blanks in a name; one with more is a sentence.
+MAX_BLANKS = 4
+
+#: A column for each number of a line; None where it is no metric.
+_Columns = Sequence[str | None]
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """How to read the lines with one sequence of words."""
+    """How to read the lines with one sequence of words.
+
+    Attributes:
+        pattern: matches them.
+        shape: takes the numbers at the places `keep`.
+        total: the place of the number of updates to be made; None where it is not said.
+    """
 
     pattern: re.Pattern[str]
     shape: Shape
@@ -62,52 +81,20 @@ class _Plan:
     total: int | None
 
 
-class PairReader:
-    """Reads one line at a time into `rows`."""
+class NamedNumbers(LineFormat):
+    """Reads a line by the words in it."""
 
-    def __init__(self, rows: Rows, notes: Notes) -> None:
-        self._rows = rows
-        self._notes = notes
+    name = "iter lines"
+    priority = 30
+    understood = "the output of mlx_lm.lora (both kinds), mlx-lm-lora, mlx-vlm and mlx-tune"
+    example = "Iter 10: Train loss 2.5, It/sec 1.0\nIter 20: Train loss nan, It/sec 1.0\n"
+
+    def __init__(self, log: LogSoFar) -> None:
+        super().__init__(log)
         self._plans: dict[tuple[str, ...], _Plan | None] = {}
-        self._recent: list[_Plan] = []
-        self._is_regular = True
-
-    def read_alike(self, numbered: Sequence[tuple[int, str]]) -> bool:
-        """Whether all lines have the words of the last report, and are now rows.
-
-        Once they have not, it is not tried again: a log with validations between has few such
-        stretches.
-        """
-        if not (self._recent and self._is_regular):
-            return False
-        plan = self._recent[0]
-        every = re.compile(f"^{plan.pattern.pattern}$", re.MULTILINE)
-        found = every.findall("\n".join(line for _, line in numbered))
-        self._is_regular = len(found) == len(numbered) and every.groups > 1
-        if not self._is_regular:
-            return False
-        try:
-            values = [tuple(map(float, groups)) for groups in found]
-        except ValueError:
-            return False
-        plan.shape.values.extend(values)
-        plan.shape.lines.extend(number for number, _ in numbered)
-        return True
-
-    def read_like(self, number: int, line: str) -> bool:
-        """Whether the line has the words of a report that was read, and is now a row, too."""
-        for plan in self._recent:
-            if match := plan.pattern.fullmatch(line):
-                try:
-                    plan.shape.values.append(tuple(map(float, match.groups())))
-                except ValueError:
-                    break
-                plan.shape.lines.append(number)
-                return True
-        return False
 
     def read(self, number: int, line: str) -> bool:
-        """Whether the line was a report with words not read before, and is now a row."""
+        """Whether the line is a report, and is now a row."""
         if not _HINT.search(line):
             return False
         heads = [match.start() for match in _HEAD.finditer(line)]
@@ -116,14 +103,7 @@ class PairReader:
             return False
         pieces = _NUMBERS.split(body, maxsplit=MAX_NUMBERS)
         words, numbers = tuple(pieces[0::2]), pieces[1::2]
-        if not numbers:
-            return False
-        if words in self._plans:
-            plan = self._plans[words]
-        else:
-            plan = self._understand(words, numbers)
-            if len(self._plans) < MAX_PLANS:
-                self._plans[words] = plan
+        plan = self._plan(words, numbers) if numbers else None
         if plan is None:
             return False
         values = [to_number(text) for text in numbers]
@@ -131,82 +111,42 @@ class PairReader:
             return False
         plan.shape.values.append(tuple(float(values[index] or 0.0) for index in plan.keep))
         plan.shape.lines.append(number)
+        self.count += 1
         if plan.total is not None and (total := values[plan.total]) is not None:
-            self._notes.announced.append((number, int(total)))
+            self.notes.announced.append((number, int(total)))
         if body == line:
-            self._recent = [plan, *(one for one in self._recent if one is not plan)][:6]
+            self.learn(plan.pattern, plan.shape)
         return True
 
-    def _understand(self, words: tuple[str, ...], numbers: list[str]) -> _Plan | None:
-        names = [_name(before) for before in words[:-1]]
-        step = next((i for i, before in enumerate(words[:-1]) if _step_word(before)), None)
-        total = None
-        for index, before in enumerate(words[:-1]):
-            if index and before.strip() in ("/", "of"):
-                names[index] = None
-                total = index if index - 1 == step else total
-        # The trainer's closing summary repeats names with another meaning.
-        if any(name in _SUMMARY for name in names):
-            return None
-        if step is not None:
-            names[step] = None
-        prefix = ""
-        if words[0].lstrip().startswith("[GRAD-DBG]"):
-            names = ["micro_loss" if name == "loss" else name for name in names]
-        elif any("SKIPPED" in before for before in words):
-            prefix = "skipped_batch_"
-        elif any(name is not None and " " in name and name.count(" ") > 4 for name in names):
-            return None
-        columns = unique(
-            [
-                None if name is None else prefix + name if prefix else canonical(name)
-                for name in names
-            ],
-            [name or "" for name in names],
-        )
-        if not self._is_row(words, columns, step):
+    def _plan(self, words: tuple[str, ...], numbers: Sequence[str]) -> _Plan | None:
+        if words in self._plans:
+            return self._plans[words]
+        plan = self._understand(words, numbers)
+        if len(self._plans) < MAX_PLANS:
+            self._plans[words] = plan
+        return plan
+
+    def _understand(self, words: tuple[str, ...], numbers: Sequence[str]) -> _Plan | None:
+        """What lines with these words say; None where they are no reports."""
+        before = words[:-1]
+        step = next((place for place, text in enumerate(before) if _step_word(text)), None)
+        totals = [place for place, text in enumerate(before) if place and text.strip() in _TOTAL]
+        names = [
+            None if place == step or place in totals else _name(text)
+            for place, text in enumerate(before)
+        ]
+        columns = _columns(words, names)
+        if not _is_report(words, columns, step):
             return None
         keep = tuple(i for i, column in enumerate(columns) if column is not None or i == step)
-        kept = tuple(columns[i] for i in keep)
-        stepped = None if step is None else keep.index(step)
-        axis = axis_of(None if step is None else _step_word(words[step]))
-        return _Plan(
-            _pattern(words, keep, {} if total is None else {total: numbers[total]}),
-            self._rows.shape(kept, stepped, axis),
-            keep,
-            total,
+        total = step + 1 if step is not None and step + 1 in totals else None
+        shape = self.rows.shape(
+            tuple(columns[place] for place in keep),
+            None if step is None else keep.index(step),
+            axis_of(None if step is None else _step_word(words[step])),
         )
-
-    @staticmethod
-    def _is_row(words: tuple[str, ...], columns: tuple[str | None, ...], step: int | None) -> bool:
-        named = [i for i, column in enumerate(columns) if column is not None]
-        names = [column for column in columns if column is not None]
-        if words[0].lstrip().startswith("[GRAD-DBG]"):
-            return bool(named)
-        if not is_report(names):
-            return False
-        if any(_SENTENCE.search(before) for before in words[:-1]):
-            return False
-        metrics = [i for i in named if columns[i] != "epoch"]
-        if step is not None:
-            following = words[step + 1]
-            if following.strip() in ("/", "of"):
-                following = words[step + 2]
-            return (step < metrics[0] and bool(_AFTER_STEP.match(following))) or "{" in words[0]
-        # Without an iteration only a printed dictionary is surely a report.
-        return words[0].lstrip().startswith("{") and bool(re.search(r"['\"]", words[0]))
-
-
-def _pattern(
-    words: tuple[str, ...], keep: tuple[int, ...], fixed: dict[int, str]
-) -> re.Pattern[str]:
-    """A pattern for lines with these words; `fixed` numbers must not change."""
-    parts = []
-    for index, before in enumerate(words[:-1]):
-        # Never given back: `1-1-1-1` could be divided in too many ways.
-        one = re.escape(fixed[index]) if index in fixed else r"[-+0-9.eEnaNifINFty]++"
-        parts.append(re.escape(before) + (f"({one})" if index in keep else one))
-    return re.compile("".join(parts) + re.escape(words[-1]))
+        fixed = {} if total is None else {total: numbers[total]}
+        return _Plan(_pattern(words, keep, fixed), shape, keep, total)
 
 
 def _step_word(before: str) -> str | None:
@@ -221,10 +161,51 @@ def _name(before: str) -> str | None:
     """The name of the number that follows `before`, or None."""
     if _EPOCH.search(before):
         return "epoch"
-    if match := _KEY.search(before):
-        return match.group(1)
-    if match := _ASSIGNED.search(before):
+    if match := _KEY.search(before) or _ASSIGNED.search(before):
         return match.group(1)
     text = before.rstrip(" :=\t'\"")
     text = _DELIMITER.split(text)[-1].strip(" '\"")
     return text if text and text[0].isalpha() and len(text) <= 60 else None
+
+
+def _columns(words: Sequence[str], names: Sequence[str | None]) -> _Columns:
+    """The metrics that the numbers are, by the names that the line gives them."""
+    if SUMMARY_KEYS.intersection(filter(None, names)):
+        return [None] * len(names)
+    if _is_of_micro_batch(words):
+        names = ["micro_loss" if name == "loss" else name for name in names]
+    elif any(_LEFT_OUT in text for text in words):
+        return [name and f"skipped_batch_{name}" for name in names]
+    elif any(name is not None and name.count(" ") > MAX_BLANKS for name in names):
+        return [None] * len(names)
+    chosen = [None if name is None else canonical(name) for name in names]
+    return unique(chosen, [name or "" for name in names])
+
+
+def _is_of_micro_batch(words: Sequence[str]) -> bool:
+    return words[0].lstrip().startswith(_OF_MICRO_BATCH)
+
+
+def _is_report(words: Sequence[str], columns: _Columns, step: int | None) -> bool:
+    """Whether the words are those of a report, not of a sentence with a number and a loss."""
+    if _is_of_micro_batch(words):
+        return any(columns)
+    if not is_report(filter(None, columns)) or any(map(_SENTENCE.search, words[:-1])):
+        return False
+    if step is None:
+        # Without an iteration only a printed dictionary is surely a report.
+        return bool(_DICTIONARY.match(words[0]))
+    following = words[step + 1]
+    if following.strip() in _TOTAL:
+        following = words[step + 2]
+    first = next(i for i, name in enumerate(columns) if name is not None and name != "epoch")
+    return (step < first and bool(_AFTER_STEP.match(following))) or "{" in words[0]
+
+
+def _pattern(words: Sequence[str], keep: Sequence[int], fixed: dict[int, str]) -> re.Pattern[str]:
+    """A pattern for lines with these words; `fixed` numbers must not change."""
+    parts = []
+    for place, before in enumerate(words[:-1]):
+        one = re.escape(fixed[place]) if place in fixed else LIKE_NUMBER
+        parts.append(re.escape(before) + (f"({one})" if place in keep else one))
+    return re.compile("".join(parts) + re.escape(words[-1]))

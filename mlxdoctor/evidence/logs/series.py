@@ -13,6 +13,9 @@ from mlxdoctor.safety.errors import InputError
 
 Axis = Literal["iteration", "step", "row", "epoch"]
 
+#: Entries of a header that are kept.
+MAX_HEADER = 80
+
 
 @dataclass(frozen=True)
 class Series:
@@ -151,3 +154,22 @@ class Notes:
         return sum(
             (len(self.announced), len(self.run_marks), len(self.saves), len(self.truncations))
         )
+
+    def count(self, name: str, lines: int) -> None:
+        """Lines or reports of a format were read."""
+        if name and lines:
+            self.formats[name] = self.formats.get(name, 0) + lines
+
+    def add(self, other: Notes) -> None:
+        """Those of another file, which follows this one."""
+        for name, lines in other.formats.items():
+            self.count(name, lines)
+        self.header.update(other.header)
+        self.versions.update(other.versions)
+        self.saves.extend(other.saves)
+        self.truncations.extend(other.truncations)
+        self.failures.extend(other.failures)
+        self.problems.extend(other.problems)
+        self.trainable = other.trainable or self.trainable
+        if other.test_loss is not None:
+            self.test_loss, self.test_perplexity = other.test_loss, other.test_perplexity

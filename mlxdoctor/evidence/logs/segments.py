@@ -11,7 +11,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.evidence.log_formats.series import Axis, Segment, Series
+from mlxdoctor.evidence.logs.series import Axis, Segment, Series
 
 TRAIN, VALIDATION, OTHER = 0, 1, 2
 
@@ -98,14 +98,21 @@ class Rows:
         return self._shapes[key]
 
     def add(
-        self, line: int, step: tuple[str, float] | None, metrics: dict[str, float], run: str = ""
+        self,
+        line: int,
+        step: tuple[str, float] | None,
+        metrics: dict[str, float],
+        run: str = "",
+        *,
+        fallback: bool = False,
     ) -> None:
         """One row: its step column's name and value, and its metrics."""
         if step is None:
-            shape = self.shape(tuple(metrics), None, "row", run=run)
+            shape = self.shape(tuple(metrics), None, "row", run=run, fallback=fallback)
             shape.values.append(tuple(metrics.values()))
         else:
-            shape = self.shape((*metrics, None), len(metrics), axis_of(step[0]), run=run)
+            axis = axis_of(step[0])
+            shape = self.shape((*metrics, None), len(metrics), axis, run=run, fallback=fallback)
             shape.values.append((*metrics.values(), step[1]))
         shape.lines.append(line)
 

@@ -1,0 +1,62 @@
+"""Reports over several lines, as trainers of GRPO print them."""
+
+from __future__ import annotations
+
+import re
+
+from mlxdoctor.evidence.logs.lines import NUMBER, to_number
+from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
+from mlxdoctor.evidence.logs.metric_names import canonical, is_report, snake_case
+
+_OPEN = re.compile(r"^\s*(Iter|Iteration|Step)\s+(\d[\d,]*)\s*(?::\s*)?$")
+_ENTRY = re.compile(r"^\s*(?:•\s*)?([A-Za-z][\w ./-]{0,60}?)\s*:\s*(.*)$")
+_PART = re.compile(rf"(?:([\wμµσ]{{1,60}})\s{{0,8}}=\s{{0,8}})?({NUMBER})\s*(%|it/s|tok/s|GB)?")
+
+#: Lines that a block may have; after them it is taken to be over.
+MAX_BLOCK = 80
+
+
+class Block(LineFormat):
+    """`Iter 10:`, and `Name: value` lines below it."""
+
+    name = "blocks"
+    priority = 65
+    example = "Iter 10:\n  Loss: 2.5\n  Rewards: μ=0.5, σ=0.1\n====\nIter 20:\n  Loss: 2.25\n====\n"
+
+    def __init__(self, log: LogSoFar) -> None:
+        super().__init__(log)
+        self._step: tuple[str, float] | None = None
+        self._line = 0
+        self._row: dict[str, float] = {}
+        self._length = 0
+
+    def read(self, number: int, line: str) -> bool:
+        """Whether the line belongs to a block."""
+        if match := _OPEN.match(line):
+            self.finish()
+            self._step = (match.group(1).lower(), float(match.group(2).replace(",", "")))
+            self._line = number
+            return True
+        if self._step is None:
+            return False
+        self._length += 1
+        text = line.strip()
+        if self._length > MAX_BLOCK or (self._row and text and not text.strip("=")):
+            self.finish()
+            return False
+        entry = _ENTRY.match(line)
+        if entry is None:
+            return not text.strip("-=")
+        label, rest = entry.groups()
+        # `512 (limit: 512)`: the setting is not a measurement.
+        for key, number_text, unit in _PART.findall(rest.split("(")[0]):
+            if (value := to_number(number_text)) is not None:
+                own = f"{label} {snake_case(key)}" if key else label
+                self._row.setdefault(canonical(unit if unit.endswith("/s") else own), value)
+        return True
+
+    def finish(self) -> None:
+        """End the block that is open."""
+        if self._step is not None and is_report(self._row):
+            self.add(self._line, self._step, self._row)
+        self._step, self._row, self._length = None, {}, 0

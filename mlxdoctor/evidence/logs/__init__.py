@@ -1,0 +1,1 @@
+"""Reading a log: what the formats in `log_formats/` are made with."""

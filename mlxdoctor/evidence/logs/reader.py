@@ -1,0 +1,120 @@
+"""One log, whatever its format: its rows and notes, from a text that comes in pieces."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, islice
+from pathlib import Path
+
+from mlxdoctor.evidence.logs.lines import lines
+from mlxdoctor.evidence.logs.log_format import (
+    LINES_BETWEEN,
+    LineFormat,
+    LogSoFar,
+    WholeFormat,
+    formats,
+)
+from mlxdoctor.evidence.logs.series import Notes, Segment
+from mlxdoctor.safety.reading_limits import current, exceeded
+
+#: Characters at the beginning of a log that decide of which kind it is.
+SNIFFED = 64 << 10
+
+
+def read_log(texts: Iterable[str], path: Path, notes: Notes) -> list[Segment]:
+    """The runs in a log; what it says beside them is added to `notes`.
+
+    Args:
+        texts: its text in pieces, each ending where a line ends.
+        path: its name.
+    """
+    log = LogSoFar(path)
+    if (rest := _read_whole(iter(texts), log)) is not None:
+        read_lines(rest, log)
+    most = current().log_runs
+    runs = log.rows.segments(log.notes.run_marks, log.notes.announced)
+    found = list(islice(runs, most))
+    if next(runs, None) is not None:
+        log.notes.problems.append(exceeded(path, "holds more runs", "log_runs"))
+    notes.add(log.notes)
+    return found
+
+
+def _read_whole(texts: Iterator[str], log: LogSoFar) -> Iterator[str] | None:
+    """Read a log that is one document or one table; the text where it is neither."""
+    start = ""
+    while len(start) < SNIFFED and (piece := next(texts, None)) is not None:
+        start += piece
+    head = start[:SNIFFED].lstrip()
+    rest: Iterator[str] | None = chain((start,), texts)
+    for one in (kind(log) for kind in formats(WholeFormat)):
+        if rest is not None and one.begins(head):
+            rest = one.read(log.until_full(rest) if one.grows else rest)
+            log.notes.count(one.name, one.count)
+    return rest
+
+
+def read_lines(texts: Iterable[str], log: LogSoFar) -> None:
+    """Read a log line by line."""
+    reader = LineReader(log)
+    numbered = lines(texts)
+    with _uncollected():
+        while batch := list(islice(numbered, LINES_BETWEEN)):
+            reader.read(batch)
+            if log.is_full():
+                break
+        reader.finish()
+
+
+class LineReader:
+    """Reads lines of a log, whichever format each of them has."""
+
+    def __init__(self, log: LogSoFar) -> None:
+        self._notes, self._alike = log.notes, log.alike
+        self._width = current().line_characters
+        self._formats = [kind(log) for kind in formats(LineFormat)]
+        self._of_long = [one.read for one in self._formats if one.takes_long_lines]
+        self._of_cut = [one.read for one in self._formats if not one.takes_long_lines]
+
+    def read(self, numbered: Sequence[tuple[int, str]]) -> None:
+        """Read cleaned lines with their numbers (see `lines`)."""
+        if self._alike.read_all(numbered):
+            return
+        read_like, ask = self._alike.read, self._ask
+        for number, line in numbered:
+            if line and not read_like(number, line):
+                ask(number, line)
+
+    def _ask(self, number: int, line: str) -> None:
+        for read in self._of_long:
+            if read(number, line):
+                return
+        line = line[: self._width]
+        for read in self._of_cut:
+            if read(number, line):
+                return
+
+    def catch_up(self) -> None:
+        """Read what was put off; what is begun stays open."""
+        for one in self._formats:
+            one.catch_up()
+
+    def finish(self) -> None:
+        """Read the rest, and note how many lines of each format there were."""
+        for one in self._formats:
+            one.finish()
+            self._notes.count(one.name, one.count)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the search for circles: rows of numbers form none, and are many to search."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,0 +1,101 @@
+"""Formats of logs are found: one file adds one, and everything that reads logs reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.evidence import log_formats
+from mlxdoctor.evidence.logs.log_format import LineFormat, LogFormat, WholeFormat, formats
+from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
+from mlxdoctor.watch.report_stream import ReportStream, read_log
+from tests.fuzzing import seeds
+
+EXAMPLE = "Epoch 1/9 - 12s - loss: 2.5000\nEpoch 2/9 - 12s - loss: 2.2500\n"
+SOURCE = f"""
+import re
+
+from mlxdoctor.evidence.logs.log_format import LineFormat
+
+_EPOCH = re.compile(r"Epoch (\\d+)/\\d+ - .*\\bloss: (\\S+)")
+
+
+class Keras(LineFormat):
+    name = "Keras"
+    priority = 15
+    understood = "Keras"
+    example = {EXAMPLE!r}
+
+    def read(self, number, line):
+        if match := _EPOCH.match(line):
+            self.add(number, ("epoch", float(match[1])), {{"train_loss": float(match[2])}})
+        return match is not None
+"""
+
+
+@pytest.fixture
+def _keras(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    folder = tmp_path_factory.mktemp("more_formats")
+    (folder / "keras_for_this_test.py").write_text(SOURCE)
+    monkeypatch.setattr(log_formats, "__path__", [*log_formats.__path__, str(folder)])
+    formats.cache_clear()
+    yield
+    formats.cache_clear()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "train.log"
+    path.write_text(EXAMPLE)
+    return path
+
+
+@pytest.mark.usefixtures("_keras")
+def test_one_file_adds_a_format(log: Path) -> None:
+    assert looks_like_log(log)
+    read = TrainingLog.read([log])
+    assert read.format == "Keras"
+    series = read.main.series["train_loss"]
+    assert series.iterations.tolist() == [1, 2]
+    assert series.values.tolist() == [2.5, 2.25]
+    assert [one.values["train_loss"] for one in read_log(log)] == [2.5, 2.25]
+    assert EXAMPLE.encode() in seeds.text_logs()
+
+
+def test_without_its_file_the_format_is_not_read(log: Path) -> None:
+    assert not looks_like_log(log)
+    assert read_log(log) == []
+
+
+@pytest.mark.parametrize("kind", formats(LogFormat), ids=lambda one: one.__name__)
+def test_every_format_reads_its_example(kind: type[LogFormat], tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(kind.example)
+    assert looks_like_log(path)
+    log = TrainingLog.read([path])
+    if not kind.name:
+        assert log.failures
+        return
+    assert kind.name in log.format.split(", ")
+    grown = ReportStream(path)
+    reports = [one for line in kind.example.splitlines(True) for one in grown.feed(line)]
+    reports += grown.finish()
+    if issubclass(kind, WholeFormat) and not kind.grows:
+        reports = read_log(path)
+    losses = log.main.series["train_loss"]
+    assert [one.step for one in reports if "train_loss" in one.values] == losses.iterations.tolist()
+    assert len(losses) >= 1
+
+
+def test_formats_are_asked_in_one_order() -> None:
+    for kind in (LineFormat, WholeFormat):
+        ranks = [one.priority for one in formats(kind)]
+        assert ranks == sorted(set(ranks)), "two of the same priority"
+    assert {*formats(LineFormat), *formats(WholeFormat)} == set(formats(LogFormat))
+    for one in formats(LogFormat):
+        assert one.__doc__
+        assert one.__module__.startswith("mlxdoctor.evidence.log_formats.")
