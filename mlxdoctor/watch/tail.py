@@ -6,10 +6,10 @@ import codecs
 import os
 import select
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Protocol
 
 from mlxdoctor.evidence.source import open_file, text_encoding, unreadable
 
@@ -32,57 +32,60 @@ class Piece:
     is_new: bool = False
 
 
-class Tail(Protocol):
-    """Where text comes from."""
+class Tail(ABC):
+    """Where text comes from: bytes in, whole lines out."""
+
+    def __init__(self) -> None:
+        #: Whether no more text can come.
+        self.is_closed = False
+        self._begin()
 
     @property
     def is_missing(self) -> bool:
         """Whether there is nothing to read from yet."""
+        return False
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether no more text can come."""
-
+    @abstractmethod
     def read(self) -> Piece | None:
         """What was added since the last call, or None. Never waits for long."""
 
+    @abstractmethod
     def wait(self, seconds: float) -> None:
         """Wait for more, at most so long."""
 
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what is read from."""
+
+    def _begin(self, encoding: str = "utf-8-sig") -> None:
+        self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+        self._open_line = ""
+        self._is_dropping = False
+        self._is_new = True
+
     def rest(self) -> str:
         """The last line, where it has no end."""
+        rest, self._open_line = self._open_line, ""
+        return rest
 
-    def close(self) -> None:
-        """Let go of the file."""
-
-
-class _Lines:
-    """Bytes in, whole lines out."""
-
-    def __init__(self, encoding: str = "utf-8-sig") -> None:
-        self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-        self._open = ""
-        self._is_dropping = False
-
-    def add(self, content: bytes) -> str:
+    def _piece(self, content: bytes) -> Piece | None:
         text = self._decoder.decode(content)
         if self._is_dropping:
             _, end, text = text.partition("\n")
             self._is_dropping = not end
-        text = self._open + text
+        text = self._open_line + text
         # A carriage return at the end may be half of a line's end.
         cut = max(text.rfind("\n"), text.rfind("\r", 0, max(len(text) - 1, 0))) + 1
-        whole, self._open = text[:cut], text[cut:]
-        if len(self._open) > MAX_LINE:
-            self._open, self._is_dropping = "", True
-        return whole
+        whole, self._open_line = text[:cut], text[cut:]
+        if len(self._open_line) > MAX_LINE:
+            self._open_line, self._is_dropping = "", True
+        if not whole:
+            return None
+        piece, self._is_new = Piece(whole, self._is_new), False
+        return piece
 
-    def rest(self) -> str:
-        rest, self._open = self._open, ""
-        return rest
 
-
-class FileTail:
+class FileTail(Tail):
     """A file that grows, that may not be there yet, and that may be replaced or cut.
 
     Args:
@@ -94,52 +97,39 @@ class FileTail:
     """
 
     def __init__(self, path: Path, since: float | None = None) -> None:
+        super().__init__()
         self._path = path
         self._stream: FileIO | None = None
-        self._lines = _Lines()
-        self._is_new = True
-        self._open()
-        if self._stream is not None and since is not None:
-            status = os.fstat(self._stream.fileno())
+        stream = self._open()
+        if stream is not None and since is not None:
+            status = os.fstat(stream.fileno())
             if status.st_mtime < since:
-                self._stream.seek(status.st_size)
+                stream.seek(status.st_size)
 
     @property
     def is_missing(self) -> bool:
         return self._stream is None
 
-    @property
-    def is_closed(self) -> bool:
-        return False
-
     def read(self) -> Piece | None:
         """The lines added since the last call, at most `READ_BYTES` of them."""
-        if self._stream is None and not self._open():
+        stream = self._stream or self._open()
+        if stream is None:
             return None
-        assert self._stream is not None
-        if os.fstat(self._stream.fileno()).st_size < self._stream.tell():
+        if os.fstat(stream.fileno()).st_size < stream.tell():
             self._begin()
-            self._stream.seek(0)
-        content = self._stream.read(READ_BYTES)
+            stream.seek(0)
+        content = stream.read(READ_BYTES)
         if not content:
-            if self._is_replaced():
+            if self._is_replaced(stream):
                 self.close()
                 self._begin()
             return None
-        if self._stream.tell() == len(content):
-            self._lines = _Lines(text_encoding(self._path, content))
-        text = self._lines.add(content)
-        piece = Piece(text, self._is_new)
-        if not text:
-            return self.read()
-        self._is_new = False
-        return piece
+        if stream.tell() == len(content):
+            self._begin(text_encoding(self._path, content))
+        return self._piece(content) or self.read()
 
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)
-
-    def rest(self) -> str:
-        return self._lines.rest()
 
     def close(self) -> None:
         if self._stream is not None:
@@ -154,22 +144,18 @@ class FileTail:
             return None
         return status.st_mtime_ns, status.st_size
 
-    def _begin(self) -> None:
-        self._lines, self._is_new = _Lines(), True
-
-    def _open(self) -> bool:
+    def _open(self) -> FileIO | None:
         try:
             self._path.stat()
         except FileNotFoundError:
-            return False
+            return None
         except OSError as error:
             raise unreadable(self._path, error) from None
         self._stream = open_file(self._path)
-        return True
+        return self._stream
 
-    def _is_replaced(self) -> bool:
-        assert self._stream is not None
-        mine = os.fstat(self._stream.fileno())
+    def _is_replaced(self, stream: FileIO) -> bool:
+        mine = os.fstat(stream.fileno())
         try:
             now = self._path.stat()
         except OSError:
@@ -178,7 +164,7 @@ class FileTail:
         return (mine.st_dev, mine.st_ino) != (now.st_dev, now.st_ino)
 
 
-class PipeTail:
+class PipeTail(Tail):
     """Standard input, or another pipe, until its writer closes it.
 
     Args:
@@ -186,28 +172,15 @@ class PipeTail:
     """
 
     def __init__(self, descriptor: int) -> None:
+        super().__init__()
         self._descriptor = descriptor
-        self._lines = _Lines()
-        self._is_new = True
-        self._is_closed = False
-
-    @property
-    def is_missing(self) -> bool:
-        return False
-
-    @property
-    def is_closed(self) -> bool:
-        return self._is_closed
 
     def read(self) -> Piece | None:
         """The lines that are there, without waiting for more."""
-        while not self._is_closed and self._is_ready(0.0):
+        while not self.is_closed and self._is_ready(0.0):
             content = os.read(self._descriptor, READ_BYTES)
-            self._is_closed = not content
-            text = self._lines.add(content)
-            if text:
-                piece = Piece(text, self._is_new)
-                self._is_new = False
+            self.is_closed = not content
+            if piece := self._piece(content):
                 return piece
         return None
 
@@ -216,9 +189,6 @@ class PipeTail:
 
     def close(self) -> None:
         """Nothing: the pipe is the caller's."""
-
-    def rest(self) -> str:
-        return self._lines.rest()
 
     def _is_ready(self, seconds: float) -> bool:
         return bool(select.select([self._descriptor], [], [], seconds)[0])
