@@ -8,7 +8,7 @@ from typing import Any
 from mlxdoctor.bisect.heat_map import QUANTITIES
 from mlxdoctor.bisect.result import Bisection
 from mlxdoctor.formats import escape
-from mlxdoctor.judge.saves import ODDITIES, Standing, Symptom
+from mlxdoctor.judge.saves import ODDITIES, Flaw, Standing
 
 #: A validation loss this far above its minimum is worth a sentence (ratio).
 WORTH_TELLING = 1.05
@@ -66,13 +66,13 @@ def _never_good(found: Bisection) -> str:
 def _because(found: Bisection, place: int) -> str:
     remarks = found.verdicts[place].remarks
     logged = found.logged
-    parts = [one.text for one in remarks if one.symptom not in {*ODDITIES, Symptom.BLOWN_UP}]
+    parts = [one.text for one in remarks if one.flaw not in {*ODDITIES, Flaw.BLOWN_UP}]
     if place in found.faults:
         parts.append(found.faults[place])
     if logged is not None and logged.story:
         parts.append(logged.story)
-    elif any(one.symptom is Symptom.BLOWN_UP for one in remarks):
-        parts += [one.text for one in remarks if one.symptom is Symptom.BLOWN_UP]
+    elif any(one.flaw is Flaw.BLOWN_UP for one in remarks):
+        parts += [one.text for one in remarks if one.flaw is Flaw.BLOWN_UP]
     return f" ({'; '.join(parts)})" if parts else ""
 
 
@@ -87,12 +87,12 @@ def notes(found: Bisection) -> list[str]:
         names = ", ".join(found.path(place).name for place in odd[:4])
         original = found.path(found.verdicts[odd[0]].same_as or 0).name
         told.append(f"Files that are the same, byte for byte, as {original}: {names}.")
-    for symptom in (Symptom.LARGE, Symptom.DEAD_LAYER, Symptom.OTHER_TENSORS):
+    for flaw in (Flaw.LARGE, Flaw.DEAD_LAYER, Flaw.OTHER_TENSORS):
         places = [
             (place, one)
             for place, verdict in enumerate(found.verdicts)
             for one in verdict.remarks
-            if one.symptom is symptom
+            if one.flaw is flaw
         ]
         if places:
             place, remark = places[0]
@@ -204,7 +204,7 @@ def _save(found: Bisection, place: int) -> dict[str, Any]:
         "sha256": None if verdict.save.problem else found.checkpoint(place).sha256,
         "iteration": found.checkpoint(place).iteration,
         "standing": found.standings[place].value,
-        "symptoms": [one.symptom.value for one in verdict.remarks],
+        "symptoms": [one.flaw.value for one in verdict.remarks],
         "why": found.why(place),
         "size": _finite(verdict.save.size),
         "nonfinite": verdict.save.nonfinite,

@@ -22,7 +22,7 @@ from mlxdoctor.evidence.checkpoints import Checkpoint
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.missing import Missing
-from mlxdoctor.evidence.supervision import Role, SupervisedRows, build
+from mlxdoctor.evidence.supervision import Role, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.judge import collapse
 from mlxdoctor.judge.saves import SaveLimits
@@ -30,7 +30,6 @@ from mlxdoctor.measure.text.prompt_rates import Rate, is_raised, rate
 from mlxdoctor.measure.text.statistics import sign_test
 
 if TYPE_CHECKING:
-    from mlxdoctor.measure.generate import Progress
     from mlxdoctor.measure.token_losses import RowLosses, RowPass
     from mlxdoctor.run import Run
 
@@ -195,53 +194,39 @@ def _rose(rises: Floats, limits: Limits) -> bool:
     return float(np.median(rises)) > 0 and sign_test(rises) < limits.significance
 
 
-def measurer(run: Run, checkpoints: Sequence[Checkpoint], limits: Limits) -> tuple[Measure, str]:
-    """What measures the saves of a run, and the split of its data that it does it on.
+class Bench:
+    """Loads saves one after the other and measures them; the base model answers once.
+
+    Args:
+        run: its models and rows.
+        checkpoints: the saves.
+        limits: when an answer is collapsed.
+
+    Attributes:
+        split: the split of its data that it measures on.
 
     Raises:
         Missing: the base model or the data is not at hand, or models may not be run.
         InputError: one of them cannot be read.
     """
-    if not run.allow_model:
-        raise Missing("no model was run, because of --no-generate")
-    base, tokenizer, dataset = run.need(BaseModel), run.need(Tokenizer), run.need(Dataset)
-    split = next((one for one in SPLITS if one in dataset.splits), None)
-    if split is None:
-        raise Missing("the data has no rows")
-    rows = build(dataset, tokenizer, run.get(TrainingConfig), split=split)
-    bench = _Bench(
-        base=base,
-        tokenizer=tokenizer,
-        dataset=dataset,
-        rows=rows,
-        checkpoints=checkpoints,
-        limits=limits,
-        progress=run.progress,
-    )
-    return bench, split
 
-
-class _Bench:
-    """Loads saves one after the other; the base model's answers are made once."""
-
-    def __init__(
-        self,
-        *,
-        base: BaseModel,
-        tokenizer: Tokenizer,
-        dataset: Dataset,
-        rows: SupervisedRows,
-        checkpoints: Sequence[Checkpoint],
-        limits: Limits,
-        progress: Progress | None,
-    ) -> None:
+    def __init__(self, run: Run, checkpoints: Sequence[Checkpoint], limits: Limits) -> None:
+        if not run.allow_model:
+            raise Missing("no model was run, because of --no-generate")
+        self._base, self._tokenizer = run.need(BaseModel), run.need(Tokenizer)
+        dataset = run.need(Dataset)
+        split = next((one for one in SPLITS if one in dataset.splits), None)
+        if split is None:
+            raise Missing("the data has no rows")
         from mlxdoctor.measure.generate import prompts_for
 
-        self._base, self._tokenizer, self._rows = base, tokenizer, rows
-        self._checkpoints, self._limits, self._progress = checkpoints, limits, progress
-        self._ends = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *base.eos_token_ids)))
+        self.split = split
+        self._rows = build(dataset, self._tokenizer, run.get(TrainingConfig), split=split)
+        self._checkpoints, self._limits, self._progress = checkpoints, limits, run.progress
+        ends = (*self._tokenizer.eos_token_ids, *self._base.eos_token_ids)
+        self._ends = tuple(dict.fromkeys(ends))
         self._prompts = prompts_for(
-            dataset, tokenizer, held_out=HELD_OUT_PROMPTS, trained=TRAINED_PROMPTS
+            dataset, self._tokenizer, held_out=HELD_OUT_PROMPTS, trained=TRAINED_PROMPTS
         )
         self._of_base: list[bool] | None = None
         self._done = 0

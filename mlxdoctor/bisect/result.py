@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlxdoctor.bisect.behaviour import Behaviour, Limits, Search, measurer, search
+from mlxdoctor.bisect.behaviour import Behaviour, Bench, Limits, Search, search
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
@@ -83,7 +83,7 @@ class Bisection:
 
     def why(self, place: int) -> str:
         """What is wrong with a save, as clauses; empty where nothing is."""
-        found = [one.text for one in self.verdicts[place].remarks if one.symptom not in ODDITIES]
+        found = [one.text for one in self.verdicts[place].remarks if one.flaw not in ODDITIES]
         same = self.verdicts[place].same_as
         fault = self.faults.get(place if same is None else same)
         return "; ".join([*found, *([fault] if fault else [])])
@@ -162,11 +162,11 @@ def _searched(
         return None, "", "no save is left to be measured"
     tried = [checkpoints[place] for place in places]
     try:
-        measure, split = measurer(run, tried, limits)
-        found = search(len(tried), measure, _hint(tried, logged), limits)
+        bench = Bench(run, tried, limits)
+        found = search(len(tried), bench, _hint(tried, logged), limits)
     except (Missing, InputError) as reason:
         return None, "", str(reason)
-    return found, split, ""
+    return found, bench.split, ""
 
 
 def _hint(tried: Sequence[Checkpoint], logged: LoggedCourse | None) -> int | None:

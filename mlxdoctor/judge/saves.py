@@ -33,7 +33,7 @@ class Standing(StrEnum):
     UNTRAINED = "untrained"
 
 
-class Symptom(StrEnum):
+class Flaw(StrEnum):
     """Why a save is broken, or what is odd about it."""
 
     UNREADABLE = "unreadable"
@@ -50,12 +50,10 @@ class Symptom(StrEnum):
     IDENTICAL = "identical"
 
 
-#: Symptoms that are facts: no measurement of the model's behaviour takes them back.
-FACTS = frozenset(
-    {Symptom.UNREADABLE, Symptom.NON_FINITE, Symptom.ERASED, Symptom.ZERO, Symptom.EXPLODED}
-)
-#: Symptoms that are told but break nothing by themselves.
-ODDITIES = frozenset({Symptom.LARGE, Symptom.DEAD_LAYER, Symptom.OTHER_TENSORS, Symptom.IDENTICAL})
+#: Flaws that are facts: no measurement of the model's behaviour takes them back.
+FACTS = frozenset({Flaw.UNREADABLE, Flaw.NON_FINITE, Flaw.ERASED, Flaw.ZERO, Flaw.EXPLODED})
+#: Flaws that are told but break nothing by themselves.
+ODDITIES = frozenset({Flaw.LARGE, Flaw.DEAD_LAYER, Flaw.OTHER_TENSORS, Flaw.IDENTICAL})
 
 
 @dataclass(frozen=True)
@@ -73,9 +71,9 @@ class SaveLimits(Limits, CourseLimits, LogLimits):
 
 @dataclass(frozen=True)
 class Remark:
-    """One symptom of a save: which, and a clause with its figures."""
+    """One flaw of a save: which, and a clause with its figures."""
 
-    symptom: Symptom
+    flaw: Flaw
     text: str
 
 
@@ -98,7 +96,7 @@ class SaveVerdict:
     @property
     def is_certain(self) -> bool:
         """Whether a fact about the file breaks it, whatever the model may answer."""
-        return any(one.symptom in FACTS for one in self.remarks)
+        return any(one.flaw in FACTS for one in self.remarks)
 
 
 def examine(
@@ -139,53 +137,50 @@ def judge(
     names = next((one.tensors for one in followed.saves if one.tensors), frozenset())
     for place, save in enumerate(followed.saves):
         if save.problem:
-            remarks = [Remark(Symptom.UNREADABLE, f"its file {save.problem}")]
+            remarks = [Remark(Flaw.UNREADABLE, f"its file {save.problem}")]
             verdicts.append(SaveVerdict(save, Standing.BROKEN, tuple(remarks)))
             continue
         found = [*_facts(save, followed.saves[:place])]
         if not found:
             found += _sizes(save, verdicts, followed.quantity, limits)
-        if logged is not None and logged.lost[place] and not _has(found, Symptom.ZERO):
-            found.append(Remark(Symptom.BLOWN_UP, _in_the_log(logged, place)))
+        is_base = any(one.flaw is Flaw.ZERO for one in found)
+        if logged is not None and logged.lost[place] and not is_base:
+            found.append(Remark(Flaw.BLOWN_UP, _in_the_log(logged, place)))
         elif logged is not None and logged.risen[place] and not found:
             text = f"saved after the validation loss had risen from its minimum at {logged.best}"
-            found.append(Remark(Symptom.PAST_BEST, text))
+            found.append(Remark(Flaw.PAST_BEST, text))
         found += _dead_layers(save, limits)
         if save.tensors != names:
             text = f"it holds other tensors than {followed.saves[0].checkpoint.path.name}"
-            found.append(Remark(Symptom.OTHER_TENSORS, text))
+            found.append(Remark(Flaw.OTHER_TENSORS, text))
         same = seen.setdefault(save.checkpoint.sha256, place)
         if same != place:
             text = f"byte for byte the same file as {followed.saves[same].checkpoint.path.name}"
-            found.append(Remark(Symptom.IDENTICAL, text))
+            found.append(Remark(Flaw.IDENTICAL, text))
         verdicts.append(
             SaveVerdict(save, _standing(found), tuple(found), same if same != place else None)
         )
     return tuple(verdicts)
 
 
-def _has(found: Sequence[Remark], symptom: Symptom) -> bool:
-    return any(one.symptom is symptom for one in found)
-
-
 def _standing(found: Sequence[Remark]) -> Standing:
-    symptoms = {one.symptom for one in found} - ODDITIES
-    if not symptoms:
+    flaws = {one.flaw for one in found} - ODDITIES
+    if not flaws:
         return Standing.GOOD
-    return Standing.UNTRAINED if symptoms == {Symptom.ZERO} else Standing.BROKEN
+    return Standing.UNTRAINED if flaws == {Flaw.ZERO} else Standing.BROKEN
 
 
 def _facts(save: SaveState, before: Sequence[SaveState]) -> list[Remark]:
     if save.nonfinite:
         text = f"{save.nonfinite:,} of its values are NaN or infinite"
-        return [Remark(Symptom.NON_FINITE, text)]
+        return [Remark(Flaw.NON_FINITE, text)]
     zero = {one.name for one in save.modules if one.is_zero}
     trained = {one.name for other in before for one in other.modules if not one.is_zero}
     if lost := zero & trained:
         text = f"{len(lost)} of {len(save.modules)} modules lost what they had learned: B is 0"
-        return [Remark(Symptom.ERASED, text)]
+        return [Remark(Flaw.ERASED, text)]
     if save.is_zero:
-        return [Remark(Symptom.ZERO, "every B is exactly zero: it is the base model still")]
+        return [Remark(Flaw.ZERO, "every B is exactly zero: it is the base model still")]
     return []
 
 
@@ -199,11 +194,11 @@ def _sizes(
     if quantity == "relative":
         text = f"update {size:.3g} times as large as the weights"
         if size >= limits.exploded:
-            return [Remark(Symptom.EXPLODED, text)]
-        found = [Remark(Symptom.LARGE, text)] if size >= limits.large else []
+            return [Remark(Flaw.EXPLODED, text)]
+        found = [Remark(Flaw.LARGE, text)] if size >= limits.large else []
     elif quantity == "nominal" and size >= limits.nominal_large:
         text = f"update about {size:.3g} times as large as weights of these shapes usually are"
-        return [Remark(Symptom.EXPLODED, text)]
+        return [Remark(Flaw.EXPLODED, text)]
     # A final file has no iteration of its own, and what is broken is no measure for the next.
     usual = [one.save for one in before if one.standing is Standing.GOOD and one.save.size > 0]
     iteration = save.checkpoint.iteration
@@ -211,9 +206,7 @@ def _sizes(
         return found
     growth, last = size / usual[-1].size, usual[-1].checkpoint
     if has_jumped(growth, iteration / max(last.iteration or 1, 1), size, limits):
-        found.append(
-            Remark(Symptom.JUMPED, f"update {growth:.3g} times as large as at {last.label}")
-        )
+        found.append(Remark(Flaw.JUMPED, f"update {growth:.3g} times as large as at {last.label}"))
     return found
 
 
@@ -228,7 +221,7 @@ def _dead_layers(save: SaveState, limits: SaveLimits) -> list[Remark]:
         return []
     listed = ", ".join(map(str, dead[:4])) + (", …" if len(dead) > 4 else "")
     noun = "layer" if len(dead) == 1 else "layers"
-    return [Remark(Symptom.DEAD_LAYER, f"{noun} {listed} of {len(sizes)} did not learn at all")]
+    return [Remark(Flaw.DEAD_LAYER, f"{noun} {listed} of {len(sizes)} did not learn at all")]
 
 
 def _in_the_log(logged: LoggedCourse, place: int) -> str:

@@ -11,6 +11,9 @@ from mlxdoctor.watch.betting import LARGEST, logarithm
 from mlxdoctor.watch.limits import FactLimits
 from mlxdoctor.watch.reports import Alarm, Report, Verdict
 
+#: Losses, and what a person calls them.
+_LOSSES = {"train_loss": "training", "val_loss": "validation"}
+
 
 class NonFinite:
     """NaN and infinities in losses and gradient norms."""
@@ -22,25 +25,23 @@ class NonFinite:
 
     def see(self, report: Report) -> Alarm | None:
         """An alarm at the first training loss, or validation loss after a finite one."""
-        step, values = report.step, report.values
-        loss = values.get("train_loss")
-        if loss is not None and not math.isfinite(loss):
-            return _alarm(step, step, f"the training loss is {loss}", train_loss=loss)
-        validation = values.get("val_loss")
         # Without validation rows the trainer prints NaN although the model is sound.
-        if validation is not None and not math.isfinite(validation) and self._had_validation:
-            return _alarm(step, step, f"the validation loss is {validation}", val_loss=validation)
-        self._had_validation = self._had_validation or (
-            validation is not None and math.isfinite(validation)
-        )
-        norm = values.get("grad_norm")
-        if norm is not None and self._norms.see(step, not math.isfinite(norm)).length >= (
-            self._limits.bad_norms
-        ):
-            streak = self._norms
-            message = f"the gradient norm was {norm} in {streak.length} reports in a row"
-            return _alarm(step, streak.onset, message, grad_norm=norm)
-        return None
+        told = ("train_loss", "val_loss") if self._had_validation else ("train_loss",)
+        for name in told:
+            loss = report.values.get(name, 0.0)
+            if not math.isfinite(loss):
+                message = f"the {_LOSSES[name]} loss is {loss}"
+                return Alarm(Verdict.NON_FINITE, report.step, report.step, message, {name: loss})
+        self._had_validation |= math.isfinite(report.values.get("val_loss", math.nan))
+        norm = report.values.get("grad_norm")
+        if norm is None:
+            return None
+        streak = self._norms.see(report.step, not math.isfinite(norm))
+        if streak.length < self._limits.bad_norms:
+            return None
+        message = f"the gradient norm was {norm} in {streak.length} reports in a row"
+        measured = {"grad_norm": norm}
+        return Alarm(Verdict.NON_FINITE, report.step, streak.onset, message, measured)
 
 
 class ExactZero:
@@ -77,7 +78,7 @@ class Frozen:
         self._limits = limits
         self._rates, self._norms = _Streak(), _Streak()
         self._had_rate = False
-        self._decimals = dict.fromkeys(("train_loss", "val_loss"), 0)
+        self._decimals = dict.fromkeys(_LOSSES, 0)
         self._repeats = {
             "train_loss": _Repeats(limits, from_start=False),
             # Validated on the same rows: a loss that converges may repeat, the first may not.
@@ -106,8 +107,7 @@ class Frozen:
                 continue
             self._decimals[name] = max(self._decimals[name], _decimals(loss))
             if count := repeats.see(step, loss, self._digits(name)):
-                what = "training" if name == "train_loss" else "validation"
-                message = f"the {what} loss was {loss:g} to the last digit {count} times in a row"
+                message = f"the {_LOSSES[name]} loss was {loss:g} to the last digit {count} times in a row"
                 return _frozen(step, repeats.onset, message, **{name: loss, "reports": count})
         return None
 
@@ -190,10 +190,6 @@ class _Repeats:
 def _decimals(value: float) -> int:
     text = repr(value)
     return 17 if "e" in text else len(text.partition(".")[2])
-
-
-def _alarm(step: int, onset: int, message: str, **measured: float) -> Alarm:
-    return Alarm(Verdict.NON_FINITE, step, onset, message, measured)
 
 
 def _frozen(step: int, onset: int, message: str, **measured: float) -> Alarm:

@@ -42,7 +42,7 @@ def standings(verdicts: Sequence[SaveVerdict]) -> str:
 
 
 def symptoms(verdict: SaveVerdict) -> set[str]:
-    return {one.symptom.value for one in verdict.remarks}
+    return {one.flaw.value for one in verdict.remarks}
 
 
 def test_steady_growth_is_good(tmp_path: Path) -> None:
