@@ -98,7 +98,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
             log,
             lambda: Watch(iters, memory),
             iters,
-            notify=lambda text: say.aside("waiting", text),
+            notify=lambda text: say.line("waiting", text, is_result=False),
             progress=progress,
         )
         is_alive = follows.is_alive if follows is not None else None
@@ -114,11 +114,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
 
 
 def _act(
-    alarm: Alarm,
-    target: Target | None,
-    grace: float,
-    words: tuple[str, ...] | None,
-    say: _Speaker,
+    alarm: Alarm, target: Target | None, grace: float, words: tuple[str, ...] | None, say: _Speaker
 ) -> None:
     from mlxdoctor.watch.hook import run_hook
     from mlxdoctor.watch.process import stop
@@ -138,18 +134,12 @@ class _Speaker:
     def __init__(self, output_format: str) -> None:
         self._is_json = output_format == "json"
 
-    def aside(self, event: str, text: str) -> None:
-        """What is no result: beside the output, or as an event of its own."""
-        if self._is_json:
-            self.line(event, text)
-        else:
-            click.echo(terminal(text), err=True)
-
-    def line(self, event: str, text: str, **more: Any) -> None:
+    def line(self, event: str, text: str, *, is_result: bool = True, **more: Any) -> None:
+        """An event; what is no result is said beside the output, or as an event of its own."""
         if self._is_json:
             click.echo(json.dumps({"event": event, "message": text, **more}))
         else:
-            click.echo(terminal(text))
+            click.echo(terminal(text), err=not is_result)
 
     def alarm(self, alarm: Alarm, iterations: int | None) -> None:
         if self._is_json:
@@ -165,15 +155,12 @@ class _Speaker:
         click.echo(terminal(f"By stopping now: {alarm.savings}."))
 
     def end(self, ending: Ending) -> None:
-        if self._is_json:
-            told = {"reports": ending.reports, "step": ending.step}
-            self.line("end", ending.reason, **told, broke_off=ending.is_broken_off)
-        elif not ending.reports:
-            click.echo(terminal(f"{ending.reason}; no report on training was found"))
-        else:
-            click.echo(
-                terminal(
-                    f"{ending.reason}; no alarm in {ending.reports:,} reports up to iteration "
-                    f"{ending.step:,}"
-                )
+        text = ending.reason
+        if not self._is_json:
+            text += (
+                f"; no alarm in {ending.reports:,} reports up to iteration {ending.step:,}"
+                if ending.reports
+                else "; no report on training was found"
             )
+        counts = {"reports": ending.reports, "step": ending.step}
+        self.line("end", text, is_result=True, **counts, broke_off=ending.is_broken_off)

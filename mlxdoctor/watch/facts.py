@@ -107,8 +107,9 @@ class Frozen:
                 continue
             self._decimals[name] = max(self._decimals[name], _decimals(loss))
             if count := repeats.see(step, loss, self._digits(name)):
-                message = f"the {_LOSSES[name]} loss was {loss:g} to the last digit {count} times in a row"
-                return _frozen(step, repeats.onset, message, **{name: loss, "reports": count})
+                said = f"the {_LOSSES[name]} loss was {loss:g} to the last digit"
+                measured = {name: loss, "reports": count}
+                return _frozen(step, repeats.onset, f"{said} {count} times in a row", **measured)
         return None
 
     def _digits(self, name: str) -> int:
