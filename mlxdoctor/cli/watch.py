@@ -16,7 +16,6 @@ from mlxdoctor.formats.escape import terminal
 
 if TYPE_CHECKING:
     from mlxdoctor.watch.follow import Ending
-    from mlxdoctor.watch.process import Target
     from mlxdoctor.watch.reports import Alarm
 
 
@@ -78,8 +77,8 @@ def command(  # noqa: PLR0917 - click passes every option by name
     from mlxdoctor.evidence.source import require_file
     from mlxdoctor.watch.alarms import Watch
     from mlxdoctor.watch.follow import Follower, Until
-    from mlxdoctor.watch.hook import parse_hook
-    from mlxdoctor.watch.process import find_process, machine_memory_gb
+    from mlxdoctor.watch.hook import parse_hook, run_hook
+    from mlxdoctor.watch.process import find_process, machine_memory_gb, stop
     from mlxdoctor.watch.tail import FileTail, PipeTail
 
     words = parse_hook(hook) if hook is not None else None
@@ -105,27 +104,17 @@ def command(  # noqa: PLR0917 - click passes every option by name
         ending = follower.run(Until(is_alive, idle, no_follow))
     if ending.alarm is not None:
         say.alarm(ending.alarm, iters or ending.iterations)
-        _act(ending.alarm, target, grace, words, say)
+        told = ending.alarm.to_dict()
+        if target is not None:
+            told["stopped"], sentence = stop(target, grace)
+            say.line("stop", sentence, stopped=told["stopped"], pid=target.pid)
+        if words is not None:
+            say.line("exec", run_hook(words, told))
         return EXIT_FOUND
     say.end(ending)
     if ending.is_broken_off:
         return EXIT_FOUND
     return EXIT_CLEAN if ending.reports else EXIT_INCONCLUSIVE
-
-
-def _act(
-    alarm: Alarm, target: Target | None, grace: float, words: tuple[str, ...] | None, say: _Speaker
-) -> None:
-    from mlxdoctor.watch.hook import run_hook
-    from mlxdoctor.watch.process import stop
-
-    told: dict[str, Any] = alarm.to_dict()
-    if target is not None:
-        ended, sentence = stop(target, grace)
-        told["stopped"] = ended
-        say.line("stop", sentence, stopped=ended, pid=target.pid)
-    if words is not None:
-        say.line("exec", run_hook(words, told))
 
 
 class _Speaker:

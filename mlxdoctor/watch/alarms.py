@@ -14,7 +14,7 @@ from mlxdoctor.evidence.logs.series import Segment, Series
 from mlxdoctor.watch.betting import Bets, factor, logarithm
 from mlxdoctor.watch.facts import ExactZero, Frozen, NonFinite
 from mlxdoctor.watch.limits import BettingLimits, FactLimits, SpeedLimits
-from mlxdoctor.watch.reports import Alarm, Report, Savings, Verdict
+from mlxdoctor.watch.reports import Alarm, AlarmKind, LogRow, Savings
 
 #: Last reports whose median speed tells how long the rest would take.
 SPEED_REPORTS = 5
@@ -55,7 +55,7 @@ class Watch:
         """The last step of the training that is furthest."""
         return max((one.last_step for one in self._runs.values()), default=0)
 
-    def see(self, report: Report) -> Alarm | None:
+    def see(self, report: LogRow) -> Alarm | None:
         """Judge one more report; an alarm where it leaves no doubt."""
         training = self._runs.get(report.run)
         if training is None or training.is_restart(report):
@@ -91,11 +91,11 @@ class _Training:
         )
         self._swapping = Swapping(speeds, memory_gb)
 
-    def is_restart(self, report: Report) -> bool:
+    def is_restart(self, report: LogRow) -> bool:
         """Whether the training steps begin again before those that were seen."""
         return "train_loss" in report.values and report.step < self.last_step
 
-    def see(self, report: Report) -> Alarm | None:
+    def see(self, report: LogRow) -> Alarm | None:
         if "train_loss" in report.values:
             self.last_step = report.step
         seconds = self.pace.see(report)
@@ -115,7 +115,7 @@ class Diverging:
         self._harm = 1.0
         self._last_step: int | None = None
 
-    def see(self, report: Report) -> Alarm | None:
+    def see(self, report: LogRow) -> Alarm | None:
         """An alarm where a bet on a rise has won."""
         if is_preference(tuple(report.values)):
             return None
@@ -141,7 +141,7 @@ class Diverging:
             f"{found.onset:,} and is {loss:.3f} now; {_chance(found.wealth)}"
         )
         measured = {"level": found.level, "train_loss": loss, "wealth": found.wealth}
-        return Alarm(Verdict.DIVERGING, step, found.onset, message, measured)
+        return Alarm(AlarmKind.DIVERGING, step, found.onset, message, measured)
 
     def _validated(self, step: int, loss: float) -> Alarm | None:
         if self._base is None:
@@ -159,7 +159,7 @@ class Diverging:
             f"model; {_chance(self._harm)}"
         )
         measured = {"level": self._base, "val_loss": loss, "wealth": self._harm}
-        return Alarm(Verdict.DIVERGING, step, step, message, measured)
+        return Alarm(AlarmKind.DIVERGING, step, step, message, measured)
 
 
 class Swapping:
@@ -170,7 +170,7 @@ class Swapping:
         self._memory_gb = memory_gb
         self._bets: dict[str, Bets] = {}
 
-    def see(self, report: Report, seconds: float) -> Alarm | None:
+    def see(self, report: LogRow, seconds: float) -> Alarm | None:
         """An alarm where a bet on a collapse has won; the report took so many seconds."""
         values = report.values
         names = ("tokens_per_second", "iterations_per_second")
@@ -196,7 +196,7 @@ class Swapping:
                 near = peak >= limits.near_memory * self._memory_gb
                 message += f" of the machine's {self._memory_gb:.3g}"
                 message += "" if near else ", so look for what else runs on it"
-        return Alarm(Verdict.SWAPPING, report.step, found.onset, message, measured)
+        return Alarm(AlarmKind.SWAPPING, report.step, found.onset, message, measured)
 
 
 class _Pace:
@@ -207,7 +207,7 @@ class _Pace:
         self._tokens: tuple[int, float] | None = None
         self._last_step = 0
 
-    def see(self, report: Report) -> float:
+    def see(self, report: LogRow) -> float:
         """How many seconds the report's iterations took; 0 where it does not say."""
         values = report.values
         speed = values.get("iterations_per_second")

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from mlxdoctor.watch.alarms import Watch
 from mlxdoctor.watch.process import machine_memory_gb
-from mlxdoctor.watch.reports import Alarm, Report
+from mlxdoctor.watch.reports import Alarm, LogRow
 
 #: What mlx-lm calls a metric, where that is not its canonical name.
 _NAMES = {"peak_memory": "peak_memory_gb", "val_time": "val_seconds"}
@@ -127,7 +127,7 @@ class WatchCallback:
             for name, value in row.items()
             if name != "iteration" and isinstance(value, int | float)
         }
-        alarm = self._watch.see(Report(int(row["iteration"]), numbers))
+        alarm = self._watch.see(LogRow(int(row["iteration"]), numbers))
         if alarm is None or self.alarm is not None:
             return
         self.alarm = alarm

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mlxdoctor.watch.betting import LARGEST, logarithm
 from mlxdoctor.watch.limits import FactLimits
-from mlxdoctor.watch.reports import Alarm, Report, Verdict
+from mlxdoctor.watch.reports import Alarm, AlarmKind, LogRow
 
 #: Losses, and what a person calls them.
 _LOSSES = {"train_loss": "training", "val_loss": "validation"}
@@ -23,7 +23,7 @@ class NonFinite:
         self._had_validation = False
         self._norms = _Streak()
 
-    def see(self, report: Report) -> Alarm | None:
+    def see(self, report: LogRow) -> Alarm | None:
         """An alarm at the first training loss, or validation loss after a finite one."""
         # Without validation rows the trainer prints NaN although the model is sound.
         told = ("train_loss", "val_loss") if self._had_validation else ("train_loss",)
@@ -31,7 +31,7 @@ class NonFinite:
             loss = report.values.get(name, 0.0)
             if not math.isfinite(loss):
                 message = f"the {_LOSSES[name]} loss is {loss}"
-                return Alarm(Verdict.NON_FINITE, report.step, report.step, message, {name: loss})
+                return Alarm(AlarmKind.NON_FINITE, report.step, report.step, message, {name: loss})
         self._had_validation |= math.isfinite(report.values.get("val_loss", math.nan))
         norm = report.values.get("grad_norm")
         if norm is None:
@@ -41,7 +41,7 @@ class NonFinite:
             return None
         message = f"the gradient norm was {norm} in {streak.length} reports in a row"
         measured = {"grad_norm": norm}
-        return Alarm(Verdict.NON_FINITE, report.step, streak.onset, message, measured)
+        return Alarm(AlarmKind.NON_FINITE, report.step, streak.onset, message, measured)
 
 
 class ExactZero:
@@ -52,7 +52,7 @@ class ExactZero:
         self._streak = _Streak()
         self._before = math.inf
 
-    def see(self, report: Report) -> Alarm | None:
+    def see(self, report: LogRow) -> Alarm | None:
         """An alarm at the second report of zero, unless the loss was near it already."""
         loss = report.values.get("train_loss")
         if loss is None:
@@ -63,7 +63,7 @@ class ExactZero:
         if streak.length < self._limits.zero_reports or self._before < self._limits.zero_after:
             return None
         return Alarm(
-            Verdict.EXACT_ZERO,
+            AlarmKind.EXACT_ZERO,
             report.step,
             streak.onset,
             f"the training loss was exactly 0 in {streak.length} reports in a row",
@@ -85,7 +85,7 @@ class Frozen:
             "val_loss": _Repeats(limits, from_start=True),
         }
 
-    def see(self, report: Report) -> Alarm | None:
+    def see(self, report: LogRow) -> Alarm | None:
         """An alarm where that can't be chance."""
         step, limits = report.step, self._limits
         rate, norm = report.values.get("learning_rate"), report.values.get("grad_norm")
@@ -194,4 +194,4 @@ def _decimals(value: float) -> int:
 
 
 def _frozen(step: int, onset: int, message: str, **measured: float) -> Alarm:
-    return Alarm(Verdict.FROZEN, step, onset, message, measured)
+    return Alarm(AlarmKind.FROZEN, step, onset, message, measured)

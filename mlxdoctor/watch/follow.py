@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mlxdoctor.watch.alarms import Watch
 from mlxdoctor.watch.report_stream import ReportStream, read_whole
-from mlxdoctor.watch.reports import Alarm, Report
+from mlxdoctor.watch.reports import Alarm, LogRow
 from mlxdoctor.watch.tail import FileTail, Piece, Tail
 
 #: Seconds between two looks at the log.
@@ -135,7 +135,7 @@ class Follower:
         self._see(reports)
         return True
 
-    def _see(self, reports: list[Report]) -> None:
+    def _see(self, reports: list[LogRow]) -> None:
         self._watch.iterations = self._total
         for report in reports:
             self._watch.see(report)

@@ -19,7 +19,7 @@ LOOK_AGAIN = 0.2
 
 
 @dataclass(frozen=True)
-class Target:
+class TrainingProcess:
     """A process, told apart from a later one with the same number.
 
     Attributes:
@@ -45,7 +45,7 @@ class _Status:
     started: str
 
 
-def find_process(pid: int) -> Target:
+def find_process(pid: int) -> TrainingProcess:
     """The process with that number.
 
     Raises:
@@ -71,11 +71,11 @@ def find_process(pid: int) -> Target:
         ) from None
     except ProcessLookupError:
         raise InputError(None, f"there is no process {pid}", "check the PID") from None
-    return Target(pid, status.started, _seconds(status.started))
+    return TrainingProcess(pid, status.started, _seconds(status.started))
 
 
 def stop(
-    target: Target,
+    target: TrainingProcess,
     grace: float = GRACE_SECONDS,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,

@@ -17,7 +17,7 @@ from mlxdoctor.evidence.logs.segments import TRAIN, Shape
 from mlxdoctor.evidence.logs.series import LogFailure
 from mlxdoctor.evidence.source import read_text
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.watch.reports import Report
+from mlxdoctor.watch.reports import LogRow
 
 
 class ReportStream:
@@ -56,7 +56,7 @@ class ReportStream:
         """Whether the trainer announced a start after the last report."""
         return bool(self.notes.run_marks) and self.notes.run_marks[-1] > self._last_row
 
-    def feed(self, text: str) -> list[Report]:
+    def feed(self, text: str) -> list[LogRow]:
         """Read whole lines that were added, and return the reports in them."""
         if self._table is None and self._line < HEAD_LINES:
             self._look_for_table(text)
@@ -74,13 +74,13 @@ class ReportStream:
         """Whether a log that begins so may be one document, which is written anew."""
         return any(not one.grows and one.begins(text.lstrip()) for one in self._whole)
 
-    def read_document(self, text: str) -> list[Report]:
+    def read_document(self, text: str) -> list[LogRow]:
         """The reports in a log that is one document; none where it is not one."""
         if any(one.read(iter((text,))) is None for one in self._whole if not one.grows):
             return list(self._reports())
         return []
 
-    def finish(self) -> list[Report]:
+    def finish(self) -> list[LogRow]:
         """Read what is still open at the end of the log."""
         self._lines.finish()
         return list(self._reports())
@@ -92,7 +92,7 @@ class ReportStream:
             if one.grows and one.begins(head):
                 self._table, self._header = one, head.splitlines()[0]
 
-    def _reports(self) -> Iterator[Report]:
+    def _reports(self) -> Iterator[LogRow]:
         for line, shape, values in self._rows.drain():
             self._last_row = max(self._last_row, line)
             if shape.fallback and self._has_train_loss:
@@ -109,7 +109,7 @@ class ReportStream:
             del said[:-1]
         del notes.failures[:-1]
 
-    def _report(self, shape: Shape, values: Sequence[float]) -> Report:
+    def _report(self, shape: Shape, values: Sequence[float]) -> LogRow:
         row = {
             name: _float(value)
             for place, (name, value) in enumerate(zip(shape.columns, values, strict=True))
@@ -118,7 +118,7 @@ class ReportStream:
         if "micro_loss" in row and not self._has_train_loss:
             row["train_loss"] = row.pop("micro_loss")
         step = self._step(shape, values, row)
-        return Report(step, row, shape.run)
+        return LogRow(step, row, shape.run)
 
     def _step(self, shape: Shape, values: Sequence[float], row: dict[str, float]) -> int:
         """The step of a row; a row that names none follows the one before it."""
@@ -131,7 +131,7 @@ class ReportStream:
         return step
 
 
-def read_log(path: Path) -> list[Report]:
+def read_log(path: Path) -> list[LogRow]:
     """Every report in a log that is complete.
 
     Raises:
@@ -144,7 +144,7 @@ def read_log(path: Path) -> list[Report]:
     return [*stream.feed(text), *stream.finish()]
 
 
-def read_whole(path: Path) -> list[Report]:
+def read_whole(path: Path) -> list[LogRow]:
     """The reports in a file that is one document; none where it is not one, or not yet."""
     try:
         text, _ = read_text(path, "json_bytes")

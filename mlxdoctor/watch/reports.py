@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Report:
+class LogRow:
     """One row of a running log.
 
     Attributes:
@@ -24,7 +24,7 @@ class Report:
     run: str = ""
 
 
-class Verdict(StrEnum):
+class AlarmKind(StrEnum):
     """What an alarm says of the training."""
 
     DIVERGING = "diverging"
@@ -34,25 +34,25 @@ class Verdict(StrEnum):
     SWAPPING = "swapping"
 
 
-#: Verdict -> what to do about it.
-ADVICE: Mapping[Verdict, str] = {
-    Verdict.DIVERGING: (
+#: AlarmKind -> what to do about it.
+ADVICE: Mapping[AlarmKind, str] = {
+    AlarmKind.DIVERGING: (
         "stop it; take the last checkpoint before the onset, and lower the learning rate or the "
         "LoRA scale by a factor of 10, or add a warm-up"
     ),
-    Verdict.NON_FINITE: (
+    AlarmKind.NON_FINITE: (
         "stop it; nothing saved from here on is usable. Look for batches without a supervised "
         "token (0/0), a learning rate that is too high, or float16 that overflows"
     ),
-    Verdict.FROZEN: (
+    AlarmKind.FROZEN: (
         "stop it; no step changes the model. Look at the learning rate, at whether the LoRA "
         "layers were attached, and at what is trainable"
     ),
-    Verdict.EXACT_ZERO: (
+    AlarmKind.EXACT_ZERO: (
         "stop it; a loss of exactly zero means that no token is supervised. Look at the label "
         "mask and at the sequence limit with `mlxdoctor labels`"
     ),
-    Verdict.SWAPPING: (
+    AlarmKind.SWAPPING: (
         "stop it, or close what else uses memory; resume from the last checkpoint with a smaller "
         "batch, a shorter sequence limit or gradient checkpointing"
     ),
@@ -104,7 +104,7 @@ class Alarm:
         run: the run's name where the log holds several.
     """
 
-    verdict: Verdict
+    verdict: AlarmKind
     step: int
     onset: int
     message: str

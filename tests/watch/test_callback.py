@@ -18,7 +18,7 @@ import mlxdoctor
 from mlxdoctor import TrainingStopped, WatchCallback
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.watch.alarms import Watch
-from mlxdoctor.watch.reports import Alarm, Verdict
+from mlxdoctor.watch.reports import Alarm, AlarmKind
 from tests.train.small import VOCABULARY, small_model
 
 
@@ -86,7 +86,7 @@ def test_a_diverging_training_is_stopped_between_its_saves(tmp_path: Path) -> No
         train(watch, 1.0, tmp_path, iterations=200)
     alarm = stopped.value.alarm
     assert watch.alarm is alarm
-    assert alarm.verdict in {Verdict.DIVERGING, Verdict.NON_FINITE}
+    assert alarm.verdict in {AlarmKind.DIVERGING, AlarmKind.NON_FINITE}
     assert alarm.step <= 20
     assert alarm.savings.steps == 200 - alarm.step
     # The report that raised it reached the other callback too.
@@ -117,7 +117,7 @@ def test_the_alarm_may_be_told_elsewhere(capsys: pytest.CaptureFixture[str]) -> 
     watch = WatchCallback(None, on_alarm=heard.append)
     watch.on_val_loss_report({"iteration": 0, "val_loss": 2.0, "val_time": 1.0})
     watch.on_train_loss_report(report(10, math.inf))
-    assert [one.verdict for one in heard] == [Verdict.NON_FINITE]
+    assert [one.verdict for one in heard] == [AlarmKind.NON_FINITE]
     assert capsys.readouterr().err == ""
 
 

@@ -11,7 +11,7 @@ import pytest
 from mlxdoctor.watch import follow
 from mlxdoctor.watch.alarms import Watch
 from mlxdoctor.watch.follow import Ending, Follower, Until
-from mlxdoctor.watch.reports import Verdict
+from mlxdoctor.watch.reports import AlarmKind
 from mlxdoctor.watch.tail import FileTail, PipeTail
 
 START = "Starting training..., iters: 40\n"
@@ -77,7 +77,7 @@ def test_the_first_report_beyond_doubt_ends_it(tmp_path: Path) -> None:
     writes = [append(path, line) for line in written]
     ending = run(path, *writes)
     assert ending.alarm is not None
-    assert (ending.alarm.verdict, ending.alarm.step) == (Verdict.DIVERGING, 30)
+    assert (ending.alarm.verdict, ending.alarm.step) == (AlarmKind.DIVERGING, 30)
     assert ending.alarm.savings.steps == 10
     assert written[3] not in path.read_text()
 
@@ -139,7 +139,7 @@ def test_a_history_that_is_written_anew_at_each_save(tmp_path: Path) -> None:
 
     ending = run(path, save(1), save(2), save(3), save(4))
     assert ending.alarm is not None
-    assert (ending.alarm.verdict, ending.alarm.step, ending.reports) == (Verdict.DIVERGING, 15, 3)
+    assert (ending.alarm.verdict, ending.alarm.step, ending.reports) == (AlarmKind.DIVERGING, 15, 3)
 
 
 def test_a_training_that_breaks_off(tmp_path: Path) -> None:

@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.watch.alarms import Watch
 from mlxdoctor.watch.report_stream import ReportStream, read_log, read_whole
-from mlxdoctor.watch.reports import Report
+from mlxdoctor.watch.reports import LogRow
 
 RUNS = sorted((Path(__file__).resolve().parents[2] / "fixtures" / "runs").glob("*/train.*"))
 
 
-def losses(reports: list[Report], name: str) -> list[tuple[int, float]]:
+def losses(reports: list[LogRow], name: str) -> list[tuple[int, float]]:
     return [(one.step, one.values[name]) for one in reports if name in one.values]
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.parent.name)
 def test_line_by_line_gives_what_diagnose_reads(path: Path) -> None:
     stream = ReportStream(path)
-    grown: list[Report] = []
+    grown: list[LogRow] = []
     for line in path.read_text().splitlines(keepends=True):
         grown.extend(stream.feed(line))
     grown.extend(stream.finish())
@@ -45,7 +45,7 @@ def test_a_report_is_there_as_soon_as_its_line_is() -> None:
     assert first.step == 10
     assert first.values["train_loss"] == 2.648
     (row,) = stream.feed('{"iteration": 20, "train_loss": 2.5}\n')
-    assert row == Report(20, {"train_loss": 2.5})
+    assert row == LogRow(20, {"train_loss": 2.5})
     assert stream.feed("nothing of interest\n") == []
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mlxdoctor.watch.alarms import Watch
 from mlxdoctor.watch.limits import BettingLimits
 from mlxdoctor.watch.report_stream import read_log
-from mlxdoctor.watch.reports import Alarm, Report, Verdict
+from mlxdoctor.watch.reports import Alarm, AlarmKind, LogRow
 
 RUNS = Path(__file__).resolve().parents[2] / "fixtures" / "runs"
 #: Runs that learn, and those whose faults no loss shows.
@@ -26,15 +26,15 @@ SILENT = (
 )
 
 
-def reports(losses: Iterable[float], every: int = 10, **more: float) -> list[Report]:
+def reports(losses: Iterable[float], every: int = 10, **more: float) -> list[LogRow]:
     """Reports of the training loss, `every` so many iterations."""
     return [
-        Report(step, {"train_loss": loss, **more})
+        LogRow(step, {"train_loss": loss, **more})
         for step, loss in zip(itertools.count(every, every), losses, strict=False)
     ]
 
 
-def first(rows: Iterable[Report], watch: Watch | None = None) -> Alarm | None:
+def first(rows: Iterable[LogRow], watch: Watch | None = None) -> Alarm | None:
     watch = watch or Watch()
     return next((alarm for row in rows if (alarm := watch.see(row)) is not None), None)
 
@@ -48,13 +48,13 @@ def falling(count: int, seed: int, noise: float = 0.05) -> list[float]:
     ]
 
 
-@pytest.mark.parametrize("base", [(), (Report(1, {"val_loss": 1.858}),)])
-def test_the_incident_this_tool_grew_from_is_stopped_by_step_15(base: Sequence[Report]) -> None:
+@pytest.mark.parametrize("base", [(), (LogRow(1, {"val_loss": 1.858}),)])
+def test_the_incident_this_tool_grew_from_is_stopped_by_step_15(base: Sequence[LogRow]) -> None:
     watch = Watch(iterations=3_000)
     losses = reports([2.148, 2.609, 4.104, 10.965], 5, iterations_per_second=0.1)
     alarm = first([*base, *losses], watch)
     assert alarm is not None
-    assert (alarm.verdict, alarm.step) == (Verdict.DIVERGING, 15)
+    assert (alarm.verdict, alarm.step) == (AlarmKind.DIVERGING, 15)
     assert alarm.onset in {5, 10}
     assert alarm.savings.steps == 2_985
     assert alarm.savings.seconds == pytest.approx(29_850)
@@ -69,14 +69,14 @@ def test_a_run_whose_log_shows_nothing_raises_nothing(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "verdict", "latest"),
     [
-        ("collapse-frequent-token", Verdict.DIVERGING, 30),
-        ("rate-too-high-garbled", Verdict.DIVERGING, 150),
-        ("rate-far-too-high-nan", Verdict.NON_FINITE, 10),
-        ("no-supervised-tokens", Verdict.NON_FINITE, 80),
-        ("gradients-blocked", Verdict.FROZEN, 50),
+        ("collapse-frequent-token", AlarmKind.DIVERGING, 30),
+        ("rate-too-high-garbled", AlarmKind.DIVERGING, 150),
+        ("rate-far-too-high-nan", AlarmKind.NON_FINITE, 10),
+        ("no-supervised-tokens", AlarmKind.NON_FINITE, 80),
+        ("gradients-blocked", AlarmKind.FROZEN, 50),
     ],
 )
-def test_a_faulty_run_raises_its_alarm_early(name: str, verdict: Verdict, latest: int) -> None:
+def test_a_faulty_run_raises_its_alarm_early(name: str, verdict: AlarmKind, latest: int) -> None:
     alarm = first(read_log(next((RUNS / name).glob("train.*"))))
     assert alarm is not None
     assert alarm.verdict is verdict
@@ -122,7 +122,7 @@ def test_an_explosion_in_the_middle_is_seen_within_three_reports(seed: int) -> N
     exploded = [loss * 2 ** max(i - 29, 0) for i, loss in enumerate(losses)]
     alarm = first(reports(exploded))
     assert alarm is not None
-    assert alarm.verdict is Verdict.DIVERGING
+    assert alarm.verdict is AlarmKind.DIVERGING
     assert alarm.step <= 330
     assert 270 <= alarm.onset <= 310
 
@@ -132,33 +132,33 @@ def test_a_loss_that_rises_by_little_for_long_is_no_alarm() -> None:
 
 
 def test_a_training_that_begins_far_above_the_untouched_model_diverged() -> None:
-    base = Report(1, {"val_loss": 4.15})
+    base = LogRow(1, {"val_loss": 4.15})
     alarm = first([base, *reports([5.473, 5.011, 4.91, 4.87])])
     assert alarm is not None
     assert alarm.step <= 30
 
 
 def test_training_rows_that_are_harder_than_the_validation_rows_are_no_divergence() -> None:
-    base = Report(0, {"val_loss": 4.15})
+    base = LogRow(0, {"val_loss": 4.15})
     assert first([base, *reports([6.77, 6.4, 6.2, 6.0, 5.8, 5.5, 5.2], 1)]) is None
 
 
 def test_a_validation_loss_above_the_untouched_models_is_harm() -> None:
-    rows = [Report(1, {"val_loss": 2.0})]
+    rows = [LogRow(1, {"val_loss": 2.0})]
     for step in (50, 100):
-        rows.append(Report(step, {"train_loss": 1.5}))
-        rows.append(Report(step, {"val_loss": 3.0}))
+        rows.append(LogRow(step, {"train_loss": 1.5}))
+        rows.append(LogRow(step, {"val_loss": 3.0}))
     alarm = first(rows)
     assert alarm is not None
-    assert (alarm.verdict, alarm.step) == (Verdict.DIVERGING, 100)
+    assert (alarm.verdict, alarm.step) == (AlarmKind.DIVERGING, 100)
     assert "untouched model" in alarm.message
 
 
 def test_overfitting_is_not_called_divergence() -> None:
-    rows = [Report(1, {"val_loss": 5.0})]
+    rows = [LogRow(1, {"val_loss": 5.0})]
     for step in range(50, 600, 50):
-        rows.append(Report(step, {"train_loss": 1.0 - step / 700}))
-        rows.append(Report(step, {"val_loss": 1.4 + step / 800}))
+        rows.append(LogRow(step, {"train_loss": 1.0 - step / 700}))
+        rows.append(LogRow(step, {"val_loss": 1.4 + step / 800}))
     assert first(rows) is None
 
 
@@ -171,33 +171,33 @@ def test_losses_of_preference_training_have_no_level() -> None:
 def test_a_non_finite_training_loss_is_beyond_doubt_at_once(value: float) -> None:
     alarm = first(reports([2.0, value]))
     assert alarm is not None
-    assert (alarm.verdict, alarm.step) == (Verdict.NON_FINITE, 20)
+    assert (alarm.verdict, alarm.step) == (AlarmKind.NON_FINITE, 20)
 
 
 def test_a_validation_without_rows_prints_nan_and_is_no_alarm() -> None:
-    rows = [Report(1, {"val_loss": math.nan}), *reports([2.0, 1.9])]
+    rows = [LogRow(1, {"val_loss": math.nan}), *reports([2.0, 1.9])]
     assert first(rows) is None
-    alarm = first([Report(1, {"val_loss": 2.1}), *rows])
+    alarm = first([LogRow(1, {"val_loss": 2.1}), *rows])
     assert alarm is not None
-    assert alarm.verdict is Verdict.NON_FINITE
+    assert alarm.verdict is AlarmKind.NON_FINITE
 
 
 def test_gradient_norms_may_overflow_twice_while_the_loss_scale_is_found() -> None:
     norms = [math.inf, math.inf, 1.0, math.nan, math.nan, math.nan]
     rows = [
-        Report(step, {"train_loss": 2.0 - step / 100, "grad_norm": norm})
+        LogRow(step, {"train_loss": 2.0 - step / 100, "grad_norm": norm})
         for step, norm in enumerate(norms, 1)
     ]
     alarm = first(rows)
     assert alarm is not None
-    assert (alarm.verdict, alarm.step, alarm.onset) == (Verdict.NON_FINITE, 6, 4)
+    assert (alarm.verdict, alarm.step, alarm.onset) == (AlarmKind.NON_FINITE, 6, 4)
 
 
 def test_a_second_loss_of_exactly_zero_is_an_alarm() -> None:
     assert first(reports([2.0, 0.0, 1.9, 0.0, 1.8])) is None
     alarm = first(reports([2.0, 0.0, 0.0]))
     assert alarm is not None
-    assert (alarm.verdict, alarm.step, alarm.onset) == (Verdict.EXACT_ZERO, 30, 20)
+    assert (alarm.verdict, alarm.step, alarm.onset) == (AlarmKind.EXACT_ZERO, 30, 20)
 
 
 def test_a_small_loss_that_is_rounded_to_zero_is_none() -> None:
@@ -207,18 +207,18 @@ def test_a_small_loss_that_is_rounded_to_zero_is_none() -> None:
 def test_a_rate_of_zero_from_the_start_is_frozen() -> None:
     alarm = first(reports([2.0, 2.1, 1.9, 2.05], learning_rate=0.0))
     assert alarm is not None
-    assert (alarm.verdict, alarm.step, alarm.onset) == (Verdict.FROZEN, 30, 10)
+    assert (alarm.verdict, alarm.step, alarm.onset) == (AlarmKind.FROZEN, 30, 10)
 
 
 def test_a_warm_up_and_the_end_of_a_schedule_have_rates_of_zero_too() -> None:
     rates = [0.0, 1e-5, 2e-5, 0.0, 0.0, 0.0, 0.0]
     rows = [
-        Report(10 * i, {"train_loss": 2.0 / i, "learning_rate": rate})
+        LogRow(10 * i, {"train_loss": 2.0 / i, "learning_rate": rate})
         for i, rate in enumerate(rates, 1)
     ]
     assert first(rows) is None
     micro_batches = [
-        Report(i, {"train_loss": 2.0 + 0.1 * (i % 3), "learning_rate": 0.0}) for i in range(1, 9)
+        LogRow(i, {"train_loss": 2.0 + 0.1 * (i % 3), "learning_rate": 0.0}) for i in range(1, 9)
     ]
     assert first(micro_batches) is None
 
@@ -229,38 +229,38 @@ def test_validations_that_never_change_are_frozen() -> None:
     def run(values: Sequence[float]) -> Alarm | None:
         rows = []
         for i, value in enumerate(values):
-            rows.append(Report(50 * i, {"val_loss": value}))
-            rows.extend(Report(50 * i + j, {"train_loss": next(losses)}) for j in (10, 20, 30))
+            rows.append(LogRow(50 * i, {"val_loss": value}))
+            rows.extend(LogRow(50 * i + j, {"train_loss": next(losses)}) for j in (10, 20, 30))
         return first(rows)
 
     # The last digit of 4.150 is not seen in the number, but in the other losses.
     alarm = run([4.15, 4.15, 4.15])
     assert alarm is not None
-    assert (alarm.verdict, alarm.step, alarm.onset) == (Verdict.FROZEN, 100, 0)
+    assert (alarm.verdict, alarm.step, alarm.onset) == (AlarmKind.FROZEN, 100, 0)
     # Converged is not frozen, and neither is a coincidence.
     assert run([4.151, 1.212, 1.212, 1.212, 1.212]) is None
     assert run([4.151, 4.151, 4.149]) is None
 
 
 def test_an_unrounded_validation_loss_does_not_repeat_by_chance() -> None:
-    rows = [Report(0, {"val_loss": 4.150329113006592}), Report(10, {"train_loss": 4.1})]
-    alarm = first([*rows, Report(50, {"val_loss": 4.150329113006592})])
+    rows = [LogRow(0, {"val_loss": 4.150329113006592}), LogRow(10, {"train_loss": 4.1})]
+    alarm = first([*rows, LogRow(50, {"val_loss": 4.150329113006592})])
     assert alarm is not None
-    assert (alarm.verdict, alarm.step) == (Verdict.FROZEN, 50)
+    assert (alarm.verdict, alarm.step) == (AlarmKind.FROZEN, 50)
 
 
 def test_a_training_loss_that_stands_still_is_frozen_and_a_small_one_is_not() -> None:
     alarm = first(reports([2.431] * 6))
     assert alarm is not None
-    assert alarm.verdict is Verdict.FROZEN
+    assert alarm.verdict is AlarmKind.FROZEN
     # Three equal losses of three decimals are met by chance in a log of weeks.
     assert first(reports([2.5, 2.3, 2.431, 2.431, 2.431, 2.2])) is None
     assert first(reports([0.08, 0.077, *[0.076] * 30])) is None
 
 
-def speeds(values: Iterable[float], **more: float) -> list[Report]:
+def speeds(values: Iterable[float], **more: float) -> list[LogRow]:
     return [
-        Report(
+        LogRow(
             10 * i,
             {"train_loss": 1 / i, "tokens_per_second": v * 100, **more}
             | {"iterations_per_second": v},
@@ -274,7 +274,7 @@ def test_a_speed_that_collapses_for_good_is_swapping() -> None:
         speeds([0.5] * 12 + [0.02] * 12, peak_memory_gb=15.0), Watch(1_000, memory_gb=16.0)
     )
     assert alarm is not None
-    assert alarm.verdict is Verdict.SWAPPING
+    assert alarm.verdict is AlarmKind.SWAPPING
     assert alarm.onset == 130
     assert "peak memory is 15 GB of the machine's 16" in alarm.message
     assert "what else" not in alarm.message
@@ -323,12 +323,12 @@ def test_runs_side_by_side_are_judged_each_by_itself() -> None:
 
 def test_the_speed_of_the_newer_table_is_told_by_its_tokens() -> None:
     rows = [
-        Report(
+        LogRow(
             10 * i, {"train_loss": 2.0, "tokens_per_second": 100.0, "trained_tokens": 2000.0 * i}
         )
         for i in (1, 2)
     ]
-    rows.append(Report(30, {"train_loss": math.nan}))
+    rows.append(LogRow(30, {"train_loss": math.nan}))
     alarm = first(rows, Watch(iterations=130))
     assert alarm is not None
     # 2,000 tokens in 10 iterations at 100 a second: half an iteration a second.
@@ -356,11 +356,11 @@ _NAMES = st.sampled_from(
 @settings(deadline=None)
 @given(
     st.lists(
-        st.builds(Report, st.integers(-5, 60) | st.integers(), st.dictionaries(_NAMES, _NUMBERS)),
+        st.builds(LogRow, st.integers(-5, 60) | st.integers(), st.dictionaries(_NAMES, _NUMBERS)),
         max_size=40,
     )
 )
-def test_whatever_a_log_says_the_watch_goes_on(rows: list[Report]) -> None:
+def test_whatever_a_log_says_the_watch_goes_on(rows: list[LogRow]) -> None:
     watch = Watch(iterations=50, memory_gb=16.0)
     for row in rows:
         alarm = watch.see(row)
