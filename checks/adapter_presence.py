@@ -38,7 +38,7 @@ from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tensor import count_nonfinite
 from mlxdoctor.finding import Severity, Sign, Symptom, some_of
-from mlxdoctor.measure.weights.spectrum import ModuleStatistics
+from mlxdoctor.measure.weights.spectrum import ModuleStatistics, adapter_statistics
 
 _EXAMPLES = 3
 #: What a sound model may not compute: an expert with tensors of its own, other towers than
@@ -152,7 +152,7 @@ def adapter_presence(adapter: Adapter, config: TrainingConfig | None) -> Iterato
 
 def _nonfinite(adapter: Adapter) -> Iterator[Sign]:
     counts: dict[str, int] = {}
-    for module, one in zip(adapter.modules, adapter.statistics, strict=True):
+    for module, one in zip(adapter.modules, adapter_statistics(adapter), strict=True):
         counts |= {module.a.name: one.a_nonfinite, module.b.name: one.b_nonfinite}
     for name, tensor in adapter.tensors.items():
         if name not in counts:
@@ -223,7 +223,7 @@ def _shapes(adapter: Adapter, module: str) -> str:
 
 
 def _zeros(adapter: Adapter, config: TrainingConfig | None) -> Iterator[Sign]:
-    pairs = list(zip(adapter.modules, adapter.statistics, strict=True))
+    pairs = list(zip(adapter.modules, adapter_statistics(adapter), strict=True))
     zero_b = [pair for pair in pairs if pair[1].b_is_zero]
     zero_a = [module.name for module, one in pairs if one.a_is_zero]
     moved = _moved(zero_b, config)

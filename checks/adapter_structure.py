@@ -33,9 +33,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
-from mlxdoctor.evidence.adapter import CONFIG_NAME, Adapter, LoraModule
+from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.finding import Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.weights.lora_targets import matches, missing_targets
 

@@ -33,6 +33,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.reference import ReferenceRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Sign, Symptom
+from mlxdoctor.measure.weights.spectrum import adapter_statistics
 
 # Where a run was written to and how often it spoke changes nothing that is learned.
 _IRRELEVANT = frozenset(
@@ -197,5 +198,5 @@ def _norms(adapter: Adapter, config: TrainingConfig | None) -> dict[str, float]:
     scale = config.scale if config is not None and config.scale is not None else 1.0
     return {
         module.name: scale * statistics.frobenius
-        for module, statistics in zip(adapter.modules, adapter.statistics, strict=True)
+        for module, statistics in zip(adapter.modules, adapter_statistics(adapter), strict=True)
     }

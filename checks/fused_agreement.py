@@ -24,9 +24,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
-from mlxdoctor.evidence.validation_rows import ValidationRows
 from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.measure.losses.row_readings import Reading, mean_loss
+from mlxdoctor.measure.losses.validation import ValidationRows
 from mlxdoctor.measure.text.statistics import sign_test
 
 

@@ -35,6 +35,7 @@ from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.measure.weights.drift import module_scale
 from mlxdoctor.measure.weights.fused import ModuleFusion, fusions, rounding_changes
+from mlxdoctor.measure.weights.spectrum import adapter_statistics
 
 _EXAMPLES = 3
 _AGAIN = "fuse again from the base and this adapter, with `mlx_lm.fuse --dequantize`"
@@ -210,7 +211,7 @@ def _predicted(
     adapter: Adapter, base: BaseModel, config: TrainingConfig, limits: Limits
 ) -> Iterator[Sign]:
     update, rounding, bits = [], [], set()
-    for module, statistics in zip(adapter.modules, adapter.statistics, strict=True):
+    for module, statistics in zip(adapter.modules, adapter_statistics(adapter), strict=True):
         matrix = base.quantized.get(module.name)
         if matrix is None or module.magnitude is not None:
             continue

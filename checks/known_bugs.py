@@ -34,10 +34,9 @@ from mlxdoctor.bugs.versions import KnownVersion, known_versions
 from mlxdoctor.check import Cost, Inconclusive, check
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.config import StatedConfig, TrainingConfig
 from mlxdoctor.evidence.environment import Environment
-from mlxdoctor.evidence.resumed_adapter import ResumedAdapter
-from mlxdoctor.evidence.stated_config import StatedConfig
+from mlxdoctor.evidence.resumed import ResumedAdapter
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog

@@ -44,8 +44,9 @@ from mlxdoctor.measure.losses.row_changes import (
     probability,
     region,
 )
+from mlxdoctor.measure.row_losses import RowLosses
 from mlxdoctor.measure.text.statistics import sign_test
-from mlxdoctor.measure.token_losses import RowLosses, TokenLosses
+from mlxdoctor.measure.token_losses import TokenLosses
 
 SHIFT_NAMES = {0: "the token it was just given", 2: "the token after the next"}
 

@@ -34,7 +34,6 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.evidence.validation_rows import ValidationRows
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.losses.fit import (
     USUAL_ENDS,
@@ -53,6 +52,7 @@ from mlxdoctor.measure.losses.fit import (
 )
 from mlxdoctor.measure.losses.logged_levels import LoggedLoss, logged_loss
 from mlxdoctor.measure.losses.row_readings import Reading, Until
+from mlxdoctor.measure.losses.validation import ValidationRows
 from mlxdoctor.measure.text.plain_formats import PlainFormat
 from mlxdoctor.measure.token_losses import TokenLosses
 

@@ -37,7 +37,7 @@ from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.resumed_adapter import ResumedAdapter
+from mlxdoctor.evidence.resumed import ResumedAdapter
 from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.judge.rate import planned_rates
 

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 
 from mlxdoctor.check import check
 from mlxdoctor.evidence.adapter import Adapter
-from mlxdoctor.evidence.resumed_adapter import ResumedAdapter
+from mlxdoctor.evidence.resumed import ResumedAdapter
 from mlxdoctor.finding import Sign, Symptom
 
 _EXAMPLES = 3

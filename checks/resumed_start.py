@@ -29,7 +29,7 @@ import numpy as np
 
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.earlier_run import EarlierRun
+from mlxdoctor.evidence.resumed import EarlierRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Sign, Symptom
 

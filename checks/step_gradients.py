@@ -22,7 +22,8 @@ from functools import partial
 
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
-from mlxdoctor.measure.training_step.measurement import ParameterStep, TrainingStep
+from mlxdoctor.measure.training_step.measurement import TrainingStep
+from mlxdoctor.measure.training_step.parts import ParameterStep
 
 _symptom = partial(
     Symptom,

@@ -24,7 +24,8 @@ from functools import partial
 
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
-from mlxdoctor.measure.training_step.measurement import TrainingStep, Update
+from mlxdoctor.measure.training_step.measurement import TrainingStep
+from mlxdoctor.measure.training_step.parts import Update
 
 _symptom = partial(
     Symptom,

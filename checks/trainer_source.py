@@ -16,9 +16,10 @@ What to do. `mlxdoctor explain RULE` shows a bad example and a good one.
 from collections.abc import Iterator
 
 from mlxdoctor.check import check
-from mlxdoctor.evidence.trainer_source import TrainerSource
 from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.lint.linter import lint
 from mlxdoctor.lint.rule import rules
+from mlxdoctor.measure.training_step.measurement import TrainerSource
 
 
 @check(
@@ -34,8 +35,9 @@ from mlxdoctor.lint.rule import rules
 )
 def trainer_source(source: TrainerSource) -> Iterator[Sign]:
     """One finding a rule, at the first place."""
+    every = lint(file.path for file in source.sources)
     for one in rules():
-        hits = [hit for hit in source.hits if hit.code == one.code]
+        hits = [hit for hit in every if hit.code == one.code]
         if not hits:
             continue
         first, more = hits[0], f" (and {len(hits) - 1} more)" if len(hits) > 1 else ""

@@ -18,6 +18,7 @@ from mlxdoctor.diagnosis import diagnose as diagnose_outcomes
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.environment import Environment
+from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.figure_data import figure_data
 from mlxdoctor.finding import Outcome, Severity, Status
@@ -25,7 +26,7 @@ from mlxdoctor.formats.model import SCHEMA_VERSION, Report, home_folder, without
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.judge.remedy import fix_for, usual_rates
 from mlxdoctor.measure.generations import Generations
-from mlxdoctor.run import Progress, Run
+from mlxdoctor.run import Run
 from mlxdoctor.run_texts import output_texts, row_texts
 from mlxdoctor.timeline import timeline
 

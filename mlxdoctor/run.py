@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.discovery import RunFiles, discover, resolve
-from mlxdoctor.evidence.missing import Missing, NotThere
+from mlxdoctor.evidence.discovery import discover
+from mlxdoctor.evidence.kind import Missing, NotThere, Progress
+from mlxdoctor.evidence.run_files import RunFiles, resolve
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.readers import READERS
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_limit import TimeLimitExceeded
 
-if TYPE_CHECKING:
-    from mlxdoctor.measure.models import LoadedModels
-
 T = TypeVar("T")
-#: Called with what is being done, a count done and a total; draws progress.
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -127,14 +120,16 @@ class Run:
         return tuple(
             EvidenceRecord(one.kind, one.sources)
             for one in self._evidence.values()
-            if one is not None and one.sources
+            if one is not None and one.kind and one.sources
         )
 
     @property
     def missing(self) -> tuple[tuple[str, str], ...]:
         """Kind and reason of the evidence that was asked for and is lacking."""
         return tuple(
-            (kind.kind, self._reasons[kind]) for kind in self._reasons if kind in self._lacking
+            (kind.kind, reason)
+            for kind, reason in self._reasons.items()
+            if kind.kind and kind in self._lacking
         )
 
     @property
@@ -158,11 +153,11 @@ class Run:
         return self._reasons.get(kind, "it was not asked for")
 
     def _read(self, kind: type[Any]) -> Any:
-        reader = READERS.get(kind)
-        if reader is None:
-            raise TypeError(f"{kind.__name__} is not a kind of evidence")
+        find = getattr(kind, "find", None)
+        if find is None:
+            raise TypeError(f"{kind.__name__} is not a kind of evidence: it has no `find`")
         try:
-            return reader(self)
+            return find(self)
         except Missing as reason:
             self._reasons[kind] = str(reason)
             if not isinstance(reason, NotThere):
@@ -181,28 +176,8 @@ class Run:
             raise
         return None
 
-    @cached_property
-    def models(self) -> LoadedModels:
-        """The base and the tuned model, loaded into memory with MLX.
-
-        Raises:
-            Missing: models may not be run, or there is no pair of them.
-            InputError: a model can't be loaded.
-        """
-        if not self.allow_model:
-            raise Missing("no model was run, because of --no-generate")
-        base = self.need(BaseModel)
-        tuned = self.files.tuned or self.files.adapter
-        if tuned is None:
-            raise Missing("there is no adapter and no tuned model to compare with the base")
-        from mlxdoctor.measure.models import load
-
-        if self.progress is not None:
-            self.progress("loading the models", 0, 1)
-        return load(base, tuned)
-
     def need(self, kind: type[T]) -> T:
-        """As `get`, for a reader that builds on other evidence.
+        """As `get`, for evidence that builds on other evidence.
 
         Raises:
             Missing: there is none; the reason is passed on.
@@ -211,3 +186,7 @@ class Run:
         if value is None:
             raise Missing(self.why_missing(kind))
         return value
+
+    def other(self, path: Path) -> Run:
+        """The run in another folder, of which no model is run."""
+        return Run.discover([path], allow_model=False)

@@ -21,7 +21,6 @@ import mlxdoctor.run
 from mlxdoctor.check import Check, Inconclusive, NotApplicable, check, discover, selected
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
-from mlxdoctor.readers import READERS
 from mlxdoctor.run import Run
 from mlxdoctor.safety import reading_limits
 from mlxdoctor.safety.errors import InputError
@@ -304,7 +303,7 @@ def test_evidence_that_took_too_long_is_not_read_again(
     def needs_log(log: TrainingLog) -> Iterator[Finding]:
         yield from ()
 
-    monkeypatch.setattr(mlxdoctor.run, "READERS", {**READERS, TrainingLog: read})
+    monkeypatch.setattr(TrainingLog, "find", read)
     run = Run.discover([RUNS / "healthy-ordinary"], allow_model=False)
     with raised({"check_seconds": 0.2}):
         outcomes = [made(needs_log).run(run) for _ in range(2)]

@@ -21,7 +21,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import Checkpoint
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.missing import Missing
+from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.evidence.supervision import Role, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.judge import collapse
@@ -30,7 +30,7 @@ from mlxdoctor.measure.text.prompt_rates import Rate, is_raised, rate
 from mlxdoctor.measure.text.statistics import sign_test
 
 if TYPE_CHECKING:
-    from mlxdoctor.measure.token_losses import RowLosses, RowPass
+    from mlxdoctor.measure.row_losses import RowLosses, RowPass
     from mlxdoctor.run import Run
 
 Floats = NDArray[np.float64]
@@ -232,8 +232,8 @@ class Bench:
         self._done = 0
 
     def __call__(self, place: int) -> Behaviour:
-        from mlxdoctor.measure.forward import measure
         from mlxdoctor.measure.models import load
+        from mlxdoctor.measure.token_losses import measure
 
         if self._progress is not None:
             self._progress("measuring checkpoints", self._done, len(self._checkpoints))

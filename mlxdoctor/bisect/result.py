@@ -12,11 +12,11 @@ from mlxdoctor.bisect.behaviour import Behaviour, Bench, Limits, Search, search
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.missing import Missing
+from mlxdoctor.evidence.kind import Missing, Progress
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.log_at_saves import LoggedCourse
 from mlxdoctor.judge.saves import ODDITIES, SaveVerdict, Standing, examine
-from mlxdoctor.measure.weights.saves import FollowedHistory, Progress
+from mlxdoctor.measure.weights.saves import FollowedHistory
 from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:

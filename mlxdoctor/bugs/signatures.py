@@ -25,6 +25,7 @@ from mlxdoctor.bugs.sightings import Artifacts, Sighting, Signature
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Measurement, Severity
+from mlxdoctor.measure.weights.spectrum import adapter_statistics
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 
 #: What bits must divide for DoRA's reckoning of the inputs (bits a word).
@@ -49,7 +50,7 @@ def _leftover_accumulation(run: Artifacts) -> Sighting | None:
     if config.iters < steps:
         if run.adapter is None or not run.adapter.modules or config.resume_adapter_file:
             return None
-        if not all(one.b_is_zero for one in run.adapter.statistics):
+        if not all(one.b_is_zero for one in adapter_statistics(run.adapter)):
             return None
         return Sighting(
             Severity.ERROR,

@@ -44,23 +44,14 @@ def command(function: str, steps: int, output_format: str, fail_on: str) -> int:
       mlxdoctor probe trainer.py:parts --format json | jq .findings
       mlxdoctor diagnose RUN --trainer trainer.py:parts
     """
+    from mlxdoctor.measure.training_step.measurement import measure
     from mlxdoctor.measure.training_step.trainer import load_trainer
-    from mlxdoctor.probe.probing import cost_of, judge, measure
+    from mlxdoctor.probe.probing import cost_of, judge
 
     trainer, sources = load_trainer(function)
     click.echo(cost_of(trainer.model, steps), err=True)
     with ProgressLine() as progress:
-        measured = measure(
-            trainer.model,
-            trainer.loss_fn,
-            trainer.batch,
-            optimizer=trainer.optimizer,
-            tokenizer=trainer.tokenizer,
-            steps=steps,
-            step=trainer.step,
-            sources=sources,
-            progress=progress,
-        )
+        measured = measure(trainer, steps=steps, sources=sources, progress=progress)
     result = judge(measured)
     if output_format == "json":
         from mlxdoctor.formats import json_format

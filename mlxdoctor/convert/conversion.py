@@ -16,7 +16,7 @@ from mlxdoctor.convert.to_peft import to_peft
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.discovery import resolve
+from mlxdoctor.evidence.run_files import resolve
 from mlxdoctor.evidence.tensor import count_nonfinite
 from mlxdoctor.safety.errors import InputError
 

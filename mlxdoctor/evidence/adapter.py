@@ -12,11 +12,12 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.evidence.config import CONFIG_NAME
+from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.npz_file import read_npz
 from mlxdoctor.evidence.safetensors_file import read_safetensors
 from mlxdoctor.evidence.source import Source, hash_file, require_file
 from mlxdoctor.evidence.tensor import TensorRef
-from mlxdoctor.measure.weights.spectrum import ModuleStatistics, factor_statistics
 from mlxdoctor.safety.errors import InputError
 
 Naming = Literal["mlx-lm", "peft"]
@@ -29,9 +30,6 @@ FILE_NAMES = (
     "adapters.npz",
     "adapter.safetensors",
 )
-
-#: What mlx-lm and PEFT read beside those weights, to know which layers to convert and how.
-CONFIG_NAME = "adapter_config.json"
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.(.+)$")
 _MLX = re.compile(r"^(?P<module>.+)\.(?P<role>lora_a|lora_b|m)$")
@@ -108,7 +106,7 @@ class LoraModule:
         return a, b
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Adapter:
     """What an adapter file holds.
 
@@ -140,6 +138,18 @@ class Adapter:
     file_bytes: int
     tensors: Mapping[str, TensorRef]
     is_loose: bool = False
+
+    @staticmethod
+    def is_named(path: Path) -> bool:
+        """Whether a file in a run's folder has the name of an adapter."""
+        return path.name in FILE_NAMES[:3]
+
+    @classmethod
+    def find(cls, run: RunView) -> Adapter:
+        """The run's adapter; see `Evidence`."""
+        if run.files.adapter is None:
+            raise Missing("no adapter file was found; name it with --adapter")
+        return cls.read(run.files.adapter, is_loose=run.files.adapter_is_loose)
 
     @classmethod
     def read(cls, path: Path, *, is_loose: bool = False) -> Adapter:
@@ -197,17 +207,6 @@ class Adapter:
     def lora_parameter_count(self) -> int:
         """Numbers in complete pairs, magnitudes included."""
         return sum(module.parameter_count for module in self.modules)
-
-    @cached_property
-    def statistics(self) -> tuple[ModuleStatistics, ...]:
-        """The norms and spectrum of every module at scale 1, in the order of `modules`.
-
-        Reads every factor; a second request costs nothing.
-
-        Raises:
-            InputError: the file changed or cannot be read.
-        """
-        return tuple(factor_statistics(*module.factors()) for module in self.modules)
 
 
 def adapter_file(path: Path) -> Path:

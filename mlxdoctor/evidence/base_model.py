@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.evidence.adapter import layer_of
+from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.quantized import (
     QuantizedTensor,
     quantization_stated,
@@ -49,6 +51,17 @@ class BaseModel:
     tensors: Mapping[str, TensorRef]
     quantized: Mapping[str, QuantizedTensor]
     is_mlx: bool
+
+    @classmethod
+    def find(cls, run: RunView) -> BaseModel:
+        """The model that was tuned; see `Evidence`."""
+        files = run.files
+        if files.base is not None:
+            return cls.read(files.base)
+        if files.base_named is not None:
+            where = f"the base model {files.base_named!r} is not on this machine"
+            raise Missing(f"{where}; name its folder with --base")
+        raise Missing("nothing names the base model; name its folder with --base")
 
     @classmethod
     def read(cls, path: Path) -> BaseModel:
@@ -92,8 +105,6 @@ class BaseModel:
     @cached_property
     def num_layers(self) -> int | None:
         """How many layers there are, as stated, or else as the tensors show."""
-        from mlxdoctor.evidence.adapter import layer_of
-
         stated = self._integer("num_hidden_layers", "n_layer", "n_layers", "num_layers")
         if stated is not None:
             return stated

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from mlxdoctor.evidence.adapter import Adapter, adapter_file
+from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Source, require_file
 from mlxdoctor.safety.errors import InputError
 
+#: A checkpoint's file, whatever comes before its iteration.
+CHECKPOINT_NAME = re.compile(r"(?:^|.*[_-])0*(\d+)_adapters\.(?:safetensors|npz)$")
 _MLX_FILE = re.compile(r"^(\d+)_adapters\.(?:safetensors|npz)$")
 _PEFT_FOLDER = re.compile(r"^checkpoint-(\d+)$")
 
@@ -68,6 +71,18 @@ class CheckpointHistory:
 
     path: Path
     checkpoints: tuple[Checkpoint, ...]
+
+    @staticmethod
+    def is_named(path: Path) -> bool:
+        """Whether a file in a run's folder has the name of a checkpoint."""
+        return CHECKPOINT_NAME.match(path.name) is not None
+
+    @classmethod
+    def find(cls, run: RunView) -> CheckpointHistory:
+        """The run's checkpoints; see `Evidence`."""
+        if not run.files.checkpoints:
+            raise Missing("no numbered checkpoints were found")
+        return cls.read(run.files.checkpoints[0].parent)
 
     @classmethod
     def read(cls, path: Path) -> CheckpointHistory:

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
+from mlxdoctor.evidence.kind import RunView
 from mlxdoctor.evidence.source import Source, hash_file, read_json_object
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current
@@ -58,6 +59,14 @@ class RemoteCode:
     named: tuple[NamedCode, ...]
     trusted: tuple[Path, ...]
     pickles: tuple[Path, ...]
+
+    @classmethod
+    def find(cls, run: RunView) -> RemoteCode:
+        """What lies in the run's own folders and the models'; see `Evidence`."""
+        files = run.files
+        named = (*files.roots, files.base, files.tuned, files.adapter)
+        places = [one if one.is_dir() else one.parent for one in named if one is not None]
+        return cls.read(one.resolve() for one in places)
 
     @classmethod
     def read(cls, folders: Iterable[Path]) -> RemoteCode:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from mlxdoctor.evidence.kind import Missing, NotThere, RunView
+from mlxdoctor.evidence.run_files import resolve_file
 from mlxdoctor.evidence.source import Source, read_json_object
 from mlxdoctor.evidence.yaml_file import read_yaml_object
 from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from mlxdoctor.evidence.sniffed import Sniffed
 
 #: What `mlx_lm.lora` uses for a key that is not stated (mlx-lm 0.32.2, `CONFIG_DEFAULTS`).
 MLX_LM_DEFAULTS: Mapping[str, object] = MappingProxyType(
@@ -38,6 +43,13 @@ MLX_LM_LORA_DEFAULTS: Mapping[str, object] = MappingProxyType(
     {"rank": 8, "dropout": 0.0, "scale": 20.0}
 )
 
+#: What trainers write beside an adapter, and loaders read to know which layers to convert.
+CONFIG_NAME = "adapter_config.json"
+
+# What a file has that is not named so and is a configuration all the same.
+_SNIFFED_KEYS = frozenset(
+    {"learning_rate", "lora_parameters", "fine_tune_type", "iters", "lr_schedule"}
+)
 # A file with any of these describes training; an adapter_config.json without them
 # (from a converter, say) only describes the adapter, and says nothing about the run.
 _TRAINING_KEYS = frozenset({"batch_size", "iters", "learning_rate", "lr_schedule", "optimizer"})
@@ -71,6 +83,25 @@ class TrainingConfig:
     values: Mapping[str, Any]
     origin: Literal["mlx-lm", "peft"]
 
+    @staticmethod
+    def is_named(path: Path) -> bool:
+        """Whether a file is what every trainer writes beside its adapter."""
+        return path.name == CONFIG_NAME
+
+    @staticmethod
+    def is_held_by(file: Sniffed) -> bool:
+        """Whether a YAML or JSON file begins as a training configuration does."""
+        if file.path.suffix in (".yaml", ".yml"):
+            return not _SNIFFED_KEYS.isdisjoint(re.findall(r"(?m)^([A-Za-z_]+)\s*:", file.head))
+        return file.path.suffix == ".json" and not _SNIFFED_KEYS.isdisjoint(file.record)
+
+    @classmethod
+    def find(cls, run: RunView) -> TrainingConfig:
+        """The run's configuration; see `Evidence`."""
+        if run.files.config is None:
+            raise Missing("no adapter_config.json and no training configuration was found")
+        return cls.read(run.files.config)
+
     @classmethod
     def read(cls, path: Path) -> TrainingConfig:
         """Read `adapter_config.json` (mlx-lm or PEFT) or an mlx-lm YAML or JSON configuration.
@@ -82,7 +113,7 @@ class TrainingConfig:
             InputError: the file can't be read, or is not a training configuration.
         """
         if path.is_dir():
-            path = path / "adapter_config.json"
+            path = path / CONFIG_NAME
         if path.suffix.lower() in {".yaml", ".yml"}:
             values, source = read_yaml_object(path)
         else:
@@ -290,6 +321,42 @@ class TrainingConfig:
         """The key under which a row holds its prompt, completion, messages or text."""
         stated = _text(self.values.get(f"{name}_feature"))
         return stated or ("messages" if name == "chat" else name)
+
+
+@dataclass(frozen=True)
+class StatedConfig:
+    """The YAML file that an adapter_config.json names as its own configuration, as it is now.
+
+    Attributes:
+        sources: the file.
+        values: its keys and values.
+    """
+
+    kind: ClassVar[str] = "configuration file of the run"
+
+    sources: tuple[Source, ...]
+    values: Mapping[str, Any]
+
+    @classmethod
+    def find(cls, run: RunView) -> StatedConfig:
+        """The file that the run was started with; see `Evidence`."""
+        named = run.need(TrainingConfig).values.get("config")
+        if not isinstance(named, str) or not named:
+            raise NotThere("the run was not started with a configuration file")
+        path = resolve_file(named, run.files.roots)
+        if path is None:
+            raise NotThere(f"{named}, which the run was started with, is not here")
+        return cls.read(path)
+
+    @classmethod
+    def read(cls, path: Path) -> StatedConfig:
+        """Read it.
+
+        Raises:
+            InputError: the file can't be read or is not a YAML mapping.
+        """
+        values, source = read_yaml_object(path)
+        return cls((source,), values)
 
 
 def _number(value: object) -> float | None:

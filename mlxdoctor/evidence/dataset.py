@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.json_text import mended, too_deep
+from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Source, read_bytes, read_head, require_file
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current
@@ -17,7 +19,7 @@ from mlxdoctor.safety.reading_limits import current
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mlxdoctor.evidence.config import TrainingConfig
+    from mlxdoctor.evidence.sniffed import Sniffed
 
 SPLITS = ("train", "valid", "test")
 
@@ -116,6 +118,31 @@ class Dataset:
     path: Path
     splits: Mapping[str, Split]
     features: Features
+
+    @staticmethod
+    def is_named(path: Path) -> bool:
+        """Whether a file is a split of the data: by its name, unless it holds metrics.
+
+        People write the metrics of training into train.jsonl too.
+        """
+        return path.suffix == ".jsonl" and path.stem in SPLITS and not is_log(path)
+
+    @staticmethod
+    def is_held_by(file: Sniffed) -> bool:
+        """Whether a file begins with a row."""
+        keys = file.record.keys()
+        return "messages" in keys or "text" in keys or {"prompt", "completion"} <= keys
+
+    @classmethod
+    def find(cls, run: RunView) -> Dataset:
+        """The run's data; see `Evidence`."""
+        files = run.files
+        if files.data is not None:
+            return cls.read(files.data, run.get(TrainingConfig))
+        if files.data_named is not None:
+            where = f"the data {files.data_named!r} is not on this machine"
+            raise Missing(f"{where}; name its folder with --data")
+        raise Missing("nothing names the training data; name its folder with --data")
 
     @classmethod
     def read(cls, path: Path, config: TrainingConfig | None = None) -> Dataset:

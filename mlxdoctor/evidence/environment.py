@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import ClassVar
 
+from mlxdoctor.evidence.kind import RunView
 from mlxdoctor.evidence.source import Source
 
 _PACKAGES = ("mlxdoctor", "mlx", "mlx-lm", "numpy", "transformers")
@@ -31,6 +32,12 @@ class Environment:
     sources: tuple[Source, ...]
     here: Mapping[str, str]
     machine: str
+
+    @classmethod
+    def find(cls, run: RunView) -> Environment:
+        """What is installed here, whatever the run; see `Evidence`."""
+        del run
+        return cls.read()
 
     @classmethod
     def read(cls) -> Environment:

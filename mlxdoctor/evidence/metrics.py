@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mlxdoctor.evidence.kind import NotThere, RunView
+from mlxdoctor.evidence.sniffed import Sniffed
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.safety.errors import InputError
 
@@ -21,6 +24,7 @@ FILE_PATTERNS = (
     "metrics.json",
     "results.json",
 )
+_FIGURE_KEYS = re.compile(r"(?:^|_)(?:perplexity|ppl|loss)$")
 #: What perplexity is called, in the last part of a key.
 PERPLEXITY_NAMES = frozenset({"perplexity", "ppl"})
 #: What a loss is called, in the last part of a key.
@@ -90,6 +94,25 @@ class ReportedMetrics:
 
     sources: tuple[Source, ...]
     values: tuple[ReportedMetric, ...]
+
+    @staticmethod
+    def is_held_by(file: Sniffed) -> bool:
+        """Whether a JSON file holds a figure under a loss's or a perplexity's name."""
+        if file.path.suffix != ".json" or {"log_history", "global_step"} & file.record.keys():
+            return False
+        nested = [value for value in file.record.values() if isinstance(value, dict)]
+        return any(
+            _FIGURE_KEYS.search(str(key).lower()) and isinstance(value, int | float)
+            for one in (file.record, *nested)
+            for key, value in one.items()
+        )
+
+    @classmethod
+    def find(cls, run: RunView) -> ReportedMetrics:
+        """The figures of the run's evaluation files; see `Evidence`."""
+        if not run.files.metrics:
+            raise NotThere("no evaluation result was found")
+        return cls.read(run.files.metrics)
 
     @classmethod
     def read(cls, paths: Sequence[Path]) -> ReportedMetrics:

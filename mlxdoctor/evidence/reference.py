@@ -7,8 +7,10 @@ from typing import ClassVar
 
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.kind import NotThere, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.safety.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,19 @@ class ReferenceRun:
     config: TrainingConfig | None
     log: TrainingLog | None
     adapter: Adapter | None
+
+    @classmethod
+    def find(cls, run: RunView) -> ReferenceRun:
+        """The run that the user named with --against; see `Evidence`."""
+        if run.against is None:
+            raise NotThere("no healthy run was named; name one with --against")
+        other = run.other(run.against)
+        found = cls(
+            other.name, other.get(TrainingConfig), other.get(TrainingLog), other.get(Adapter)
+        )
+        if not found.sources:
+            raise InputError(run.against, "holds no configuration, log or adapter to compare with")
+        return found
 
     @property
     def sources(self) -> tuple[Source, ...]:

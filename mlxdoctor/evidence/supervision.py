@@ -24,16 +24,17 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from mlxdoctor.evidence.chat_template import TemplateFailure
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset, RowFormat
+from mlxdoctor.evidence.kind import RunView
 from mlxdoctor.evidence.row_encoder import Role, RowEncoder, SupervisedRow
+from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mlxdoctor.evidence.config import TrainingConfig
-    from mlxdoctor.evidence.dataset import Dataset, RowFormat
     from mlxdoctor.evidence.source import Source
-    from mlxdoctor.evidence.tokenizer import Tokenizer
 
 __all__ = [
     "EXAMINED_ROWS",
@@ -105,6 +106,13 @@ class SupervisedRows:
     total_rows: int
     examined_rows: int
     pad_id: int = 0
+
+    @classmethod
+    def find(cls, run: RunView) -> SupervisedRows:
+        """The training rows, or else those of the first split; see `Evidence`."""
+        dataset = run.need(Dataset)
+        split = "train" if "train" in dataset.splits else next(iter(dataset.splits))
+        return build(dataset, run.need(Tokenizer), run.get(TrainingConfig), split=split)
 
     def frequencies(self) -> Counter[int]:
         """How often each token is a target, padding left out."""

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
+from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Source, read_bytes, read_json_object, read_text
 from mlxdoctor.safety.errors import InputError
 
@@ -69,6 +71,15 @@ class Tokenizer:
     _backend: Any = field(repr=False, compare=False)
     _templates: Mapping[str, ChatTemplate] = field(repr=False, compare=False)
     _template_problem: str = field(default="", repr=False, compare=False)
+
+    @classmethod
+    def find(cls, run: RunView) -> Tokenizer:
+        """The base model's, or else the tuned one's; see `Evidence`."""
+        folder = run.files.base or run.files.tuned
+        if folder is None:
+            run.get(BaseModel)
+            raise Missing(f"no tokenizer: {run.why_missing(BaseModel)}")
+        return cls.read(folder)
 
     @classmethod
     def read(cls, path: Path) -> Tokenizer:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.logs.log_format import LogFormat, LogSoFar, WholeFormat, formats
 from mlxdoctor.evidence.logs.reader import read_lines, read_log
 from mlxdoctor.evidence.logs.records import DATA_KEYS
@@ -98,6 +99,13 @@ class TrainingLog:
             return True
         # The trainer names the adapter it resumes from before it counts parameters.
         return False if self.trainable is not None else None
+
+    @classmethod
+    def find(cls, run: RunView) -> TrainingLog:
+        """The run's log; see `Evidence`."""
+        if not run.files.logs:
+            raise Missing("no training log was found; name it with --log")
+        return cls.read(run.files.logs)
 
     @classmethod
     def read(cls, paths: Sequence[Path]) -> TrainingLog:

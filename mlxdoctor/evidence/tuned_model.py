@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.kind import NotThere, RunView
 from mlxdoctor.evidence.quantized import QuantizedTensor, quantized_tensors
 from mlxdoctor.evidence.safetensors_file import merged_tensors, model_files, read_safetensors
 from mlxdoctor.evidence.source import Source, read_json_object
@@ -35,6 +36,16 @@ class TunedModel:
     path: Path
     tensors: Mapping[str, TensorRef]
     from_adapter: bool
+
+    @classmethod
+    def find(cls, run: RunView) -> TunedModel:
+        """The run's full weights, in a folder or in its adapter's file; see `Evidence`."""
+        if run.files.tuned is not None:
+            return cls.read(run.files.tuned)
+        tuned = cls.of(run.need(Adapter))
+        if tuned is None:
+            raise NotThere("no fused model and no full fine-tune was found")
+        return tuned
 
     @classmethod
     def read(cls, path: Path) -> TunedModel:

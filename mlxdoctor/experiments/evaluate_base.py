@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlxdoctor.evidence.discovery import resolve
+from mlxdoctor.evidence.run_files import resolve
 from mlxdoctor.experiments import direct
 from mlxdoctor.experiments.shared.held_out import split_loss
 from mlxdoctor.experiments.shared.laboratory import Laboratory

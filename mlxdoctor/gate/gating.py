@@ -9,6 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.formats.gate_result import GateItem, GateResult, ItemStatus
 from mlxdoctor.formats.model import home_folder, without_folders
 from mlxdoctor.gate.baseline import Known
@@ -18,7 +19,6 @@ from mlxdoctor.gate.held import HeldReport
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.targets import Target, targets
 from mlxdoctor.gate.weigh import Judgement, judge, notices, renewed
-from mlxdoctor.run import Progress
 
 #: A pool of processes is not worth its start below as many items (count) and bytes of them.
 #: Measured on two cores: it takes 0.35 s to start, an adapter of 1 MB 6 ms, a whole run 0.11 s.

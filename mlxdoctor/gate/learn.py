@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlxdoctor.check import discover
+from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.gate.bands import QUANTITIES, Band, Quantity, band, measure
 from mlxdoctor.gate.targets import targets
-from mlxdoctor.run import Progress
 from mlxdoctor.safety.errors import InputError
 
 

@@ -11,13 +11,13 @@ from mlxdoctor.check import limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.curve import LogLimits
 from mlxdoctor.judge.log_at_saves import LoggedCourse, course
 from mlxdoctor.judge.update_size import CourseLimits, Limits, has_jumped
 from mlxdoctor.measure.weights.saves import (
     FollowedHistory,
-    Progress,
     Quantity,
     SaveState,
     follow,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,11 @@ import numpy as np
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, Features, parse_line
+from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.row_encoder import Role, RowEncoder, SupervisedRow
 from mlxdoctor.evidence.source import require_file
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.safety.errors import InputError
-
-#: Called with what is being done, a count done and a total.
-Progress = Callable[[str, int, int], None]
 
 #: mlx-lm's own limit (tokens).
 MAX_SEQ_LENGTH = 2048

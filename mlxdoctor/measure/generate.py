@@ -1,4 +1,4 @@
-"""Answers of the base and the tuned model to the same prompts, greedily and in batches."""
+"""A model's greedy answers to prompts, in batches."""
 
 from __future__ import annotations
 
@@ -10,12 +10,6 @@ from typing import Any
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.dataset import Dataset, Split
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.measure.generations import Generation, Generations
-from mlxdoctor.measure.models import LoadedModels, Which
-from mlxdoctor.safety.errors import InputError
-
-#: Called with what is being done, a count done and a total.
-Progress = Callable[[str, int, int], None]
 
 #: Questions that any chat model answers; a run's own data says nothing about forgetting.
 GENERAL_PROMPTS = (
@@ -84,65 +78,6 @@ def prompts_for(
             found.extend(_from_split(dataset, split, tokenizer, count, seen))
     found.extend(Prompt(text, _rendered(tokenizer, text)) for text in GENERAL_PROMPTS)
     return tuple(found)
-
-
-def produce(
-    models: LoadedModels,
-    tokenizer: Tokenizer,
-    prompts: Sequence[Prompt],
-    *,
-    max_tokens: int = 48,
-    progress: Progress | None = None,
-) -> Generations:
-    """Both models' greedy answers.
-
-    Where the adapter could not be loaded, no answer is generated, and the reason is in
-    `load_failure`. Without an adapter, the base model's answers stand for both.
-
-    Args:
-        models: the base and the tuned model.
-        tokenizer: the base model's.
-        prompts: what to answer.
-        max_tokens: the limit for each answer, in tokens.
-        progress: called as answers are finished.
-
-    Raises:
-        InputError: there is no prompt, or the model cannot generate.
-    """
-    if not prompts:
-        raise InputError(None, "there is no prompt to generate from", "name the data with --data")
-    ends = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *models.base.eos_token_ids)))
-    if models.load_failure is not None:
-        return Generations(models.sources, (), ends, "produced", models.load_failure)
-    answers: dict[Which, list[Answer]] = {}
-    which: Which
-    for which in ("base", "tuned") if models.has_tuned else ("base",):
-        model = models.select(which)
-        try:
-            answers[which] = answer(model, prompts, ends, max_tokens, _named(progress, which))
-        except (ValueError, TypeError, AttributeError, RuntimeError) as error:
-            raise InputError(
-                models.base.path,
-                f"cannot generate ({type(error).__name__}: {error})",
-                "check that it generates with `mlx_lm.generate`",
-            ) from None
-    base, tuned = answers["base"], answers.get("tuned", answers["base"])
-    items = tuple(
-        Generation(
-            prompt=prompt.text,
-            base=tokenizer.decode(before.tokens),
-            tuned=tokenizer.decode(after.tokens),
-            base_tokens=before.tokens,
-            tuned_tokens=after.tokens,
-            max_tokens=max_tokens,
-            expected=prompt.expected,
-            origin=prompt.origin,
-            base_loss=before.loss,
-            tuned_loss=after.loss,
-        )
-        for prompt, before, after in zip(prompts, base, tuned, strict=True)
-    )
-    return Generations(models.sources, items, ends, "produced")
 
 
 def answer(
@@ -221,12 +156,6 @@ def _one_by_one(
         if progress is not None:
             progress(done, len(prompts))
     return answers
-
-
-def _named(progress: Progress | None, which: str) -> Callable[[int, int], None] | None:
-    if progress is None:
-        return None
-    return lambda done, total: progress(f"generating with the {which} model", done, total)
 
 
 def _from_split(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.json_text import mended
+from mlxdoctor.evidence.kind import Missing, Progress, RunView
 from mlxdoctor.evidence.source import Source, read_text
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.measure.generate import Answer, Prompt, answer, prompts_for
+from mlxdoctor.measure.models import LoadedModels, Which
 from mlxdoctor.safety.errors import InputError
 
 PROMPT_KEYS = ("prompt", "question", "input", "instruction", "query")
@@ -81,6 +86,22 @@ class Generations:
     unreadable_lines: int = 0
 
     @classmethod
+    def find(cls, run: RunView) -> Generations:
+        """Those the user named, or else both models' own, or else recorded ones; see `Evidence`."""
+        recorded = run.files.generations
+        if recorded is not None and (run.files.generations_named or not run.allow_model):
+            return cls.read(recorded)
+        try:
+            tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
+            prompts = prompts_for(run.get(Dataset), tokenizer)
+            return produce(models, tokenizer, prompts, progress=run.progress)
+        except (Missing, InputError):
+            # What the user recorded is second best: it may have been made in another way.
+            if recorded is None:
+                raise
+            return cls.read(recorded)
+
+    @classmethod
     def read(cls, path: Path) -> Generations:
         """Recorded answers: JSON Lines, or JSON with a list of rows.
 
@@ -123,6 +144,71 @@ class Generations:
             seen.add(item.prompt)
             kept.append(item)
         return tuple(kept)
+
+
+def produce(
+    models: LoadedModels,
+    tokenizer: Tokenizer,
+    prompts: Sequence[Prompt],
+    *,
+    max_tokens: int = 48,
+    progress: Progress | None = None,
+) -> Generations:
+    """Both models' greedy answers.
+
+    Where the adapter could not be loaded, no answer is generated, and the reason is in
+    `load_failure`. Without an adapter, the base model's answers stand for both.
+
+    Args:
+        models: the base and the tuned model.
+        tokenizer: the base model's.
+        prompts: what to answer.
+        max_tokens: the limit for each answer, in tokens.
+        progress: called as answers are finished.
+
+    Raises:
+        InputError: there is no prompt, or the model cannot generate.
+    """
+    if not prompts:
+        raise InputError(None, "there is no prompt to generate from", "name the data with --data")
+    ends = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *models.base.eos_token_ids)))
+    if models.load_failure is not None:
+        return Generations(models.sources, (), ends, "produced", models.load_failure)
+    answers: dict[Which, list[Answer]] = {}
+    which: Which
+    for which in ("base", "tuned") if models.has_tuned else ("base",):
+        model = models.select(which)
+        try:
+            answers[which] = answer(model, prompts, ends, max_tokens, _named(progress, which))
+        except (ValueError, TypeError, AttributeError, RuntimeError) as error:
+            raise InputError(
+                models.base.path,
+                f"cannot generate ({type(error).__name__}: {error})",
+                "check that it generates with `mlx_lm.generate`",
+            ) from None
+    base, tuned = answers["base"], answers.get("tuned", answers["base"])
+    items = tuple(
+        Generation(
+            prompt=prompt.text,
+            base=tokenizer.decode(before.tokens),
+            tuned=tokenizer.decode(after.tokens),
+            base_tokens=before.tokens,
+            tuned_tokens=after.tokens,
+            max_tokens=max_tokens,
+            expected=prompt.expected,
+            origin=prompt.origin,
+            base_loss=before.loss,
+            tuned_loss=after.loss,
+        )
+        for prompt, before, after in zip(prompts, base, tuned, strict=True)
+    )
+    return Generations(models.sources, items, ends, "produced")
+
+
+def _named(progress: Progress | None, which: str) -> Callable[[int, int], None] | None:
+    if progress is None:
+        return None
+    return lambda done, total: progress(f"generating with the {which} model", done, total)
 
 
 def _rows(text: str) -> tuple[list[Any], int]:

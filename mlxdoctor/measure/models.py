@@ -8,9 +8,12 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import CONFIG_NAME
+from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Source, hash_file, read_json_object
 from mlxdoctor.measure.loading import require_plain, without_network
 from mlxdoctor.safety.errors import InputError
@@ -18,7 +21,6 @@ from mlxdoctor.safety.errors import InputError
 Which = Literal["base", "tuned"]
 
 ADAPTER_FILE = "adapters.safetensors"
-CONFIG_FILE = "adapter_config.json"
 #: A failure's text is cut to this many characters: one tensor name a line adds up.
 MAX_FAILURE_CHARACTERS = 400
 
@@ -41,6 +43,22 @@ class LoadedModels:
     has_adapter: bool
     load_failure: str | None
     select: Callable[[Which], Any]
+
+    #: A step to what is measured with them, whose sources name the models' files too.
+    kind: ClassVar[str] = ""
+
+    @classmethod
+    def find(cls, run: RunView) -> LoadedModels:
+        """The run's models, loaded into memory once; see `Evidence`."""
+        if not run.allow_model:
+            raise Missing("no model was run, because of --no-generate")
+        base = run.need(BaseModel)
+        tuned = run.files.tuned or run.files.adapter
+        if tuned is None:
+            raise Missing("there is no adapter and no tuned model to compare with the base")
+        if run.progress is not None:
+            run.progress("loading the models", 0, 1)
+        return load(base, tuned)
 
     @property
     def has_tuned(self) -> bool:
@@ -100,8 +118,6 @@ def _load_model(path: Path, config: Mapping[str, Any]) -> Any:
 
 
 def _is_lora(file: Path) -> bool:
-    from mlxdoctor.evidence.adapter import Adapter
-
     adapter = Adapter.read(file)
     if adapter.naming == "peft":
         raise InputError(
@@ -116,7 +132,7 @@ def _with_lora(model: Any, file: Path) -> tuple[str | None, Callable[[Which], An
     from mlx.utils import tree_unflatten
     from mlx_lm.utils import load_adapters
 
-    config = file.parent / CONFIG_FILE
+    config = file.parent / CONFIG_NAME
     stated, _ = read_json_object(config)
     before = dict(model.named_modules())
     failure = None
@@ -127,7 +143,7 @@ def _with_lora(model: Any, file: Path) -> tuple[str | None, Callable[[Which], An
             # mlx-lm loads folders only: a checkpoint is shown to it under the usual name.
             with tempfile.TemporaryDirectory() as name:
                 (Path(name) / ADAPTER_FILE).symlink_to(file.resolve())
-                (Path(name) / CONFIG_FILE).write_text(json.dumps(stated))
+                (Path(name) / CONFIG_NAME).write_text(json.dumps(stated))
                 load_adapters(model, name)
                 _evaluate(model)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mlxdoctor.evidence.source import Source
+from mlxdoctor.evidence.kind import NotThere, RunView
+from mlxdoctor.evidence.source import Source, hash_file
 from mlxdoctor.measure.generations import Generation, Generations
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import quoted
@@ -46,6 +47,14 @@ class Scores:
     items: tuple[ItemScore, ...]
     unscored: tuple[int, str] = (0, "")
 
+    @classmethod
+    def find(cls, run: RunView) -> Scores:
+        """The answers, scored by the function that the user named; see `Evidence`."""
+        if run.score is None:
+            raise NotThere("no scoring function was named; name one with --score")
+        function, sources = load_function(run.score)
+        return score(run.need(Generations), function, run.score, sources)
+
 
 def load_function(name: str) -> tuple[ScoringFunction, tuple[Source, ...]]:
     """The function that the user named as `FILE.py:FUNCTION` or `package.module:function`.
@@ -60,7 +69,7 @@ def load_function(name: str) -> tuple[ScoringFunction, tuple[Source, ...]]:
         InputError: the name has no colon, or there is no such file, module or function, or
             importing it fails, or it does not take two or three arguments.
     """
-    function, sources = load_named(name, "a scoring function")
+    function, files = load_named(name, "a scoring function")
     count = _arguments(function)
     if count not in (2, 3):
         raise InputError(
@@ -68,7 +77,7 @@ def load_function(name: str) -> tuple[ScoringFunction, tuple[Source, ...]]:
             f"{name} takes {count} arguments",
             "write it as (prompt, output) or (prompt, output, expected), returning a number",
         )
-    return function, sources
+    return function, tuple(map(hash_file, files))
 
 
 def score(

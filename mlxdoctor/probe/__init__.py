@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mlx import nn
 
-    from mlxdoctor.probe.probing import ProbeResult, Progress
+    from mlxdoctor.evidence.kind import Progress
+    from mlxdoctor.probe.probing import ProbeResult
 
 __all__ = ["probe"]
 

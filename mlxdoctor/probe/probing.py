@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-import mlx.core as mx
 from mlx import nn
 
 from mlxdoctor.check import discover
-from mlxdoctor.evidence.source import Source
+from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.finding import Finding, Outcome, Severity
 from mlxdoctor.measure.model_parameters import count_parameters
-from mlxdoctor.measure.training_step.alignment import align
-from mlxdoctor.measure.training_step.calls import Calls, as_called, bound, heard
-from mlxdoctor.measure.training_step.measurement import Forward, TrainingStep
-from mlxdoctor.measure.training_step.state import adapters_off, handed_back, read_state
-from mlxdoctor.measure.training_step.steps import Loss, make_steps
-from mlxdoctor.safety.errors import InputError
-from mlxdoctor.safety.quoting import MAX_LINE, quoted
+from mlxdoctor.measure.training_step.calls import require_module
+from mlxdoctor.measure.training_step.measurement import TrainingStep, measure
+from mlxdoctor.measure.training_step.trainer import Trainer
 
 T = TypeVar("T")
-
-#: Called with what is being done, a count done and a total.
-Progress = Callable[[str, int, int], None]
 
 #: The checks that judge a step, in the order of the phases.
 PHASES = ("step-state", "step-forward", "step-alignment", "step-gradients", "step-update")
@@ -95,18 +84,8 @@ def probe(  # noqa: PLR0917 the order is the one in which a training script has 
     Raises:
         InputError: `model` is no MLX module, or the loss cannot be called with it.
     """
-    return judge(
-        measure(
-            model,
-            loss_fn,
-            batch,
-            optimizer=optimizer,
-            tokenizer=tokenizer,
-            steps=steps,
-            step=step,
-            progress=progress,
-        )
-    )
+    trainer = Trainer(model, loss_fn, batch, optimizer, tokenizer, step)
+    return judge(measure(trainer, steps=steps, progress=progress))
 
 
 def judge(measured: TrainingStep) -> ProbeResult:
@@ -122,99 +101,12 @@ def cost_of(model: Any, steps: int) -> str:
     Raises:
         InputError: `model` is no MLX module.
     """
-    _require_module(model)
+    require_module(model)
     count = sum(sum(part.values()) for part in count_parameters(model))
     return (
         f"Probing {count / 1e6:,.1f}M parameters: {steps} training steps and what {steps + 2} more "
         f"would cost, with the memory of training."
     )
-
-
-def _require_module(model: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise InputError(None, f"the model is a {type(model).__name__}, not an mlx.nn.Module")
-
-
-def measure(
-    model: nn.Module,
-    loss_fn: Callable[..., Any],
-    batch: Any,
-    *,
-    optimizer: Any | None = None,
-    tokenizer: Any | None = None,
-    steps: int = 2,
-    step: Callable[..., Any] | None = None,
-    sources: Sequence[Source] = (),
-    progress: Progress | None = None,
-) -> TrainingStep:
-    """As `probe`, without a judgement.
-
-    Args:
-        sources: the files that the trainer was taken from.
-    """
-    _require_module(model)
-    begun = time.perf_counter()
-    loss = as_called(loss_fn, model, batch)
-    own = None if step is None else bound(step, model, batch)
-    tell = progress or (lambda *_: None)
-    tell("reading the model", 0, len(PHASES))
-    result = TrainingStep(tuple(sources), read_state(model), None, None, None)
-    with handed_back(model, optimizer):
-        was_training = model.training
-        # Dropout off: what is measured is the loss, not the noise.
-        model.eval()
-        try:
-            with _uncompiled(), heard(model) as calls:
-                tell("making a forward pass", 1, len(PHASES))
-                result = replace(result, forward=_forward(loss, model, calls))
-                tell("reading the gradient of the logits", 2, len(PHASES))
-                alignment, unseen = align(loss, model, calls, tokenizer)
-        except InputError:
-            raise
-        except Exception as error:  # a user's code may raise anything
-            failure = f"{type(error).__name__}: {quoted(str(error), MAX_LINE)}"
-            return replace(result, failure=failure, seconds=time.perf_counter() - begun)
-        result = replace(result, alignment=alignment, unseen=unseen)
-        model.train(was_training)
-        tell("making training steps", 3, len(PHASES))
-        update = make_steps(
-            loss, model, optimizer, None if own is None else lambda: own(model), steps
-        )
-    return replace(result, update=update, seconds=time.perf_counter() - begun)
-
-
-def _forward(loss: Loss, model: nn.Module, calls: Calls) -> Forward:
-    value: Any = loss(model).item()
-    seen = calls.logits[0] if calls.logits else None
-    number = len(calls.logits)
-    finite: Any = all(mx.isfinite(one).all().item() for one in calls.logits)
-    shape = tuple(seen.shape) if seen is not None else None
-    dtype = str(seen.dtype).rpartition(".")[2] if seen is not None else None
-    calls.clear()
-    with adapters_off(model) as has_adapter:
-        without: Any = loss(model).item() if has_adapter else None
-    calls.clear()
-    # The gradient of the logits needs a pass whose calls are known.
-    loss(model)
-    return Forward(
-        loss=float(value),
-        without_adapter=without,
-        uniform=math.log(shape[-1]) if shape is not None else None,
-        dtype=dtype,
-        shape=shape,
-        finite_logits=bool(finite),
-        calls=number,
-    )
-
-
-@contextmanager
-def _uncompiled() -> Iterator[None]:
-    """A compiled loss would keep the zeros of its first call as constants."""
-    mx.disable_compile()
-    try:
-        yield
-    finally:
-        mx.enable_compile()
 
 
 @dataclass(frozen=True)

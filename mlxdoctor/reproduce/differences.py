@@ -10,7 +10,7 @@ from typing import Any
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS, TrainingConfig
-from mlxdoctor.evidence.discovery import resolve, resolve_file
+from mlxdoctor.evidence.run_files import resolve, resolve_file
 from mlxdoctor.experiments.shared.recipe import Recipe, trainable_values
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError

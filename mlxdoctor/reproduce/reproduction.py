@@ -11,6 +11,7 @@ from pathlib import Path
 from mlxdoctor.causes import load_causes
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.experiments import discover
 from mlxdoctor.experiments.shared import store
 from mlxdoctor.experiments.shared.bench import Bench, failure_of
@@ -24,7 +25,7 @@ from mlxdoctor.reproduce.differences import healthy_of, suggested
 from mlxdoctor.reproduce.folding import folded
 from mlxdoctor.reproduce.investigate import Investigation, candidates, investigate
 from mlxdoctor.reproduce.minimize import minimize
-from mlxdoctor.run import Progress, Run
+from mlxdoctor.run import Run
 from mlxdoctor.run_texts import row_texts
 from mlxdoctor.safety.errors import InputError
 

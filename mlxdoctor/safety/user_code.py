@@ -12,11 +12,10 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from mlxdoctor.evidence.source import Source, hash_file
 from mlxdoctor.safety.errors import InputError
 
 
-def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Source, ...]]:
+def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ...]]:
     """The function that the user named as `FILE.py:FUNCTION` or `package.module:function`.
 
     This runs the user's code: call it for a name given on the command line only, never for
@@ -27,7 +26,7 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Source, 
         what: what is to be named, such as "a scoring function".
 
     Returns:
-        The function, and its file as a source.
+        The function, and its file where it has one.
 
     Raises:
         InputError: the name has no colon, there is no such file, module or function, or
@@ -47,14 +46,13 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Source, 
     if not callable(function):
         raise InputError(place, f"has no function {attribute!r}", "check the name")
     file = inspect.getsourcefile(module)
-    sources = (hash_file(Path(file)),) if file is not None else ()
 
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         with _importable(folders):
             return function(*args, **kwargs)
 
-    return called, sources
+    return called, () if file is None else (Path(file),)
 
 
 def _from_file(path: Path) -> Any:

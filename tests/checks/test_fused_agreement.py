@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.evidence.validation_rows import ValidationRows
 from mlxdoctor.finding import Outcome
-from mlxdoctor.measure.token_losses import RowLosses
+from mlxdoctor.measure.losses.validation import ValidationRows
+from mlxdoctor.measure.row_losses import RowLosses
 from mlxdoctor.run import Run
 from tests.conftest import FIXTURES, RUNS, check_called
 from tests.given import outcome

@@ -11,10 +11,11 @@ import pytest
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.evidence.validation_rows import ValidationRows
 from mlxdoctor.finding import Outcome
+from mlxdoctor.measure.losses.validation import ValidationRows
+from mlxdoctor.measure.row_losses import RowLosses
 from mlxdoctor.measure.text.plain_formats import PLAIN_FORMATS, WITHOUT_END, PlainFormat
-from mlxdoctor.measure.token_losses import RowLosses, TokenLosses
+from mlxdoctor.measure.token_losses import TokenLosses
 from mlxdoctor.run import Run
 from tests.checks.log_evidence import LogWriter
 from tests.conftest import RUNS, check_called, expected, run_names

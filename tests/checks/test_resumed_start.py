@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mlxdoctor.api import run_checks
-from mlxdoctor.evidence.earlier_run import EarlierRun
+from mlxdoctor.evidence.resumed import EarlierRun
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.run import Run
 from tests.conftest import RUNS, check_called, run_names

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.evidence.discovery import discover, resolve
+from mlxdoctor.evidence.discovery import discover
+from mlxdoctor.evidence.run_files import resolve
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import FIXTURES, RUNS
 

@@ -18,11 +18,10 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
-from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.config import StatedConfig, TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.source import hash_file
-from mlxdoctor.evidence.stated_config import StatedConfig
 from mlxdoctor.evidence.supervision import build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log

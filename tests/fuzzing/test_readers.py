@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mlxdoctor.evidence
+from mlxdoctor.check import discover
 from mlxdoctor.evidence.chat_template import TemplateFailure
-from mlxdoctor.evidence.discovery import resolve
+from mlxdoctor.evidence.run_files import resolve
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.lint.linter import lint
-from mlxdoctor.readers import READERS as EVIDENCE
 from mlxdoctor.safety.errors import InputError
 from tests.fuzzing import strategies
 from tests.fuzzing.mended import MENDED
@@ -150,7 +150,7 @@ def test_no_reader_of_evidence_is_missing_from_the_list(
         for one in pkgutil.walk_packages(mlxdoctor.evidence.__path__, "mlxdoctor.evidence.")
     ]
     wanted = dict(pair for module in modules for pair in _readers_of(module))
-    for kind in EVIDENCE:
+    for kind in {need.kind for check in discover() for need in check.requirements}:
         module = importlib.import_module(kind.__module__)
         wanted |= {name: code for name, code in _readers_of(module) if name.endswith(kind.__name__)}
     assert len(wanted) > 15

@@ -15,7 +15,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.measure import forward, generate, models
+from mlxdoctor.measure import generate, generations, models, token_losses
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.token_losses import TokenLosses
 from mlxdoctor.safety.errors import InputError
@@ -49,7 +49,7 @@ def splits(dataset: Dataset, tokenizer: Tokenizer) -> list[SupervisedRows]:
 
 @pytest.fixture(scope="module")
 def measured(base: BaseModel, tokenizer: Tokenizer, splits: list[SupervisedRows]) -> TokenLosses:
-    return forward.measure(models.load(base, ADAPTER), tokenizer, splits)
+    return token_losses.measure(models.load(base, ADAPTER), tokenizer, splits)
 
 
 def test_prompts_come_from_the_data_and_a_few_do_not(
@@ -79,7 +79,7 @@ def test_produced_answers_are_those_that_mlx_lm_recorded(
     prompts = generate.prompts_for(dataset, tokenizer, held_out=len(recorded.items), trained=0)
     counts: list[tuple[str, int, int]] = []
     start = time.perf_counter()
-    produced = generate.produce(
+    produced = generations.produce(
         models.load(base, ADAPTER),
         tokenizer,
         prompts,
@@ -161,9 +161,9 @@ def test_a_refused_adapter_is_evidence(
     assert loaded.load_failure is not None
     assert "not an adapter parameter" in loaded.load_failure
     assert "more like it" in loaded.load_failure
-    produced = generate.produce(loaded, tokenizer, generate.prompts_for(None, tokenizer))
+    produced = generations.produce(loaded, tokenizer, generate.prompts_for(None, tokenizer))
     assert (produced.items, produced.load_failure) == ((), loaded.load_failure)
-    losses = forward.measure(loaded, tokenizer, splits[:1], max_rows=8)
+    losses = token_losses.measure(loaded, tokenizer, splits[:1], max_rows=8)
     assert losses.load_failure == loaded.load_failure
     assert all(row.tuned is None for row in losses.rows)
 
@@ -228,6 +228,6 @@ def test_tokens_outside_the_vocabulary_are_refused(
     row = splits[0].rows[0]
     alien = replace(row, tokens=np.full_like(row.tokens, 999))
     with pytest.raises(InputError, match="token 999 is outside the vocabulary"):
-        forward.measure(models.load(base), tokenizer, [replace(splits[0], rows=(alien,))])
+        token_losses.measure(models.load(base), tokenizer, [replace(splits[0], rows=(alien,))])
     with pytest.raises(InputError, match="no row to measure"):
-        forward.measure(models.load(base), tokenizer, [replace(splits[0], rows=())])
+        token_losses.measure(models.load(base), tokenizer, [replace(splits[0], rows=())])

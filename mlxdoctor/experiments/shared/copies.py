@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from mlxdoctor.evidence.dataset import Row
-from mlxdoctor.evidence.discovery import RunFiles
+from mlxdoctor.evidence.run_files import RunFiles
 
 ADAPTER_FILE = "adapters.safetensors"
 

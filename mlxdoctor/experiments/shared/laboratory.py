@@ -11,12 +11,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.source import hash_file
 from mlxdoctor.experiments.shared import store
 from mlxdoctor.experiments.shared.observation import Condition, Observation, examined
 from mlxdoctor.experiments.shared.recipe import Recipe
 from mlxdoctor.formats.summary import slug
-from mlxdoctor.run import Progress
 from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import MLX_LM_LORA_DEFAULTS, TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.discovery import resolve_file
+from mlxdoctor.evidence.run_files import resolve_file
 from mlxdoctor.judge.rate import BandLimits, step_of
 from mlxdoctor.judge.remedy import Fix
 from mlxdoctor.run import Run

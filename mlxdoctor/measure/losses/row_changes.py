@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.evidence.supervision import Role
+from mlxdoctor.measure.row_losses import RowLosses, RowPass
 from mlxdoctor.measure.text.prompt_rates import Rate, rate
 from mlxdoctor.measure.text.statistics import sign_test
-from mlxdoctor.measure.token_losses import RowLosses, RowPass
 
 #: The likeliest token at some place of a row; None where the row has no such place.
 Choice = Callable[[RowPass], int | None]

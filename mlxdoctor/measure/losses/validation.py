@@ -1,27 +1,78 @@
-"""The rows of a validation, made ready to be measured when a check asks for it."""
+"""The rows a run was validated on, and both models' losses on them, measured when asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.kind import NotThere, Progress, RunView
+from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
-from mlxdoctor.evidence.validation_rows import ValidationRows
-from mlxdoctor.measure import forward
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.measure.models import LoadedModels, load
+from mlxdoctor.measure.row_losses import RowLosses
 from mlxdoctor.measure.text.plain_formats import PLAIN_FORMATS, WITHOUT_END, PlainFormat, rewritten
-from mlxdoctor.measure.token_losses import RowLosses
-
-if TYPE_CHECKING:
-    from mlxdoctor.evidence.config import TrainingConfig
-    from mlxdoctor.evidence.dataset import Dataset
-    from mlxdoctor.evidence.tokenizer import Tokenizer
-    from mlxdoctor.measure.models import LoadedModels
+from mlxdoctor.measure.token_losses import LONGEST_ROW, SHORTEST_ROW, TokenLosses, measure
 
 SPLIT = "valid"
 #: Parameters times tokens of one model that take about a second on a slow machine.
 AFFORDABLE_WORK = 3e9
+
+
+#: (format or None for the configured one, how many rows) -> both models' losses on them.
+Measure = Callable[[PlainFormat | None, int], tuple[RowLosses, ...]]
+
+
+@dataclass(frozen=True)
+class ValidationRows:
+    """The validation split as the trainer reads it, to be measured on demand.
+
+    Running a model is slow, and most runs need no more than `TokenLosses` has.
+
+    Attributes:
+        sources: the data file, the tokenizer's and the models' files.
+        split: the split's name, as in `TokenLosses`.
+        total: rows that a validation of the whole split looks at.
+        affordable: how many of them can be measured in about a second.
+        formats: other formats in which these rows can be written.
+        measure: losses on so many rows, evenly spaced, in one of the formats; a row that
+            a format does not fit is left out.
+        measure_unfused: the same as configured, with the adapter beside the base in place of
+            the fused model; None unless both are there.
+    """
+
+    kind: ClassVar[str] = "validation rows"
+
+    sources: tuple[Source, ...]
+    split: str
+    total: int
+    affordable: int
+    formats: tuple[PlainFormat, ...]
+    measure: Measure
+    measure_unfused: Callable[[int], tuple[RowLosses, ...]] | None = None
+
+    @classmethod
+    def find(cls, run: RunView) -> ValidationRows:
+        """The validation split, where there is one; see `Evidence`."""
+        dataset = run.need(Dataset)
+        if SPLIT not in dataset.splits:
+            raise NotThere("the data has no validation split")
+        tokenizer, models, adapter = run.need(Tokenizer), run.need(LoadedModels), run.files.adapter
+        fused = run.files.tuned is not None and adapter is not None
+        measured = run.get(TokenLosses)
+        return prepare(
+            models,
+            tokenizer,
+            dataset,
+            run.get(TrainingConfig),
+            known=measured.split(SPLIT) if measured is not None else (),
+            unfused=partial(load, models.base, adapter) if fused else None,
+            progress=run.progress,
+        )
 
 
 def prepare(
@@ -32,7 +83,7 @@ def prepare(
     *,
     known: Sequence[RowLosses] = (),
     unfused: Callable[[], LoadedModels] | None = None,
-    progress: forward.Progress | None = None,
+    progress: Progress | None = None,
 ) -> ValidationRows:
     """The validation split, encoded; no model is run before `measure` is called.
 
@@ -70,8 +121,8 @@ def prepare(
         if plain is not None:
             new = rewritten(new, split, dataset.features, tokenizer, plain)
         found = {row.index: old[row.index] for row in chosen if row.index in old}
-        if any(row.length >= forward.SHORTEST_ROW for row in new.rows):
-            measured = forward.measure(
+        if any(row.length >= SHORTEST_ROW for row in new.rows):
+            measured = measure(
                 used, tokenizer, [new], max_rows=count, pad_ids=(rows.pad_id,), progress=progress
             )
             found |= {row.index: row for row in measured.rows}
@@ -102,7 +153,7 @@ def _validated(rows: SupervisedRows) -> int:
 
 
 def _affordable(rows: Sequence[SupervisedRow], parameters: int) -> int:
-    mean = sum(min(row.length, forward.LONGEST_ROW) for row in rows) / max(len(rows), 1)
+    mean = sum(min(row.length, LONGEST_ROW) for row in rows) / max(len(rows), 1)
     return int(AFFORDABLE_WORK / max(mean * parameters, 1.0))
 
 

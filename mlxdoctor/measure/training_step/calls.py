@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import mlx.core as mx
+from mlx import nn
 
 from mlxdoctor.safety.errors import InputError
 
@@ -41,6 +42,12 @@ class Calls:
         """Forget the calls of the pass before."""
         self.inputs.clear()
         self.logits.clear()
+
+
+def require_module(model: Any) -> None:
+    """Raise an `InputError` where `model` is not one of MLX."""
+    if not isinstance(model, nn.Module):
+        raise InputError(None, f"the model is a {type(model).__name__}, not an mlx.nn.Module")
 
 
 @contextmanager

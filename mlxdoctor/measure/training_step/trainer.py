@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from mlxdoctor.evidence.source import Source
+from mlxdoctor.evidence.source import Source, hash_file
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 from mlxdoctor.safety.user_code import load_named
@@ -46,7 +46,7 @@ def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
     Raises:
         InputError: it cannot be found, needs arguments, fails, or returns something else.
     """
-    function, sources = load_named(name, "a function that returns a trainer")
+    function, files = load_named(name, "a function that returns a trainer")
     needed = _needed(function)
     if needed:
         raise InputError(
@@ -60,7 +60,7 @@ def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
             f"{name} fails ({type(error).__name__}: {quoted(str(error), MAX_LINE)})",
             "run it by hand",
         ) from error
-    return _trainer(name, given), sources
+    return _trainer(name, given), tuple(map(hash_file, files))
 
 
 def _trainer(name: str, given: Any) -> Trainer:

@@ -9,7 +9,7 @@ from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.measure.weights.lora_targets import matches
-from mlxdoctor.measure.weights.spectrum import ModuleStatistics
+from mlxdoctor.measure.weights.spectrum import ModuleStatistics, adapter_statistics
 from mlxdoctor.safety.errors import InputError
 
 
@@ -67,7 +67,7 @@ def module_drifts(
     scale = config.scale if config is not None and config.scale is not None else float("nan")
     return tuple(
         ModuleDrift(module, statistics, module_scale(module, config, scale), _norm(module, base))
-        for module, statistics in zip(adapter.modules, adapter.statistics, strict=True)
+        for module, statistics in zip(adapter.modules, adapter_statistics(adapter), strict=True)
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, nan, sqrt
 from statistics import median
@@ -14,6 +14,7 @@ from mlxdoctor.evidence.adapter import Adapter, LoraModule, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.tensor import TensorRef, count_nonfinite
 from mlxdoctor.evidence.tuned_model import base_name
 from mlxdoctor.measure.weights.drift import ModuleDrift, module_drifts
@@ -22,9 +23,6 @@ from mlxdoctor.safety.errors import InputError
 #: What the sizes of the updates are given in: ‖ΔW‖/‖W‖; ‖ΔW‖/sqrt(min(in, out)), which stands
 #: in for it without the base model; or ‖A·B‖/sqrt(min(in, out)), where the scale is not known.
 Quantity = Literal["relative", "nominal", "unscaled"]
-#: Called with what is being done, a count done and a total.
-Progress = Callable[[str, int, int], None]
-
 #: Elements of two tensors that are held at once while they are compared.
 _BLOCK_ELEMENTS = 1 << 20
 

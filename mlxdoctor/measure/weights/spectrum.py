@@ -9,10 +9,13 @@ square roots of the two Gram matrices, so that the cost is linear in in + out.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mlxdoctor.evidence.adapter import Adapter
 
 #: How A relates to the uniform draw within ±1/sqrt(in) that mlx-lm and PEFT start from: still
 #: that draw; the draw made smaller, which weight decay alone does; with elements beyond its
@@ -89,6 +92,18 @@ class ModuleStatistics:
             return 0.0
         share = values / values.sum()
         return float(np.exp(-(share * np.log(share)).sum()))
+
+
+@lru_cache(maxsize=16)  # several checks ask for those of one adapter
+def adapter_statistics(adapter: Adapter) -> tuple[ModuleStatistics, ...]:
+    """The norms and spectrum of every module at scale 1, in the order of `adapter.modules`.
+
+    Reads every factor.
+
+    Raises:
+        InputError: the file changed or cannot be read.
+    """
+    return tuple(factor_statistics(*module.factors()) for module in adapter.modules)
 
 
 def factor_statistics(a: NDArray[np.float64], b: NDArray[np.float64]) -> ModuleStatistics:

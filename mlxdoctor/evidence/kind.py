@@ -1,0 +1,89 @@
+"""What a kind of evidence is: a class with a name for the report that finds and reads itself.
+
+A check asks for evidence by its parameters' annotations, and a run answers: `run.get(Adapter)`
+calls `Adapter.find(run)`, once. Nothing lists the kinds, so that one of another package is
+found as these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+
+if TYPE_CHECKING:
+    from mlxdoctor.evidence.run_files import RunFiles
+    from mlxdoctor.evidence.source import Source
+
+T = TypeVar("T")
+#: Called with what is being done, a count done and a total; draws progress.
+Progress = Callable[[str, int, int], None]
+
+
+class Missing(Exception):  # noqa: N818 - an answer, not an error
+    """Raised by `find` when the run left no such evidence; the reason is a clause."""
+
+
+class NotThere(Missing):
+    """Raised where nothing is lacking either: this run has no such thing, or nobody asked."""
+
+
+class RunView(Protocol):
+    """What a kind of evidence sees of a `Run` while it looks for itself.
+
+    Attributes:
+        files: which file is which kind of evidence, and every file that was looked at.
+        against: a healthy run that the user named to compare with.
+        score: the user's own score of an answer, as `FILE:FUNCTION`.
+        trainer: the function that returns the parts of the user's trainer, likewise.
+        allow_model: whether models may be run.
+        progress: to be told about work that takes seconds.
+    """
+
+    files: RunFiles
+    against: Path | None
+    score: str | None
+    trainer: str | None
+    allow_model: bool
+    progress: Progress | None
+
+    @property
+    def name(self) -> str:
+        """What the report calls the run."""
+
+    def get(self, kind: type[T]) -> T | None:
+        """Other evidence, or None."""
+
+    def need(self, kind: type[T]) -> T:
+        """Other evidence that this one is built on; raises `Missing` with its reason."""
+
+    def why_missing(self, kind: type[Any]) -> str:
+        """Why `get` gave None, as a clause."""
+
+    def other(self, path: Path) -> RunView:
+        """Another run, of which no model is run."""
+
+
+class Evidence(Protocol):
+    """A kind of evidence: usually a frozen dataclass.
+
+    Attributes:
+        kind: what the report calls it; empty for a step on the way to other evidence,
+            which the report does not list.
+    """
+
+    kind: ClassVar[str]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The files it was read from, for the report's list."""
+
+    @classmethod
+    def find(cls, run: RunView) -> Self:
+        """Find it in a run, and read it.
+
+        Raises:
+            Missing: the run left none; the reason tells the user what to name.
+            NotThere: there can be none, and nothing is lacking.
+            InputError: there is one, and it can't be read.
+        """

@@ -1,0 +1,85 @@
+"""What a run was resumed from: the adapter, and the run that made it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.checkpoints import CHECKPOINT_NAME
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.kind import Missing, NotThere, RunView
+from mlxdoctor.evidence.logs.series import Segment
+from mlxdoctor.evidence.run_files import resolve_file
+from mlxdoctor.evidence.source import Source
+from mlxdoctor.evidence.training_log import TrainingLog
+
+
+@dataclass(frozen=True)
+class ResumedAdapter:
+    """The file that `resume_adapter_file` named, as it is now.
+
+    Attributes:
+        adapter: its tensors.
+    """
+
+    kind: ClassVar[str] = "adapter resumed from"
+
+    adapter: Adapter
+
+    @classmethod
+    def find(cls, run: RunView) -> ResumedAdapter:
+        """The file, where the configuration names one; see `Evidence`."""
+        named = run.need(TrainingConfig).resume_adapter_file
+        if named is None:
+            raise NotThere("the run was not resumed")
+        path = resolve_file(named, run.files.roots)
+        if path is None:
+            raise Missing(f"{named}, which it was resumed from, is not here")
+        return cls(Adapter.read(path))
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The file."""
+        return self.adapter.sources
+
+
+@dataclass(frozen=True)
+class EarlierRun:
+    """What the earlier run logged, from the folder of its adapter or from the same log.
+
+    Attributes:
+        sources: its log, where that is a file of its own, and its configuration.
+        segment: what it logged.
+        config: its configuration; None where that is not known.
+        iteration: the checkpoint that was resumed from; None for the final file.
+    """
+
+    kind: ClassVar[str] = "run resumed from"
+
+    sources: tuple[Source, ...]
+    segment: Segment
+    config: TrainingConfig | None
+    iteration: int | None
+
+    @classmethod
+    def find(cls, run: RunView) -> EarlierRun:
+        """The run that saved the adapter that this one began with; see `Evidence`."""
+        path = run.need(ResumedAdapter).adapter.path
+        numbered = CHECKPOINT_NAME.match(path.name)
+        iteration = int(numbered[1]) if numbered else None
+        log = run.need(TrainingLog)
+        own = {one.parent.resolve() for one in (run.files.config, run.files.adapter) if one}
+        if path.parent.resolve() in own:
+            trained = [one for one in log.segments if one.get("train_loss") is not None]
+            if len(trained) < 2:
+                raise Missing("the log of the run that was resumed is not in this one")
+            return cls((), trained[-2], None, iteration)
+        other = run.other(path.parent)
+        beside = all(one.parent.samefile(path.parent) for one in other.files.logs)
+        earlier = other.get(TrainingLog) if beside else None
+        config = other.get(TrainingConfig)
+        if earlier is None:
+            raise Missing(f"there is no log beside {path.name}, which the run was resumed from")
+        sources = (*earlier.sources, *(config.sources if config is not None else ()))
+        return cls(sources, earlier.main, config, iteration)

@@ -1,0 +1,126 @@
+"""Which file of a run is which kind of evidence, and where what it names lies on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mlxdoctor.safety.errors import InputError
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The evidence that was found, by kind. A `None` or empty field: none was found.
+
+    `base` and `data` may be followed from the configuration; `base_named` and
+    `data_named` keep what it said where that could not be found on this machine.
+    `generations_named`: the user named them, so they are what is to be judged.
+    `adapter_is_loose`: the user named the adapter's file, and not its folder.
+    `unrecognised`: files that none of these kinds claims; another package's kind may.
+    `problems`: limits at which looking through a folder ended.
+    """
+
+    roots: tuple[Path, ...] = ()
+    config: Path | None = None
+    adapter: Path | None = None
+    adapter_is_loose: bool = False
+    checkpoints: tuple[Path, ...] = ()
+    logs: tuple[Path, ...] = ()
+    base: Path | None = None
+    base_named: str | None = None
+    tuned: Path | None = None
+    data: Path | None = None
+    data_named: str | None = None
+    generations: Path | None = None
+    generations_named: bool = False
+    metrics: tuple[Path, ...] = ()
+    unrecognised: tuple[Path, ...] = ()
+    problems: tuple[InputError, ...] = ()
+
+    @property
+    def found(self) -> bool:
+        """Whether anything in it is evidence."""
+        single = (self.config, self.adapter, self.tuned, self.base, self.data, self.generations)
+        return any(single) or any((self.checkpoints, self.logs, self.metrics))
+
+    def having(self, kind: str, path: Path) -> RunFiles:
+        """With one more path under the field `kind`: added to several, or the first of one."""
+        before: tuple[Path, ...] | Path | None = getattr(self, kind)
+        added: Any = (*before, path) if isinstance(before, tuple) else before or path
+        return replace(self, **{kind: added})
+
+
+def is_model_folder(folder: Path) -> bool:
+    """Whether a folder holds a model: a configuration and weights, or a weight index."""
+    if not (folder / "config.json").is_file():
+        return False
+    return any(folder.glob("model*.safetensors")) or any(folder.glob("*.safetensors.index.json"))
+
+
+def is_data_path(path: Path) -> bool:
+    """Whether a path is a data folder as mlx-lm reads it, or one JSONL file."""
+    if path.is_file():
+        return path.suffix == ".jsonl"
+    return any((path / f"{split}.jsonl").is_file() for split in ("train", "valid", "test"))
+
+
+def resolve(named: str, roots: Iterable[Path], *, model: bool) -> Path | None:
+    """The folder a configuration names, if it is on this machine; never downloaded.
+
+    A relative path was relative to the folder the trainer was started in,
+    which nobody recorded: the current folder, the run's folder and its parents
+    are tried. A model's hub name is looked up in the local Hugging Face cache.
+    """
+    accept = is_model_folder if model else is_data_path
+    candidates = _candidates(named, roots)
+    if model and re.fullmatch(r"[\w.-]+/[\w.-]+", named):
+        candidates.extend(_cached_snapshots(named))
+    return _first(candidates, accept)
+
+
+def resolve_file(named: str, roots: Iterable[Path]) -> Path | None:
+    """The file a configuration names, looked for as `resolve` does."""
+    return _first(_candidates(named, roots), Path.is_file)
+
+
+def _candidates(named: str, roots: Iterable[Path]) -> list[Path]:
+    try:
+        path = Path(named).expanduser()
+    except RuntimeError:  # "~name" of a user who is not known here
+        return []
+    if path.is_absolute():
+        return [path]
+    candidates = [Path.cwd() / path]
+    for root in roots:
+        start = (root if root.is_dir() else root.parent).resolve()
+        candidates.extend(parent / path for parent in (start, *start.parents))
+    return candidates
+
+
+def _first(candidates: Iterable[Path], accept: Callable[[Path], bool]) -> Path | None:
+    for candidate in candidates:
+        try:
+            if candidate.exists() and accept(candidate):
+                return candidate
+        except OSError:
+            continue
+    return None
+
+
+def _cached_snapshots(repository: str) -> list[Path]:
+    try:
+        home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+        cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
+    except RuntimeError:  # a user without a home has no cache
+        return []
+    folder = cache / f"models--{repository.replace('/', '--')}"
+    main = folder / "refs" / "main"
+    try:
+        named = [folder / "snapshots" / main.read_text().strip()] if main.is_file() else []
+        return named + sorted((folder / "snapshots").glob("*"))
+    except OSError:
+        return []

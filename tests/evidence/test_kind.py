@@ -1,0 +1,103 @@
+"""A kind of evidence is a class that finds itself; nothing has to be told of it."""
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+import mlxdoctor.check
+from mlxdoctor.api import run_checks
+from mlxdoctor.check import discover
+from mlxdoctor.finding import Outcome
+from mlxdoctor.run import Run
+
+PACKAGE = '''
+"""Whether the machine ran hot. What it finds. Temperatures over the limit."""
+
+from dataclasses import dataclass
+
+from mlxdoctor.check import check
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.kind import Missing
+from mlxdoctor.evidence.source import read_text
+from mlxdoctor.finding import Severity, Sign, Symptom
+
+
+@dataclass(frozen=True)
+class Temperatures:
+    """What a sensor recorded, in degrees Celsius."""
+
+    kind = "temperatures"
+
+    sources: tuple
+    degrees: tuple
+    iters: int
+
+    @classmethod
+    def find(cls, run):
+        path = next((one for one in run.files.unrecognised if one.suffix == ".degrees"), None)
+        if path is None:
+            raise Missing("no sensor recorded anything; put a .degrees file beside the log")
+        text, source = read_text(path)
+        iters = run.need(TrainingConfig).iters
+        return cls((source,), tuple(map(float, text.split())), iters)
+
+
+@check(codes={"hot": Symptom("it ran hot", Severity.WARNING, "under 90", "cool it")})
+def machine_heat(temperatures: Temperatures):
+    hottest = max(temperatures.degrees)
+    if hottest > 90:
+        measured = {"hottest": hottest, "iters": temperatures.iters}
+        yield Sign("hot", f"It reached {hottest:g} degrees.", measured)
+'''
+
+
+def examined(folder: Path) -> tuple[Outcome, Run]:
+    run = Run.discover([folder], allow_model=False)
+    (check,) = [one for one in discover() if one.name == "machine-heat"]
+    (outcome,) = run_checks([check], run)
+    return outcome, run
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run, and another package with a check and its kind of evidence in one file."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "machine_heat.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(str(package))
+    point = EntryPoint("heat", "machine_heat", mlxdoctor.check.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(mlxdoctor.check, "entry_points", lambda group: [point])
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text('{"learning_rate": 1e-5, "iters": 300}')
+    return folder
+
+
+def test_a_kind_of_another_package_works_with_a_check_of_that_package(run_folder: Path) -> None:
+    (run_folder / "sensor.degrees").write_text("71 94.5 88")
+    outcome, run = examined(run_folder)
+    (finding,) = outcome.findings
+    assert finding.code == "machine-heat.hot"
+    assert finding.measured == {"hottest": 94.5, "iters": 300}
+    listed = {one.kind: [source.path.name for source in one.sources] for one in run.evidence}
+    assert listed["temperatures"] == ["sensor.degrees"]
+
+
+def test_where_it_is_missing_the_report_says_so_with_its_own_reason(run_folder: Path) -> None:
+    outcome, run = examined(run_folder)
+    reason = "no sensor recorded anything; put a .degrees file beside the log"
+    assert (outcome.status, outcome.reason) == ("skipped", reason)
+    assert run.missing == (("temperatures", reason),)
+
+
+def test_a_file_of_it_that_cannot_be_read_is_listed_as_unreadable(run_folder: Path) -> None:
+    (run_folder / "sensor.degrees").write_bytes(b"")
+    outcome, run = examined(run_folder)
+    assert outcome.status == "skipped"
+    assert [error.path for error in run.unreadable] == [run_folder / "sensor.degrees"]
+
+
+def test_a_class_that_cannot_find_itself_is_no_kind_of_evidence(run_folder: Path) -> None:
+    with pytest.raises(TypeError, match="int is not a kind of evidence"):
+        Run.discover([run_folder]).get(int)
