@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import frexp
@@ -10,14 +9,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import TensorSpec, serialize
 
 from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.safety.errors import InputError
 
 #: The types that both libraries load, and the integers of the same width.
 _BITS = {"F32": "<u4", "F16": "<u2", "BF16": "<u2"}
-#: Data begin at a multiple of this many bytes, so that they can be mapped.
-_ALIGNMENT = 8
+#: What the library that writes them calls the types.
+_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 @dataclass(frozen=True)
@@ -95,19 +95,16 @@ def read_raw(tensor: TensorRef) -> RawTensor:
 
 
 def safetensors_bytes(tensors: Mapping[str, RawTensor], metadata: Mapping[str, str]) -> bytes:
-    """A .safetensors file (github.com/huggingface/safetensors, "Format"), tensors by name."""
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
-    parts: list[bytes] = []
-    end = 0
-    for name, tensor in sorted(tensors.items()):
-        content = np.ascontiguousarray(tensor.bits).tobytes()
-        header[name] = {
-            "dtype": tensor.dtype,
-            "shape": list(tensor.shape),
-            "data_offsets": [end, end + len(content)],
-        }
-        parts.append(content)
-        end += len(content)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % _ALIGNMENT)
-    return b"".join([len(text).to_bytes(8, "little"), text, *parts])
+    """A .safetensors file of these tensors."""
+    # The library is given addresses: the arrays have to outlive the call.
+    bits = {name: np.ascontiguousarray(tensor.bits) for name, tensor in tensors.items()}
+    stored = {
+        name: TensorSpec(
+            dtype=_NAMES[tensors[name].dtype],
+            shape=one.shape,
+            data_ptr=one.ctypes.data,
+            data_len=one.nbytes,
+        )
+        for name, one in bits.items()
+    }
+    return bytes(serialize(stored, metadata=dict(metadata)))

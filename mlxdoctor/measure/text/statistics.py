@@ -100,28 +100,14 @@ def wilson(hits: int, total: int, confidence: float = 0.95) -> Interval:
     Raises:
         ValueError: `total` is not positive, or `hits` is not within it.
     """
-    _require_counts(hits, total)
+    if total <= 0 or not 0 <= hits <= total:
+        raise ValueError(f"{hits} of {total} is not a share")
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     share = hits / total
     denominator = 1 + z * z / total
     centre = (share + z * z / (2 * total)) / denominator
     half = z / denominator * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
     return Interval(share, max(0.0, centre - half), min(1.0, centre + half))
-
-
-def clopper_pearson(hits: int, total: int, confidence: float = 0.95) -> Interval:
-    """A share with its exact (Clopper and Pearson 1934) interval.
-
-    Raises:
-        ValueError: `total` is not positive, or `hits` is not within it.
-    """
-    _require_counts(hits, total)
-    from scipy.special import betaincinv
-
-    tail = (1 - confidence) / 2
-    low = 0.0 if hits == 0 else float(betaincinv(hits, total - hits + 1, tail))
-    high = 1.0 if hits == total else float(betaincinv(hits + 1, total - hits, 1 - tail))
-    return Interval(hits / total, low, high)
 
 
 def exact_binomial(hits: int, total: int) -> float:
@@ -187,22 +173,6 @@ def mean_interval(values: ArrayLike, rounds: int = 2_000, seed: int = 0) -> Inte
     return Interval(float(sample.mean()), float(low), float(high))
 
 
-def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Holm (1979) adjusted p-values, in the order given."""
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    adjusted = [1.0] * len(p_values)
-    largest = 0.0
-    for rank, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
-        adjusted[i] = largest
-    return tuple(adjusted)
-
-
 def _all_signs(count: int) -> NDArray[np.float64]:
     bits = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
     return (bits * 2 - 1).astype(np.float64)
-
-
-def _require_counts(hits: int, total: int) -> None:
-    if total <= 0 or not 0 <= hits <= total:
-        raise ValueError(f"{hits} of {total} is not a share")

@@ -64,13 +64,12 @@ def test_wilson_of_no_false_alarm_in_300() -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 60), st.data())
-def test_intervals_match_scipy(total: int, data: st.DataObject) -> None:
+def test_the_interval_matches_scipy(total: int, data: st.DataObject) -> None:
     hits = data.draw(st.integers(0, total))
-    for method, function in (("wilson", ts.wilson), ("exact", ts.clopper_pearson)):
-        reference = binomtest(hits, total).proportion_ci(0.95, method=method)
-        found = function(hits, total)
-        assert found.low == pytest.approx(reference.low, abs=1e-9)
-        assert found.high == pytest.approx(reference.high, abs=1e-9)
+    reference = binomtest(hits, total).proportion_ci(0.95, method="wilson")
+    found = ts.wilson(hits, total)
+    assert found.low == pytest.approx(reference.low, abs=1e-9)
+    assert found.high == pytest.approx(reference.high, abs=1e-9)
 
 
 @pytest.mark.parametrize(("hits", "total"), [(1, 0), (3, 2), (-1, 4)])
@@ -103,11 +102,6 @@ def test_permutation_keeps_its_level_and_never_says_zero() -> None:
     p_values = [ts.paired_permutation(generator.normal(size=10)) for _ in range(400)]
     assert np.mean(np.array(p_values) < 0.05) == pytest.approx(0.05, abs=0.03)
     assert ts.paired_permutation(np.ones(40)) == pytest.approx(1 / 20_001, rel=1e-6)
-
-
-def test_holm_against_a_hand_computed_example() -> None:
-    assert ts.holm([0.01, 0.04, 0.03]) == pytest.approx((0.03, 0.06, 0.06))
-    assert ts.holm([]) == ()
 
 
 def test_mean_interval_holds_the_mean() -> None:
