@@ -38,7 +38,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.measure.generations import Generations
-from mlxdoctor.measure.text.outputs import Output, OutputPair, pairs, words
+from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.prompt_rates import RateLimits, rate
 from mlxdoctor.measure.text.statistics import paired_permutation, top_share
 
@@ -170,7 +170,7 @@ def _relatedness(found: Sequence[OutputPair]) -> tuple[float, float] | None:
 
     None where no prompt has a rare word.
     """
-    prompts = [set(words(pair.item.prompt)) for pair in found]
+    prompts = [set(answer_words(pair.item.prompt)) for pair in found]
     answers = [set(pair.base.words) if pair.base is not None else set() for pair in found]
     known = Counter(word for prompt in prompts for word in prompt)
     gains = []

@@ -35,7 +35,7 @@ from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.generations import Generations
-from mlxdoctor.measure.text.outputs import Output, OutputPair, pairs, words
+from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
 from mlxdoctor.measure.text.statistics import run_share, tail_run, top_share
 from mlxdoctor.safety.quoting import quoted
@@ -188,7 +188,7 @@ def _is_endless(limits: Limits, typical: float | None, pair: OutputPair, output:
         return False
     if pair.item.expected is None:
         return typical is None or len(output.units) > limits.longer_than_expected * typical
-    expected = max(1, len(words(pair.item.expected)))
+    expected = max(1, len(answer_words(pair.item.expected)))
     # A loop of signs has no words: it is as long as its tokens.
     length = max(len(output.words), len(output.units) // 2)
     return length > limits.longer_than_expected * expected

@@ -40,10 +40,9 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.losses.logged_levels import LoggedLoss, logged_loss
-from mlxdoctor.measure.text.outputs import SPECIAL_TEXT, Output, OutputPair, pairs
+from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.plain_formats import question_and_answer
 from mlxdoctor.measure.text.statistics import mean_interval, paired_permutation, word_f1
-from mlxdoctor.measure.text.words import words
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ def expected_answers(
     known = [
         (pair, pair.base)
         for pair in pairs(generations, tokenizer, base)
-        if pair.base is not None and _words(pair.item.expected or "")
+        if pair.base is not None and answer_words(pair.item.expected or "")
     ]
     if len(known) < limits.prompts:
         raise Inconclusive(
@@ -169,12 +168,8 @@ def _severity(logged: LoggedLoss | None, loss: float | None, limits: Limits) -> 
     return Severity.ERROR if loss < limits.by_heart else Severity.WARNING
 
 
-def _words(text: str) -> list[str]:
-    return words(SPECIAL_TEXT.sub(" ", text))
-
-
 def _overlap(output: Output, expected: str) -> float:
-    said, wanted = _words(output.text), _words(expected)
+    said, wanted = output.words, answer_words(expected)
     if not output.has_ended and len(said) < len(wanted):
         wanted = wanted[: len(said)]
     if len(wanted) < 2:

@@ -44,7 +44,7 @@ from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.losses.row_changes import region
 from mlxdoctor.measure.losses.trend import fit
-from mlxdoctor.measure.text.outputs import Output, OutputPair, pairs, words
+from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.statistics import mcnemar_exact, paired_permutation, word_f1
 from mlxdoctor.measure.token_losses import TokenLosses
 
@@ -182,7 +182,7 @@ def _has_learned(losses: TokenLosses | None, limits: Limits) -> bool:
 
 def _worse(found: Sequence[OutputPair], limits: Limits, *, has_learned: bool) -> Iterator[Sign]:
     known = [
-        (pair.base, pair.tuned, words(pair.item.expected))
+        (pair.base, pair.tuned, answer_words(pair.item.expected))
         for pair in found
         if pair.item.expected and pair.base is not None
     ]

@@ -31,7 +31,7 @@ from mlxdoctor.evidence.metrics import ReportedMetric, ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.measure.generations import Generations
-from mlxdoctor.measure.text.outputs import words
+from mlxdoctor.measure.text.outputs import answer_words
 from mlxdoctor.measure.text.statistics import word_f1
 
 
@@ -198,8 +198,8 @@ def _low_loss(log: TrainingLog, generations: Generations, limits: Limits) -> Ite
         return
 
     def shared(answers: Iterable[str | None]) -> float:
-        expected = (words(item.expected or "") for item in judged)
-        return mean(map(word_f1, (words(one or "") for one in answers), expected))
+        expected = (answer_words(item.expected or "") for item in judged)
+        return mean(map(word_f1, (answer_words(one or "") for one in answers), expected))
 
     overlap = shared(item.tuned for item in judged)
     if overlap >= limits.overlap:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure.generations import Generation, Generations
+from mlxdoctor.measure.text.words import words
 
 #: A special token written out: `<|im_end|>`, `</s>`, `<end_of_turn>`, `[PAD]`.
 SPECIAL_TEXT = re.compile(r"<\|[^<>|\s]{1,40}\|>|</?[a-z_]{1,30}>|\[(?:PAD|UNK|SEP|CLS|EOS|BOS)\]")
@@ -67,7 +68,7 @@ class Output:
     @property
     def words(self) -> tuple[str, ...]:
         """The answer's words, lower-case, special tokens left out."""
-        return words(self.text)
+        return answer_words(self.text)
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,9 @@ class OutputPair:
     base: Output | None
 
 
-def words(text: str) -> tuple[str, ...]:
-    """The words of a text, lower-case, special tokens and punctuation left out."""
-    return tuple(re.findall(r"\w+", SPECIAL_TEXT.sub(" ", text).lower()))
+def answer_words(text: str) -> tuple[str, ...]:
+    """The words of an answer, lower-case, special tokens and punctuation left out."""
+    return tuple(words(SPECIAL_TEXT.sub(" ", text)))
 
 
 def is_special(text: str) -> bool:
