@@ -73,8 +73,3 @@ def width() -> int:
 def style(text: str, colour: str | None, bold: bool) -> str:
     """`text` with the escape sequences for a colour, on a terminal that wants them."""
     return click.style(text, fg=colour, bold=bold or None) if is_coloured() else text
-
-
-def figure(value: float | None) -> str:
-    """A figure in a table's cell, to four digits; a dash where there is none."""
-    return "–" if value is None else f"{value:.4g}"

@@ -131,6 +131,16 @@ class TrainingConfig:
             )
         return cls((source,), path, MappingProxyType(values), origin)
 
+    @classmethod
+    def beside(cls, weights: Path) -> TrainingConfig | None:
+        """The `adapter_config.json` in the folder of a file of weights, if there is one.
+
+        Raises:
+            InputError: it can't be read, or is not a training configuration.
+        """
+        path = weights.parent / "adapter_config.json"
+        return cls.read(path) if path.is_file() else None
+
     @property
     def describes_training(self) -> bool:
         """Whether the file states how the run was trained, not only the adapter's shape."""

@@ -119,8 +119,7 @@ def inspect_adapter(
         InputError: the adapter or its configuration cannot be used.
     """
     adapter = Adapter.read(path)
-    beside = adapter.path.parent / "adapter_config.json"
-    config = TrainingConfig.read(beside) if beside.is_file() else None
+    config = TrainingConfig.beside(adapter.path)
     counts = _intruders(adapter, config, base) if with_intruders and base is not None else {}
     rows = tuple(
         _row(drift, base, counts.get(drift.module.name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -14,8 +14,6 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
 from mlxdoctor.safety.errors import InputError
-
-_CONFIG = "adapter_config.json"
 
 
 @dataclass(frozen=True)
@@ -93,38 +91,49 @@ class ModelInspection:
         return self.nonfinite > 0 or self.stated_type in ("lora", "dora")
 
 
-def model_at(path: Path) -> TunedModel | None:
-    """The full weights in a folder or file; None where LoRA factors are, or nothing usable."""
+def full_weights(path: Path, base: BaseModel | None) -> TunedModel | None:
+    """The whole model at the path; None where LoRA factors are, or nothing usable.
+
+    Raises:
+        InputError: there is a whole model, and no base to compare it with.
+    """
+    is_folder = (path / "config.json").is_file()
+    if base is None and not is_folder:
+        return None
     try:
         adapter = Adapter.read(path)
     except InputError:
-        return TunedModel.read(path) if (path / "config.json").is_file() else None
-    return None if adapter.modules else TunedModel.of(adapter)
+        tuned = TunedModel.read(path) if is_folder else None
+    else:
+        tuned = None if adapter.modules else TunedModel.of(adapter)
+    if tuned is not None and base is None:
+        raise InputError(path, "is a whole model", "name the base to compare it with by --base")
+    return tuned
 
 
-def inspect_model(tuned: TunedModel, base: BaseModel) -> Iterator[TensorRow]:
+def inspect_model(
+    tuned: TunedModel, base: BaseModel, progress: Callable[[int, int], None]
+) -> ModelInspection:
     """Compare the models, a tensor at a time; every value of both is read.
 
-    Raises:
-        InputError: a file changed or cannot be read.
-    """
-    return map(_row, weight_changes(base, tuned))
-
-
-def summarised(tuned: TunedModel, base: BaseModel, rows: tuple[TensorRow, ...]) -> ModelInspection:
-    """The rows of `inspect_model` with what follows from them.
+    Args:
+        progress: called with the tensors done and their number.
 
     Raises:
-        InputError: the configuration beside the file is not sound.
+        InputError: a file changed or cannot be read, or the configuration beside a single
+            file is not sound.
     """
-    beside = tuned.path.parent / _CONFIG
-    is_adapter = tuned.from_adapter and beside.is_file()
+    rows = []
+    for change in weight_changes(base, tuned):
+        rows.append(_row(change))
+        progress(len(rows), len(tuned.tensors))
+    beside = TrainingConfig.beside(tuned.path) if tuned.from_adapter else None
     parts = dict.fromkeys(row.component for row in rows)
     return ModelInspection(
         path=tuned.path,
         base=base.path,
-        stated_type=TrainingConfig.read(beside).fine_tune_type if is_adapter else None,
-        tensors=rows,
+        stated_type=beside.fine_tune_type if beside is not None else None,
+        tensors=tuple(rows),
         components=tuple(_component(part, rows) for part in parts),
     )
 
@@ -144,7 +153,7 @@ def _row(change: WeightChange) -> TensorRow:
     )
 
 
-def _component(part: str, rows: tuple[TensorRow, ...]) -> ComponentRow:
+def _component(part: str, rows: Sequence[TensorRow]) -> ComponentRow:
     mine = [row for row in rows if row.component == part]
     changed = [row for row in mine if row.status == "changed"]
     sizes = [row.relative for row in changed if row.relative is not None]

@@ -57,15 +57,10 @@ def combine(paths: Sequence[Path]) -> tuple[Combination, ...]:
         InputError: an adapter or its configuration cannot be used.
     """
     adapters = [Adapter.read(path) for path in paths]
-    configs = [_config(one) for one in adapters]
+    configs = [TrainingConfig.beside(one.path) for one in adapters]
     modules = [{module.name: module for module in one.modules} for one in adapters]
     names = dict.fromkeys(name for one in modules for name in one)
     return tuple(_combination(name, [one.get(name) for one in modules], configs) for name in names)
-
-
-def _config(adapter: Adapter) -> TrainingConfig | None:
-    beside = adapter.path.parent / "adapter_config.json"
-    return TrainingConfig.read(beside) if beside.is_file() else None
 
 
 def _combination(
