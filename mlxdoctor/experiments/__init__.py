@@ -75,14 +75,12 @@ class Direct:
     """An experiment that is made once.
 
     Attributes:
-        name: its function's, with dashes.
         cause: that it can show.
         title: what is done, for people.
         make: does it, in a folder of its own.
         iterations: that it trains for.
     """
 
-    name: str
     cause: str
     title: str
     make: MakeDirect
@@ -116,7 +114,6 @@ class Counterfactual:
     """An experiment that reruns the training with one thing changed.
 
     Attributes:
-        name: its function's, with dashes.
         of: the runs it is for: those that fail when made again as recorded, or those that
             are sound then.
         shows: whether it can show a cause.
@@ -124,7 +121,6 @@ class Counterfactual:
         any_symptom: whether its causes can have any symptom, those in causes.toml aside.
     """
 
-    name: str
     of: Literal["failing", "sound"]
     shows: Callable[[Cause], bool]
     make: MakeReruns
@@ -136,30 +132,18 @@ Experiment = Direct | Counterfactual
 
 def direct(cause: str, title: str, *, iterations: int = 0) -> Callable[[MakeDirect], Direct]:
     """Turn a function into a `Direct`; see there."""
-
-    def decorate(make: MakeDirect) -> Direct:
-        return Direct(_name(make), cause, title, make, iterations)
-
-    return decorate
+    return lambda make: Direct(cause, title, make, iterations)
 
 
 def counterfactual(
     *, of: Literal["failing", "sound"], shows: Callable[[Cause], bool], any_symptom: bool = False
 ) -> Callable[[MakeReruns], Counterfactual]:
     """Turn a function into a `Counterfactual`; see there."""
-
-    def decorate(make: MakeReruns) -> Counterfactual:
-        return Counterfactual(_name(make), of, shows, make, any_symptom)
-
-    return decorate
-
-
-def _name(make: Callable[..., Any]) -> str:
-    return make.__name__.replace("_", "-")
+    return lambda make: Counterfactual(of, shows, make, any_symptom)
 
 
 def discover() -> tuple[Experiment, ...]:
-    """All experiments: the built-in ones and those of installed packages, by name.
+    """All experiments: the built-in ones by name, then those of installed packages.
 
     Raises:
         ValueError: two direct experiments are for one cause.
@@ -170,7 +154,7 @@ def discover() -> tuple[Experiment, ...]:
         if not info.ispkg
     ]
     modules += [entry_point.load() for entry_point in entry_points(group=ENTRY_POINT_GROUP)]
-    found = sorted((one for module in modules for one in _in(module)), key=lambda one: one.name)
+    found = [one for module in modules for one in _in(module)]
     causes = [one.cause for one in found if isinstance(one, Direct)]
     if twice := next((cause for cause in causes if causes.count(cause) > 1), None):
         raise ValueError(f"two experiments show {twice} directly: remove one of them")

@@ -13,7 +13,6 @@ from mlxdoctor.experiments import Counterfactual, Direct, Experiment, Measured
 from mlxdoctor.experiments.shared.bench import Bench, Failure
 from mlxdoctor.experiments.shared.laboratory import BudgetSpent
 from mlxdoctor.experiments.shared.rules import Limits, Question, Ruling, Trials, judge_plain
-from mlxdoctor.experiments.shared.symptoms import signs_of
 from mlxdoctor.judge.remedy import fix_for
 from mlxdoctor.reproduce.agreement import Agreement, agreement
 from mlxdoctor.run import Run
@@ -55,7 +54,7 @@ def candidates(failure: Failure, config: TrainingConfig, asked: Sequence[str]) -
         if one.cause.change is not None
         and one.cause.change.operation == "set"
         and fix_for(one.cause.change, config) is not None
-        and signs_of(one.cause, failure.recorded, failure.knowledge) & failure.recorded.errors
+        and failure.recorded.of(one.cause) & failure.recorded.errors
     ]
     unsupported = {
         name: Diagnosed(failure.knowledge.causes[name], float("-inf"), (), (), (), ())

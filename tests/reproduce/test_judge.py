@@ -36,7 +36,7 @@ def question(code: str, *recorded: str) -> Question:
     """What is asked of reruns of a run with these errors, the first being the key one."""
     every = signs([(one, "error") for one in (code, *recorded)], LOOKED, KNOWLEDGE)
     key = KNOWLEDGE.group(code)
-    return Question(frozenset({key}), key, every, KNOWLEDGE, LIMITS, 3)
+    return Question(frozenset({key}), key, every, LIMITS, 3)
 
 
 BAD = observed("loss-trend.diverged", loss=4.9)

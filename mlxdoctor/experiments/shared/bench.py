@@ -19,7 +19,7 @@ from mlxdoctor.experiments.shared.rules import (
     judge_change,
     needed,
 )
-from mlxdoctor.experiments.shared.symptoms import Signs, key_sign, recorded_signs, signs_of
+from mlxdoctor.experiments.shared.symptoms import Signs, recorded_signs
 from mlxdoctor.finding import Outcome, Severity
 from mlxdoctor.judge.remedy import Fix, fix_for
 
@@ -63,12 +63,10 @@ class Failure:
 
     def question(self, cause: Cause) -> Question:
         """Whether a rerun shows the symptoms of one cause."""
-        wanted = signs_of(cause, self.recorded, self.knowledge)
-        return self._question(wanted, key_sign(cause, self.recorded, self.knowledge))
+        return self._question(self.recorded.of(cause), self.recorded.key(cause))
 
     def _question(self, wanted: frozenset[str], key: str | None = None) -> Question:
-        known = (self.recorded, self.knowledge, self.limits)
-        return Question(wanted, key, *known, len(self.seeds))
+        return Question(wanted, key, self.recorded, self.limits, len(self.seeds))
 
     def fixes(self, config: TrainingConfig, cause: Cause) -> list[Fix]:
         """The change, mildest first: as it stands, to the usual range, and well into it."""

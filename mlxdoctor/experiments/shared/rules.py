@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mlxdoctor.causes import KnowledgeBase
 from mlxdoctor.check import limit
 from mlxdoctor.experiments.shared.observation import Observation
-from mlxdoctor.experiments.shared.symptoms import Signs, coverage, foreign, likeness, signs
+from mlxdoctor.experiments.shared.symptoms import Signs, signs
 from mlxdoctor.judge.remedy import Fix
 
 #: Observations of one condition, by seed.
@@ -94,7 +93,6 @@ class Question:
         wanted: the signs of which a rerun must show one to be the same failure.
         key: the weightiest of them, which a re-creation must show.
         recorded: the signs of the run that was examined.
-        knowledge: the groups of findings.
         limits: the thresholds.
         seeds: how many seeds are tried at most.
         strict: whether a cured rerun must be free of any other error as well.
@@ -103,14 +101,13 @@ class Question:
     wanted: frozenset[str]
     key: str | None
     recorded: Signs
-    knowledge: KnowledgeBase
     limits: Limits
     seeds: int
     strict: bool = True
 
     def signs(self, observation: Observation) -> Signs:
         """The signs of a rerun."""
-        return signs(observation.findings, observation.looked, self.knowledge)
+        return signs(observation.findings, observation.looked, self.recorded.knowledge)
 
     def shows(self, observation: Observation) -> bool:
         """Whether a rerun shows the symptom."""
@@ -130,8 +127,9 @@ class Question:
         """
         found = self.signs(changed)
         # A short sound run may have a milder warning: what must be gone is what was there.
-        before = self.recorded.codes | self.signs(plain).codes
-        same = {code for code in found.codes & before if self.knowledge.group(code) in self.wanted}
+        before = self.recorded.codes.keys() | self.signs(plain).codes.keys()
+        group = self.recorded.knowledge.group
+        same = {code for code in found.codes.keys() & before if group(code) in self.wanted}
         remaining = found.errors if self.strict else found.errors & self.wanted
         if not self.shows(plain) or same or remaining:
             return False
@@ -146,8 +144,8 @@ class Question:
         found = self.signs(injected)
         return (
             self.key in found.all
-            and coverage(self.recorded, found) >= self.limits.recreated
-            and not foreign(self.recorded, found, self.knowledge)
+            and self.recorded.coverage(found) >= self.limits.recreated
+            and not self.recorded.foreign(found)
         )
 
 
@@ -216,12 +214,9 @@ def judge_injection(question: Question, plain: Trials, injected: Trials) -> Ruli
         )
     same = [seed for seed, one in injected.items() if question.is_recreated(one)]
     enough, asked = needed(question.seeds), len(injected)
-    share = max(
-        (coverage(question.recorded, question.signs(one)) for one in injected.values()), default=0.0
-    )
-    codes = max(
-        (likeness(question.recorded, question.signs(one)) for one in injected.values()), default=0.0
-    )
+    found = [question.signs(one) for one in injected.values()]
+    share = max(map(question.recorded.coverage, found), default=0.0)
+    codes = max(map(question.recorded.likeness, found), default=0.0)
     if len(same) >= enough:
         return Ruling(
             "confirmed",
@@ -239,7 +234,7 @@ def judge_injection(question: Question, plain: Trials, injected: Trials) -> Ruli
 
 def _of_another_failure(question: Question, injected: Trials) -> Ruling:
     found = question.signs(next(iter(injected.values())))
-    extra = sorted(foreign(question.recorded, found, question.knowledge))
+    extra = sorted(question.recorded.foreign(found))
     if extra:
         return Ruling(
             "refuted",

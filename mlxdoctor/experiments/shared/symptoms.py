@@ -23,44 +23,78 @@ def symptom_checks() -> tuple[Check, ...]:
 
 @dataclass(frozen=True)
 class Signs:
-    """The symptoms of a run by group, and the checks that could have found more.
+    """The symptoms of a run, and the checks that could have found more.
+
+    A sign is a group of findings, or the code of a finding that is in none.
 
     Attributes:
-        severities: group (or code, where it has none) -> the worst of it.
+        codes: finding -> its severity.
         looked: names of the checks that looked.
-        codes: the codes behind them.
+        knowledge: the groups.
     """
 
-    severities: Mapping[str, Severity]
+    codes: Mapping[str, Severity]
     looked: frozenset[str]
-    codes: frozenset[str] = frozenset()
+    knowledge: KnowledgeBase
 
     @property
     def all(self) -> frozenset[str]:
         """Every sign."""
-        return frozenset(self.severities)
+        return frozenset(map(self.knowledge.group, self.codes))
 
     @property
     def errors(self) -> frozenset[str]:
         """The signs that are errors."""
-        return frozenset(k for k, one in self.severities.items() if one is Severity.ERROR)
+        found = (code for code, severity in self.codes.items() if severity is Severity.ERROR)
+        return frozenset(map(self.knowledge.group, found))
+
+    def of(self, cause: Cause) -> frozenset[str]:
+        """The signs that speak for a cause: the errors among them, if there are any."""
+        speaking = (code for code, weight in cause.weights.items() if weight > 0)
+        own = frozenset(map(self.knowledge.group, speaking))
+        return (own & self.errors) or (own & self.all)
+
+    def key(self, cause: Cause) -> str | None:
+        """The sign that speaks for a cause most; None where none does."""
+        wanted, group = self.of(cause), self.knowledge.group
+        codes = [one for one in cause.weights if one in self.codes and group(one) in wanted]
+        return group(max(codes, key=lambda one: cause.weights[one])) if codes else None
+
+    def likeness(self, other: Signs) -> float:
+        """Codes that both runs have, over those that either has: 1 where they are the same."""
+        mine, theirs = self.codes.keys(), other.codes.keys()
+        return len(mine & theirs) / len(mine | theirs) if mine | theirs else 1.0
+
+    def coverage(self, other: Signs) -> float:
+        """The share of the errors that the other run has as well; 1 where there are none."""
+        return len(self.errors & other.all) / len(self.errors) if self.errors else 1.0
+
+    def foreign(self, other: Signs) -> frozenset[str]:
+        """Errors of the other run that this one has not, although they were looked for."""
+        groups = self.knowledge.groups
+        return frozenset(
+            sign
+            for sign in other.errors - self.all
+            if not (sign in groups and groups[sign].gradual)
+            and self._checks_of(sign) <= self.looked
+        )
+
+    def _checks_of(self, sign: str) -> frozenset[str]:
+        groups = self.knowledge.groups
+        codes = groups[sign].codes if sign in groups else (sign,)
+        return frozenset(code.split(".", 1)[0] for code in codes)
 
 
 def signs(
     findings: Iterable[tuple[str, str]], looked: Iterable[str], knowledge: KnowledgeBase
 ) -> Signs:
     """The signs among (code, severity) pairs of `symptom_checks`; notes are none."""
-    worst: dict[str, Severity] = {}
-    codes: set[str] = set()
-    configured = {name for name, group in knowledge.groups.items() if group.configured}
+    codes: dict[str, Severity] = {}
     for code, severity in findings:
-        group, level = knowledge.group(code), Severity(severity)
-        if group in configured or level is Severity.INFO:
-            continue
-        codes.add(code)
-        if group not in worst or level.rank > worst[group].rank:
-            worst[group] = level
-    return Signs(worst, frozenset(looked), frozenset(codes))
+        group, level = knowledge.groups.get(knowledge.group(code)), Severity(severity)
+        if (group is None or not group.configured) and level is not Severity.INFO:
+            codes[code] = max(level, codes.get(code, level), key=lambda one: one.rank)
+    return Signs(codes, frozenset(looked), knowledge)
 
 
 def recorded_signs(outcomes: Iterable[Outcome], knowledge: KnowledgeBase) -> Signs:
@@ -70,53 +104,6 @@ def recorded_signs(outcomes: Iterable[Outcome], knowledge: KnowledgeBase) -> Sig
     found = [(one.code, one.severity.value) for outcome in every for one in outcome.findings]
     looked = [one.check for one in every if one.status in (Status.PASSED, Status.FOUND)]
     return signs(found, looked, knowledge)
-
-
-def signs_of(cause: Cause, recorded: Signs, knowledge: KnowledgeBase) -> frozenset[str]:
-    """The recorded signs that speak for a cause: the errors among them, if there are any."""
-    own = frozenset(knowledge.group(code) for code, w in cause.weights.items() if w > 0)
-    return (own & recorded.errors) or (own & recorded.all)
-
-
-def key_sign(cause: Cause, recorded: Signs, knowledge: KnowledgeBase) -> str | None:
-    """The recorded sign that speaks for a cause most; None where none does."""
-    wanted = signs_of(cause, recorded, knowledge)
-    weights = {
-        code: weight
-        for code, weight in cause.weights.items()
-        if code in recorded.codes and knowledge.group(code) in wanted
-    }
-    code = max(weights, key=lambda one: weights[one], default=None)
-    return knowledge.group(code) if code is not None else None
-
-
-def likeness(recorded: Signs, other: Signs) -> float:
-    """Codes that both runs have, over those that either has: 1 where they are the same."""
-    either = recorded.codes | other.codes
-    return len(recorded.codes & other.codes) / len(either) if either else 1.0
-
-
-def checks_behind(sign: str, knowledge: KnowledgeBase) -> frozenset[str]:
-    """The checks that can report a sign."""
-    codes = knowledge.groups[sign].codes if sign in knowledge.groups else (sign,)
-    return frozenset(code.split(".", 1)[0] for code in codes)
-
-
-def coverage(recorded: Signs, other: Signs) -> float:
-    """The share of the recorded errors that the other run has as well; 1 where there are none."""
-    if not recorded.errors:
-        return 1.0
-    return len(recorded.errors & other.all) / len(recorded.errors)
-
-
-def foreign(recorded: Signs, other: Signs, knowledge: KnowledgeBase) -> frozenset[str]:
-    """Errors of the other run that the recorded one has not, although they were looked for."""
-    gradual = {name for name, group in knowledge.groups.items() if group.gradual}
-    return frozenset(
-        sign
-        for sign in other.errors - recorded.all - gradual
-        if checks_behind(sign, knowledge) <= recorded.looked
-    )
 
 
 def outcomes_of(report: Mapping[str, Any]) -> tuple[Outcome, ...]:
