@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from mlxdoctor.experiments.shared.observation import Condition
 from mlxdoctor.experiments.shared.rules import Question, Ruling, Trials, judge_change
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train.faults import Fault
+from mlxdoctor.train.faults.fault import Apply
 from mlxdoctor.train.faults.of_settings import with_settings
 from mlxdoctor.train.parts import Parts
 from mlxdoctor.train.settings import Settings
@@ -70,56 +71,43 @@ def is_damaged(text: str) -> bool:
 
 def rows_left_out(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
     """Leave out the training rows that findings name."""
-    return _left_out(settings, parts, severity, lambda named, _: named)
+    return _left_out(settings, parts, severity, at_random=False)
 
 
 def random_rows_left_out(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
     """Leave out as many training rows, whichever they are."""
-
-    def chosen(named: frozenset[int], count: int) -> frozenset[int]:
-        return frozenset(random.Random(settings.seed).sample(range(count), len(named)))
-
-    return _left_out(settings, parts, severity, chosen)
+    return _left_out(settings, parts, severity, at_random=True)
 
 
 def _left_out(
-    settings: Settings,
-    parts: Parts,
-    severity: Any,
-    choose: Callable[[frozenset[int], int], frozenset[int]],
+    settings: Settings, parts: Parts, named: Collection[str], *, at_random: bool
 ) -> tuple[Settings, Parts]:
     source, folder = Path(settings.data), Path(settings.adapter_path) / "data"
     dataset = Dataset.read(source)
     train = dataset.splits["train"]
-    named = named_rows(train, dataset.features, severity)
-    kept = len(train.rows) - len(named)
-    if kept < settings.batch_size:
+    gone = named_rows(train, dataset.features, named)
+    count = len(train.rows)
+    if count - len(gone) < settings.batch_size:
         raise InputError(
             train.path,
-            f"has {kept} rows left without those that the findings name, fewer than a batch",
+            f"has {count - len(gone)} rows left without those that the findings name, fewer than "
+            "a batch",
         )
-    gone = choose(named, len(train.rows))
+    if at_random:
+        gone = frozenset(random.Random(settings.seed).sample(range(count), len(gone)))
     shutil.copytree(source, folder, dirs_exist_ok=True)
-    write_rows(
-        folder / train.path.name, [row for at, row in enumerate(train.rows) if at not in gone]
-    )
+    kept = (row for at, row in enumerate(train.rows) if at not in gone)
+    write_rows(folder / train.path.name, kept)
     return with_settings(settings, parts, data=str(folder))
 
 
-LEFT_OUT = Fault(
-    "leaving out the rows that the findings name",
-    "bad-data",
-    "Rows that repeat or contradict each other, are damaged or empty are left out.",
-    ((),),
-    rows_left_out,
-)
-AT_RANDOM = Fault(
-    "placebo: as many rows left out at random",
-    "bad-data",
-    "As many rows are left out, whichever they are.",
-    ((),),
-    random_rows_left_out,
-)
+def _fault(label: str, apply: Apply) -> Fault:
+    """The rows left out, as something that is done to a run; its severity names them."""
+    return Fault(label, "bad-data", "Training rows are left out.", ((),), apply)
+
+
+LEFT_OUT = _fault("leaving out the rows that the findings name", rows_left_out)
+AT_RANDOM = _fault("placebo: as many rows left out at random", random_rows_left_out)
 
 
 @counterfactual(

@@ -11,7 +11,7 @@ from typing import Any
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS, TrainingConfig
 from mlxdoctor.evidence.run_files import resolve, resolve_file
-from mlxdoctor.experiments.shared.recipe import Recipe, trainable_values
+from mlxdoctor.experiments.shared.recipe import Recipe, trainable_values, with_values
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train import Settings
@@ -142,18 +142,7 @@ def between(
         values: a configuration.
         towards: "failing" or "healthy": whose values the chosen keys get.
     """
-    changed = dict(values)
-    for one in chosen:
-        value = getattr(one, towards)
-        table, _, key = one.key.rpartition(".")
-        if not table:
-            changed[key] = value
-            continue
-        stated = changed.get(table)
-        inner = dict(stated) if isinstance(stated, Mapping) else dict(MLX_LM_LORA_DEFAULTS)
-        inner = {name: old for name, old in inner.items() if name != key}
-        changed[table] = inner if value is None else {**inner, key: value}
-    return changed
+    return with_values(values, {one.key: getattr(one, towards) for one in chosen})
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,10 +76,9 @@ class Laboratory:
             # A model is asked about the rows it was trained on: those of a repair, if any.
             own = folder / "data"
             is_own = condition.kind in _WITH_OWN_ROWS and own.is_dir()
+            data = own if is_own else Path(stated.data)
             return replace(
-                examined(
-                    folder, base=Path(stated.model), data=own if is_own else Path(stated.data)
-                ),
+                examined(folder, base=Path(stated.model), data=data),
                 iterations=tuple(one.iteration for one in result.steps),
                 losses=tuple(one.train_loss for one in result.steps),
             )

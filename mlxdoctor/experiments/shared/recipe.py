@@ -131,22 +131,30 @@ def trainable_values(config: TrainingConfig) -> dict[str, Any]:
     return values
 
 
+def with_values(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with other values; a dot enters a table, which loses a key that is None."""
+    changed = dict(values)
+    for name, value in changes.items():
+        table, _, key = name.rpartition(".")
+        if not table:
+            changed[key] = value
+            continue
+        stated = changed.get(table)
+        default = MLX_LM_LORA_DEFAULTS if table == "lora_parameters" else {}
+        inner = {**(stated if isinstance(stated, Mapping) else default), key: value}
+        changed[table] = {
+            name: old for name, old in inner.items() if name != key or old is not None
+        }
+    return changed
+
+
 def changed_values(recipe: Recipe, fix: Fix) -> dict[str, Any]:
-    """The recipe's values with a fix made: nested tables completed, a schedule rescaled."""
-    values = dict(recipe.values)
-    for name, after in fix.after.items():
-        *tables, key = name.split(".")
-        target = values
-        for table in tables:
-            inner = target.get(table)
-            default = MLX_LM_LORA_DEFAULTS if table == "lora_parameters" else {}
-            target[table] = dict(inner) if isinstance(inner, Mapping) else dict(default)
-            target = target[table]
-        target[key] = after
-        if key == "learning_rate" and isinstance(values.get("lr_schedule"), Mapping):
-            values["lr_schedule"] = _rescaled(
-                values["lr_schedule"], float(after) / float(fix.before[name])
-            )
+    """The recipe's values with a fix made, a schedule rescaled with its rate."""
+    values = with_values(recipe.values, fix.after)
+    schedule, rate = values.get("lr_schedule"), fix.after.get("learning_rate")
+    if rate is not None and isinstance(schedule, Mapping):
+        factor = float(rate) / float(fix.before["learning_rate"])
+        values["lr_schedule"] = _rescaled(schedule, factor)
     return values
 
 
