@@ -140,6 +140,39 @@ def test_a_rate_of_zero_is_put_into_the_usual_range() -> None:
     assert fix_of(found, "learning-rate-too-low") == {"learning_rate": 1e-4}
 
 
+def test_overwritten_weights_are_a_symptom() -> None:
+    overwritten = seen("full-weights.exploded", loss=4.9)
+    lab = Canned(
+        lambda one, _: (
+            GOOD if (one.values or RECIPE.values)["learning_rate"] < 1e-3 else overwritten
+        )
+    )
+    found = tried(lab, case_with("full-weights.exploded"), "learning-rate-too-high")
+    assert found.rulings["learning-rate-too-high"].verdict == "confirmed"
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        ("loss-agreement.worse-than-logged", "adapter-not-trained"),
+        ("expected-answers.no-gain", "adapter-not-trained"),
+        ("loss-agreement.agrees-at-another-shift", "labels-misaligned"),
+    ],
+)
+def test_what_the_models_on_disk_say_is_a_symptom(code: str, cause: str) -> None:
+    lab = Canned(lambda condition, _: seen(code) if condition.kind == "injection" else GOOD)
+    assert tried(lab, case_with(code), cause).rulings[cause].verdict == "confirmed"
+
+
+@pytest.mark.parametrize("code", ["fused-agreement.worse", "score.worse-than-base"])
+def test_what_no_rerun_is_examined_for_is_no_symptom(code: str) -> None:
+    # A rerun is not fused, and the user's own code is not run on it.
+    case = case_with(code)
+    assert not case.recorded.all
+    assert not case.everything.wanted
+
+
 def test_a_change_that_cures_nothing_is_refuted_and_has_no_placebo() -> None:
     lab = Canned(lambda condition, seed: BAD)
     found = tried(lab, DIVERGED, "learning-rate-too-high")

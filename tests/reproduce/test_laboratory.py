@@ -18,6 +18,7 @@ from mlxdoctor.experiments.shared.rules import Ruling
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
+from tests.reproduce.real import trained
 
 FACTS = {"seed": 1}
 MADE = Measured("measured", Ruling("refuted", "for a reason"), 3)
@@ -127,3 +128,13 @@ def test_the_same_rerun_gives_the_same_observation(lab: Laboratory, tmp_path: Pa
     assert len(first.iterations) == 5
     assert not list(lab.folder.rglob("*.safetensors"))
     assert lab.observe(condition, 42) == first
+
+
+@pytest.mark.model
+def test_a_full_fine_tune_is_judged_by_its_weights(tmp_path: Path) -> None:
+    folder = trained(tmp_path / "run", iters=1, fine_tune_type="full", learning_rate=3e-2)
+    run = Run.discover([folder], allow_model=False)
+    condition = Condition("as recorded", "rerun as recorded", 20)
+    seen = Laboratory(recipe_of(run), tmp_path / "work").observe(condition, 0)
+    assert "full-weights.exploded" in seen.errors
+    assert "full-weights" in seen.looked
