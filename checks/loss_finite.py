@@ -51,26 +51,23 @@ class Limits:
     untrained: int = limit(30, unit="iterations", source="a first batch may be empty")
 
 
-def _not_finite_symptom(meaning: str) -> Symptom:
-    fix = "Use a checkpoint saved before this iteration; none saved after it is usable."
-    return Symptom.error(meaning, "finite losses throughout", fix)
+#: How a loss became non-finite.
+_NOT_FINITE = {
+    "non-finite": "the training loss is NaN or infinite from the first report on",
+    "non-finite-before-training": "the loss is not finite before the first update either",
+    "non-finite-after-rise": "the loss rose, and then was not finite",
+    "non-finite-after-fall": "the loss was healthy until it was not finite",
+    "non-finite-now-and-then": "some losses are not finite, and those after them are",
+}
+_USE_AN_EARLIER_ONE = "Use a checkpoint saved before this iteration; none saved after it is usable."
 
 
 @check(
     codes={
-        "non-finite": _not_finite_symptom(
-            "the training loss is NaN or infinite from the first report on"
-        ),
-        "non-finite-before-training": _not_finite_symptom(
-            "the loss is not finite before the first update either"
-        ),
-        "non-finite-after-rise": _not_finite_symptom("the loss rose, and then was not finite"),
-        "non-finite-after-fall": _not_finite_symptom(
-            "the loss was healthy until it was not finite"
-        ),
-        "non-finite-now-and-then": _not_finite_symptom(
-            "some losses are not finite, and those after them are"
-        ),
+        **{
+            code: Symptom.error(meaning, "finite losses throughout", _USE_AN_EARLIER_ONE)
+            for code, meaning in _NOT_FINITE.items()
+        },
         "validation-non-finite": Symptom.warning(
             "a validation loss is NaN although the training loss is finite",
             "finite validation losses",

@@ -13,7 +13,7 @@ import numpy as np
 from mlxdoctor.evidence.logs.series import Segment, Series
 from mlxdoctor.watch.betting import Bets, factor, logarithm
 from mlxdoctor.watch.facts import ExactZero, Frozen, NonFinite
-from mlxdoctor.watch.limits import BettingLimits, FactLimits, SpeedLimits
+from mlxdoctor.watch.limits import BettingLimits, Limits, SpeedLimits
 from mlxdoctor.watch.reports import Alarm, AlarmKind, LogRow, Savings
 
 #: Last reports whose median speed tells how long the rest would take.
@@ -26,23 +26,18 @@ class Watch:
     Args:
         iterations: how long the training is to be, where that is known.
         memory_gb: of the machine that trains, where that is known.
-        losses: thresholds of the test on the training loss.
-        speeds: of the test on the speed.
-        facts: of what needs no test.
+        limits: when an alarm is raised.
     """
 
     def __init__(
         self,
         iterations: int | None = None,
         memory_gb: float | None = None,
-        *,
-        losses: BettingLimits = BettingLimits(),  # noqa: B008 - frozen
-        speeds: SpeedLimits = SpeedLimits(),  # noqa: B008 - frozen
-        facts: FactLimits = FactLimits(),  # noqa: B008 - frozen
+        limits: Limits | None = None,
     ) -> None:
         self.iterations = iterations
         self._memory_gb = memory_gb
-        self._losses, self._speeds, self._facts = losses, speeds, facts
+        self._limits = limits or Limits()
         self._runs: dict[str, _Training] = {}
 
     @property
@@ -59,7 +54,7 @@ class Watch:
         """Judge one more report; an alarm where it leaves no doubt."""
         training = self._runs.get(report.run)
         if training is None or training.is_restart(report):
-            training = _Training(self._losses, self._speeds, self._facts, self._memory_gb)
+            training = _Training(self._limits, self._memory_gb)
             self._runs[report.run] = training
         alarm = training.see(report)
         if alarm is None:
@@ -73,23 +68,13 @@ class Watch:
 class _Training:
     """One run of a trainer, from its first report."""
 
-    def __init__(
-        self,
-        losses: BettingLimits,
-        speeds: SpeedLimits,
-        facts: FactLimits,
-        memory_gb: float | None,
-    ) -> None:
+    def __init__(self, limits: Limits, memory_gb: float | None) -> None:
         self.pace = _Pace()
         self.alarm: Alarm | None = None
         self.last_step = -1
-        self._judges = (
-            NonFinite(facts),
-            ExactZero(facts),
-            Frozen(facts),
-            Diverging(losses),
-        )
-        self._swapping = Swapping(speeds, memory_gb)
+        facts = limits.facts
+        self._judges = (NonFinite(facts), ExactZero(facts), Frozen(facts), Diverging(limits.losses))
+        self._swapping = Swapping(limits.speeds, memory_gb)
 
     def is_restart(self, report: LogRow) -> bool:
         """Whether the training steps begin again before those that were seen."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mlxdoctor.check import limit
 
@@ -163,3 +163,12 @@ class FactLimits:
     exact_decimals: int = limit(
         8, unit="decimals", source="printed by trainers that do not round: one repeat is no chance"
     )
+
+
+@dataclass(frozen=True)
+class Limits:
+    """All thresholds of the watch: on the loss, on the speed, and of what needs no test."""
+
+    losses: BettingLimits = field(default_factory=BettingLimits)
+    speeds: SpeedLimits = field(default_factory=SpeedLimits)
+    facts: FactLimits = field(default_factory=FactLimits)

@@ -24,7 +24,7 @@ def module(
     layer: int | None, projection: str, size: float, *, is_zero: bool = False
 ) -> ModuleState:
     name = projection if layer is None else f"model.layers.{layer}.{projection}"
-    return ModuleState(name, layer, projection, size, size, 2.0, math.isfinite(size), is_zero)
+    return ModuleState(name, layer, projection, size, size, 2.0, is_zero)
 
 
 def followed(*saves: list[ModuleState]) -> FollowedHistory:

@@ -57,16 +57,29 @@ class ModuleDrift:
 
 
 def module_drifts(
-    adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None
+    adapter: Adapter,
+    config: TrainingConfig | None,
+    base: BaseModel | None,
+    norms: dict[str, float | None] | None = None,
 ) -> tuple[ModuleDrift, ...]:
     """The drift of every module, in the adapter's order. Reads every factor.
+
+    Args:
+        adapter: the factors.
+        config: states the scale.
+        base: the weights that the updates are added to.
+        norms: of base weights that were read already, by module; what is read is added.
 
     Raises:
         InputError: the adapter's file changed or cannot be read.
     """
     scale = config.scale if config is not None and config.scale is not None else float("nan")
+    norms = {} if norms is None else norms
+    for module in adapter.modules:
+        if module.name not in norms:
+            norms[module.name] = _norm(module, base)
     return tuple(
-        ModuleDrift(module, statistics, module_scale(module, config, scale), _norm(module, base))
+        ModuleDrift(module, statistics, module_scale(module, config, scale), norms[module.name])
         for module, statistics in zip(adapter.modules, adapter_statistics(adapter), strict=True)
     )
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from mlxdoctor.evidence.adapter import Adapter, LoraModule, layer_of
+from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
@@ -38,7 +38,6 @@ class ModuleState:
         size: the size of its update, in the history's quantity; NaN where it is not finite.
         spectral: the largest singular value of the update; NaN for whole weights.
         stable_rank: how many directions share the update; NaN for whole weights.
-        is_finite: no value of it is NaN or infinite.
         is_zero: there is no update: B is exactly zero, or the weights are the base model's.
     """
 
@@ -48,7 +47,6 @@ class ModuleState:
     size: float
     spectral: float
     stable_rank: float
-    is_finite: bool
     is_zero: bool
 
 
@@ -112,7 +110,7 @@ def follow(
     """
     norms: dict[str, float | None] = {}
     saves: list[SaveState] = []
-    drifts: dict[int, list[ModuleDrift]] = {}
+    drifts: dict[int, tuple[ModuleDrift, ...]] = {}
     for place, checkpoint in enumerate(history.checkpoints):
         if progress is not None:
             progress("reading checkpoints", place, len(history.checkpoints))
@@ -120,10 +118,10 @@ def follow(
         try:
             adapter = checkpoint.adapter
             if adapter.modules:
-                drifts[place] = _against(module_drifts(adapter, config, None), base, norms)
+                drifts[place] = module_drifts(adapter, config, base, norms)
             elif base is not None:
                 modules = list(_weight_states(adapter.others, base))
-            nonfinite = _nonfinite(adapter, drifts.get(place, []))
+            nonfinite = _nonfinite(adapter, drifts.get(place, ()))
         except InputError as error:
             saves.append(SaveState(checkpoint, problem=error.problem))
             continue
@@ -134,28 +132,6 @@ def follow(
             states = tuple(_lora_state(one, quantity) for one in found)
             saves[place] = replace(saves[place], modules=states)
     return FollowedHistory(tuple(saves), quantity)
-
-
-def _against(
-    drifts: Sequence[ModuleDrift], base: BaseModel | None, norms: dict[str, float | None]
-) -> list[ModuleDrift]:
-    """The drifts with the base model's norms, each of which is read once for all saves."""
-    if base is None:
-        return list(drifts)
-    for one in drifts:
-        name = one.module.name
-        if name not in norms:
-            norms[name] = _base_norm(base, one.module)
-    return [replace(one, base_norm=norms[one.module.name]) for one in drifts]
-
-
-def _base_norm(base: BaseModel, module: LoraModule) -> float | None:
-    if base.module_for(module.name) is None:
-        return None
-    try:
-        return base.weight_norm(module.name)
-    except InputError:
-        return None
 
 
 def _quantity(drifts: Sequence[ModuleDrift]) -> Quantity:
@@ -180,7 +156,6 @@ def _lora_state(drift: ModuleDrift, quantity: Quantity) -> ModuleState:
         size=size if statistics.is_finite else nan,
         spectral=scale * statistics.spectral,
         stable_rank=statistics.stable_rank,
-        is_finite=statistics.is_finite,
         is_zero=statistics.b_is_zero,
     )
 
@@ -208,7 +183,6 @@ def _weight_states(tensors: Sequence[TensorRef], base: BaseModel) -> Iterator[Mo
             size=change / norm if norm else nan,
             spectral=nan,
             stable_rank=nan,
-            is_finite=isfinite(change),
             is_zero=change == 0,
         )
 
