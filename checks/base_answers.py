@@ -37,14 +37,15 @@ from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Sign, Symptom
+from mlxdoctor.judge.collapse import OneTokenLimits
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
-from mlxdoctor.measure.text.prompt_rates import RateLimits, rate
+from mlxdoctor.measure.text.prompt_rates import rate
 from mlxdoctor.measure.text.statistics import paired_permutation, top_share
 
 
 @dataclass(frozen=True)
-class Limits(RateLimits):
+class Limits(OneTokenLimits):
     """When a base model's answers show that it is broken, and when that it is sound."""
 
     prompts: int = limit(
@@ -55,12 +56,6 @@ class Limits(RateLimits):
         unit="lower end of the interval of the share of prompts",
         source="certainly more than half of the answers",
         false_alarms="0 of 4 sound base models",
-    )
-    shortest: int = limit(
-        8, unit="tokens", source="shorter answers can be one repeated token by chance"
-    )
-    run_share: float = limit(
-        0.9, unit="share of an answer's tokens", source="as token-collapse.single-token"
     )
     stutter: int = limit(4, unit="times one word in a row", source="three are emphasis")
     related: float = limit(

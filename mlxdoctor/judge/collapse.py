@@ -27,8 +27,8 @@ Content = Sequence[Hashable]
 
 
 @dataclass(frozen=True)
-class Limits(RateLimits):
-    """When an output is one token, and when it is a loop."""
+class OneTokenLimits(RateLimits):
+    """When an output is one token. The base model's own answers are held to these too."""
 
     shortest: int = limit(
         8, unit="tokens", source="shorter answers can be one repeated token by chance"
@@ -38,6 +38,12 @@ class Limits(RateLimits):
         unit="share of an answer's tokens that are one token, or in runs of four or more",
         source="a few tokens may precede the collapse",
     )
+
+
+@dataclass(frozen=True)
+class Limits(OneTokenLimits):
+    """When an output is one token, a handful of them, or a loop."""
+
     dominant_share: float = limit(
         0.5, unit="share of an answer's tokens", source="a comma has 0.12 of the fixtures' tokens"
     )
