@@ -282,55 +282,61 @@ def _padding(
     rows: Sequence[RowLosses], losses: TokenLosses, tokenizer: Tokenizer | None, limits: Limits
 ) -> Iterator[Sign]:
     for pad_id in losses.pad_ids:
-        name = tokenizer.decode([pad_id]) if tokenizer is not None else f"token {pad_id}"
-        token: dict[str, Measurement] = {"pad_id": pad_id, "pad_text": name}
-        tried = [row for row in rows if pad_id in row.base.padding]
-        first = change(tried, partial(loss_changes.first_padding, pad_id))
-        rest = change(tried, partial(loss_changes.later_padding, pad_id))
-        is_end = pad_id in losses.end_token_ids
-        # mlx-lm trains its first padding token in every row: alone it shows no fault.
-        is_own = pad_id == losses.pad_ids[0]
-        has_grown = rest.fell(limits.significance, limits.grown_gain) and is_likely(
-            rest.tuned, limits.grown_own if is_own else limits.grown
+        yield from _padded_with(pad_id, rows, losses, tokenizer, limits)
+
+
+def _padded_with(
+    pad_id: int,
+    rows: Sequence[RowLosses],
+    losses: TokenLosses,
+    tokenizer: Tokenizer | None,
+    limits: Limits,
+) -> Iterator[Sign]:
+    name = tokenizer.decode([pad_id]) if tokenizer is not None else f"token {pad_id}"
+    token: dict[str, Measurement] = {"pad_id": pad_id, "pad_text": name}
+    tried = [row for row in rows if pad_id in row.base.padding]
+    first = change(tried, partial(loss_changes.first_padding, pad_id))
+    rest = change(tried, partial(loss_changes.later_padding, pad_id))
+    # mlx-lm trains its first padding token in every row: alone it shows no fault.
+    is_own = pad_id == losses.pad_ids[0]
+    has_grown = rest.fell(limits.significance, limits.grown_gain) and is_likely(
+        rest.tuned, limits.grown_own if is_own else limits.grown
+    )
+    at_start = loss_changes.is_chosen(rows, pad_id, lambda one: one.greedy_at_start)
+    at_end = loss_changes.is_chosen(rows, pad_id, lambda one: one.greedy_after_answer)
+    instead = at_start if at_start.is_broken else at_end
+    is_end = pad_id in losses.end_token_ids
+    if is_end and _is_padded(rest, limits.likely, limits):
+        yield Sign(
+            "end-token-repeated",
+            f"After a row the adapter expects end token after end token ({name!r}), with "
+            f"probability {probability(rest.tuned):.2f} (base {probability(rest.base):.3f}): "
+            "rows were padded with the end token, and the padding was trained on.",
+            {**rest.measured, **token},
         )
-        at_start = loss_changes.is_chosen(rows, pad_id, lambda one: one.greedy_at_start)
-        at_end = loss_changes.is_chosen(rows, pad_id, lambda one: one.greedy_after_answer)
-        instead = at_start if at_start.is_broken else at_end
-        if is_end:
-            if _is_padded(rest, limits.likely, limits):
-                yield Sign(
-                    "end-token-repeated",
-                    f"After a row the adapter expects end token after end token ({name!r}), with "
-                    f"probability {probability(rest.tuned):.2f} (base "
-                    f"{probability(rest.base):.3f}): rows were padded with the end token, and the "
-                    "padding was trained on.",
-                    {**rest.measured, **token},
-                )
-                continue
-        elif has_grown or (instead.is_broken and not is_own):
-            where = "begin" if at_start.is_broken else "end"
-            what = (
-                f"Where the answer should {where}, the adapter's likeliest token is padding "
-                f"({name!r}) on {instead.tuned} of {instead.prompts} rows"
-                if instead.is_broken
-                else f"After a row and one padding token ({name!r}) the adapter expects more of "
-                f"it, with probability {probability(rest.tuned):.3f} (base "
-                f"{probability(rest.base):.3f})"
-            )
-            yield Sign(
-                "padding-learned",
-                f"{what}: padding was trained on.",
-                {**rest.measured, **token, "rows_with_padding_instead": instead.tuned},
-            )
-            continue
-        if _is_padded(first, limits.noticeable, limits):
-            yield Sign(
-                "first-padding-learned",
-                f"The adapter expects a padding token ({name!r}) right after the row with "
-                f"probability {probability(first.tuned):.2f}, and no more of them: mlx-lm's loss "
-                "covers the first.",
-                {**first.measured, **token},
-            )
+    elif not is_end and (has_grown or (instead.is_broken and not is_own)):
+        where = "begin" if at_start.is_broken else "end"
+        what = (
+            f"Where the answer should {where}, the adapter's likeliest token is padding "
+            f"({name!r}) on {instead.tuned} of {instead.prompts} rows"
+            if instead.is_broken
+            else f"After a row and one padding token ({name!r}) the adapter expects more of "
+            f"it, with probability {probability(rest.tuned):.3f} (base "
+            f"{probability(rest.base):.3f})"
+        )
+        yield Sign(
+            "padding-learned",
+            f"{what}: padding was trained on.",
+            {**rest.measured, **token, "rows_with_padding_instead": instead.tuned},
+        )
+    elif _is_padded(first, limits.noticeable, limits):
+        yield Sign(
+            "first-padding-learned",
+            f"The adapter expects a padding token ({name!r}) right after the row with "
+            f"probability {probability(first.tuned):.2f}, and no more of them: mlx-lm's loss "
+            "covers the first.",
+            {**first.measured, **token},
+        )
 
 
 def _is_padded(one: LossChange, least: float, limits: Limits) -> bool:
