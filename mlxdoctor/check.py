@@ -3,7 +3,7 @@
 A check is a module with one function decorated by `@check`. The function's
 parameters say, by their type annotations, which evidence it needs:
 
-    @check(codes={"zero-b": Symptom("every B is exactly zero", Severity.ERROR, fix="...")})
+    @check(codes={"zero-b": Symptom.error("every B is exactly zero", fix="...")})
     def adapter_presence(adapter: Adapter, config: TrainingConfig | None) -> Iterator[Sign]:
         yield Sign("zero-b", "B is exactly zero in all 16 modules.", {"modules": 16})
 
@@ -29,7 +29,7 @@ from enum import StrEnum
 from importlib.metadata import entry_points
 from typing import Any, Protocol, TypeVar
 
-from mlxdoctor.finding import Exhibit, Finding, Outcome, Severity, Sign, Status, Symptom
+from mlxdoctor.finding import Exhibit, Finding, Outcome, Sign, Status, Symptom
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 from mlxdoctor.safety.reading_limits import current
@@ -102,7 +102,7 @@ class Check:
     documentation: str
     limits: Any
     requirements: tuple[Requirement, ...]
-    function: Callable[..., Iterable[Sign | Finding | Exhibit]] = field(repr=False)
+    function: Callable[..., Iterable[Sign | Exhibit]] = field(repr=False)
     limits_parameter: str | None = None
     decisive: bool = False
     marks_onset: bool = False
@@ -171,12 +171,10 @@ class Check:
             return outcome(Status.CRASHED, f"{type(error).__name__}: {said}{_origin(error)}")
         return outcome(Status.FOUND if findings else Status.PASSED)
 
-    def _finding(self, sign: Sign | Finding) -> Finding:
-        code = sign.code if isinstance(sign, Finding) else f"{self.name}.{sign.symptom}"
+    def _finding(self, sign: Sign) -> Finding:
+        code = f"{self.name}.{sign.symptom}"
         if code not in self.symptoms:
             raise ValueError(f"the check reported the undeclared code {code}")
-        if isinstance(sign, Finding):
-            return sign
         symptom = self.symptoms[code]
         return Finding(
             code,
@@ -206,13 +204,13 @@ def limit(default: T, *, unit: str, source: str, false_alarms: str = "not measur
 
 def check(
     *,
-    codes: Mapping[str, Symptom | str],
+    codes: Mapping[str, Symptom],
     cost: Cost = Cost.INSTANT,
     limits: Any = None,
     decisive: bool = False,
     marks_onset: bool = False,
     rerun_symptom: bool = False,
-) -> Callable[[Callable[..., Iterable[Sign | Finding | Exhibit]]], Check]:
+) -> Callable[[Callable[..., Iterable[Sign | Exhibit]]], Check]:
     """Turn a function into a `Check` named after its module.
 
     Args:
@@ -225,7 +223,7 @@ def check(
         TypeError: the function's annotations do not say which evidence it needs.
     """
 
-    def decorate(function: Callable[..., Iterable[Sign | Finding | Exhibit]]) -> Check:
+    def decorate(function: Callable[..., Iterable[Sign | Exhibit]]) -> Check:
         module = sys.modules[function.__module__]
         name = function.__module__.rsplit(".", 1)[-1].replace("_", "-")
         documentation = inspect.cleandoc(module.__doc__ or "")
@@ -234,10 +232,7 @@ def check(
         requirements, limits_parameter = _requirements(function, limits)
         return Check(
             name=name,
-            symptoms={
-                f"{name}.{code}": Symptom(one, Severity.WARNING) if isinstance(one, str) else one
-                for code, one in codes.items()
-            },
+            symptoms={f"{name}.{code}": symptom for code, symptom in codes.items()},
             cost=cost,
             documentation=documentation,
             limits=limits,

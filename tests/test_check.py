@@ -20,7 +20,7 @@ import mlxdoctor.check
 import mlxdoctor.run
 from mlxdoctor.check import Check, Inconclusive, NotApplicable, check, discover, selected
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Finding, Outcome, Severity, Status
+from mlxdoctor.finding import Outcome, Severity, Sign, Status, Symptom
 from mlxdoctor.run import Run
 from mlxdoctor.safety import reading_limits
 from mlxdoctor.safety.errors import InputError
@@ -56,20 +56,20 @@ class Source:
         return f"no {kind.__name__.lower()} was found"
 
 
-def finding(code: str = "test-check.fast", severity: Severity = Severity.ERROR) -> Finding:
-    return Finding(code=code, severity=severity, message="The pulse is fast.")
+def sign(symptom: str = "fast", severity: Severity | None = None) -> Sign:
+    return Sign(symptom, "The pulse is fast.", severity=severity)
 
 
 def made(function: Callable[..., Any], limits: Any = None) -> Check:
-    return check(codes={"fast": "the pulse is fast"}, limits=limits)(function)
+    return check(codes={"fast": Symptom.error("the pulse is fast")}, limits=limits)(function)
 
 
 def test_a_check_gets_the_evidence_that_its_annotations_name() -> None:
     received: dict[str, Any] = {}
 
-    def run(pulse: Pulse, chart: Chart | None, limits: Limits) -> Iterator[Finding]:
+    def run(pulse: Pulse, chart: Chart | None, limits: Limits) -> Iterator[Sign]:
         received.update(pulse=pulse, chart=chart, limits=limits)
-        yield finding()
+        yield sign()
 
     pulse = Pulse()
     outcome = made(run, Limits(5)).run(Source(pulse=pulse))
@@ -79,15 +79,15 @@ def test_a_check_gets_the_evidence_that_its_annotations_name() -> None:
 
 
 def test_without_required_evidence_it_is_skipped_with_the_reason() -> None:
-    def run(pulse: Pulse) -> Iterator[Finding]:
-        yield finding()
+    def run(pulse: Pulse) -> Iterator[Sign]:
+        yield sign()
 
     outcome = made(run).run(Source())
     assert (outcome.status, outcome.reason) == (Status.SKIPPED, "no pulse was found")
 
 
 def test_nothing_found_is_passed() -> None:
-    def run(pulse: Pulse) -> Iterator[Finding]:
+    def run(pulse: Pulse) -> Iterator[Sign]:
         yield from ()
 
     assert made(run).run(Source(pulse=Pulse())).status is Status.PASSED
@@ -103,7 +103,7 @@ def test_nothing_found_is_passed() -> None:
     ],
 )
 def test_an_exception_is_an_outcome(error: Exception, status: Status) -> None:
-    def run(pulse: Pulse) -> Iterator[Finding]:
+    def run(pulse: Pulse) -> Iterator[Sign]:
         raise error
         yield
 
@@ -113,8 +113,8 @@ def test_an_exception_is_an_outcome(error: Exception, status: Status) -> None:
 
 
 def test_what_was_found_before_it_gave_up_stays_found() -> None:
-    def run(pulse: Pulse) -> Iterator[Finding]:
-        yield finding()
+    def run(pulse: Pulse) -> Iterator[Sign]:
+        yield sign()
         raise Inconclusive("the rest is too short")
 
     outcome = made(run).run(Source(pulse=Pulse()))
@@ -123,8 +123,8 @@ def test_what_was_found_before_it_gave_up_stays_found() -> None:
 
 
 def test_a_crash_after_a_finding_is_still_a_crash() -> None:
-    def run(pulse: Pulse) -> Iterator[Finding]:
-        yield finding()
+    def run(pulse: Pulse) -> Iterator[Sign]:
+        yield sign()
         raise KeyError("beat")
 
     outcome = made(run).run(Source(pulse=Pulse()))
@@ -132,8 +132,8 @@ def test_a_crash_after_a_finding_is_still_a_crash() -> None:
 
 
 def test_an_undeclared_code_is_a_crash() -> None:
-    def run(pulse: Pulse) -> Iterator[Finding]:
-        yield finding("test-check.slow")
+    def run(pulse: Pulse) -> Iterator[Sign]:
+        yield sign("slow")
 
     outcome = made(run).run(Source(pulse=Pulse()))
     assert outcome.status is Status.CRASHED
@@ -141,18 +141,18 @@ def test_an_undeclared_code_is_a_crash() -> None:
 
 
 def test_findings_come_worst_first() -> None:
-    def run(pulse: Pulse) -> Iterator[Finding]:
-        yield finding(severity=Severity.INFO)
-        yield finding(severity=Severity.ERROR)
-        yield finding(severity=Severity.WARNING)
+    def run(pulse: Pulse) -> Iterator[Sign]:
+        yield sign(severity=Severity.INFO)
+        yield sign(severity=Severity.ERROR)
+        yield sign(severity=Severity.WARNING)
 
     outcome = made(run).run(Source(pulse=Pulse()))
     assert [one.severity.value for one in outcome.findings] == ["error", "warning", "info"]
 
 
 def test_a_parameter_without_annotation_is_refused() -> None:
-    def run(pulse) -> Iterator[Finding]:  # type: ignore[no-untyped-def]
-        yield finding()
+    def run(pulse) -> Iterator[Sign]:  # type: ignore[no-untyped-def]
+        yield sign()
 
     with pytest.raises(TypeError, match="pulse has no annotation"):
         made(run)
@@ -178,12 +178,12 @@ from collections.abc import Iterator
 
 from mlxdoctor.check import check
 from mlxdoctor.evidence.environment import Environment
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Sign, Symptom
 
 
-@check(codes={"seen": "it ran"})
-def run(environment: Environment) -> Iterator[Finding]:
-    yield Finding(code="CODE.seen", severity=Severity.INFO, message="It ran.")
+@check(codes={"seen": Symptom.info("it ran")})
+def run(environment: Environment) -> Iterator[Sign]:
+    yield Sign("seen", "It ran.")
 '''
 
 
@@ -191,7 +191,7 @@ def test_a_file_in_checks_is_a_new_check(tmp_path: Path, monkeypatch: pytest.Mon
     import importlib
 
     package = importlib.import_module("mlxdoctor.checks")
-    (tmp_path / "contributed_check.py").write_text(NEW_CHECK.replace("CODE", "contributed-check"))
+    (tmp_path / "contributed_check.py").write_text(NEW_CHECK)
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
     try:
         names = {one.name: one for one in discover()}
@@ -204,9 +204,7 @@ def test_a_file_in_checks_is_a_new_check(tmp_path: Path, monkeypatch: pytest.Mon
 def test_another_package_adds_a_check_through_an_entry_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "other_package_check.py").write_text(
-        NEW_CHECK.replace("CODE", "other-package-check")
-    )
+    (tmp_path / "other_package_check.py").write_text(NEW_CHECK)
     monkeypatch.syspath_prepend(str(tmp_path))
     point = EntryPoint("other", "other_package_check", mlxdoctor.check.ENTRY_POINT_GROUP)
     monkeypatch.setattr(mlxdoctor.check, "entry_points", lambda group: [point])
@@ -220,9 +218,7 @@ def test_two_checks_with_one_code_are_an_error(
     folder.mkdir()
     (folder / "__init__.py").write_text("")
     (folder / "loss_trend.py").write_text(
-        textwrap.dedent(NEW_CHECK)
-        .replace("CODE", "loss-trend")
-        .replace('"seen": "it ran"', '"diverged": "it ran"')
+        textwrap.dedent(NEW_CHECK).replace('"seen"', '"diverged"')
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     point = EntryPoint("other", "elsewhere.loss_trend", mlxdoctor.check.ENTRY_POINT_GROUP)
@@ -246,8 +242,8 @@ def raised(values: dict[str, Any]) -> Any:
 
 
 def test_a_check_that_loops_is_stopped_and_keeps_what_it_found() -> None:
-    def run(pulse: Pulse) -> Iterator[Finding]:
-        yield finding()
+    def run(pulse: Pulse) -> Iterator[Sign]:
+        yield sign()
         end = time.monotonic() + 30
         while time.monotonic() < end:
             pass
@@ -259,7 +255,7 @@ def test_a_check_that_loops_is_stopped_and_keeps_what_it_found() -> None:
 
 
 def test_a_check_cannot_catch_the_limit_by_accident() -> None:
-    def run(pulse: Pulse) -> Iterator[Finding]:
+    def run(pulse: Pulse) -> Iterator[Sign]:
         for _ in range(3):
             try:
                 time.sleep(10)
@@ -278,11 +274,11 @@ def test_the_limit_holds_for_reading_the_evidence_too_and_others_go_on() -> None
                 time.sleep(30)
             return super().get(kind)
 
-    def slow(pulse: Pulse) -> Iterator[Finding]:
+    def slow(pulse: Pulse) -> Iterator[Sign]:
         yield from ()
 
-    def quick(chart: Chart) -> Iterator[Finding]:
-        yield finding()
+    def quick(chart: Chart) -> Iterator[Sign]:
+        yield sign()
 
     source = Slow(chart=Chart())
     with raised({"check_seconds": 0.2}):
@@ -300,7 +296,7 @@ def test_evidence_that_took_too_long_is_not_read_again(
         time.sleep(30)
         raise AssertionError
 
-    def needs_log(log: TrainingLog) -> Iterator[Finding]:
+    def needs_log(log: TrainingLog) -> Iterator[Sign]:
         yield from ()
 
     monkeypatch.setattr(TrainingLog, "find", read)
@@ -359,9 +355,9 @@ def test_of_two_limits_the_inner_may_be_the_shorter_or_the_longer() -> None:
 
 
 def test_in_another_thread_a_check_runs_without_a_limit() -> None:
-    def run(pulse: Pulse) -> Iterator[Finding]:
+    def run(pulse: Pulse) -> Iterator[Sign]:
         time.sleep(0.05)
-        yield finding()
+        yield sign()
 
     outcomes: list[Outcome] = []
     one = made(run)
@@ -385,6 +381,7 @@ EXHAUSTS_MEMORY = '''
 """A check that takes all memory, in a process that has little."""
 import resource
 from mlxdoctor.check import check
+from mlxdoctor.finding import Symptom
 
 
 class Source:
@@ -396,7 +393,7 @@ class Pulse:
     pass
 
 
-@check(codes={"fast": "the pulse is fast"})
+@check(codes={"fast": Symptom.error("the pulse is fast")})
 def run(pulse: Pulse):
     held = []
     while True:
