@@ -18,7 +18,7 @@ from mlxdoctor.run import Run
 from tests.conftest import FIXTURES
 from tests.reproduce.real import BASE, trained
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.slow
 LONG_ENOUGH: dict[str, Any] = {"iters": 80, "steps_per_eval": 40, "val_batches": -1}
 
 

@@ -368,6 +368,7 @@ def test_in_another_thread_a_check_runs_without_a_limit() -> None:
     assert outcomes[0].status is Status.FOUND
 
 
+@pytest.mark.slow
 def test_a_check_that_exhausts_memory_is_an_outcome(tmp_path: Path) -> None:
     script = tmp_path / "memory.py"
     script.write_text(EXHAUSTS_MEMORY)

@@ -16,6 +16,7 @@ from tests.conftest import ROOT
 README = (ROOT / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_generated_pages_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     for path, content in pages().items():

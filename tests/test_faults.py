@@ -62,6 +62,7 @@ def no_room() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (FULL, FULL))
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_sentence_and_leaves_the_old_report(tmp_path: Path) -> None:
     folder = tmp_path / "evaluated-without-adapter"
     folder.mkdir()
@@ -74,6 +75,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_report(tmp_path: Path) -
     assert [path.name for path in folder.iterdir()] == ["report.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_standard_output_on_a_full_disk(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
@@ -87,6 +89,7 @@ def test_standard_output_on_a_full_disk(tmp_path: Path) -> None:
     assert "standard output cannot be written (No space left on device)" in one_line(done)
 
 
+@pytest.mark.slow
 def test_checks_that_take_too_long_are_named_and_the_report_is_inconclusive(
     tmp_path: Path,
 ) -> None:
@@ -109,6 +112,7 @@ def test_metrics_that_cannot_be_written_are_one_sentence() -> None:
         _write(SimpleNamespace(metrics=full), {"iteration": 1})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("checks",), ("diagnose", RUN, *QUICK, "--stdout", "json")])
 def test_a_closed_pipe_ends_it_without_a_word(arguments: tuple[Any, ...]) -> None:
     read, write = os.pipe()
@@ -237,6 +241,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_control_c_is_one_line_and_130(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SLOW, "diagnose", str(RUN), "-o", str(tmp_path / "reports")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -250,6 +255,7 @@ def test_control_c_is_one_line_and_130(tmp_path: Path) -> None:
     assert not (tmp_path / "reports").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["reports", "reports/evaluated-without-adapter"])
 def test_a_file_in_the_way_of_the_report(where: str, tmp_path: Path) -> None:
     path = tmp_path / where
@@ -261,6 +267,7 @@ def test_a_file_in_the_way_of_the_report(where: str, tmp_path: Path) -> None:
     assert path.read_text() == "mine"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder nobody can write")
 def test_an_output_folder_that_nobody_can_write() -> None:
     done = mlxdoctor("diagnose", RUN, *QUICK, "-o", "/proc/reports")
@@ -268,6 +275,7 @@ def test_an_output_folder_that_nobody_can_write() -> None:
     assert "name another folder with --output" in one_line(done)
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_examined_and_left_alone(
     copied: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -287,6 +295,7 @@ def test_a_folder_that_cannot_be_written_is_examined_and_left_alone(
 NOWHERE = "/proc/nowhere"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "environment",
     [
@@ -319,6 +328,7 @@ def test_a_user_whom_the_system_does_not_know_has_no_home(
     assert report.data["outcomes"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_that_lacks_the_characters(encoding: str, tmp_path: Path) -> None:
     folder = tmp_path / "größe-数"
@@ -337,6 +347,7 @@ def test_a_terminal_that_lacks_the_characters(encoding: str, tmp_path: Path) -> 
         assert done.returncode in (0, 1, 3), done.stderr
 
 
+@pytest.mark.slow
 def test_json_on_such_a_terminal_is_still_json(tmp_path: Path) -> None:
     folder = tmp_path / "größe-数"
     folder.mkdir()

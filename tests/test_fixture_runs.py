@@ -60,7 +60,7 @@ def test_the_known_cause_comes_first(name: str) -> None:
     agrees(diagnose([RUNS / name], allow_model=False).to_dict(), name)
 
 
-@pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.parametrize("name", run_names())
 def test_the_known_cause_comes_first_when_models_are_run(name: str) -> None:
     agrees(diagnose([RUNS / name]).to_dict(), name)
@@ -123,6 +123,7 @@ sys.exit(bool(loaded))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["train.log", "adapters.safetensors", ""])
 def test_static_evidence_needs_no_mlx(path: str) -> None:
     target = RUNS / "healthy-ordinary" / path

@@ -77,6 +77,7 @@ def test_nothing_to_draw() -> None:
     assert heat_map(followed([], []), [False, False]) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sizes", [[0.1, 0.2], [0.1, 90.0], [math.nan, math.nan], [0.0, 0.0], [0.0, math.nan]]
 )

@@ -50,6 +50,7 @@ def test_a_break_between_two_saves_is_found_in_the_files(broken_run: Path) -> No
     assert LEAP < int(onset[1]) <= LEAP + EVERY
 
 
+@pytest.mark.slow
 def test_the_models_agree_after_a_few_loads(broken_run: Path) -> None:
     found = bisected(broken_run, model=True)
     assert found.last_good == 2
@@ -63,6 +64,7 @@ def test_the_models_agree_after_a_few_loads(broken_run: Path) -> None:
     assert "none" not in sentence(found)
 
 
+@pytest.mark.slow
 def test_the_model_finds_what_log_and_sizes_do_not_show(broken_run: Path, tmp_path: Path) -> None:
     # Without the log, and with a scale that hides how large the update is.
     folder = tmp_path / "run"

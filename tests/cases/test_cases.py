@@ -34,12 +34,13 @@ def rebuilt() -> Iterator[object]:
     for case in CATALOGUE.values():
         if isinstance(case, Absent):
             continue
-        marks = [pytest.mark.model] if case.id in SLOW else []
+        marks = [pytest.mark.slow] if case.id in SLOW else []
         if case.missed is not None:
             marks.append(pytest.mark.xfail(reason=case.missed, raises=AssertionError, strict=True))
         yield pytest.param(case, id=case.id, marks=marks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", list(rebuilt()))
 def test_a_reported_failure_gets_its_cause(
     case: Rebuilt, workshop: Workshop, tmp_path: Path
@@ -106,7 +107,7 @@ def test_the_copied_run_is_sound_before_anything_is_changed(
     assert data["verdict"] == "healthy"
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_the_short_run_is_sound_before_a_mistake_is_made(workshop: Workshop) -> None:
     data = report_of(Evidence((trained_run(workshop, "sound"),)), workshop, models=False)
     assert data["verdict"] == "healthy"

@@ -55,6 +55,7 @@ def test_no_other_run_skips_tokens(name: str) -> None:
     assert outcome_of(name).findings == ()
 
 
+@pytest.mark.slow
 def test_most_runs_are_judged() -> None:
     judged = [name for name in run_names() if outcome_of(name).status is Status.PASSED]
     assert len(judged) >= 10

@@ -223,6 +223,7 @@ def test_text_without_spaces(tmp_path):
     assert codes == {CODE: "error"}
 
 
+@pytest.mark.slow
 def test_many_rows(tmp_path):
     rows = pairs(
         (f"Case {at}: {text_of(order, at)}", f"Case {at}: {order.item} for {order.name}")

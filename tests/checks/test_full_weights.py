@@ -178,6 +178,7 @@ def test_missing_evidence_is_skipped() -> None:
     assert full_weights.run(Evidence(BASE)).status is Status.SKIPPED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rate", "expected"), [(3e-4, set()), (1e-1, {"exploded"}), (0.0, {"unchanged"})]
 )

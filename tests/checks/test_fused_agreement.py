@@ -76,7 +76,7 @@ def test_too_little_to_decide() -> None:
     assert outcome(fused_agreement).status == "skipped"
 
 
-@pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.parametrize(("bits", "severity"), [(8, None), (2, "error")])
 def test_a_model_that_was_fused(tmp_path: Path, bits: int, severity: str | None) -> None:
     from mlx.utils import tree_unflatten

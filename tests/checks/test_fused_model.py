@@ -74,13 +74,13 @@ def codes(found: Outcome) -> dict[str, str]:
     return {one.code.removeprefix("fused-model."): one.severity.value for one in found.findings}
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_a_sound_fusion_passes(sound: Path) -> None:
     found = judged(sound)
     assert (found.status, found.findings) == ("passed", ())
 
 
-@pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bits", "expected"),
     [
@@ -132,7 +132,7 @@ def half_of_the_layers(sound: Path, tmp_path: Path) -> Path:
     return out
 
 
-@pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "symptom"),
     [
@@ -148,7 +148,7 @@ def test_what_else_may_be_wrong(
     assert codes(judged(make(sound, tmp_path))) == {symptom: "error"}
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_a_weight_that_the_adapter_leaves_alone(sound: Path, tmp_path: Path) -> None:
     import mlx.core as mx
 
@@ -163,7 +163,7 @@ def test_a_weight_that_the_adapter_leaves_alone(sound: Path, tmp_path: Path) -> 
     assert found.where == "model.embed_tokens"
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_a_quantised_base_swallows_a_small_update(
     small_steps: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -177,7 +177,7 @@ def test_a_quantised_base_swallows_a_small_update(
     assert codes(judged(fuse(base, run, tmp_path / "whole", "--dequantize"), base, run)) == {}
 
 
-@pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dora", "lora"])
 def test_each_kind_of_adapter(tmp_path: Path, kind: str) -> None:
     run = trained(tmp_path / "run", fine_tune_type=kind, iters=4, learning_rate=1e-3)
@@ -189,7 +189,7 @@ def test_without_a_fused_model_there_is_nothing_to_compare() -> None:
     assert judged(None).status == "skipped"
 
 
-@pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [4, 8])
 def test_rounding_is_predicted_before_it_happens(tmp_path: Path, bits: int) -> None:
     base = BaseModel.read(BASE)
@@ -200,7 +200,7 @@ def test_rounding_is_predicted_before_it_happens(tmp_path: Path, bits: int) -> N
     assert predicted_rounding(base, "model.layers.0.self_attn.q_proj", bits, 64) is None
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_the_diagnosis_names_it(sound: Path, tmp_path: Path) -> None:
     from mlxdoctor.api import run_checks
     from mlxdoctor.check import discover

@@ -44,6 +44,7 @@ def test_a_run_made_by_a_bug_shows_it(name: str, bug: str) -> None:
     assert findings(RUNS / name)[bug].severity is Severity.ERROR
 
 
+@pytest.mark.slow
 def test_no_other_fixture_shows_more_than_a_note() -> None:
     shown = {
         name

@@ -14,7 +14,7 @@ from mlxdoctor.finding import Severity
 from tests.checks.data_evidence import BASE, DATA
 from tests.checks.known_bug_runs import findings
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.slow
 
 
 def train(folder: Path, **settings: Any) -> Path:

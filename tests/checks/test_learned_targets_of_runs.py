@@ -8,14 +8,14 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding
-from mlxdoctor.measure import forward, models
+from mlxdoctor.measure import models, token_losses
 from tests.conftest import FIXTURES, RUNS, check_called, expected, run_names
 from tests.given import findings
 
 learned_targets = check_called("learned-targets")
 
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.slow
 
 LEARNED = {
     "targets-too-long": "identity-learned",
@@ -41,7 +41,7 @@ def learned(name: str) -> dict[str, Finding]:
     tokenizer = Tokenizer.read(FIXTURES / "base")
     splits = [build(data, tokenizer, config, split=split) for split in ("train", "valid")]
     loaded = models.load(BaseModel.read(FIXTURES / "base"), RUNS / name / "adapters.safetensors")
-    return findings(learned_targets, forward.measure(loaded, tokenizer, splits), tokenizer)
+    return findings(learned_targets, token_losses.measure(loaded, tokenizer, splits), tokenizer)
 
 
 @pytest.mark.parametrize(("name", "symptom"), LEARNED.items())

@@ -302,7 +302,7 @@ OF_RUNS = {
 }
 
 
-@pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.parametrize("name", run_names())
 def test_the_fixture_runs(name: str) -> None:
     found = loss_agreement.run(Run.discover([RUNS / name]))

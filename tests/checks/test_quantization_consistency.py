@@ -73,7 +73,7 @@ def refusal(folder: Path) -> str | None:
     return None
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_sound_models_pass(packed: Path) -> None:
     assert both(PLAIN) == {}
     assert both(packed) == {}
@@ -81,7 +81,7 @@ def test_sound_models_pass(packed: Path) -> None:
     assert said.status == "passed"
 
 
-@pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tables", "severity", "refused"),
     [
@@ -106,7 +106,7 @@ def test_a_plain_model_called_quantised(
     assert said is None if refused is None else refused in (said or "")
 
 
-@pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tables", "refused"),
     [
@@ -122,7 +122,7 @@ def test_a_quantised_model_of_which_the_configuration_says_nothing(
     assert refused in (refusal(folder) or "")
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_an_entry_for_one_plain_layer_of_a_quantised_model(
     changed: Callable[..., Path], packed: Path
 ) -> None:

@@ -100,6 +100,7 @@ def test_bad_input_is_one_sentence(call: Call, tmp_path: Path, what: str) -> Non
     assert err.startswith("mlxdoctor: ")
 
 
+@pytest.mark.slow
 def test_the_report_has_a_picture(call: Call, tmp_path: Path) -> None:
     target = tmp_path / "report"
     code, out, _ = call(BROKEN, STATIC, "--format", "markdown", "-o", target)
@@ -127,6 +128,7 @@ def test_names_from_the_run_are_harmless(call: Call, copied: Callable[[str], Pat
     assert "[x](e.vil)" not in call(named, STATIC, "--format", "markdown")[1]
 
 
+@pytest.mark.slow
 def test_the_models_are_run_where_they_are_at_hand(call: Call) -> None:
     code, out, _ = call(HEALTHY, "--model", FIXTURES / "base", "--format", "json")
     data = json.loads(out)

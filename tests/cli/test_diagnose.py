@@ -33,6 +33,7 @@ def digest(folder: Path) -> dict[str, tuple[str, int]]:
     }
 
 
+@pytest.mark.slow
 def test_a_failed_run_exits_with_1_and_leaves_a_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_folder_that_is_not_there_exits_with_2(capsys: pytest.CaptureFixture[s
     assert captured.out == ""
 
 
+@pytest.mark.slow
 def test_an_unreadable_file_is_named_and_the_rest_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,7 +132,7 @@ def test_an_unknown_code_exits_with_2(capsys: pytest.CaptureFixture[str]) -> Non
     assert "no check and no code is called 'no-such'" in capsys.readouterr().err
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_the_commands_on_the_first_screen_run_and_show_the_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -85,6 +85,7 @@ def test_ignores_overrides_and_their_notices(project: Path, capsys: Capture) -> 
     assert main(["gate", "runs/healthy-*/", "--strict"]) == 0
 
 
+@pytest.mark.slow
 def test_a_baseline_is_written_and_then_only_what_is_new_fails(
     project: Path, capsys: Capture
 ) -> None:
@@ -207,6 +208,7 @@ def test_an_interruption_reports_what_is_done(
     assert written["unfinished"] == ["runs/healthy-noisy-batch1", "runs/healthy-ordinary"]
 
 
+@pytest.mark.slow
 def test_static_gates_load_no_mlx_and_start_no_process(copied: Callable[[str], Path]) -> None:
     code = (
         "import sys; from mlxdoctor.cli import main; code = main(sys.argv[1:]); "
@@ -225,7 +227,7 @@ def test_static_gates_load_no_mlx_and_start_no_process(copied: Callable[[str], P
     assert done.stderr == "set()\n"
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_generate_runs_the_models(copied: Callable[[str], Path], capsys: Capture) -> None:
     run_folder = copied("rate-too-low")
     (run_folder / "generations.jsonl").unlink()

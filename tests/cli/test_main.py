@@ -63,6 +63,7 @@ def test_help_lists_the_commands_without_loading_any() -> None:
     assert printed.endswith("[]\n")
 
 
+@pytest.mark.slow
 def test_help_takes_at_most_twice_the_import_of_click() -> None:
     def processor_time(*arguments: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -18,7 +18,7 @@ from mlxdoctor.cli import main
 from tests.conftest import RUNS
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_a_healthy_run_has_nothing_to_reproduce(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -61,7 +61,7 @@ def verdicts_in(folder: Path) -> dict[str, str]:
     return {one["cause"]: one["verdict"] for one in experiments if one["experiment"] == "verdict"}
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_the_collapse_is_confirmed_and_the_run_is_left_alone(
     tmp_path: Path, copied: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,7 +87,7 @@ def test_the_collapse_is_confirmed_and_the_run_is_left_alone(
     assert agreement["sentence"] in report
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_a_stopped_reproduction_goes_on_and_redoes_nothing(tmp_path: Path) -> None:
     command = ["reproduce", str(RUNS / "collapse-frequent-token"), "-o", str(tmp_path), *SHORT]
     process = subprocess.Popen(
@@ -116,7 +116,7 @@ def test_a_stopped_reproduction_goes_on_and_redoes_nothing(tmp_path: Path) -> No
     assert results_in(tmp_path) == again
 
 
-@pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["collapse-frequent-token", "adapter-not-loaded"])
 def test_without_time_everything_is_undecided_and_says_what_was_not_tried(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
@@ -134,6 +134,7 @@ def test_without_time_everything_is_undecided_and_says_what_was_not_tried(
     assert "no cause could be confirmed" in printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -56,7 +56,7 @@ def test_a_configuration_alone_fetches_nothing(
     assert "add --allow-downloads" in capsys.readouterr().err
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_a_model_that_is_not_here_ends_with_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,7 +64,7 @@ def test_a_model_that_is_not_here_ends_with_2(
     assert "there is no such model folder" in capsys.readouterr().err
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_a_dry_run_prints_the_plan_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,7 +77,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(
     assert not (tmp_path / "adapters").exists()
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_a_run_prints_a_log_this_tool_reads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,7 +99,7 @@ def test_a_run_prints_a_log_this_tool_reads(
     )
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_it_resumes_and_a_diverged_run_ends_with_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

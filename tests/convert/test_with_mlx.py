@@ -20,7 +20,7 @@ from tests.convert.given import (
     write_files,
 )
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("kind", KINDS)

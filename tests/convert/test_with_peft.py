@@ -31,7 +31,7 @@ from tests.convert.given import (
 )
 from tests.weight_files import save
 
-pytestmark = [pytest.mark.model, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 #: How far two libraries' float32 logits may lie apart; their base models do by 7e-6.
 NEAR = 1e-4

@@ -41,7 +41,7 @@ MODES = [("affine", bits, 64) for bits in (2, 3, 4, 5, 6, 8)] + [
 ]
 
 
-@pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "bits", "group_size"), MODES)
 def test_quantised_values_are_mlxs(tmp_path: Path, mode: str, bits: int, group_size: int) -> None:
     dense = quantized(tmp_path, mode, bits, group_size)
@@ -54,7 +54,7 @@ def test_quantised_values_are_mlxs(tmp_path: Path, mode: str, bits: int, group_s
     assert base.weight_norm(NAME) == pytest.approx(np.linalg.norm(dense), rel=1e-6)
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_a_layers_own_quantisation_overrides(tmp_path: Path) -> None:
     dense = quantized(tmp_path, "affine", 8, 32)
     config = {"quantization": {"group_size": 64, "bits": 4, NAME: {"group_size": 32, "bits": 8}}}

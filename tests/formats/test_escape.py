@@ -71,6 +71,7 @@ def test_hostile_text_is_shown_literally(text: str) -> None:
     assert shown(escape.markdown(text)) == escape.visible(text).strip()
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.text(alphabet=st.sampled_from("ab1 .)#>-+=*_~`[]()!<>&;:/\\|$@\n\t"), max_size=60))
 def test_any_mixture_of_markup_is_shown_literally(text: str) -> None:
@@ -78,6 +79,7 @@ def test_any_mixture_of_markup_is_shown_literally(text: str) -> None:
     assert without_joiners == escape.visible(text).strip()
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.text(max_size=80))
 def test_any_text_is_one_paragraph(text: str) -> None:
@@ -97,6 +99,7 @@ def test_inline_code_can_not_be_left(text: str) -> None:
     shown(escape.code(text))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.text(alphabet=st.sampled_from("a`~\n #<["), max_size=60))
 @example("a\n```\n# heading")

@@ -32,6 +32,7 @@ def drawn(name: str, **changes: Any) -> bytes:
         return figures.draw(dict.fromkeys(data) | {name: data[name]})[name]
 
 
+@pytest.mark.slow
 def test_each_figure_with_data_is_a_small_picture() -> None:
     pictures = figures.draw(sample.unhealthy()["figures"])
     assert list(pictures) == ["loss", "drift", "checkpoints", "tokens", "labels"]
@@ -46,6 +47,7 @@ def test_a_figure_without_data_is_not_drawn() -> None:
     assert figures.draw(dict.fromkeys(["loss", "drift", "tokens", "labels"])) == {}
 
 
+@pytest.mark.slow
 def test_pictures_are_the_same_each_time_and_name_no_version() -> None:
     first, again = (figures.draw(sample.unhealthy()["figures"]) for _ in range(2))
     assert first == again
@@ -113,6 +115,7 @@ def test_a_deep_model_still_fits() -> None:
     assert width < 1_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_tokens_are_drawn_as_text(text: str) -> None:
     tokens = [{"text": text, "region": "answer", "target": True}]

@@ -34,6 +34,7 @@ def page(data: dict[str, Any]) -> Page:
     return Page(html_format.render(data))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_is_well_formed_and_consists_of_harmless_elements(kind: str) -> None:
     found = page(getattr(sample, kind)())
@@ -42,6 +43,7 @@ def test_the_page_is_well_formed_and_consists_of_harmless_elements(kind: str) ->
     assert not any(name.startswith("on") for _, attributes in found.elements for name in attributes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_loaded_from_elsewhere(kind: str) -> None:
     source = html_format.render(getattr(sample, kind)())
@@ -54,6 +56,7 @@ def test_nothing_is_loaded_from_elsewhere(kind: str) -> None:
     assert not any("style" in attributes for _, attributes in found.elements)
 
 
+@pytest.mark.slow
 def test_the_policy_lets_in_this_style_and_pictures_inside_and_nothing_else() -> None:
     found = page(sample.unhealthy())
     policy = next(
@@ -71,6 +74,7 @@ def test_the_policy_lets_in_this_style_and_pictures_inside_and_nothing_else() ->
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_headings_and_their_order_are_those_of_the_markdown(kind: str) -> None:
     data = getattr(sample, kind)()
@@ -85,6 +89,7 @@ def test_headings_and_their_order_are_those_of_the_markdown(kind: str) -> None:
     assert shown == wanted
 
 
+@pytest.mark.slow
 def test_every_word_of_the_markdown_is_on_the_page() -> None:
     data = sample.unhealthy()
     text = re.sub(r"```\w+|</?(?:summary|details)>", "", markdown.render(data))
@@ -93,6 +98,7 @@ def test_every_word_of_the_markdown_is_on_the_page() -> None:
     assert [one for one in words if one not in shown] == []
 
 
+@pytest.mark.slow
 def test_every_heading_can_be_linked_to_and_the_contents_lead_there() -> None:
     found = page(sample.unhealthy())
     anchors = [str(one["id"]) for tag in ("h1", "h2", "h3") for one in found.all(tag)]
@@ -108,6 +114,7 @@ def test_a_short_report_has_no_contents() -> None:
     assert bool(page(data).all("nav")) == (len(sections) >= html_format.MIN_SECTIONS)
 
 
+@pytest.mark.slow
 def test_pictures_are_inside_have_a_text_in_their_stead_and_can_be_opened() -> None:
     from PIL import Image
 
@@ -120,6 +127,7 @@ def test_pictures_are_inside_have_a_text_in_their_stead_and_can_be_opened() -> N
             assert picture.width > 100
 
 
+@pytest.mark.slow
 def test_what_is_folded_in_the_markdown_is_folded_on_the_page() -> None:
     found = page(sample.unhealthy())
     summaries = [text for inside, text in found.texts if inside[-1:] == ("summary",)]
@@ -134,12 +142,14 @@ def test_what_is_folded_in_the_markdown_is_folded_on_the_page() -> None:
     assert "details" in inside
 
 
+@pytest.mark.slow
 def test_tables_scroll_inside_and_numbers_stand_on_the_right() -> None:
     source = html_format.render(sample.unhealthy())
     assert source.count("<table>") == source.count('aria-label="table">\n<table>') > 3
     assert '<td class="right">5.25</td>' in source
 
 
+@pytest.mark.slow
 def test_a_diff_shows_what_is_added_and_what_is_gone() -> None:
     source = html_format.render(sample.unhealthy())
     assert "<del>-  &quot;learning_rate&quot;: 0.0002,</del>" in source
@@ -147,6 +157,7 @@ def test_a_diff_shows_what_is_added_and_what_is_gone() -> None:
     assert "<ins>+++" not in source
 
 
+@pytest.mark.slow
 def test_the_knowledge_base_may_link_and_only_to_secure_addresses() -> None:
     data = sample.unhealthy()
     data["causes"]["learning-rate-too-high"]["remedy"] = (
@@ -183,6 +194,7 @@ def test_hostile_artifacts_add_no_element(text: str, kind: str, monkeypatch: Any
     assert not any(one in shown for one in "\x1b\x00\x07\u202e\u2066\u200b\ufeff\ud800")
 
 
+@pytest.mark.slow
 def test_html_in_the_markdown_itself_is_shown_and_not_obeyed() -> None:
     # Should escaping fail one day, the renderer still takes no HTML.
     data = copy.deepcopy(sample.unhealthy())
@@ -195,6 +207,7 @@ def test_html_in_the_markdown_itself_is_shown_and_not_obeyed() -> None:
     assert "<script>alert(1)</script>" in found.text()
 
 
+@pytest.mark.slow
 def test_the_file_is_written_beside_the_others_and_needs_none_of_them(tmp_path: Path) -> None:
     code = main(["diagnose", str(FAILED), "--no-generate", "--format", "html", "-o", str(tmp_path)])
     assert code == 1
@@ -202,6 +215,7 @@ def test_the_file_is_written_beside_the_others_and_needs_none_of_them(tmp_path: 
     assert files == ["report.html"]
 
 
+@pytest.mark.slow
 def test_it_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", str(FAILED), "--no-generate", "--stdout", "html"]) == 1
     printed = capsys.readouterr().out
@@ -210,6 +224,7 @@ def test_it_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert Page(printed).text("h1").startswith("Root cause: ")
 
 
+@pytest.mark.slow
 def test_all_formats_at_once_say_the_same() -> None:
     files = report_files(sample.unhealthy(), ("markdown", "html", "json"))
     assert {"report.md", "report.html", "report.json"} < set(files)

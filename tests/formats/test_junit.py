@@ -27,6 +27,7 @@ def cases(suite: TestSuite) -> dict[str, TestCase]:
     return {case.name: case for case in suite}
 
 
+@pytest.mark.slow
 def test_a_suite_an_item_in_order_and_a_case_a_check() -> None:
     given = gated_runs.result()
     found = suites(given)

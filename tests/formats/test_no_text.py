@@ -144,6 +144,7 @@ def test_what_an_exception_says_stays_in_the_house() -> None:
     assert re.fullmatch(r"ValueError: “\(withheld\)” \(test_no_text\.py:\d+\)", reason)
 
 
+@pytest.mark.slow
 def test_the_places_made_for_text_are_emptied_and_their_figures_stay() -> None:
     data = sample.unhealthy()
     before = copy.deepcopy(data)
@@ -191,6 +192,7 @@ def test_samples_of_reruns_are_left_out_and_their_figures_stay() -> None:
 # --- real runs ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", run_names())
 def test_no_format_of_a_fixture_run_has_a_piece_of_its_rows_or_outputs(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -205,6 +207,7 @@ def test_no_format_of_a_fixture_run_has_a_piece_of_its_rows_or_outputs(
         assert not pieces(texts) & secrets, report_format
 
 
+@pytest.mark.slow
 def test_the_same_reports_have_such_pieces_without_the_option() -> None:
     # Otherwise the test above could not fail.
     name = "collapse-frequent-token"
@@ -292,6 +295,7 @@ def printed_and_written(
     return {**texts, "terminal": printed.out + printed.err}
 
 
+@pytest.mark.slow
 def test_no_canary_leaves_the_house(
     planted: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -337,7 +341,7 @@ def test_bisect_shows_no_text_anyway(
 # --- reruns ---
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_a_reproduction_withholds_text_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

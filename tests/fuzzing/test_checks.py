@@ -48,6 +48,7 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_a_run_with_one_damaged_file(name: str, run: Path) -> None:
     @settings(QUICK, max_examples=12)
@@ -59,6 +60,7 @@ def test_a_run_with_one_damaged_file(name: str, run: Path) -> None:
     holds()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adapter_config.json", "evaluation.json", "generations.jsonl"])
 def test_a_run_with_values_of_any_kind(name: str, run: Path) -> None:
     @settings(QUICK, max_examples=12)

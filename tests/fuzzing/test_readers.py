@@ -79,6 +79,7 @@ def test_damaged_inputs(reader: Reader, feed: Callable[[Reader, bytes], bool]) -
     holds()
 
 
+@pytest.mark.slow
 @by_name
 def test_bytes(reader: Reader, feed: Callable[[Reader, bytes], bool]) -> None:
     @QUICK
@@ -184,6 +185,7 @@ def test_the_corpus_is_small_and_belongs_to_readers() -> None:
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 1_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "piece", "limit"),
     [

@@ -56,6 +56,7 @@ def test_every_kind_of_worker_gives_the_same() -> None:
     assert len({one.report["pid"] for one in in_two.values() if one.report}) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["here", "processes"])
 def test_an_item_that_raises_does_not_stop_the_rest(kind: str) -> None:
     workers = pool() if kind == "processes" else replace(here(), function=by_name)
@@ -65,6 +66,7 @@ def test_an_item_that_raises_does_not_stop_the_rest(kind: str) -> None:
     assert found["b"].report
 
 
+@pytest.mark.slow
 def test_an_item_that_kills_its_process_is_named_and_the_rest_goes_on() -> None:
     paths = ("a", "slow-b", "killer-1", "c", "slow-d", "killer-2", "e")
     found = examined(pool(), names(*paths))
@@ -83,6 +85,7 @@ def slow_check(one: Task) -> Examined:
     return fleet.guarded(one)
 
 
+@pytest.mark.slow
 def test_a_process_whose_item_never_ends_is_ended() -> None:
     workers = replace(processes(2), function=slow_check)
     started = time.monotonic()

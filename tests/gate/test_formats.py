@@ -92,6 +92,7 @@ def test_the_first_table_lists_every_item_the_worst_first() -> None:
     assert names == ["broken", "gone", "unsure", "sound", "swapping"]
 
 
+@pytest.mark.slow
 def test_a_job_summary_of_thousands_stays_below_a_megabyte() -> None:
     many = result(*(judged(RULES, f"run-{n}", sample.unhealthy()).item for n in range(3_000)))
     assert len(markdown.render(many).encode()) < 1 << 20

@@ -54,6 +54,7 @@ def relogged(folder: Path, factor: float) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names", [["healthy-ordinary"], ["healthy-ordinary", "healthy-noisy-batch1"]]
 )
@@ -135,6 +136,7 @@ def test_a_check_is_required_only_if_it_ran_on_all(copied: Callable[[str], Path]
     assert "token-collapse" not in learn([str(HEALTHY), str(bare)]).require
 
 
+@pytest.mark.slow
 def test_the_policy_says_what_it_learned_from_how_many_runs(tmp_path: Path) -> None:
     runs = [str(RUNS / "healthy-ordinary"), str(RUNS / "healthy-noisy-batch1")]
     text = policy_text(learn(runs))

@@ -31,6 +31,7 @@ def gate(*paths: object, policy: Policy | None = None, **options: Any) -> run.Ga
     )
 
 
+@pytest.mark.slow
 def test_every_fixture_run_is_judged_as_it_is_known_to_be() -> None:
     """Static checks, in processes: in order, and as `diagnose` says of each alone."""
     result = gate(f"{RUNS}/*/", jobs=2).result
@@ -41,6 +42,7 @@ def test_every_fixture_run_is_judged_as_it_is_known_to_be() -> None:
     assert exit_code(result.items) == 1
 
 
+@pytest.mark.slow
 def test_what_is_unusable_stands_in_its_place_and_the_rest_is_examined(
     tmp_path: Path, copied: Callable[[str], Path]
 ) -> None:
@@ -80,6 +82,7 @@ def test_the_first_exit_code_that_holds(statuses: str, code: int) -> None:
     assert exit_code(items) == code
 
 
+@pytest.mark.slow
 def test_thresholds_of_the_policy_reach_the_check(tmp_path: Path) -> None:
     strict = policy(
         tmp_path, 'fail = ["weight-drift.large"]\n[thresholds.weight-drift]\nlarge = 0.1\n'

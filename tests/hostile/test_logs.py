@@ -58,6 +58,7 @@ def test_an_endless_line_is_cut_and_said(tmp_path: Path) -> None:
     assert "line_characters" in log.sources[0].note
 
 
+@pytest.mark.slow
 def test_pieces_end_where_lines_do(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     bar = "".join(f"\r{i}%|#| {i}/99 [00:01<00:09, loss=2.5]" for i in range(60_000))
@@ -130,6 +131,7 @@ print((after - before) * unit)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["one line", "no reports", "NULs"])
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "a.log"

@@ -39,6 +39,7 @@ COMMANDS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda one: " ".join(one)[:24])
 def test_without_a_network(command: tuple[str, ...], tmp_path: Path) -> None:
     rows = next(Path(DATA).rglob("train.jsonl"))

@@ -68,7 +68,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_they_are_those_of_mlx_lm(tmp_path: Path, name: str) -> None:
     import mlx.core as mx

@@ -108,6 +108,7 @@ def test_roles_are_told_apart(tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert tokenizer.decode(answer) == "Yes."
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(tokenizer: Tokenizer, tmp_path: Path) -> None:
     import tracemalloc
 

@@ -270,6 +270,7 @@ def test_mlx_lms_tuner_has_two_true_hits() -> None:
     assert found == {("trainer.py", "unguarded-mean"), ("utils.py", "non-strict-load")}
 
 
+@pytest.mark.slow
 def test_this_project_is_clean() -> None:
     # The fixtures with faults have them on purpose.
     folders = [ROOT / "mlxdoctor", ROOT / "checks", ROOT / "fixtures" / "trainers" / "sound"]

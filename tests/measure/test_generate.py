@@ -21,7 +21,7 @@ from mlxdoctor.measure.token_losses import TokenLosses
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import FIXTURES, RUNS
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.slow
 
 ADAPTER = RUNS / "healthy-ordinary" / "adapters.safetensors"
 

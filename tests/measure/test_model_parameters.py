@@ -6,7 +6,7 @@ import pytest
 
 from tests.train.small import small_model
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.slow
 
 
 def test_quantized_weights_are_counted_unpacked() -> None:

@@ -53,6 +53,7 @@ def test_mlx_lms_loss_trains_a_padding_token(base: tuple[Any, Any], batch: Any, 
     assert found.measured["padding"] == 4
 
 
+@pytest.mark.slow
 def test_our_loss_is_clean(base: tuple[Any, Any], batch: Any) -> None:
     result = assert_training_step_sound(
         base[0], exact_loss, batch, optimizer=optim.Adam(1e-4), tokenizer=base[1], warnings=True
@@ -79,6 +80,7 @@ def snapshot(model: nn.Module) -> dict[str, bytes]:
     return {name: np.array(one).tobytes() for name, one in tree_flatten(model.parameters())}
 
 
+@pytest.mark.slow
 def test_everything_is_handed_back(base: tuple[Any, Any], batch: Any) -> None:
     model = base[0]
     model.train()
@@ -115,6 +117,7 @@ def test_a_step_that_writes_into_frozen_weights(base: tuple[Any, Any]) -> None:
     assert "step-update.nothing-changed" in found
 
 
+@pytest.mark.slow
 def test_a_compiled_loss_is_seen(base: tuple[Any, Any], batch: Any) -> None:
     model = base[0]
     compiled = mx.compile(lambda tokens, spans: exact_loss(model, tokens, spans)[0])
@@ -175,6 +178,7 @@ def test_what_cannot_be_probed(base: tuple[Any, Any]) -> None:
         probe(base[0], lambda model, tokens: model(tokens), (mx.array([[1, 2]]),))
 
 
+@pytest.mark.slow
 def test_the_assertion_says_what_is_wrong(base: tuple[Any, Any]) -> None:
     model, tokenizer = base
     inputs, _ = next_token_batch(tokenizer)
@@ -246,6 +250,7 @@ def trainer_file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_command(trainer_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe", f"{trainer_file}:as_dict"]) == 0
     shown = capsys.readouterr()

@@ -56,11 +56,13 @@ def test_every_trainer_is_listed() -> None:
         assert {path.stem for path in (TRAINERS / kind).glob("[a-z]*.py")} == set(FAULTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, (code, _) in FAULTS.items() if code])
 def test_the_probe_finds_each_fault(name: str) -> None:
     assert FAULTS[name][0] in codes(probed("faulty", name), Severity.WARNING)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_probe_passes_each_twin(name: str) -> None:
     result = probed("sound", name)

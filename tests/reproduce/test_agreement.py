@@ -76,7 +76,7 @@ def test_what_cannot_be_compared_is_not() -> None:
     assert agreement(TrainingLog((), "test", ()), RERUN, LIMITS) is None
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_a_calm_run_of_mlx_lm_is_made_again_step_for_step(tmp_path: Path) -> None:
     run = Run.discover([RUNS / "rate-too-low"], allow_model=False)
     recorded, recipe = run.get(TrainingLog), recipe_of(run)

@@ -11,7 +11,7 @@ import pytest
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.safety.errors import InputError
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.slow
 
 
 def row(prompt: str, answer: str) -> dict[str, Any]:

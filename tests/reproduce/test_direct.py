@@ -42,7 +42,7 @@ def at_home(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cause", "name", "verdict", "said"),
     [
@@ -69,7 +69,7 @@ def test_fixture_runs(tmp_path: Path, cause: str, name: str, verdict: str, said:
     assert not list((tmp_path / "work").rglob("*.safetensors"))
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_a_figure_that_is_the_tuned_models_refutes(tmp_path: Path, copied: Copied) -> None:
     run = at_home(copied("evaluated-without-adapter"))
     reason = tried("evaluated-without-adapter", run, tmp_path / "first").reason
@@ -82,7 +82,7 @@ def test_a_figure_that_is_the_tuned_models_refutes(tmp_path: Path, copied: Copie
     assert "neither" in found.reason
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_of_a_file_resumed_from_what_is_lost_is_told_from_what_is_loaded(tmp_path: Path) -> None:
     from safetensors.numpy import load_file, save_file
 
@@ -110,7 +110,7 @@ def test_of_a_file_resumed_from_what_is_lost_is_told_from_what_is_loaded(tmp_pat
     assert "no renaming" in foreign.reason
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_validation_on_no_batch_is_confirmed_and_on_one_refuted(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", iters=2, val_batches=0)
     found = tried("no-validation-data", run, tmp_path / "work")
@@ -128,7 +128,7 @@ def test_validation_on_no_batch_is_confirmed_and_on_one_refuted(tmp_path: Path) 
     assert len((few / "valid.jsonl").read_text().splitlines()) == 3
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_a_model_fused_at_two_bits_is_told_from_a_faithful_one(tmp_path: Path) -> None:
     from mlx_lm import load
     from mlx_lm.utils import save
@@ -194,7 +194,7 @@ def shuffled_base(folder: Path) -> Path:
     return target
 
 
-@pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cause", "make", "other"),
     [
@@ -213,7 +213,7 @@ def test_a_broken_base_and_a_foreign_tokenizer_are_told_apart(
     assert tried(other, run, tmp_path / "work", base=BASE).verdict == "refuted"
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_a_base_that_is_not_here_cannot_be_compared(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", iters=1)
     path = run / "adapter_config.json"

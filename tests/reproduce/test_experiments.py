@@ -76,7 +76,7 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     del mlxdoctor.experiments.count_templates
 
 
-@pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.usefixtures("added")
 def test_one_file_adds_an_experiment(tmp_path: Path) -> None:
     run = RUNS / "collapse-frequent-token"

@@ -209,7 +209,7 @@ def test_a_fault_of_the_trainer_is_refuted_where_ours_fails_alike() -> None:
     assert found.rulings["gradients-blocked"].verdict == "refuted"
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_a_fault_that_is_re_created_is_confirmed_by_its_first_form_that_does() -> None:
     def answer(condition: Condition, seed: int) -> Observation:
         del seed
@@ -235,7 +235,7 @@ def as_logged(off: float) -> Observation:
     return replace(GOOD, iterations=tuple(steps), losses=losses)
 
 
-@pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.parametrize(("off", "verdict"), [(0.0, "refuted"), (1.0, "confirmed")])
 def test_a_fault_that_shows_in_the_losses_is_refuted_by_the_same_losses(
     off: float, verdict: str
@@ -259,14 +259,14 @@ def test_what_has_no_experiment_says_why() -> None:
     assert "the memory of the machine" in found.rulings["memory-pressure"].reason
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_bad_rows_that_nobody_named_are_undecided() -> None:
     found = tried(Canned(lambda condition, seed: BAD), DIVERGED, "bad-data")
     assert found.rulings["bad-data"].verdict == "undecided"
     assert "name no rows" in found.rulings["bad-data"].reason
 
 
-@pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("repaired", "at_random", "verdict", "said"),
     [
@@ -299,7 +299,7 @@ def test_out_of_time_nothing_is_confirmed_and_what_is_missing_is_named(after: in
     assert "over before it was tried" in found.rulings["bad-data"].reason
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_what_was_confirmed_before_the_time_was_over_waits_for_its_rivals() -> None:
     lab = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3), spent_after=7)
     case = case_with("loss-trend.diverged", "data-quality.damaged-text")

@@ -109,7 +109,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(lab: Laboratory, tmp_path:
         remembered(replace(lab, folder=tmp_path / "file"), [])
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_a_rerun_that_runs_out_of_time_is_not_kept(lab: Laboratory) -> None:
     condition = Condition("as recorded", "rerun as recorded", 400)
     # Enough to load the model, not to train.
@@ -119,7 +119,7 @@ def test_a_rerun_that_runs_out_of_time_is_not_kept(lab: Laboratory) -> None:
     assert not list(lab.folder.glob(f"*/{store.RESULT_FILE}"))
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_the_same_rerun_gives_the_same_observation(lab: Laboratory, tmp_path: Path) -> None:
     condition = Condition("as recorded", "rerun as recorded", 5)
     first = lab.observe(condition, 42)

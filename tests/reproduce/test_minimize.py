@@ -22,7 +22,7 @@ from mlxdoctor.reproduce.minimize import Minimized, minimize
 from mlxdoctor.run import Run
 from tests.reproduce.real import SOUND, trained
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.slow
 ITERATIONS = 20
 #: Keys that differ and do no harm.
 HARMLESS: Mapping[str, Any] = {"max_seq_length": 200, "rank": 6, "dropout": 0.02}

@@ -103,7 +103,7 @@ def test_rows_without_a_target_are_left_out() -> None:
         only_supervised(Rows((row(5, 5),), (), ()), 32)
 
 
-@pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2])
 def test_parity_gives_the_batches_of_mlx_lm_validations_in_between(size: int) -> None:
     from mlx_lm.tuner.datasets import CacheDataset

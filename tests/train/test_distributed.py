@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import FIXTURES
 from tests.train.peer import ROOT, environment
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.slow
 
 CONFIG = {
     "model": str(FIXTURES / "base"),

@@ -273,6 +273,7 @@ def test_files_are_changed_afterwards(settings: Settings) -> None:
     assert not any(name.endswith("lora_b") for name in partly)
 
 
+@pytest.mark.slow
 def test_the_base_is_what_is_evaluated(settings: Settings) -> None:
     every = replace(settings, val_batches=-1)
     folder = train(every, parts=parts_of(every)).adapter_path

@@ -12,7 +12,7 @@ import pytest
 from mlxdoctor.train import Settings, train
 from tests.conftest import FIXTURES
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.slow
 
 ROWS, BATCH = 50, 2
 #: The loss is below 2 long before; to answer by heart, this small a model needs more.

@@ -18,7 +18,7 @@ from tests.conftest import FIXTURES
 from tests.train.small import row, small_model, small_moe, small_parts, small_rows, small_settings
 from tests.train.test_step import POISON, poisoned
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.slow
 
 
 def run(settings: Settings, **given: Any) -> TrainingResult:

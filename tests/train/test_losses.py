@@ -9,7 +9,7 @@ import pytest
 
 from tests.train.small import VOCABULARY, small_model, small_settings
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.slow
 
 SPANS = [(0, 6), (2, 9), (5, 6), (1, 1), (9, 4), (0, 9)]
 WIDTH = 9

@@ -12,7 +12,7 @@ from mlxdoctor.safety.errors import InputError
 from tests.conftest import FIXTURES
 from tests.train.small import small_model, small_moe, small_settings
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.slow
 
 LORA = {"rank": 2, "scale": 4.0, "dropout": 0.0}
 

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import FIXTURES
 from tests.train.peer import losses_of
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.slow
 
 #: How far two losses may be apart, nats.
 CLOSE = 1e-4

@@ -15,7 +15,7 @@ from mlxdoctor.train import Settings
 from tests.conftest import FIXTURES, RUNS
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_the_defaults_are_those_of_mlx_lm() -> None:
     from mlx_lm.lora import CONFIG_DEFAULTS
 

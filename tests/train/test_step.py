@@ -10,7 +10,7 @@ import pytest
 
 from tests.train.small import VOCABULARY, small_model, small_settings
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.slow
 
 TOKENS = [[5, 6, 7, 8, 9, 10], [11, 12, 13, 0, 0, 0], [3, 4, 5, 6, 0, 0], [9, 8, 7, 6, 5, 4]]
 SPANS = [[1, 6], [2, 3], [0, 4], [4, 6]]

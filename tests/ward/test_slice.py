@@ -45,7 +45,7 @@ def said_of(cache: Path, kind: str) -> dict[str, tuple[str, str | None]]:
     return found
 
 
-@pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.skipif(
     sys.platform == "linux"
     and not list(Path("/usr/lib").glob("*/openblas-pthread/libopenblas.so.0")),

@@ -55,6 +55,7 @@ def train(callback: Any, rate: float, folder: Path, iterations: int = 12) -> Non
     mlx_lm_train(model, optimizer, rows, rows, arguments, training_callback=callback)
 
 
+@pytest.mark.slow
 def test_a_sound_training_is_recorded_whole_and_ends(tmp_path: Path) -> None:
     inner = Recorder()
     watch = WatchCallback(tmp_path / "out" / "train.jsonl", inner, iterations=12, stop=True)

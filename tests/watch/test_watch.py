@@ -83,6 +83,7 @@ def test_a_faulty_run_raises_its_alarm_early(name: str, verdict: AlarmKind, late
     assert alarm.step <= latest
 
 
+@pytest.mark.slow
 def test_noise_alone_raises_no_alarm_as_often_as_is_promised() -> None:
     limits = BettingLimits()
     alarms = sum(first(reports(falling(60, seed, 0.06))) is not None for seed in range(400))
@@ -90,6 +91,7 @@ def test_noise_alone_raises_no_alarm_as_often_as_is_promised() -> None:
     assert alarms <= 4
 
 
+@pytest.mark.slow
 def test_a_training_of_weeks_raises_none() -> None:
     chance = random.Random(8)
     losses = [round(1.2 * math.exp(chance.gauss(0, 0.05)), 3) for _ in range(20_000)]

@@ -14,7 +14,7 @@ from mlxdoctor.measure.losses.validation import ValidationRows, prepare
 from mlxdoctor.measure.text.plain_formats import WITHOUT_END
 from tests.conftest import FIXTURES, RUNS
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.slow
 
 RUN = RUNS / "healthy-ordinary"
 
