@@ -88,7 +88,6 @@ class Limits:
     },
     limits=Limits(),
     decisive=True,
-    rerun_symptom=True,
 )
 def expected_answers(
     generations: Generations,
