@@ -122,38 +122,32 @@ def loss_level(
         raise Inconclusive("the log begins in the middle of a run, and the rows are unknown")
     vocabulary = base.vocab_size if base else None
     steps = (config.grad_accumulation_steps if config is not None else None) or 1
-    summed = _is_summed(segment, curve, steps, vocabulary, limits)
-    if summed:
-        yield _summed(segment, curve, steps, vocabulary, limits)
-    else:
-        yield from _above_uniform(segment, curve, vocabulary, limits)
-    yield from _too_low(segment, losses, limits)
+    summed = None
+    if segment.shows_start and segment.axis != "epoch":
+        uniform = math.log(vocabulary or limits.uniform_vocabulary)
+        summed = _summed(segment, curve, steps, uniform, limits)
+        if summed is not None:
+            yield summed
+        else:
+            yield from _high(segment, curve, vocabulary, uniform, limits)
+        yield from _too_low(segment, losses, limits)
     if rows is not None and not math.isnan(floor := rows.unigram_entropy()):
         yield from _above_unigram(segment, curve, floor, steps if summed else 1)
 
 
-def _is_summed(
-    segment: Segment, curve: LossFit, steps: int, vocabulary: int | None, limits: Limits
-) -> bool:
-    if steps < 2 or segment.axis == "epoch" or not segment.shows_start:
-        return False
-    uniform = math.log(vocabulary or limits.uniform_vocabulary)
+def _summed(
+    segment: Segment, curve: LossFit, steps: int, uniform: float, limits: Limits
+) -> Sign | None:
     mean, before = curve.first / steps, segment.base_val_loss
-    if not limits.modest <= mean < min(uniform, limits.high):
-        return False
-    above = curve.first > uniform + limits.uniform_excess
+    is_usual = limits.modest <= mean < min(uniform, limits.high)
+    if steps < 2 or not is_usual or curve.first <= uniform + limits.uniform_excess:
+        return None
     if before is not None and math.isfinite(before) and before < uniform:
         ratio = mean / before if before > 0 else math.inf
-        return above and 1 / limits.summed_factor < ratio < limits.summed_factor
-    return above and curve.first > limits.summed * uniform
-
-
-def _summed(
-    segment: Segment, curve: LossFit, steps: int, vocabulary: int | None, limits: Limits
-) -> Sign:
-    before = segment.base_val_loss
-    mean = curve.first / steps
-    uniform = math.log(vocabulary or limits.uniform_vocabulary)
+        if not 1 / limits.summed_factor < ratio < limits.summed_factor:
+            return None
+    elif curve.first <= limits.summed * uniform:
+        return None
     return Sign(
         "sum-over-accumulation",
         f"The first training loss is {curve.first:.3f}, above the {uniform:.3f} of a blind guess, "
@@ -171,22 +165,20 @@ def _summed(
     )
 
 
-def _above_uniform(
-    segment: Segment, curve: LossFit, vocabulary: int | None, limits: Limits
+def _high(
+    segment: Segment, curve: LossFit, vocabulary: int | None, uniform: float, limits: Limits
 ) -> Iterator[Sign]:
     base = segment.base_val_loss
     first = base if base is not None and math.isfinite(base) else curve.first
     name = "validation loss before the first update" if first is base else "first training loss"
-    uniform = math.log(vocabulary or limits.uniform_vocabulary)
     measured: dict[str, Measurement] = {
         "first_loss": first,
         "uniform_guess": uniform,
         "vocabulary": vocabulary,
     }
-    if segment.axis == "epoch" or not segment.shows_start:
-        return
     if first > uniform + limits.uniform_excess:
-        said = f"{vocabulary:,} tokens" if vocabulary else "300,000 tokens, more than any model has"
+        said = f"{vocabulary or limits.uniform_vocabulary:,} tokens"
+        said += "" if vocabulary else ", more than any model has"
         is_certain = vocabulary is None or first > uniform + limits.certain_excess
         yield Sign(
             "starts-above-uniform",
@@ -208,8 +200,6 @@ def _above_uniform(
 
 
 def _too_low(segment: Segment, losses: Series, limits: Limits) -> Iterator[Sign]:
-    if not segment.shows_start or segment.axis == "epoch":
-        return
     base = segment.base_val_loss
     start = base if base is not None and math.isfinite(base) else float(losses.values[0])
     if not math.isfinite(start) or start < limits.modest:

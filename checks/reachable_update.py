@@ -25,7 +25,7 @@ own. `learning-rate-schedule` compares the configuration with the rates in the l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, isfinite
@@ -46,6 +46,10 @@ _ADAM = ("adam", "adamw")
 _MOST_UPDATES = 10_000_000
 #: Units of the last place of what adapters are saved as, relative.
 _ROUNDING = {"F32": 2.0**-23, "F16": 2.0**-10, "BF16": 2.0**-7}
+
+
+#: How far a number of at most a size can have gone from one update to another.
+_Way = Callable[[int, int, float], float]
 
 
 @dataclass(frozen=True)
@@ -80,12 +84,16 @@ class _Stretch:
         tensor: the tensor it is in.
     """
 
-    before: str
+    before: _State
     after: _State
-    updates: int
     moved: float
     bound: float
     tensor: str
+
+    @property
+    def updates(self) -> int:
+        """How many updates lie between them."""
+        return self.after.updates - self.before.updates
 
     @property
     def reached(self) -> float:
@@ -124,7 +132,7 @@ def reachable_update(
         if resumed.adapter.path.resolve().parent == folder:
             raise Inconclusive("the run was resumed from a file that it wrote over itself")
         states = [_State("the adapter it was resumed from", 0, resumed.adapter), *states]
-    way = _ways(config, max(state.updates for state in states))
+    way = _way(config, max(state.updates for state in states))
     stretches = [] if config.resume_adapter_file else _from_zero(states[0], way)
     for before, after in pairwise(states):
         stretches += _between(before, after, way)
@@ -150,25 +158,8 @@ def _states(
     return [_State("the final file", iters // steps, adapter)] if adapter is not None else []
 
 
-@dataclass(frozen=True)
-class _Ways:
-    """How far Adam can go: running sums over the updates, from 0.
-
-    Attributes:
-        steps: the sum of the largest steps.
-        decay: the sum of rate × weight decay.
-    """
-
-    steps: NDArray[np.float64]
-    decay: NDArray[np.float64]
-
-    def between(self, first: int, last: int, size: float) -> float:
-        """The furthest that a number of at most `size` can have gone in updates first to last."""
-        way = float(self.steps[last] - self.steps[first])
-        return way + float(self.decay[last] - self.decay[first]) * (size + way)
-
-
-def _ways(config: TrainingConfig, updates: int) -> _Ways:
+def _way(config: TrainingConfig, updates: int) -> _Way:
+    """The furthest that Adam can go, whatever the gradients are."""
     if updates > _MOST_UPDATES:
         raise Inconclusive(f"{updates:,} updates are more than a run makes")
     rates = planned_rates(config, updates)
@@ -183,8 +174,15 @@ def _ways(config: TrainingConfig, updates: int) -> _Ways:
         raise Inconclusive("with these momenta a step of Adam has no bound")
     at = np.arange(1, updates + 1)
     largest = (1 - first) / np.sqrt(1 - second) * np.sqrt((1 - ratio**at) / (1 - ratio))
-    sums = [np.concatenate(([0.0], np.cumsum(rates * one))) for one in (largest, abs(decay[0]))]
-    return _Ways(sums[0], sums[1])
+    steps, decayed = (
+        np.concatenate(([0.0], np.cumsum(rates * one))) for one in (largest, abs(decay[0]))
+    )
+
+    def between(first: int, last: int, size: float) -> float:
+        way = float(steps[last] - steps[first])
+        return way + float(decayed[last] - decayed[first]) * (size + way)
+
+    return between
 
 
 def _numbers(values: object) -> list[float]:
@@ -194,18 +192,18 @@ def _numbers(values: object) -> list[float]:
     return [float(one) for one in known] if sound else []
 
 
-def _from_zero(state: _State, ways: _Ways) -> list[_Stretch]:
+def _from_zero(state: _State, way: _Way) -> list[_Stretch]:
     """The way to the first save, of the factors that begin at zero."""
     furthest = [(_largest(one.b.load()), one.b.name) for one in state.adapter.modules]
     furthest = [one for one in furthest if isfinite(one[0])]
     if not furthest:
         return []
     moved, tensor = max(furthest)
-    bound = ways.between(0, state.updates, 0.0)
-    return [_Stretch("the start", state, state.updates, moved, bound, tensor)]
+    bound = way(0, state.updates, 0.0)
+    return [_Stretch(_State("the start", 0, state.adapter), state, moved, bound, tensor)]
 
 
-def _between(before: _State, after: _State, ways: _Ways) -> list[_Stretch]:
+def _between(before: _State, after: _State, way: _Way) -> list[_Stretch]:
     earlier = {name: one for name, one in before.adapter.tensors.items() if one.is_float}
     found = []
     for module in after.adapter.modules:
@@ -218,11 +216,10 @@ def _between(before: _State, after: _State, ways: _Ways) -> list[_Stretch]:
             if not isfinite(moved):
                 continue
             size = _largest(start)
-            bound = ways.between(before.updates, after.updates, size)
+            bound = way(before.updates, after.updates, size)
             # What is saved is rounded, at either end.
             bound += 2 * _ROUNDING.get(tensor.dtype, 0.0) * (size + moved)
-            updates = after.updates - before.updates
-            found.append(_Stretch(before.label, after, updates, moved, bound, tensor.name))
+            found.append(_Stretch(before, after, moved, bound, tensor.name))
     return [max(found, key=lambda one: one.reached)] if found else []
 
 
@@ -235,7 +232,7 @@ def _sign(beyond: Sequence[_Stretch], stretches: int, config: TrainingConfig) ->
     updates = f"{worst.updates} updates" if worst.updates != 1 else "1 update"
     return Sign(
         "beyond-the-steps",
-        f"Between {worst.before} and {worst.after.label} a number of {worst.tensor} moved by "
+        f"Between {worst.before.label} and {worst.after.label} a number of {worst.tensor} moved by "
         f"{worst.moved:.3g}, and {updates} at the planned rates cannot move any by more than "
         f"{worst.bound:.3g}: these files are not of one run with this configuration.",
         {

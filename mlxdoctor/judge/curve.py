@@ -4,8 +4,9 @@ The check asks it of a whole curve, bisect of the model at every save, the train
 steps. Each compares a loss with a level by `above`: times as high and so many nats higher, since
 a ratio alone makes much of small losses, and nats alone of large ones.
 
-Deliberately apart: the watch looks again at every report, so that its false alarms have to be
-bounded by a test of its own (`mlxdoctor.watch.betting`).
+Deliberately apart: the watch looks again at every report and may end a training. Its false
+alarms are bounded by a test of its own (`mlxdoctor.watch.betting`), and a fact, like a loss of
+exactly zero, has to be repeated (`mlxdoctor.watch.facts`) where `loss-finite` tells of one report.
 """
 
 from __future__ import annotations
