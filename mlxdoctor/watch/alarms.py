@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import replace
-from functools import lru_cache
 from statistics import median
 
-import numpy as np
-
-from mlxdoctor.evidence.logs.series import Segment, Series
+from mlxdoctor.evidence.logs.series import is_preference
 from mlxdoctor.watch.betting import Bets, factor, logarithm
 from mlxdoctor.watch.facts import ExactZero, Frozen, NonFinite
 from mlxdoctor.watch.limits import BettingLimits, Limits, SpeedLimits
@@ -216,13 +213,6 @@ class _Pace:
         left = iterations - step
         seconds = left / median(self._speeds) if self._speeds else math.inf
         return Savings(left, seconds if math.isfinite(seconds) else None)
-
-
-@lru_cache(maxsize=256)
-def is_preference(names: tuple[str, ...]) -> bool:
-    """Whether reports with these metrics are of preference training: no level to keep."""
-    empty = Series(np.empty(0, np.int64), np.empty(0))
-    return Segment(dict.fromkeys(names, empty), 0, 0).is_preference
 
 
 def _chance(wealth: float) -> str:

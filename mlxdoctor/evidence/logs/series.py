@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -31,6 +32,13 @@ class Series:
 
     def __len__(self) -> int:
         return len(self.values)
+
+
+@lru_cache(maxsize=256)
+def is_preference(metrics: tuple[str, ...]) -> bool:
+    """Whether these are metrics of training on a reward or on preferences."""
+    marks = ("reward", "margin", "chosen", "kl_", "kl", "accuracies", "win")
+    return any(name == mark or mark in name.split("_") for name in metrics for mark in marks)
 
 
 @dataclass(frozen=True)
@@ -64,10 +72,7 @@ class Segment:
     @property
     def is_preference(self) -> bool:
         """Whether a reward or preference is trained: its loss is not a cross-entropy."""
-        marks = ("reward", "margin", "chosen", "kl_", "kl", "accuracies", "win")
-        return any(
-            name == mark or mark in name.split("_") for name in self.series for mark in marks
-        )
+        return is_preference(tuple(self.series))
 
     @property
     def base_val_loss(self) -> float | None:
