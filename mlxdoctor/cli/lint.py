@@ -41,7 +41,7 @@ def command(
       mlxdoctor lint src/ --format github
       mlxdoctor lint src/ --format sarif > lint.sarif
     """
-    from mlxdoctor.lint import formats
+    from mlxdoctor.lint.hit_formats import FORMATS
     from mlxdoctor.lint.linter import lint
     from mlxdoctor.lint.rule import rules
 
@@ -51,13 +51,7 @@ def command(
     if not paths:
         raise click.UsageError("Missing argument 'FILE...'.")
     hits = lint(paths, select)
-    write = {
-        "text": formats.text,
-        "json": formats.to_json,
-        "sarif": formats.sarif,
-        "github": formats.github,
-    }
-    click.echo(write[output_format](hits), nl=False)
+    click.echo(FORMATS[output_format](hits), nl=False)
     return EXIT_FOUND if options.fails(hits, fail_on) else EXIT_CLEAN
 
 

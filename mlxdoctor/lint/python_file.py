@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import TypeGuard
 
 from mlxdoctor.evidence.source import read_text, require_file
 from mlxdoctor.safety.errors import InputError
@@ -101,10 +102,10 @@ class SourceFile:
     def calls(self, *names: str, within: ast.AST | None = None) -> Iterator[ast.Call]:
         """Calls of any of these names, resolved: `mlx.core.eval`, or `.freeze` for a method."""
         for node in self.nodes if within is None else ast.walk(within):
-            if isinstance(node, ast.Call) and self.is_call(node, *names):
+            if self.is_call(node, *names):
                 yield node
 
-    def is_call(self, node: ast.AST, *names: str) -> bool:
+    def is_call(self, node: ast.AST, *names: str) -> TypeGuard[ast.Call]:
         """Whether a node is a call of one of these names."""
         if not isinstance(node, ast.Call):
             return False
@@ -143,15 +144,23 @@ class SourceFile:
                 return node
         return self.tree
 
-    def is_method(self, function: Function) -> bool:
-        """Whether a function is defined in a class."""
-        return isinstance(self.parents.get(function), ast.ClassDef)
-
-
-def parameters(function: Function, *, method: bool = False) -> list[str]:
-    """Names of the positional parameters, without `self`."""
-    names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
-    return names[1:] if method and names[:1] in (["self"], ["cls"]) else names
+    def differentiated(self) -> Iterator[tuple[ast.Call, Function, str]]:
+        """Calls of `mx.value_and_grad` and `mx.grad`: the loss, and its parameter they go by."""
+        for call in self.calls("mlx.core.value_and_grad", "mlx.core.grad"):
+            function = self.function_named(call.args[0]) if call.args else None
+            given = keyword(call, "argnums")
+            place = 0 if given is None else constant(given)
+            if function is None or not isinstance(place, int):
+                continue
+            names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+            # A bound method has lost its `self`.
+            if isinstance(self.parents.get(function), ast.ClassDef) and names[:1] in (
+                ["self"],
+                ["cls"],
+            ):
+                del names[0]
+            if place < len(names):
+                yield call, function, names[place]
 
 
 def body(function: Function) -> list[ast.AST]:
@@ -162,6 +171,16 @@ def body(function: Function) -> list[ast.AST]:
 def names_in(node: ast.AST) -> set[str]:
     """Every plain name that is read or written below a node."""
     return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def assigned(scope: ast.AST, name: str) -> list[ast.expr]:
+    """The values that a name is given below a node."""
+    return [
+        node.value
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Assign)
+        and any(isinstance(one, ast.Name) and one.id == name for one in node.targets)
+    ]
 
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:

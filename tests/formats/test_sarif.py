@@ -14,7 +14,7 @@ from mlxdoctor.cli import main
 from mlxdoctor.finding import Severity
 from mlxdoctor.formats import sarif
 from mlxdoctor.formats.gate_result import GateResult
-from mlxdoctor.lint import formats
+from mlxdoctor.lint import hit_formats
 from mlxdoctor.lint.linter import Hit
 from tests.conftest import ROOT, RUNS
 from tests.formats import gated_runs, sample
@@ -216,7 +216,7 @@ def test_nothing_written_by_others_acts(text: str) -> None:
 
 def test_lint_writes_the_same_kind_of_log() -> None:
     hit = Hit("unguarded-mean", Severity.ERROR, Path("a b.py"), 2, 5, 3, "[x](y) is bad", "")
-    run = run_of(formats.sarif([hit]))
+    run = run_of(hit_formats.sarif([hit]))
     (result,) = run["results"]
     assert result["message"]["text"] == "[x] (y) is bad"
     place = result["locations"][0]["physicalLocation"]

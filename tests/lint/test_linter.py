@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.cli import main
-from mlxdoctor.lint import formats
+from mlxdoctor.lint import hit_formats
+from mlxdoctor.lint import rules as lint_rules
 from mlxdoctor.lint.linter import lint, lint_source
 from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import rules
@@ -105,13 +106,13 @@ def test_exit_codes(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json(file: Path) -> None:
-    (row,) = json.loads(formats.to_json(lint([file])))
+    (row,) = json.loads(hit_formats.to_json(lint([file])))
     assert row["code"] == "unguarded-mean"
     assert row["line"] == 2
 
 
 def test_sarif(file: Path) -> None:
-    log = json.loads(formats.sarif(lint([file])))
+    log = json.loads(hit_formats.sarif(lint([file])))
     assert log["version"] == "2.1.0"
     assert [set(run) for run in log["runs"]] == [{"tool", "results"}]
     result = log["runs"][0]["results"][0]
@@ -128,7 +129,7 @@ def test_sarif(file: Path) -> None:
 def test_github_annotations_cannot_be_forged(tmp_path: Path) -> None:
     path = tmp_path / "a,b:c%.py"
     path.write_text(BAD.format(comment=""))
-    line = formats.github(lint([path]))
+    line = hit_formats.github(lint([path]))
     assert line.startswith("::warning file=")
     assert "a%2Cb%3Ac%25.py,line=2" in line
     assert line.count("\n") == 1
@@ -140,3 +141,58 @@ def test_explain_shows_both_examples(capsys: pytest.CaptureFixture[str]) -> None
     assert "Instead of" in shown
     assert "mx.maximum(mask.sum(), 1)" in shown
     assert "step-forward.not-finite" in shown
+
+
+RULE = '''"""A model that is saved before it was trained.
+
+What is saved is what was loaded: the file looks like a result, and holds none of what the run
+learned after it.
+"""
+
+import ast
+
+from mlxdoctor.finding import Severity
+from mlxdoctor.lint.python_file import SourceFile
+from mlxdoctor.lint.rule import Hits, rule
+
+BAD = "model.save_weights(path)\\ntrain(model)\\n"
+GOOD = "train(model)\\nmodel.save_weights(path)\\n"
+
+
+@rule(severity=Severity.WARNING, bad=BAD, good=GOOD)
+def saved_too_early(source: SourceFile) -> Hits:
+    for call in source.calls(".save_weights"):
+        if any(later.lineno > call.lineno for later in source.calls("train")):
+            yield call, "saved before it is trained"
+'''
+
+
+def test_one_file_adds_a_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "more_rules"
+    folder.mkdir()
+    (folder / "saved_too_early.py").write_text(RULE)
+    monkeypatch.setattr(lint_rules, "__path__", [*lint_rules.__path__, str(folder)])
+    rules.cache_clear()
+    try:
+        path = tmp_path / "train.py"
+        path.write_text("model.save_weights('a')\ntrain(model)\n")
+        assert [hit.code for hit in lint([path])] == ["saved-too-early"]
+        for arguments, said in (
+            (["lint", str(path)], "train.py:1:1: warning [saved-too-early] saved before it"),
+            (["lint", "--rules"], "A model that is saved before it was trained."),
+            (["explain", "saved-too-early"], "Silence it with"),
+        ):
+            main(arguments)
+            assert said in capsys.readouterr().out
+        document = json.loads(hit_formats.sarif(lint([path])))
+        assert document["runs"][0]["results"][0]["ruleId"] == "saved-too-early"
+    finally:
+        rules.cache_clear()
+
+
+def test_every_format_has_its_option(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, write in hit_formats.FORMATS.items():
+        assert main(["lint", str(file), "--format", name]) == 1
+        assert capsys.readouterr().out == write(lint([file]))

@@ -8,7 +8,7 @@ wrong axis.
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile, constant
+from mlxdoctor.lint.python_file import SourceFile, assigned, constant, keyword
 from mlxdoctor.lint.rule import Hits, rule
 
 BAD = """
@@ -61,12 +61,7 @@ def _value(source: SourceFile, call: ast.Call) -> ast.expr:
     given = call.args[0]
     if not isinstance(given, ast.Name):
         return given
-    values = [
-        node.value
-        for node in ast.walk(source.scope(call))
-        if isinstance(node, ast.Assign)
-        and any(isinstance(one, ast.Name) and one.id == given.id for one in node.targets)
-    ]
+    values = assigned(source.scope(call), given.id)
     return values[0] if len(values) == 1 else given
 
 
@@ -77,7 +72,7 @@ def _is_second(source: SourceFile, node: ast.expr) -> bool:
             return False
         more = len(parts) > 2 or isinstance(parts[0], ast.Slice)
         return parts[1].value is None and more
-    if source.is_call(node, "mlx.core.expand_dims", ".expand_dims") and isinstance(node, ast.Call):
-        axis = [one.value for one in node.keywords if one.arg == "axis"] or node.args[1:]
-        return bool(axis) and constant(axis[0]) == 1
+    if source.is_call(node, "mlx.core.expand_dims", ".expand_dims"):
+        axis = [keyword(node, "axis"), *node.args[1:]]
+        return constant(next(filter(None, axis), None)) == 1
     return False

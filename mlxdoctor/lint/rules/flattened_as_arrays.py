@@ -36,7 +36,7 @@ def flattened_as_arrays(source: SourceFile) -> Hits:
         if not source.is_call(iterated, "mlx.utils.tree_flatten"):
             continue
         # With a destination it gives a dict or fills one.
-        if not isinstance(target, ast.Name) or keyword(_call(iterated), "destination"):
+        if not isinstance(target, ast.Name) or keyword(iterated, "destination"):
             continue
         if any(_as_array(source, node, target.id) for part in where for node in ast.walk(part)):
             yield (
@@ -53,11 +53,6 @@ def _loops(tree: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, list[ast.AST]]]:
         elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp):
             for one in node.generators:
                 yield one.target, one.iter, [node.elt, *one.ifs]
-
-
-def _call(node: ast.expr) -> ast.Call:
-    assert isinstance(node, ast.Call)
-    return node
 
 
 def _as_array(source: SourceFile, node: ast.AST, name: str) -> bool:

@@ -9,7 +9,7 @@ into the model, and gives gradients for those that are trainable.
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile, body, constant, keyword, parameters
+from mlxdoctor.lint.python_file import SourceFile, body
 from mlxdoctor.lint.rule import Hits, rule
 
 BAD = """
@@ -36,17 +36,11 @@ def step(model, inputs, targets):
 @rule(severity=Severity.ERROR, symptom="step-update.failed", bad=BAD, good=GOOD)
 def gradient_of_module(source: SourceFile) -> Hits:
     """The differentiated parameter is called in the loss."""
-    for call in source.calls("mlx.core.value_and_grad", "mlx.core.grad"):
-        function = source.function_named(call.args[0]) if call.args else None
-        place = constant(keyword(call, "argnums")) if keyword(call, "argnums") else 0
-        if function is None or not isinstance(place, int):
-            continue
-        # A bound method has lost its `self`.
-        names = parameters(function, method=source.is_method(function))
-        if place < len(names) and _is_called(names[place], body(function)):
+    for call, function, name in source.differentiated():
+        if _is_called(name, body(function)):
             yield (
                 call,
-                f"the loss calls its parameter {names[place]!r}, which here is a dict of arrays "
+                f"the loss calls its parameter {name!r}, which here is a dict of arrays "
                 f"and no module: use nn.value_and_grad(model, loss)",
             )
 

@@ -7,7 +7,7 @@ read: the gradient with respect to them is exactly zero, and nothing is learned.
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile, body, constant, keyword, names_in, parameters
+from mlxdoctor.lint.python_file import SourceFile, body, names_in
 from mlxdoctor.lint.rule import Hits, rule
 
 BAD = """
@@ -31,19 +31,12 @@ def step(model, batch):
 @rule(severity=Severity.ERROR, symptom="step-update.nothing-changed", bad=BAD, good=GOOD)
 def gradient_of_unused(source: SourceFile) -> Hits:
     """The differentiated parameter does not appear in the body."""
-    for call in source.calls("mlx.core.value_and_grad", "mlx.core.grad"):
-        function = source.function_named(call.args[0]) if call.args else None
-        place = constant(keyword(call, "argnums")) if keyword(call, "argnums") else 0
-        if function is None or not isinstance(place, int):
-            continue
-        names = parameters(function, method=source.is_method(function))
-        if place >= len(names):
-            continue
+    for call, function, name in source.differentiated():
         used = set[str]().union(*(names_in(statement) for statement in body(function)))
-        if names[place] not in used and not _is_empty(function):
+        if name not in used and not _is_empty(function):
             yield (
                 call,
-                f"the loss never uses {names[place]!r}, by which it is differentiated: the "
+                f"the loss never uses {name!r}, by which it is differentiated: the "
                 f"gradient is zero",
             )
 

@@ -7,7 +7,7 @@ of them has "lora" in it. Such a filter keeps nothing, and an update with nothin
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile
+from mlxdoctor.lint.python_file import SourceFile, assigned, names_in
 from mlxdoctor.lint.rule import Hits, rule
 
 BAD = """
@@ -45,28 +45,19 @@ def outermost_name_filter(source: SourceFile) -> Hits:
 
 def _is_nested(source: SourceFile, node: ast.expr) -> bool:
     """`X.items()` where X are gradients as they come, or `parameters()`."""
-    if not source.is_call(node, ".items") or not isinstance(node, ast.Call):
+    if not source.is_call(node, ".items"):
         return False
     held = node.func.value if isinstance(node.func, ast.Attribute) else None
     if source.is_call(held or node, ".parameters", ".trainable_parameters"):
         return True
     if not isinstance(held, ast.Name):
         return False
-    sources = _assigned(source.scope(node), held.id)
+    sources = assigned(source.scope(node), held.id)
     if any(source.is_call(one, "dict", "mlx.utils.tree_flatten") for one in sources):
         return False
     if any(source.is_call(one, ".parameters", ".trainable_parameters") for one in sources):
         return True
     return held.id.lower().rstrip("s").endswith(("grad", "gradient"))
-
-
-def _assigned(scope: ast.AST, name: str) -> list[ast.expr]:
-    return [
-        node.value
-        for node in ast.walk(scope)
-        if isinstance(node, ast.Assign)
-        and any(isinstance(one, ast.Name) and one.id == name for one in node.targets)
-    ]
 
 
 def _tests_lora(tree: ast.AST, name: str) -> bool:
@@ -75,6 +66,6 @@ def _tests_lora(tree: ast.AST, name: str) -> bool:
         and isinstance(node.ops[0], ast.In)
         and isinstance(node.left, ast.Constant)
         and "lora" in str(node.left.value).lower()
-        and any(isinstance(one, ast.Name) and one.id == name for one in ast.walk(node))
+        and name in names_in(node)
         for node in ast.walk(tree)
     )

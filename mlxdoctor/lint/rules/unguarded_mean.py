@@ -7,7 +7,7 @@ is lost. The longer the prompts and the shorter the limit, the sooner.
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import Function, SourceFile
+from mlxdoctor.lint.python_file import Function, SourceFile, assigned, names_in
 from mlxdoctor.lint.rule import Hits, rule
 
 BAD = """
@@ -31,7 +31,7 @@ def unguarded_mean(source: SourceFile) -> Hits:
         scope = source.scope(node)
         divisor = node.right
         name = divisor.id if isinstance(divisor, ast.Name) else None
-        sums = _values(scope, name) if name is not None else [divisor]
+        sums = assigned(scope, name) if name is not None else [divisor]
         if not sums or not all(_is_mask_sum(source, one) for one in sums):
             continue
         if name is not None and _is_guarded(scope, name):
@@ -40,10 +40,10 @@ def unguarded_mean(source: SourceFile) -> Hits:
 
 
 def _is_mask_sum(source: SourceFile, node: ast.expr) -> bool:
-    if source.is_call(node, ".astype") and isinstance(node, ast.Call):
+    if source.is_call(node, ".astype"):
         inner = node.func.value if isinstance(node.func, ast.Attribute) else node
         return _is_mask_sum(source, inner)
-    if source.is_call(node, "mlx.core.sum") and isinstance(node, ast.Call) and node.args:
+    if source.is_call(node, "mlx.core.sum") and node.args:
         return "mask" in ast.unparse(node.args[0]).lower()
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr == "sum" and _is_mask(node.func.value)
@@ -57,20 +57,9 @@ def _is_mask(node: ast.expr) -> bool:
     return isinstance(node, ast.Name | ast.Attribute) and "mask" in ast.unparse(node).lower()
 
 
-def _values(scope: ast.AST, name: str) -> list[ast.expr]:
-    return [
-        node.value
-        for node in ast.walk(scope)
-        if isinstance(node, ast.Assign)
-        and any(isinstance(one, ast.Name) and one.id == name for one in node.targets)
-    ]
-
-
 def _is_guarded(scope: ast.AST, name: str) -> bool:
     """Whether some condition of the function looks at it."""
     tests = [
         node.test for node in ast.walk(scope) if isinstance(node, ast.If | ast.IfExp | ast.Assert)
     ]
-    return isinstance(scope, Function) and any(
-        isinstance(one, ast.Name) and one.id == name for test in tests for one in ast.walk(test)
-    )
+    return isinstance(scope, Function) and any(name in names_in(test) for test in tests)

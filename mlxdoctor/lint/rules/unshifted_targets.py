@@ -8,7 +8,7 @@ import ast
 from collections.abc import Iterator
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile, constant
+from mlxdoctor.lint.python_file import SourceFile, assigned, constant
 from mlxdoctor.lint.rule import Hits, rule
 
 BAD = """
@@ -52,7 +52,7 @@ def unshifted_targets(source: SourceFile) -> Hits:
 def _start(node: ast.expr, scope: ast.AST, depth: int = 4) -> tuple[str, int] | None:
     """The array an expression is a part of, and the position along the sequence it begins at."""
     if isinstance(node, ast.Name):
-        values = _assigned(scope, node.id)
+        values = assigned(scope, node.id)
         if len(values) == 1 and depth and isinstance(values[0], ast.Subscript | ast.Name):
             return _start(values[0], scope, depth - 1)
         return (node.id, 0) if not values else None
@@ -67,7 +67,7 @@ def _of_logits(node: ast.expr, scope: ast.AST, depth: int = 4) -> tuple[str, int
     if isinstance(node, ast.Call) and node.args and _is_model(node.func):
         return _start(node.args[0], scope)
     if isinstance(node, ast.Name) and depth:
-        values = _assigned(scope, node.id)
+        values = assigned(scope, node.id)
         return _of_logits(values[0], scope, depth - 1) if len(values) == 1 else None
     if isinstance(node, ast.Subscript):
         held, first = _of_logits(node.value, scope, depth), _first(node.slice)
@@ -89,15 +89,6 @@ def _first(node: ast.expr) -> int | None:
     assert isinstance(part, ast.Slice)
     first = 0 if part.lower is None else constant(part.lower)
     return first if isinstance(first, int) and first >= 0 and part.step is None else None
-
-
-def _assigned(scope: ast.AST, name: str) -> list[ast.expr]:
-    return [
-        node.value
-        for node in ast.walk(scope)
-        if isinstance(node, ast.Assign)
-        and any(isinstance(one, ast.Name) and one.id == name for one in node.targets)
-    ]
 
 
 def _lists(source: SourceFile) -> Hits:

@@ -28,19 +28,19 @@ def text(hits: Sequence[Hit]) -> str:
 
 def to_json(hits: Sequence[Hit]) -> str:
     """A list of objects."""
-    return json.dumps([_to_dict(one) for one in hits], indent=2) + "\n"
-
-
-def _to_dict(hit: Hit) -> dict[str, Any]:
-    return {
-        "code": hit.code,
-        "severity": hit.severity.value,
-        "path": hit.path.as_posix(),
-        "line": hit.line,
-        "column": hit.column,
-        "end_line": hit.end_line,
-        "message": hit.message,
-    }
+    rows = [
+        {
+            "code": one.code,
+            "severity": one.severity.value,
+            "path": one.path.as_posix(),
+            "line": one.line,
+            "column": one.column,
+            "end_line": one.end_line,
+            "message": one.message,
+        }
+        for one in hits
+    ]
+    return json.dumps(rows, indent=2) + "\n"
 
 
 def sarif(hits: Sequence[Hit]) -> str:
@@ -90,3 +90,7 @@ def github(hits: Sequence[Hit]) -> str:
         )
         for one in hits
     )
+
+
+#: What `--format` calls them.
+FORMATS = {"text": text, "json": to_json, "sarif": sarif, "github": github}
