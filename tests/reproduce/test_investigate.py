@@ -151,7 +151,6 @@ def test_overwritten_weights_are_a_symptom() -> None:
     assert found.rulings["learning-rate-too-high"].verdict == "confirmed"
 
 
-@pytest.mark.model
 @pytest.mark.parametrize(
     ("code", "cause"),
     [

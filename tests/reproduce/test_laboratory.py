@@ -130,7 +130,7 @@ def test_the_same_rerun_gives_the_same_observation(lab: Laboratory, tmp_path: Pa
     assert lab.observe(condition, 42) == first
 
 
-@pytest.mark.model
+@pytest.mark.slow
 def test_a_full_fine_tune_is_judged_by_its_weights(tmp_path: Path) -> None:
     folder = trained(tmp_path / "run", iters=1, fine_tune_type="full", learning_rate=3e-2)
     run = Run.discover([folder], allow_model=False)
