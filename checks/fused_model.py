@@ -215,7 +215,7 @@ def _predicted(
         matrix = base.quantized.get(module.name)
         if matrix is None or module.magnitude is not None:
             continue
-        scale = module_scale(module, config, config.scale or float("nan"))
+        scale = module_scale(module, config)
         update.append(scale * statistics.frobenius)
         rounding.append(matrix.rounding())
         bits.add(matrix.bits)

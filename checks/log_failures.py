@@ -20,7 +20,6 @@ checkpointing. Then resume from the last save the log mentions.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from mlxdoctor.check import check, limit
 from mlxdoctor.evidence.training_log import LogFailure, TrainingLog
@@ -32,16 +31,14 @@ _SMALLER = "Halve batch_size or max_seq_length, or set grad_checkpoint; then res
 _KILLED = "The system kills what takes too much memory: watch it, and train a smaller batch."
 
 
-_broke_off = partial(
-    Symptom, severity=Severity.ERROR, expected="a log that ends with the final save", fix=_READ
-)
+_ENDED = "a log that ends with the final save"
 _FAILURES = {
-    "out-of-memory": _broke_off("the run ran out of memory", fix=_SMALLER),
-    "traceback": _broke_off("the run ended with an exception"),
-    "killed": _broke_off("the run was killed", fix=_KILLED),
-    "aborted": _broke_off("the process aborted"),
-    "gpu-error": _broke_off("the GPU reported an error"),
-    "interrupted": _broke_off("the run was interrupted by hand", severity=Severity.WARNING),
+    "out-of-memory": Symptom.error("the run ran out of memory", _ENDED, _SMALLER),
+    "traceback": Symptom.error("the run ended with an exception", _ENDED, _READ),
+    "killed": Symptom.error("the run was killed", _ENDED, _KILLED),
+    "aborted": Symptom.error("the process aborted", _ENDED, _READ),
+    "gpu-error": Symptom.error("the GPU reported an error", _ENDED, _READ),
+    "interrupted": Symptom.warning("the run was interrupted by hand", _ENDED, _READ),
 }
 #: What a crash shows as, most telling first: later kinds follow from earlier ones.
 _TELLING = ("out-of-memory", "gpu-error", "traceback", "killed", "aborted", "interrupted")

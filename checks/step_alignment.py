@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.check import Inconclusive, check, limit
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.finding import Measurement, Sign, Symptom
 from mlxdoctor.measure.training_step.measurement import TrainingStep
 from mlxdoctor.measure.training_step.parts import Alignment
 
@@ -42,10 +42,9 @@ _NAMES = {
     3: ("shifted-twice", "the token three places on"),
 }
 
-_symptom = partial(
-    Symptom,
-    severity=Severity.ERROR,
-    expected="each answer token, its end token included, trained from the position before it",
+_SOUND = "each answer token, its end token included, trained from the position before it"
+_error, _warning, _info = (
+    partial(one, expected=_SOUND) for one in (Symptom.error, Symptom.warning, Symptom.info)
 )
 _SHIFT_ONCE = "shift once: inputs tokens[:, :-1], targets tokens[:, 1:]"
 
@@ -77,52 +76,44 @@ class Limits:
 
 @check(
     codes={
-        "nothing-trained": _symptom(
+        "nothing-trained": _error(
             "no position has a gradient",
             fix="print the mask's sum, and build the mask on the targets",
         ),
-        "identity": _symptom("each position is trained on the token it was given", fix=_SHIFT_ONCE),
-        "shifted-twice": _symptom(
+        "identity": _error("each position is trained on the token it was given", fix=_SHIFT_ONCE),
+        "shifted-twice": _error(
             "each position is trained on a token further on than the next", fix=_SHIFT_ONCE
         ),
-        "shifted-back": _symptom(
-            "each position is trained on the token before it", fix=_SHIFT_ONCE
-        ),
-        "mixed-targets": _symptom(
+        "shifted-back": _error("each position is trained on the token before it", fix=_SHIFT_ONCE),
+        "mixed-targets": _error(
             "targets follow no single offset", fix="print inputs and targets of a row side by side"
         ),
-        "rows-without-targets": _symptom(
+        "rows-without-targets": _warning(
             "rows of the batch have no trained token",
-            severity=Severity.WARNING,
             fix="leave out rows whose answer was cut off, or raise the length limit",
         ),
-        "padding-trained": _symptom(
+        "padding-trained": _error(
             "padding is trained",
             fix="multiply the loss by a mask that ends with each row's last token",
         ),
-        "padding-target": _symptom(
+        "padding-target": _warning(
             "one padding token after each row is trained, as mlx-lm does",
-            severity=Severity.WARNING,
             fix="let the mask end with the row's last token: steps < lengths, not <=",
         ),
-        "prompt-trained": _symptom(
+        "prompt-trained": _info(
             "prompts are trained",
-            severity=Severity.INFO,
             fix="mask the prompt if only answers are to be learned (mlx-lm: mask_prompt: true)",
         ),
-        "end-token-untrained": _symptom(
+        "end-token-untrained": _error(
             "the end token is never a target although rows have it",
             fix="let the mask include the end token; where padding is the end token, mask by "
             "length, not by token",
         ),
-        "no-end-token": _symptom(
-            "no row has an end token",
-            severity=Severity.WARNING,
-            fix="append the end token to every row",
+        "no-end-token": _warning(
+            "no row has an end token", fix="append the end token to every row"
         ),
-        "uneven-weights": _symptom(
+        "uneven-weights": _info(
             "tokens of one batch weigh differently",
-            severity=Severity.INFO,
             fix="divide by the number of supervised tokens of the batch, unless that is intended",
         ),
     },

@@ -25,11 +25,8 @@ from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.training_step.measurement import TrainingStep
 from mlxdoctor.measure.training_step.parts import ParameterStep
 
-_symptom = partial(
-    Symptom,
-    severity=Severity.ERROR,
-    expected="a finite gradient other than zero for every trainable parameter",
-)
+_SOUND = "a finite gradient other than zero for every trainable parameter"
+_error, _warning = (partial(one, expected=_SOUND) for one in (Symptom.error, Symptom.warning))
 
 
 @dataclass(frozen=True)
@@ -53,29 +50,27 @@ class Limits:
 
 @check(
     codes={
-        "failed": _symptom(
+        "failed": _error(
             "the gradient cannot be taken", fix="let the loss take the model, and call it"
         ),
-        "none": _symptom(
+        "none": _error(
             "no trainable parameter gets a gradient",
             fix="compute the loss from the output of the model that is differentiated",
         ),
-        "some-zero": _symptom(
+        "some-zero": _error(
             "some trainable parameters get no gradient",
             fix="look for stop_gradient, or a layer whose output the loss does not see",
         ),
-        "not-finite": _symptom(
+        "not-finite": _error(
             "gradients are not finite",
             fix="look for a division by zero, a square root at zero, or an overflow in float16",
         ),
-        "exploding": _symptom(
+        "exploding": _warning(
             "the gradient is enormous",
-            severity=Severity.WARNING,
             fix="clip the gradient's norm to 1, and use the mean over tokens, not the sum",
         ),
-        "uneven": _symptom(
+        "uneven": _warning(
             "gradients differ by many orders of magnitude between layers",
-            severity=Severity.WARNING,
             fix="look at the layers with the smallest gradients",
         ),
     },

@@ -26,11 +26,8 @@ from mlxdoctor.check import check, limit
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.training_step.measurement import TrainingStep
 
-_symptom = partial(
-    Symptom,
-    severity=Severity.ERROR,
-    expected="an adapter on the layers it was meant for, and nothing else trainable",
-)
+_SOUND = "an adapter on the layers it was meant for, and nothing else trainable"
+_error, _warning = (partial(one, expected=_SOUND) for one in (Symptom.error, Symptom.warning))
 
 
 @dataclass(frozen=True)
@@ -48,29 +45,27 @@ class Limits:
 
 @check(
     codes={
-        "claimed-adapter": _symptom(
+        "claimed-adapter": _error(
             "the model says that it has an adapter, and has none",
             fix="convert its layers with mlx_lm.tuner.utils.linear_to_lora_layers",
         ),
-        "nothing-trainable": _symptom(
+        "nothing-trainable": _error(
             "no parameter is trainable",
             fix="convert the layers after model.freeze(), not before it",
         ),
-        "outside-adapter": _symptom(
+        "outside-adapter": _error(
             "parameters outside the adapter are trainable",
             fix="call model.freeze() before the layers are converted",
         ),
-        "half-frozen-adapter": _symptom(
-            "A or B of an adapter is frozen",
-            fix="freeze the model before its layers are converted",
+        "half-frozen-adapter": _error(
+            "A or B of an adapter is frozen", fix="freeze the model before its layers are converted"
         ),
-        "everything-trainable": _symptom(
+        "everything-trainable": _error(
             "there is no adapter, and the model itself is trained",
             fix="freeze the model and convert its layers, unless it is to be trained as a whole",
         ),
-        "own-bookkeeping": _symptom(
+        "own-bookkeeping": _warning(
             "the model's class replaces MLX's bookkeeping of parameters",
-            severity=Severity.WARNING,
             fix="use freeze and unfreeze, which are made for that",
         ),
     },

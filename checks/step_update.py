@@ -27,11 +27,8 @@ from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.training_step.measurement import TrainingStep
 from mlxdoctor.measure.training_step.parts import Update
 
-_symptom = partial(
-    Symptom,
-    severity=Severity.ERROR,
-    expected="every trainable parameter changed a little, every frozen one bit-identical",
-)
+_SOUND = "every trainable parameter changed a little, every frozen one bit-identical"
+_error, _warning = (partial(one, expected=_SOUND) for one in (Symptom.error, Symptom.warning))
 
 
 @dataclass(frozen=True)
@@ -55,37 +52,34 @@ class Limits:
 
 @check(
     codes={
-        "failed": _symptom(
+        "failed": _error(
             "a training step fails",
             fix="call nn.value_and_grad(model, loss)(model, *batch), then optimizer.update",
         ),
-        "nothing-changed": _symptom(
+        "nothing-changed": _error(
             "steps change nothing although there is a gradient",
             fix="pass the whole tree of gradients to optimizer.update: its keys are nested, so "
             "that a filter on the outermost ones keeps nothing",
         ),
-        "some-unchanged": _symptom(
+        "some-unchanged": _error(
             "steps leave some trainable parameters as they were",
             fix="compare the names that the optimizer is given with those of "
             "trainable_parameters()",
         ),
-        "frozen-changed": _symptom(
+        "frozen-changed": _error(
             "frozen weights are changed",
             fix="update only what nn.value_and_grad gives a gradient for",
         ),
-        "not-finite": _symptom(
+        "not-finite": _error(
             "the loss is not finite after a step",
             fix="lower the learning rate, clip the gradient, and look at the optimizer's settings",
         ),
-        "loss-rose": _symptom(
+        "loss-rose": _warning(
             "the loss of the same batch is much higher after the steps",
-            severity=Severity.WARNING,
             fix="lower the learning rate (it is multiplied by the LoRA scale)",
         ),
-        "large": _symptom(
-            "a step changes weights out of proportion",
-            severity=Severity.WARNING,
-            fix="lower the learning rate",
+        "large": _warning(
+            "a step changes weights out of proportion", fix="lower the learning rate"
         ),
     },
     limits=Limits(),

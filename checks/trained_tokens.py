@@ -33,7 +33,7 @@ from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.finding import Measurement, Sign, Symptom
 
 # Which tokens a way of counting takes in.
 _WHOLE = "prompt and answer"
@@ -42,10 +42,9 @@ _PADDED = "padding"
 _PADDED_ANSWER = "answer and padding"
 
 _FIXED = "mask the loss after each row's last token, and end every row with the end token"
-_symptom = partial(
-    Symptom,
-    severity=Severity.ERROR,
-    expected="the count that the data and the configured mask give",
+_SOUND = "the count that the data and the configured mask give"
+_error, _warning, _info = (
+    partial(one, expected=_SOUND) for one in (Symptom.error, Symptom.warning, Symptom.info)
 )
 #: What each count tells, after "N tokens were trained on per iteration".
 _STORIES = {
@@ -97,38 +96,32 @@ class _Logged:
 
 @check(
     codes={
-        "prompt-counted": _symptom(
+        "prompt-counted": _error(
             "prompts were trained on although the configuration masks them",
             fix="put the mask on the targets, from the first token of the answer",
         ),
-        "padding-counted": _symptom(
+        "padding-counted": _error(
             "padding was trained on",
             fix="multiply the loss by a mask that ends with each row's last token",
         ),
-        "prompt-not-counted": _symptom(
+        "prompt-not-counted": _info(
             "only answers were trained on although no mask is configured",
-            severity=Severity.INFO,
             fix="set mask_prompt: true if that is intended",
         ),
-        "one-short": _symptom(
+        "one-short": _warning(
             "one token a row fewer than the answers have is trained on",
-            severity=Severity.WARNING,
             fix="print a row's inputs and targets: the targets are the tokens after the inputs, "
             "up to the end token",
         ),
-        "fixed-count": _symptom(
-            "every batch counts the same number of tokens: rows of fixed width",
-            severity=Severity.WARNING,
-            fix=_FIXED,
+        "fixed-count": _warning(
+            "every batch counts the same number of tokens: rows of fixed width", fix=_FIXED
         ),
-        "packed-without-end": _symptom(
+        "packed-without-end": _warning(
             "rows of fixed width, and text that has no end token of its own",
-            severity=Severity.WARNING,
             fix="end every text with the end token before rows are packed",
         ),
-        "unexplained": _symptom(
+        "unexplained": _info(
             "the count fits no way of counting these rows",
-            severity=Severity.INFO,
             fix="name the data the run was trained on with --data",
         ),
     },

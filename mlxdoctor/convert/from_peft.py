@@ -101,7 +101,7 @@ def from_peft(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) 
             a=read_raw(one.a).transposed,
             b=read_raw(one.b).transposed,
             magnitude=read_raw(one.magnitude) if one.magnitude else None,
-            scale=module_scale(one, config, config.scale or 0.0),
+            scale=module_scale(one, config),
             is_embedding="lora_embedding_A" in one.a.name,
         )
         for one in adapter.modules

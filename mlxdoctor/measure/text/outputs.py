@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from mlxdoctor.evidence.base_model import BaseModel
@@ -15,7 +15,7 @@ from mlxdoctor.measure.text.words import words
 #: A special token written out: `<|im_end|>`, `</s>`, `<end_of_turn>`, `[PAD]`.
 SPECIAL_TEXT = re.compile(r"<\|[^<>|\s]{1,40}\|>|</?[a-z_]{1,30}>|\[(?:PAD|UNK|SEP|CLS|EOS|BOS)\]")
 #: The special tokens that end an answer, written out.
-END_TEXTS = frozenset(
+END_TEXTS: frozenset[Hashable] = frozenset(
     {
         "<|im_end|>",
         "<|endoftext|>",
@@ -97,18 +97,21 @@ def pairs(
     ends = end_token_ids(generations, tokenizer, base)
     items = generations.distinct
     has_base = bool(items) and all(item.base is not None for item in items)
-    with_tokens = all(item.tuned_tokens is not None for item in items)
-    if has_base:
-        with_tokens = with_tokens and all(item.base_tokens is not None for item in items)
+    with_tokens = all(
+        item.tuned_tokens is not None and (item.base_tokens is not None or not has_base)
+        for item in items
+    )
+
+    def output(text: str, tokens: tuple[int, ...] | None, item: Generation) -> Output:
+        if with_tokens and tokens is not None:
+            return Output(text, tokens, ends, True, item.max_tokens)
+        return Output(text, tuple(_UNIT.findall(text)), END_TEXTS, False, item.max_tokens)
+
     return tuple(
         OutputPair(
             item,
-            _output(item.tuned, item.tuned_tokens if with_tokens else None, ends, item.max_tokens),
-            _output(
-                item.base or "", item.base_tokens if with_tokens else None, ends, item.max_tokens
-            )
-            if has_base
-            else None,
+            output(item.tuned, item.tuned_tokens, item),
+            output(item.base or "", item.base_tokens, item) if has_base else None,
         )
         for item in items
     )
@@ -136,11 +139,3 @@ def _shown_by(generations: Generations) -> frozenset[int]:
     if counts and counts[0][1] == len(lasts) >= MIN_AGREEING_ENDS:
         return frozenset({counts[0][0]})
     return frozenset()
-
-
-def _output(
-    text: str, tokens: tuple[int, ...] | None, ends: Collection[int], max_tokens: int | None
-) -> Output:
-    if tokens is not None:
-        return Output(text, tokens, frozenset(ends), True, max_tokens)
-    return Output(text, tuple(_UNIT.findall(text)), frozenset(END_TEXTS), False, max_tokens)

@@ -39,6 +39,9 @@ class RateLimits:
     beta: float = limit(0.01, unit="probability", source="sequential test, misses")
 
 
+USUAL = RateLimits()
+
+
 @dataclass(frozen=True)
 class Rate:
     """What was counted, prompt by prompt.
@@ -84,9 +87,7 @@ class Rate:
         return f"the base model does so on {self.base}"
 
 
-def rate(
-    tuned: Sequence[bool], base: Sequence[bool] | None, limits: RateLimits | None = None
-) -> Rate:
+def rate(tuned: Sequence[bool], base: Sequence[bool] | None, limits: RateLimits = USUAL) -> Rate:
     """Compare the prompts that the tuned model hit with those that the base model hit.
 
     Args:
@@ -97,7 +98,6 @@ def rate(
     Raises:
         ValueError: there is no prompt, or the two differ in length.
     """
-    limits = limits or RateLimits()
     if not tuned or (base is not None and len(base) != len(tuned)):
         raise ValueError("one entry a prompt is needed, for both models")
     hits = sum(tuned)
@@ -116,17 +116,16 @@ def rate(
     return Rate(len(tuned), hits, base_hits, interval, p_value, decided, is_broken)
 
 
-def answers_needed(limits: RateLimits | None = None) -> int:
+def answers_needed(limits: RateLimits = USUAL) -> int:
     """Prompts without a single hit after which a broken model's rate is ruled out.
 
     Wald's sequential test, as for the hits: below that, no finding says nothing.
     """
-    limits = limits or RateLimits()
     each = math.log((1 - limits.broken_rate) / (1 - limits.sound_rate))
     return math.ceil(math.log(limits.beta / (1 - limits.alpha)) / each)
 
 
-def too_few(answers: int, limits: RateLimits | None = None) -> str | None:
+def too_few(answers: int, limits: RateLimits = USUAL) -> str | None:
     """Why that many answers can't show that a model is sound; None where they can."""
     needed = answers_needed(limits)
     if answers >= needed:
@@ -138,9 +137,8 @@ def too_few(answers: int, limits: RateLimits | None = None) -> str | None:
     )
 
 
-def is_raised(found: Rate, limits: RateLimits | None = None) -> bool:
+def is_raised(found: Rate, limits: RateLimits = USUAL) -> bool:
     """Whether the tuned model certainly hits more often than the base model, at any size."""
-    limits = limits or RateLimits()
     if found.base is None or found.p_value is None:
         return found.decided
     is_more = found.tuned > found.base and found.p_value < limits.significance

@@ -94,9 +94,8 @@ def _combination(
 
 
 def _factors(module: LoraModule, config: TrainingConfig | None) -> tuple[float, Factors]:
-    scale = config.scale if config is not None and config.scale is not None else float("nan")
     a, b = module.factors()
-    return module_scale(module, config, scale), (a, b)
+    return module_scale(module, config), (a, b)
 
 
 def _products(factors: Sequence[Factors]) -> NDArray[np.float64] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import nan, sqrt
 
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
@@ -73,24 +73,26 @@ def module_drifts(
     Raises:
         InputError: the adapter's file changed or cannot be read.
     """
-    scale = config.scale if config is not None and config.scale is not None else float("nan")
     norms = {} if norms is None else norms
     for module in adapter.modules:
         if module.name not in norms:
             norms[module.name] = _norm(module, base)
     return tuple(
-        ModuleDrift(module, statistics, module_scale(module, config, scale), norms[module.name])
+        ModuleDrift(module, statistics, module_scale(module, config), norms[module.name])
         for module, statistics in zip(adapter.modules, adapter_statistics(adapter), strict=True)
     )
 
 
-def module_scale(module: LoraModule, config: TrainingConfig | None, default: float) -> float:
-    """The scale of one module: PEFT divides its alpha by its own rank.
+def module_scale(module: LoraModule, config: TrainingConfig | None) -> float:
+    """What a module's A·B is multiplied by; NaN where nothing states it.
 
-    The alpha is that of the first pattern that names the module, else the one for all.
+    PEFT divides its alpha by the module's own rank. The alpha is that of the first pattern
+    that names the module, else the one for all.
     """
-    if config is None or config.origin != "peft" or config.alpha is None or not module.rank:
-        return default
+    if config is None:
+        return nan
+    if config.origin != "peft" or config.alpha is None or not module.rank:
+        return nan if config.scale is None else config.scale
     patterns = config.values.get("alpha_pattern")
     alpha = config.alpha
     if isinstance(patterns, dict):

@@ -91,9 +91,9 @@ def fusions(
 def _fusion(
     module: LoraModule, config: TrainingConfig, base: BaseModel, tuned: TunedModel
 ) -> ModuleFusion | None:
-    before, after = weight_of(base, module.name), weight_of(tuned, module.name)
-    if before is None or after is None or before.shape != after.shape:
+    if (pair := _both(base, tuned, module.name)) is None:
         return None
+    before, after = pair
     update = _Update.of(module, config)
     if update.shape != before.shape:
         return None
@@ -106,7 +106,7 @@ def _fusion(
         realised=sqrt(sums.realised),
         inner=sums.inner,
         weight=sqrt(sums.weight),
-        rounding=after.rounding() if isinstance(after, QuantizedTensor) else 0.0,
+        rounding=_rounding(after),
     )
 
 
@@ -156,9 +156,9 @@ def rounding_changes(
     """
     adapted = {module.name for module in adapter.modules}
     for name in sorted((base.quantized.keys() | tuned.quantized.keys()) - adapted):
-        before, after = weight_of(base, name), weight_of(tuned, name)
-        if before is None or after is None or before.shape != after.shape:
+        if (pair := _both(base, tuned, name)) is None:
             continue
+        before, after = pair
         change = norm = 0.0
         for _, start, stop in _blocks(before.shape):
             weight = before.rows(start, stop).astype(np.float32, copy=False).ravel()
@@ -166,8 +166,7 @@ def rounding_changes(
             change += float(gap @ gap)
             norm += float(weight @ weight)
         if norm:
-            rounding = after.rounding() if isinstance(after, QuantizedTensor) else 0.0
-            yield name, sqrt(change / norm), rounding / sqrt(norm)
+            yield name, sqrt(change / norm), _rounding(after) / sqrt(norm)
 
 
 def predicted_rounding(
@@ -202,6 +201,18 @@ def weight_of(model: BaseModel | TunedModel, module: str) -> Matrix | None:
     return tensor if tensor is not None and tensor.is_float else None
 
 
+def _both(base: BaseModel, tuned: TunedModel, module: str) -> tuple[Matrix, Matrix] | None:
+    """The two models' weights of a module, where both have one and of the same shape."""
+    before, after = weight_of(base, module), weight_of(tuned, module)
+    if before is None or after is None or before.shape != after.shape:
+        return None
+    return before, after
+
+
+def _rounding(matrix: Matrix) -> float:
+    return matrix.rounding() if isinstance(matrix, QuantizedTensor) else 0.0
+
+
 @dataclass(frozen=True)
 class _Update:
     """An adapter's update of one weight, a block of rows at a time.
@@ -219,7 +230,7 @@ class _Update:
 
     @classmethod
     def of(cls, module: LoraModule, config: TrainingConfig) -> _Update:
-        scale = module_scale(module, config, float("nan") if config.scale is None else config.scale)
+        scale = module_scale(module, config)
         a, b = module.factors()
         if "embed" in module.projection:
             left, right = scale * a, b

@@ -68,7 +68,7 @@ def module_intruders(
         if weight is None:
             yield ModuleIntruders(module.name, None, "the base has no readable weight for it")
             continue
-        scale = module_scale(module, config, _stated_scale(config))
+        scale = module_scale(module, config)
         reason = _left_out(module, weight.shape, scale)
         if reason:
             yield ModuleIntruders(module.name, None, reason)
@@ -95,10 +95,6 @@ def closest_cosines(before: Matrix, after: Matrix, examined: int = EXAMINED) -> 
     old = np.linalg.svd(before, full_matrices=False)[0]
     new = np.linalg.svd(after, full_matrices=False)[0][:, :examined]
     return tuple(float(one) for one in np.abs(old.T @ new).max(axis=0))
-
-
-def _stated_scale(config: TrainingConfig | None) -> float:
-    return config.scale if config is not None and config.scale is not None else float("nan")
 
 
 def _left_out(module: LoraModule, shape: tuple[int, ...], scale: float) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import nan
 from typing import Literal
 
 import numpy as np
@@ -66,27 +67,27 @@ class ModuleStatistics:
     @property
     def frobenius(self) -> float:
         """The Frobenius norm of A·B; multiply by the scale for that of the update."""
-        return float(np.linalg.norm(self.singular_values)) if self.is_finite else float("nan")
+        return float(np.linalg.norm(self.singular_values)) if self.is_finite else nan
 
     @property
     def spectral(self) -> float:
         """The largest singular value of A·B."""
         if not self.is_finite:
-            return float("nan")
+            return nan
         return self.singular_values[0] if self.singular_values else 0.0
 
     @property
     def stable_rank(self) -> float:
         """‖·‖_F²/σ1²: how many directions share the update; 0 for no update."""
         if not self.is_finite:
-            return float("nan")
+            return nan
         return (self.frobenius / self.spectral) ** 2 if self.spectral > 0 else 0.0
 
     @property
     def effective_rank(self) -> float:
         """exp of the entropy of σ/Σσ (Roy and Vetterli 2007); 0 for no update."""
         if not self.is_finite:
-            return float("nan")
+            return nan
         values = np.array([value for value in self.singular_values if value > 0])
         if values.size == 0:
             return 0.0
