@@ -24,13 +24,13 @@ from mlxdoctor.bugs.label_bugs import (
 from mlxdoctor.bugs.sightings import Artifacts, Sighting, Signature
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
 from mlxdoctor.finding import Measurement, Severity
 from mlxdoctor.measure.weights.spectrum import adapter_statistics
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 
 #: What bits must divide for DoRA's reckoning of the inputs (bits a word).
 _WORD = 32
-_DEFAULT_LAYERS = 16
 
 
 def _leftover_accumulation(run: Artifacts) -> Sighting | None:
@@ -165,7 +165,8 @@ def _lora_layers_ignored(run: Artifacts) -> Sighting | None:
     return Sighting(
         Severity.WARNING,
         f"The configuration says lora_layers: {old} and num_layers: {new}, and {trained} layers "
-        f"were trained: mlx-lm reads only num_layers, {_DEFAULT_LAYERS} where it is not given.",
+        f"were trained: mlx-lm reads only num_layers, {MLX_LM_DEFAULTS['num_layers']} where it "
+        "is not given.",
         {"lora_layers": old, "num_layers": new, "adapted_layers": trained},
         where="lora_layers",
     )

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mlxdoctor.evidence.kind import Missing, NotThere, RunView
+from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS
 from mlxdoctor.evidence.run_files import resolve_file
 from mlxdoctor.evidence.source import Source, read_json_object
 from mlxdoctor.evidence.yaml_file import read_yaml_object
@@ -19,29 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mlxdoctor.evidence.sniffed import Sniffed
-
-#: What `mlx_lm.lora` uses for a key that is not stated (mlx-lm 0.32.2, `CONFIG_DEFAULTS`).
-MLX_LM_DEFAULTS: Mapping[str, object] = MappingProxyType(
-    {
-        "fine_tune_type": "lora",
-        "optimizer": "adam",
-        "seed": 0,
-        "num_layers": 16,
-        "batch_size": 4,
-        "iters": 1000,
-        "val_batches": 25,
-        "learning_rate": 1e-5,
-        "steps_per_report": 10,
-        "steps_per_eval": 200,
-        "save_every": 100,
-        "max_seq_length": 2048,
-        "grad_accumulation_steps": 1,
-        "mask_prompt": False,
-    }
-)
-MLX_LM_LORA_DEFAULTS: Mapping[str, object] = MappingProxyType(
-    {"rank": 8, "dropout": 0.0, "scale": 20.0}
-)
 
 #: What trainers write beside an adapter, and loaders read to know which layers to convert.
 CONFIG_NAME = "adapter_config.json"

@@ -5,18 +5,19 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from tokenize import TokenError
-from typing import IO
+from typing import IO, ClassVar
 
 import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from mlxdoctor.evidence.source import open_file, require_file
-from mlxdoctor.evidence.tensor import TensorRef
+from mlxdoctor.evidence.tensor import BLOCK_BYTES, TensorRef
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 
@@ -42,10 +43,10 @@ _DTYPES = {
     "f8": "F64",
 }
 
-# What zipfile raises for damaged archives is nowhere listed; fuzzing found the last three.
 #: The bit of a member's flags that says so.
 _ENCRYPTED = 0x1
 
+# What zipfile raises for damaged archives is nowhere listed; fuzzing found the last three.
 _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -56,9 +57,41 @@ _UNREADABLE = (
     ValueError,
     struct.error,
     LookupError,
-    ValueError,
-    struct.error,
 )
+
+
+@dataclass(frozen=True)
+class PackedTensor(TensorRef):
+    """An array in an archive: `offset` is where its bytes begin in the member `member`."""
+
+    member: str
+
+    is_packed: ClassVar[bool] = True
+
+    def raw_blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[NDArray[np.uint8]]:
+        """All stored bytes at once: a part would have to be unpacked from the beginning."""
+        del block_bytes
+        yield self.read(0, self.nbytes)
+
+    def read_into(self, start: int, out: NDArray[np.uint8]) -> None:
+        """Fill `out` from the array's bytes, which are exactly as many as its header promised.
+
+        Raises:
+            InputError: the archive changed or is damaged.
+        """
+        try:
+            with (
+                open_file(self.path) as file,
+                zipfile.ZipFile(file) as archive,
+                archive.open(self.member) as stream,
+            ):
+                stream.read(self.offset)
+                content = stream.read(self.nbytes)
+        except _UNREADABLE as error:
+            raise InputError(self.path, f"{self.name} cannot be unpacked ({error})") from None
+        if len(content) != self.nbytes:
+            raise InputError(self.path, f"ended inside {self.name}", "it is damaged")
+        out[:] = np.frombuffer(content, np.uint8)[start : start + len(out)]
 
 
 def read_npz(path: Path) -> Mapping[str, TensorRef]:
@@ -134,25 +167,4 @@ def _tensor(path: Path, name: str, member: zipfile.ZipInfo, stream: IO[bytes]) -
         raise InputError(
             path, f"{name} promises {nbytes:,} bytes and has {member.file_size - offset:,}"
         )
-    return TensorRef(name, tuple(shape), known, path, offset, nbytes, member.filename)
-
-
-def read_member(tensor: TensorRef) -> NDArray[np.uint8]:
-    """The bytes of an array in an archive, exactly as many as its header promised.
-
-    Raises:
-        InputError: the archive changed or is damaged.
-    """
-    try:
-        with (
-            open_file(tensor.path) as file,
-            zipfile.ZipFile(file) as archive,
-            archive.open(tensor.member or "") as stream,
-        ):
-            stream.read(tensor.offset)
-            content = stream.read(tensor.nbytes)
-    except _UNREADABLE as error:
-        raise InputError(tensor.path, f"{tensor.name} cannot be unpacked ({error})") from None
-    if len(content) != tensor.nbytes:
-        raise InputError(tensor.path, f"ended inside {tensor.name}", "it is damaged")
-    return np.frombuffer(bytearray(content), np.uint8)
+    return PackedTensor(name, tuple(shape), known, path, offset, nbytes, member.filename)

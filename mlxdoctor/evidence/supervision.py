@@ -27,6 +27,7 @@ from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, RowFormat
 from mlxdoctor.evidence.kind import RunView
+from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
 from mlxdoctor.evidence.row_encoder import Role, RowEncoder, SupervisedRow
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.safety.errors import InputError
@@ -49,9 +50,6 @@ __all__ = [
 EXAMINED_ROWS = 512
 #: mlx-lm pads a batch to one more than a multiple of this (tokens).
 PAD_MULTIPLE = 32
-
-_DEFAULT_LIMIT = 2048
-_DEFAULT_BATCH = 4
 
 
 @dataclass(frozen=True)
@@ -176,8 +174,8 @@ def build(
             "use `messages`, `prompt` and `completion`, or `text`",
         )
     mask = bool(config.mask_prompt) if config is not None else False
-    batch_size = max((config and config.batch_size) or _DEFAULT_BATCH, 1)
-    cut = max((config and config.max_seq_length) or _DEFAULT_LIMIT, 2)
+    batch_size = max((config and config.batch_size) or MLX_LM_DEFAULTS["batch_size"], 1)
+    cut = max((config and config.max_seq_length) or MLX_LM_DEFAULTS["max_seq_length"], 2)
     order = sorted(range(len(data.rows)), key=lambda index: len(data.rows[index]))
     blocks = _sampled_blocks(order, batch_size, limit)
     encode = RowEncoder(tokenizer, dataset.features, data.format, mask, cut)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +71,6 @@ class TensorRef:
         path: the file.
         offset: where its bytes begin in the file.
         nbytes: how many bytes of values it has.
-        member: the member of the .npz archive that holds it; None in safetensors.
     """
 
     name: str
@@ -80,7 +79,9 @@ class TensorRef:
     path: Path
     offset: int
     nbytes: int
-    member: str | None = None
+
+    #: Whether every read unpacks the whole tensor, so that blocks save nothing.
+    is_packed: ClassVar[bool] = False
 
     @property
     def size(self) -> int:
@@ -115,9 +116,6 @@ class TensorRef:
         Raises:
             InputError: the file changed or cannot be read.
         """
-        if self.member is not None:
-            yield self.read(0, self.nbytes)
-            return
         for start in range(0, self.nbytes, block_bytes):
             yield self.read(start, min(block_bytes, self.nbytes - start))
 
@@ -155,11 +153,6 @@ class TensorRef:
         Raises:
             InputError: as `read`.
         """
-        if self.member is not None:
-            from mlxdoctor.evidence.npz_file import read_member
-
-            out[:] = read_member(self)[start : start + len(out)]
-            return
         # pread into an array of our own: a mapped file that shrinks would kill the process.
         try:
             with open_file(self.path) as stream:

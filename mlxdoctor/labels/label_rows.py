@@ -14,13 +14,12 @@ from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, Features, parse_line
 from mlxdoctor.evidence.kind import Progress
+from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
 from mlxdoctor.evidence.row_encoder import Role, RowEncoder, SupervisedRow
 from mlxdoctor.evidence.source import require_file
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.safety.errors import InputError
 
-#: mlx-lm's own limit (tokens).
-MAX_SEQ_LENGTH = 2048
 #: A line longer than this is no row (bytes).
 MAX_LINE_BYTES = 16 << 20
 #: Rows named for each thing that goes wrong.
@@ -147,7 +146,7 @@ class Rules:
     ) -> Rules:
         """A configuration's rules; mlx-lm's defaults without one; given values come first."""
         stated = bool(config.mask_prompt) if config is not None else False
-        limit = (config.max_seq_length if config is not None else None) or MAX_SEQ_LENGTH
+        limit = (config and config.max_seq_length) or MLX_LM_DEFAULTS["max_seq_length"]
         return cls(
             stated if mask_prompt is None else mask_prompt,
             max_seq_length or limit,

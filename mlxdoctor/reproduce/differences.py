@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.config import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS, TrainingConfig
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS
 from mlxdoctor.evidence.run_files import resolve, resolve_file
 from mlxdoctor.experiments.shared.recipe import Recipe, trainable_values, with_values
 from mlxdoctor.run import Run
@@ -95,13 +96,13 @@ def suggested(
         base: the base model, for its number of layers.
     """
     config = recipe.config
-    scale = float(str(MLX_LM_LORA_DEFAULTS["scale"]))
+    scale = MLX_LM_LORA_DEFAULTS["scale"]
     own = abs(config.scale if config.scale is not None else scale)
     step = (config.learning_rate or 0.0) * own
     if "learning_rate" in usual:
         step = math.sqrt(math.prod(usual["learning_rate"])) * own
     keys = config.values.get("lora_parameters") or {}
-    layers = int(str(MLX_LM_DEFAULTS["num_layers"]))
+    layers = MLX_LM_DEFAULTS["num_layers"]
     values = {
         **recipe.values,
         **{key: MLX_LM_DEFAULTS[key] for key in _SUGGESTED},
@@ -112,9 +113,7 @@ def suggested(
             **({"keys": keys["keys"]} if "keys" in keys else {}),
         },
         "num_layers": -1 if base is not None and (base.num_layers or layers) < layers else layers,
-        "max_seq_length": max(
-            int(str(MLX_LM_DEFAULTS["max_seq_length"])), config.max_seq_length or 0
-        ),
+        "max_seq_length": max(MLX_LM_DEFAULTS["max_seq_length"], config.max_seq_length or 0),
     }
     return Healthy("sound defaults", values)
 

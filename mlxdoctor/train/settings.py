@@ -11,6 +11,7 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS
 from mlxdoctor.safety.errors import InputError
 
 OPTIMIZERS = ("adam", "adamw", "muon", "sgd", "adafactor")
@@ -29,6 +30,9 @@ _KINDS: Mapping[type[Any], str] = MappingProxyType(
         Mapping: "a table",
     }
 )
+
+
+_D = MLX_LM_DEFAULTS
 
 
 def _option(default: Any, help: str, at_least: float | None = None) -> Any:
@@ -89,39 +93,47 @@ class Settings:
 
     model: str = _option("Qwen/Qwen3-0.6b", "The base model: a folder.")
     train: bool = _option(False, "Accepted; this trainer always trains.")
-    fine_tune_type: Literal["lora", "dora", "full"] = _option("lora", "What is trained.")
+    fine_tune_type: Literal["lora", "dora", "full"] = _option(
+        _D["fine_tune_type"], "What is trained."
+    )
     optimizer: Literal["adam", "adamw", "muon", "sgd", "adafactor"] = _option(
-        "adam", "The optimizer, with MLX's defaults."
+        _D["optimizer"], "The optimizer, with MLX's defaults."
     )
     optimizer_config: Mapping[str, Mapping[str, Any]] = _mapping(
         {name: {} for name in OPTIMIZERS}, "Options of each optimizer, by its name."
     )
     data: str = _option("mlx-community/WikiSQL", "A folder of train, valid and test.jsonl.")
-    seed: int = _option(0, "Of adapter weights, dropout and the order of batches.", 0)
-    num_layers: int = _option(16, "How many of the last layers are trained; -1 for all.", -1)
-    batch_size: int = _option(4, "Rows a batch, over all processes.", 1)
-    iters: int = _option(1000, "Batches to train on.", 1)
-    val_batches: int = _option(25, "Batches a validation; -1 for all.", -1)
-    learning_rate: float = _option(1e-5, "The rate, unless there is a schedule.", 0.0)
-    steps_per_report: int = _option(10, "Iterations between two printed reports.", 1)
-    steps_per_eval: int = _option(200, "Iterations between two validations.", 1)
+    seed: int = _option(_D["seed"], "Of adapter weights, dropout and the order of batches.", 0)
+    num_layers: int = _option(
+        _D["num_layers"], "How many of the last layers are trained; -1 for all.", -1
+    )
+    batch_size: int = _option(_D["batch_size"], "Rows a batch, over all processes.", 1)
+    iters: int = _option(_D["iters"], "Batches to train on.", 1)
+    val_batches: int = _option(_D["val_batches"], "Batches a validation; -1 for all.", -1)
+    learning_rate: float = _option(
+        _D["learning_rate"], "The rate, unless there is a schedule.", 0.0
+    )
+    steps_per_report: int = _option(
+        _D["steps_per_report"], "Iterations between two printed reports.", 1
+    )
+    steps_per_eval: int = _option(_D["steps_per_eval"], "Iterations between two validations.", 1)
     resume_adapter_file: str | None = _option(None, "Adapter weights to start from.")
     adapter_path: str = _option("adapters", "The folder that is written.")
-    save_every: int = _option(100, "Iterations between two checkpoints.", 1)
+    save_every: int = _option(_D["save_every"], "Iterations between two checkpoints.", 1)
     test: bool = _option(False, "Evaluate on the test split at the end.")
     test_batches: int = _option(500, "Batches of that evaluation; -1 for all.", -1)
-    max_seq_length: int = _option(2048, "Tokens after which a row is cut.", 2)
+    max_seq_length: int = _option(_D["max_seq_length"], "Tokens after which a row is cut.", 2)
     config: str | None = _option(None, "The file these settings came from.")
     grad_checkpoint: bool = _option(False, "Recompute activations in the backward pass.")
-    grad_accumulation_steps: int = _option(1, "Batches an update.", 1)
+    grad_accumulation_steps: int = _option(_D["grad_accumulation_steps"], "Batches an update.", 1)
     clear_cache_threshold: int = _option(0, "Free cached memory over this after a step, bytes.", 0)
     lr_schedule: Mapping[str, Any] | None = _option(
         None, "name, arguments, warmup and warmup_init; counted in updates."
     )
     lora_parameters: Mapping[str, Any] | None = _mapping(
-        {"rank": 8, "dropout": 0.0, "scale": 20.0}, "rank, scale, dropout and keys."
+        MLX_LM_LORA_DEFAULTS, "rank, scale, dropout and keys."
     )
-    mask_prompt: bool = _option(False, "Leave the prompt out of the loss.")
+    mask_prompt: bool = _option(_D["mask_prompt"], "Leave the prompt out of the loss.")
     report_to: str | None = _option(None, "Accepted; metrics.jsonl has the figures.")
     project_name: str | None = _option(None, "Accepted; belongs to report_to.")
     trust_remote_code: bool = _option(False, "Run code that comes with the model.")

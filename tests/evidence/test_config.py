@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from mlxdoctor.evidence.config import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS, TrainingConfig
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS
 from mlxdoctor.safety.errors import InputError
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.config import MLX_LM_LORA_DEFAULTS, TrainingConfig
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS
 from mlxdoctor.evidence.run_files import resolve_file
 from mlxdoctor.judge.rate import BandLimits, step_of
 from mlxdoctor.judge.remedy import Fix

@@ -112,7 +112,7 @@ class _SameType:
     @property
     def _block(self) -> int:
         # Whatever is read of an archive's member, all of it is unpacked.
-        is_packed = self.old.member is not None or self.new.member is not None
+        is_packed = self.old.is_packed or self.new.is_packed
         return max(self.units, _BLOCK_BYTES) if is_packed else _BLOCK_BYTES
 
     @property
