@@ -26,14 +26,14 @@ join them by a key, never by their place in two lists.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
-from mlxdoctor.evidence.dataset import Dataset, Features, Row, Split
-from mlxdoctor.evidence.prompt_answer import pair_of
+from mlxdoctor.evidence.dataset import Dataset, Features, Split
+from mlxdoctor.evidence.prompt_answer import last_answer
 from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.measure.text.rare_words import Dealt, Misplaced, RareWords, copied
 from mlxdoctor.measure.text.statistics import wilson
@@ -203,7 +203,8 @@ def _holders(held: Sequence[int]) -> list[list[int]]:
 
 
 def _rows(split: Split, features: Features) -> _Rows:
-    texts = [_texts(row, split, features) for row in split.rows]
+    pairs = [last_answer(row, split.format, features) for row in split.rows]
+    texts = [(one.prompt, one.answer) for one in pairs]
     used = [at for at, (prompt, answer) in enumerate(texts) if prompt.strip() and answer.strip()]
     prompts: dict[str, int] = {}
     answers: dict[str, int] = {}
@@ -214,25 +215,3 @@ def _rows(split: Split, features: Features) -> _Rows:
         tuple(answers),
         tuple(split.line_numbers[at] for at in used),
     )
-
-
-def _texts(row: Row, split: Split, features: Features) -> tuple[str, str]:
-    """Prompt and answer as plain text: of a conversation, the last answer and all before it."""
-    messages = row.get(features.chat)
-    if split.format != "chat" or not isinstance(messages, list):
-        pair = pair_of(row, split.format, features)
-        return pair.prompt, pair.answer
-    said = [one for one in messages if isinstance(one, Mapping)]
-    places = [at for at, one in enumerate(said) if one.get("role") == "assistant"]
-    if not places:
-        return "", ""
-    contents = [_content(one.get("content")) for one in said]
-    return "\n".join(contents[: places[-1]]), contents[places[-1]]
-
-
-def _content(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
-    return "\n".join(text for text in texts if isinstance(text, str))

@@ -23,6 +23,7 @@ from typing import Any
 from mlxdoctor.check import check
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Row, Split
+from mlxdoctor.evidence.prompt_answer import Message, messages_of
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
@@ -214,17 +215,12 @@ def _conversations(dataset: Dataset, split: Split) -> Iterator[Sign]:
             yield _sign(symptom, f"{len(found)} of {len(split.rows)} rows {what}.", split, found)
 
 
-def _messages(dataset: Dataset, split: Split, row: Row) -> list[Mapping[str, Any]]:
-    features = dataset.features
-    if split.format == "completions" and _readable_as("completions", row, dataset):
-        return [
-            {"role": "user", "content": row[features.prompt]},
-            {"role": "assistant", "content": row[features.completion]},
-        ]
-    value = row.get(features.chat) if split.format == "chat" else None
-    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+def _messages(dataset: Dataset, split: Split, row: Row) -> list[Message]:
+    try:
+        messages = messages_of(row, split.format, dataset.features)
+    except (KeyError, TypeError):
         return []
-    return value
+    return messages if all(isinstance(one, Mapping) for one in messages) else []
 
 
 def _is_empty(message: Mapping[str, Any]) -> bool:

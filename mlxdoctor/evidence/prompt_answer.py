@@ -1,13 +1,16 @@
-"""A row as prompt and answer, whatever its format, so that rows can be compared."""
+"""The prompt and the answer of a row, whatever its format."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mlxdoctor.evidence.dataset import Features, Row, RowFormat
+
+Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,26 @@ class Pair:
         return f"{self.prompt}\n{self.answer}"
 
 
+def messages_of(row: Row, row_format: RowFormat, features: Features) -> list[Message]:
+    """The conversation that mlx-lm makes of a row of this format.
+
+    Raises:
+        KeyError: the row lacks the key that its format needs.
+        TypeError: it holds no conversation.
+    """
+    if row_format == "completions":
+        return [
+            {"role": "user", "content": row[features.prompt]},
+            {"role": "assistant", "content": row[features.completion]},
+        ]
+    messages = row[features.chat] if row_format == "chat" else None
+    if not isinstance(messages, list) or not messages:
+        raise TypeError("its messages are not a list with something in it")
+    return messages
+
+
 def pair_of(row: Row, row_format: RowFormat, features: Features) -> Pair:
-    """The prompt and the answer of a row, as exact texts.
+    """The prompt and the answer of a row, as exact texts, so that rows can be compared.
 
     Args:
         row: the row.
@@ -46,7 +67,46 @@ def pair_of(row: Row, row_format: RowFormat, features: Features) -> Pair:
     return Pair("", _text(row.get(features.text if row_format == "text" else row_format, row)))
 
 
+def last_answer(row: Row, row_format: RowFormat, features: Features) -> Pair:
+    """As plain text: of a conversation, the assistant's last answer and all that was said before.
+
+    Both are empty where the assistant says nothing.
+    """
+    messages = row.get(features.chat)
+    if row_format != "chat" or not isinstance(messages, list):
+        return pair_of(row, row_format, features)
+    said = [one for one in messages if isinstance(one, Mapping)]
+    places = [at for at, one in enumerate(said) if one.get("role") == "assistant"]
+    if not places:
+        return Pair("", "")
+    contents = [_content(one.get("content")) for one in said]
+    return Pair("\n".join(contents[: places[-1]]), contents[places[-1]])
+
+
+def question_and_answer(
+    row: Row, row_format: RowFormat, features: Features
+) -> tuple[str, str] | None:
+    """What is asked and answered in a row of one turn; None for any other row."""
+    try:
+        messages = messages_of(row, row_format, features)
+    except (KeyError, TypeError):
+        return None
+    turns = [one for one in messages if isinstance(one, Mapping) and one.get("role") != "system"]
+    if [one.get("role") for one in turns] != ["user", "assistant"]:
+        return None
+    asked, answered = (one.get("content") for one in turns)
+    return (asked, answered) if isinstance(asked, str) and isinstance(answered, str) else None
+
+
 def _text(value: object) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+
+
+def _content(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    return "\n".join(text for text in texts if isinstance(text, str))

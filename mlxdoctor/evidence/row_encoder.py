@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlxdoctor.evidence.chat_template import TemplateFailure
+from mlxdoctor.evidence.prompt_answer import messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,15 +110,7 @@ class RowEncoder:
             if not all(0 <= one < MAX_TOKEN_ID for one in tokens):
                 raise TypeError("its tokens are not ids: from 0 on, and below 2**31")
             return self._finish(index, tokens)
-        if self.format == "completions":
-            messages: list[Mapping[str, Any]] = [
-                {"role": "user", "content": row[self.features.prompt]},
-                {"role": "assistant", "content": row[self.features.completion]},
-            ]
-        else:
-            messages = row[self.features.chat]
-            if not isinstance(messages, list) or not messages:
-                raise TypeError("its messages are not a list with something in it")
+        messages = messages_of(row, self.format, self.features)
         return self._conversation(index, messages, row.get("tools"))
 
     def _text(self, text: object) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.dataset import Dataset, Split
+from mlxdoctor.evidence.prompt_answer import messages_of
 from mlxdoctor.evidence.tokenizer import Tokenizer
 
 #: Questions that any chat model answers; a run's own data says nothing about forgetting.
@@ -185,21 +186,18 @@ def _from_row(dataset: Dataset, split: Split, row: Any, tokenizer: Tokenizer) ->
             tokens = tokenizer.encode(str(row[features.text]))
         start = tuple(int(token) for token in tokens[: min(LONGEST_TEXT_PROMPT, len(tokens) // 2)])
         return Prompt(tokenizer.decode(start), start, None, split.name)
-    if split.format == "completions":
-        question, expected = str(row[features.prompt]), str(row[features.completion])
-        messages: list[Any] = [{"role": "user", "content": question}]
-    elif split.format == "chat":
-        messages = list(row[features.chat])
-        expected = None
-        if messages and messages[-1].get("role") == "assistant":
-            content = messages.pop().get("content")
-            expected = content if isinstance(content, str) else None
-        question = next((str(one.get("content")) for one in reversed(messages)), "")
-    else:
-        return None
     try:
-        rendered = tokenizer.apply_chat_template(messages, row.get("tools"), True)
-    except TemplateFailure:
+        *asked, last = messages_of(row, split.format, features)
+        expected = None
+        if last.get("role") == "assistant":
+            content = last.get("content")
+            expected = content if isinstance(content, str) else None
+        else:
+            asked.append(last)
+        question = next((str(one.get("content")) for one in reversed(asked)), "")
+        rendered = tokenizer.apply_chat_template(asked, row.get("tools"), True)
+    except (KeyError, TypeError, AttributeError, TemplateFailure):
+        # mlx-lm would not train on it either; another check's finding.
         return None
     return Prompt(question, tuple(rendered), expected, split.name)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mlxdoctor.evidence.prompt_answer import question_and_answer
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows
 
 if TYPE_CHECKING:
@@ -71,29 +71,6 @@ def rewritten(
         if (pair := question_and_answer(split.rows[row.index], split.format, features))
     ]
     return replace(rows, rows=tuple(changed), batches=())
-
-
-def question_and_answer(
-    row: Mapping[str, Any], row_format: str, features: Features
-) -> tuple[str, str] | None:
-    """What is asked and answered in a row of one turn; None for any other row."""
-    if row_format == "completions":
-        asked, answered = row.get(features.prompt), row.get(features.completion)
-    elif row_format == "chat":
-        messages = row.get(features.chat)
-        if not isinstance(messages, Sequence):
-            return None
-        turns = [
-            one for one in messages if isinstance(one, Mapping) and one.get("role") != "system"
-        ]
-        if [one.get("role") for one in turns] != ["user", "assistant"]:
-            return None
-        asked, answered = (one.get("content") for one in turns)
-    else:
-        return None
-    if not isinstance(asked, str) or not isinstance(answered, str):
-        return None
-    return asked, answered
 
 
 def _cut(row: SupervisedRow) -> SupervisedRow:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.dataset import Dataset, Features
+from mlxdoctor.evidence.prompt_answer import question_and_answer
 from mlxdoctor.evidence.supervision import Role, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure.text.plain_formats import (
     PLAIN_FORMATS,
     WITHOUT_END,
     PlainFormat,
-    question_and_answer,
     rewritten,
 )
 from tests.conftest import FIXTURES
