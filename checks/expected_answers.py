@@ -34,6 +34,7 @@ from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.prompt_answer import question_and_answer
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -41,7 +42,6 @@ from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.losses.logged_levels import LoggedLoss, logged_loss
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
-from mlxdoctor.measure.text.plain_formats import question_and_answer
 from mlxdoctor.measure.text.statistics import mean_interval, paired_permutation, word_f1
 
 
