@@ -8,11 +8,10 @@ from typing import Any
 
 from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER, LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.records import Records
+from mlxdoctor.evidence.logs.text_stream import MAX_RECORD
 
 #: Lines parsed together: one call for many lines is twice as fast as one for each.
 BATCH = 4096
-#: A longer line is no row of metrics (characters).
-MAX_RECORD = 1 << 20
 #: Sets of keys for which patterns are remembered.
 MAX_KEYS = 4096
 

@@ -7,9 +7,11 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from mlxdoctor.evidence.log_formats.json_lines import MAX_RECORD
 from mlxdoctor.evidence.source import Source, link_note, stream_bytes, text_encoding
 from mlxdoctor.safety.reading_limits import current
+
+#: A longer line is no row of metrics (characters).
+MAX_RECORD = 1 << 20
 
 
 class LogStream:
