@@ -146,11 +146,7 @@ def label_mask(
 def _empty_batches(
     rows: SupervisedRows, config: TrainingConfig | None, log: TrainingLog | None, limits: Limits
 ) -> Iterator[Sign]:
-    empty = [
-        batch
-        for batch in rows.batches
-        if not any(rows.rows[position].count() for position in batch)
-    ]
+    empty = rows.empty_batches
     if not empty:
         return
     total = max(len(rows.batches), rows.total_rows // rows.batch_size)

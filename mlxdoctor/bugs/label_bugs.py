@@ -64,23 +64,20 @@ def _runs_into_padding(
     """How many answers run into the padding token, and how many there are; None for few."""
     padded = [row for row in rows.rows if row.padded and len(row.targets)]
     # Where an answer has an end token, generation stops there and never comes to the padding.
-    answers = [row.tokens[row.prompt_length : row.length] for row in padded]
-    ended = sum(bool(np.isin(one, rows.eos_token_ids).any()) for one in answers)
+    taught = [row.tokens[row.prompt_length : row.length] for row in padded]
+    ended = sum(bool(np.isin(one, rows.eos_token_ids).any()) for one in taught)
     if not padded or ended > (1.0 - limits.most) * len(padded) or generations is None:
         return None
     if any((row.targets == _PAD).any() for row in rows.rows):
         return None
-    items = [one for one in generations.items if one.tuned_tokens]
+    said = [(one.tuned_tokens, one.base_tokens or ()) for one in generations.items]
+    answers = [(tuned, base) for tuned, base in said if tuned]
+    # As the first token it would mean NaN logits.
     affected = sum(
-        # As the first token it would mean NaN logits.
-        _PAD in (one.tuned_tokens or ())[1:]
-        and (one.tuned_tokens or (_PAD,))[0] != _PAD
-        and _PAD not in (one.base_tokens or ())
-        for one in items
+        _PAD in tuned and tuned[0] != _PAD and _PAD not in base for tuned, base in answers
     )
-    if len(items) < limits.answers or affected < limits.most * len(items):
-        return None
-    return affected, len(items)
+    few = len(answers) < limits.answers or affected < limits.most * len(answers)
+    return None if few else (affected, len(answers))
 
 
 def length_sort(run: Artifacts) -> Sighting | None:
@@ -109,7 +106,7 @@ def empty_mask_nan(run: Artifacts) -> Sighting | None:
     rows, log = run.rows, run.log
     if rows is None or log is None or not rows.mask_prompt:
         return None
-    empty = [batch for batch in rows.batches if not any(rows.rows[at].count() for at in batch)]
+    empty = rows.empty_batches
     losses = [log.main.get(name) for name in ("train_loss", "val_loss")]
     broken = any(one is not None and not np.isfinite(one.values).all() for one in losses)
     if not empty or not broken:

@@ -133,6 +133,13 @@ class SupervisedRows:
         shares = counts / total
         return float(-(shares * np.log(shares)).sum() + (len(counts) - 1) / (2 * total))
 
+    @property
+    def empty_batches(self) -> tuple[tuple[int, ...], ...]:
+        """The batches in which no row has anything to learn: their loss is 0/0."""
+        return tuple(
+            batch for batch in self.batches if not any(self.rows[at].count() for at in batch)
+        )
+
     def width(self, batch: Sequence[int]) -> int:
         """Columns of a batch's token array, as mlx-lm pads it.
 
