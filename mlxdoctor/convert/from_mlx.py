@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from mlxdoctor.convert.portable import PortableAdapter, PortableModule
 from mlxdoctor.convert.raw import read_raw
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
-from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.base_model import BaseModel, is_embedding
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.measure.weights.lora_targets import matches
 from mlxdoctor.safety.errors import InputError
 
-_EMBEDDINGS = ("embed", "wte", "wpe")
 _UNLOADABLE = "mlx-lm itself would refuse this adapter"
 
 
@@ -58,7 +57,7 @@ def from_mlx(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -
             b=read_raw(one.b),
             magnitude=read_raw(one.magnitude) if one.magnitude else None,
             scale=config.scale,
-            is_embedding=_is_embedding(one.name),
+            is_embedding=is_embedding(one.name),
         )
         for one in adapter.modules
     )
@@ -74,10 +73,6 @@ def from_mlx(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -
         is_dora=is_dora,
         notes=(left_behind,) if config.describes_training else (),
     )
-
-
-def _is_embedding(name: str) -> bool:
-    return any(word in name.rsplit(".", 1)[-1] for word in _EMBEDDINGS)
 
 
 def _require_loadable(
@@ -103,7 +98,7 @@ def _require_loadable(
             f"{module.name} has {has}, but {config.path.name} says {config.fine_tune_type}",
             "correct fine_tune_type, or save the adapter again",
         )
-    if is_dora and _is_embedding(module.name):
+    if is_dora and is_embedding(module.name):
         raise InputError(
             path,
             f"{module.name} is an embedding with DoRA, whose magnitudes are one a row here and "

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from mlxdoctor.convert.portable import (
     EMBEDDING,
     OUTPUT_HEAD,
+    PEFT_PREFIX,
     PortableAdapter,
     PortableModule,
     is_tied,
@@ -74,7 +75,6 @@ _HARMLESS = frozenset(
 )
 # The other ways to start (pissa, olora, corda, loftq, …) change the base model's weights.
 _PLAIN_STARTS = (None, True, False, "gaussian", "orthogonal", "eva")
-_PREFIX = "base_model.model."
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _PLAIN_NAME = re.compile(r"[\w.-]+")
 
@@ -157,7 +157,7 @@ def _require_plain(config: TrainingConfig) -> None:
 
 def _copied(tensor: TensorRef, base: BaseModel | None) -> str:
     """The note on a tensor that is a copy of the base model's, as PEFT saves of embeddings."""
-    name = tensor.name.removeprefix(_PREFIX).replace(".base_layer.", ".")
+    name = tensor.name.removeprefix(PEFT_PREFIX).replace(".base_layer.", ".")
     theirs = base.tensors.get(name) if base is not None else None
     if base is not None and name == f"{OUTPUT_HEAD}.weight" and is_tied(base):
         theirs = base.tensors.get(f"{EMBEDDING}.weight")

@@ -20,6 +20,8 @@ LIBRARY_NAMES = {"mlx": "mlx-lm", "peft": "PEFT"}
 _SAVED_BY = {"mlx": "mlx-lm", "peft": "transformers"}
 EMBEDDING = "model.embed_tokens"
 OUTPUT_HEAD = "lm_head"
+#: What PEFT puts before every name.
+PEFT_PREFIX = "base_model.model."
 # The names that mlx-lm and transformers share in every architecture that has them; others
 # are renamed in some (mlx-lm calls the w1 of Lfm2's experts gate_proj).
 _SHARED = re.compile(

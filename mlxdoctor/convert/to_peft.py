@@ -8,6 +8,7 @@ from typing import Any
 
 from mlxdoctor.convert.portable import (
     OUTPUT_HEAD,
+    PEFT_PREFIX,
     PortableAdapter,
     PortableModule,
     grid,
@@ -16,8 +17,6 @@ from mlxdoctor.convert.portable import (
 from mlxdoctor.convert.raw import RawTensor, safetensors_bytes
 from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.base_model import BaseModel
-
-_PREFIX = "base_model.model."
 
 
 def to_peft(
@@ -95,10 +94,10 @@ def _tensors(modules: Iterable[PortableModule]) -> dict[str, RawTensor]:
     for one in modules:
         # PEFT holds an embedding's factors as bare parameters, without the ".weight".
         kind, end = ("lora_embedding", "") if one.is_embedding else ("lora", ".weight")
-        tensors[f"{_PREFIX}{one.name}.{kind}_A{end}"] = one.a.transposed
-        tensors[f"{_PREFIX}{one.name}.{kind}_B{end}"] = one.b.transposed
+        tensors[f"{PEFT_PREFIX}{one.name}.{kind}_A{end}"] = one.a.transposed
+        tensors[f"{PEFT_PREFIX}{one.name}.{kind}_B{end}"] = one.b.transposed
         if one.magnitude is not None:
-            tensors[f"{_PREFIX}{one.name}.lora_magnitude_vector"] = one.magnitude
+            tensors[f"{PEFT_PREFIX}{one.name}.lora_magnitude_vector"] = one.magnitude
     return tensors
 
 

@@ -26,7 +26,8 @@ from mlxdoctor.safety.errors import InputError
 
 _HEADER_ONLY = "header only"
 _ROWS_PER_BLOCK = 8
-_EMBEDDINGS = ("embed", "wte", "wpe")
+#: Parts of the names of embeddings.
+EMBEDDING_NAMES = ("embed", "wte", "wpe")
 
 
 @dataclass(frozen=True)
@@ -148,8 +149,7 @@ class BaseModel:
             if len(shape) < 2:
                 continue
             inputs, outputs = shape[-1], shape[-2]
-            is_embedding = any(word in module.rsplit(".", 1)[-1] for word in _EMBEDDINGS)
-            shapes[module] = (outputs, inputs) if is_embedding else (inputs, outputs)
+            shapes[module] = (outputs, inputs) if is_embedding(module) else (inputs, outputs)
         return shapes
 
     @cached_property
@@ -228,3 +228,8 @@ class BaseModel:
             if common > longest:
                 best, longest = module, common
         return best
+
+
+def is_embedding(module: str) -> bool:
+    """Whether a module is an embedding, by its name."""
+    return any(word in module.rsplit(".", 1)[-1] for word in EMBEDDING_NAMES)

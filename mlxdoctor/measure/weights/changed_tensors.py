@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.base_model import EMBEDDING_NAMES, BaseModel
 from mlxdoctor.evidence.quantized import QuantizedTensor, quantized_tensors
 from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.evidence.tuned_model import TunedModel
@@ -88,7 +88,7 @@ def component(name: str) -> str:
     """Which part of a language model a tensor belongs to, by its name."""
     for part, words in (
         ("norms", ("norm",)),
-        ("embeddings", ("embed", "wte", "wpe")),
+        ("embeddings", EMBEDDING_NAMES),
         ("the head", ("lm_head",)),
         ("attention", ("attn", "attention")),
         ("feed-forward", ("mlp", "feed_forward", "experts", "moe", "ffn")),
