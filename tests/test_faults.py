@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,13 +102,13 @@ def test_checks_that_take_too_long_are_named_and_the_report_is_inconclusive(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_metrics_that_cannot_be_written_are_one_sentence() -> None:
-    from mlxdoctor.train.loop import _write
+    from mlxdoctor.train.records import ValidationRecord, add_metrics
 
     with (
         pytest.raises(InputError, match=r"/dev/full: cannot be written \(No space left"),
         Path("/dev/full").open("ab", buffering=0) as full,
     ):
-        _write(SimpleNamespace(metrics=full), {"iteration": 1})  # type: ignore[arg-type]
+        add_metrics(full, ValidationRecord(1, 2.0, 0.1))
 
 
 @pytest.mark.slow
@@ -198,13 +197,15 @@ def test_a_result_cut_at_any_byte_counts_as_unfinished(tmp_path: Path) -> None:
 
 def test_metrics_cut_at_any_byte_are_read_and_continued(tmp_path: Path) -> None:
     from mlxdoctor.evidence.training_log import TrainingLog
-    from mlxdoctor.train.files import keep_metrics
-    from mlxdoctor.train.records import to_line
+    from mlxdoctor.train.records import StepRecord, keep_metrics, to_line
 
-    records = [{"iteration": one, "train_loss": 3.0 - one / 4} for one in (1, 2, 3)]
-    whole = "".join(map(to_line, records)).encode()
+    lines = [
+        to_line(StepRecord(one, 3.0 - one / 4, 1e-4, 1.5, 8, 8 * one, 0, 0.1, 0.2))
+        for one in (1, 2, 3)
+    ]
+    whole, records = "".join(lines).encode(), [json.loads(line) for line in lines]
     path = tmp_path / "metrics.jsonl"
-    first = len(to_line(records[0]))
+    first = len(lines[0])
     for size in range(first, len(whole) + 1):
         path.write_bytes(whole[:size])
         # A last line whose end alone is missing is whole.
@@ -219,7 +220,7 @@ def test_metrics_cut_at_any_byte_are_read_and_continued(tmp_path: Path) -> None:
 
 
 def test_metrics_that_hold_something_else_can_be_continued(tmp_path: Path) -> None:
-    from mlxdoctor.train.files import keep_metrics
+    from mlxdoctor.train.records import keep_metrics
 
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"iteration": 1}\n[1]\n7\n{"iteration": "x"}\n\xff\xfe\n{"iteration": 9}\n')

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from mlxdoctor.train import Settings, StepRecord, TrainingResult, ValidationRecord
     from mlxdoctor.train.plan import Plan
 
+    Told = Plan | StepRecord | ValidationRecord
+
 
 @click.command(name="train", short_help="Train as mlx_lm.lora does, and record every step.")
 @click.option(
@@ -85,24 +87,21 @@ def command(
         stated.append("mlxdoctor.allow_downloads=true")
     settings = _with_trust(Settings.read(config, stated), trust_remote_code, allow_downloads)
     result = _train(settings, dry_run)
-    if result is None or result.ending in {"finished", "no-improvement", "stopped"}:
-        return EXIT_CLEAN
-    return EXIT_FOUND
+    is_clean = result.ending in {"finished", "no-improvement", "stopped"}
+    return EXIT_CLEAN if is_clean else EXIT_FOUND
 
 
 def _with_trust(settings: Settings, is_trusted: bool, may_download: bool) -> Settings:
     """A configuration may come with a run that is looked into: it alone allows nothing."""
-    if settings.extras.allow_downloads and not may_download:
-        from mlxdoctor.safety.errors import InputError
+    from mlxdoctor.safety.errors import InputError
 
+    if settings.extras.allow_downloads and not may_download:
         raise InputError(
             None,
             "the configuration asks to fetch what is not here",
             "add --allow-downloads if that is wanted, or set allow_downloads to false",
         )
     if settings.trust_remote_code and not is_trusted:
-        from mlxdoctor.safety.errors import InputError
-
         raise InputError(
             None,
             "the configuration asks to run code that comes with the model",
@@ -111,38 +110,25 @@ def _with_trust(settings: Settings, is_trusted: bool, may_download: bool) -> Set
     return replace(settings, trust_remote_code=is_trusted)
 
 
-class _DryRun(Exception):  # noqa: N818 - ends the run before its first step
-    """Raised by the plan's hook."""
-
-
-def _train(settings: Settings, dry_run: bool) -> TrainingResult | None:
+def _train(settings: Settings, dry_run: bool) -> TrainingResult:
     from mlxdoctor.train import train
-    from mlxdoctor.train.loop import Hooks, worker_here
+    from mlxdoctor.train.loop import worker_here
+    from mlxdoctor.train.plan import Plan
 
-    leads = worker_here().rank == 0
+    leads, report = worker_here().rank == 0, _Report(settings)
 
-    def plan(one: Plan) -> None:
-        click.echo("\n".join(one.lines()))
-        if dry_run:
-            raise _DryRun
-        click.echo(f"Starting training..., iters: {settings.iters}")
+    def tell(one: Told) -> str | None:
+        is_plan = isinstance(one, Plan)
+        lines = one.lines() if isinstance(one, Plan) else report.lines(one)
+        if is_plan and not dry_run:
+            lines.append(f"Starting training..., iters: {settings.iters}")
+        if leads:
+            for line in lines:
+                click.echo(line)
+        return "a dry run" if is_plan and dry_run else None
 
-    report = _Report(settings)
-
-    def step(one: StepRecord) -> None:
-        line = report.line(one)
-        if leads and line is not None:
-            click.echo(line)
-
-    def validation(one: ValidationRecord) -> None:
-        at = max(one.iteration, 1)
-        click.echo(f"Iter {at}: Val loss {one.val_loss:.3f}, Val took {one.val_seconds:.3f}s")
-
-    try:
-        result = train(settings, hooks=Hooks(plan, step, validation))
-    except _DryRun:
-        return None
-    if leads:
+    result = train(settings, tell=tell)
+    if leads and not dry_run:
         if result.test_loss is not None:
             click.echo(f"Test loss {result.test_loss:.3f}")
         click.echo(f"Saved final weights to {result.adapter_path / 'adapters.safetensors'}.")
@@ -152,28 +138,33 @@ def _train(settings: Settings, dry_run: bool) -> TrainingResult | None:
 
 
 class _Report:
-    """Steps taken together into the classic lines of mlx-lm, one every `steps_per_report`."""
+    """The classic lines of mlx-lm; steps are taken together, `steps_per_report` a line."""
 
     def __init__(self, settings: Settings) -> None:
         self._every = settings.steps_per_report
         self._last = settings.iters
         self._steps: list[StepRecord] = []
 
-    def line(self, step: StepRecord) -> str | None:
-        """The line due after this step, if one is."""
-        self._steps.append(step)
-        if step.iteration % self._every and step.iteration != self._last:
-            return None
+    def lines(self, one: StepRecord | ValidationRecord) -> list[str]:
+        """The lines due after a step or a validation."""
+        from mlxdoctor.train import ValidationRecord
+
+        if isinstance(one, ValidationRecord):
+            at = max(one.iteration, 1)
+            return [f"Iter {at}: Val loss {one.val_loss:.3f}, Val took {one.val_seconds:.3f}s"]
+        self._steps.append(one)
+        if one.iteration % self._every and one.iteration != self._last:
+            return []
         steps, self._steps = self._steps, []
-        seconds = sum(one.seconds for one in steps)
-        loss = sum(one.train_loss for one in steps) / len(steps)
-        norms = [one.grad_norm for one in steps if one.grad_norm is not None]
+        seconds = sum(step.seconds for step in steps)
+        loss = sum(step.train_loss for step in steps) / len(steps)
+        norms = [step.grad_norm for step in steps if step.grad_norm is not None]
         norm = f"Grad norm {max(norms):.3f}, " if norms else ""
-        skipped = f", Skipped {step.skipped}" if step.skipped else ""
-        return (
-            f"Iter {step.iteration}: Train loss {loss:.3f}, "
-            f"Learning Rate {step.learning_rate:.3e}, {norm}"
+        skipped = f", Skipped {one.skipped}" if one.skipped else ""
+        return [
+            f"Iter {one.iteration}: Train loss {loss:.3f}, "
+            f"Learning Rate {one.learning_rate:.3e}, {norm}"
             f"It/sec {len(steps) / seconds:.3f}, "
-            f"Tokens/sec {sum(one.supervised_tokens for one in steps) / seconds:.3f}, "
-            f"Trained Tokens {step.trained_tokens}, Peak mem {step.peak_memory:.3f} GB{skipped}"
-        )
+            f"Tokens/sec {sum(step.supervised_tokens for step in steps) / seconds:.3f}, "
+            f"Trained Tokens {one.trained_tokens}, Peak mem {one.peak_memory:.3f} GB{skipped}"
+        ]

@@ -25,8 +25,8 @@ def evaluate_again(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     if not reported or adapter is None:
         return Ruling("undecided", "there is no reported loss, or no adapter to evaluate")
     from mlxdoctor.measure.loading import load_local
-    from mlxdoctor.train.evaluation import evaluate
-    from mlxdoctor.train.losses import exact_loss, parity_loss
+    from mlxdoctor.train.batches import Worker
+    from mlxdoctor.train.masked_loss import evaluate, exact_loss, parity_loss
     from mlxdoctor.train.parts import parts_of
 
     copied(run.files, adapter, folder)
@@ -44,7 +44,7 @@ def evaluate_again(lab: Laboratory, run: Run, folder: Path) -> Ruling:
                 split = rows.test if reported[0].split == "test" else rows.valid
                 if not split:
                     return Ruling("undecided", "the split that was evaluated is not here")
-                batches = parts.evaluation_batches(split, -1)
+                batches = parts.batches(settings, Worker()).evaluation(split, -1)
                 batches = lab.within_time(batches, "base and adapter evaluated again")
                 losses.append(evaluate(model, batches, loss_of))
             off = min(abs(one - said) for one in losses)

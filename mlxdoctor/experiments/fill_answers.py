@@ -16,7 +16,6 @@ from mlxdoctor.experiments.shared.copies import write_rows
 from mlxdoctor.experiments.shared.observation import Condition
 from mlxdoctor.experiments.shared.rules import Question, Ruling, Trials, judge_change
 from mlxdoctor.train.faults import Fault
-from mlxdoctor.train.faults.of_settings import with_settings
 from mlxdoctor.train.parts import Parts
 from mlxdoctor.train.settings import Settings
 
@@ -45,7 +44,7 @@ def answers_filled(settings: Settings, parts: Parts, severity: Any) -> tuple[Set
             answer = generate(model, tokenizer, prompt, max_tokens=ANSWER_TOKENS)
             messages[-1] = {**messages[-1], "content": answer.strip()}
         write_rows(path, [row for row in rows if _has_answer(row)])
-    return with_settings(settings, parts, data=str(folder))
+    return replace(settings, data=str(folder)), parts
 
 
 def _has_answer(row: Mapping[str, Any]) -> bool:

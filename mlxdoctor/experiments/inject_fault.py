@@ -22,22 +22,22 @@ from mlxdoctor.experiments.shared.rules import Question, Ruling, Trials, judge_i
 from mlxdoctor.train.faults import FAULTS as WARD_FAULTS
 from mlxdoctor.train.faults import Fault
 from mlxdoctor.train.parts import Parts
-from mlxdoctor.train.rows import Row, Rows
 from mlxdoctor.train.settings import Settings
+from mlxdoctor.train.token_rows import TokenRow, TokenRows
 
 
 def padding_before_end(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
     """Pad answers to one length before the end token is appended; the padding is supervised."""
     encode = parts.encode
 
-    def padded(settings: Settings, tokenizer: Any) -> Rows:
+    def padded(settings: Settings, tokenizer: Any) -> TokenRows:
         rows = encode(replace(settings, mask_prompt=True), tokenizer)
         longest = max((len(row.tokens) - row.offset for row in rows.train), default=0)
         width = round(longest * float(severity))
         padding = tokenizer.pad_token_id
         padding = tokenizer.eos_token_id if padding is None else padding
 
-        def pad(row: Row) -> Row:
+        def pad(row: TokenRow) -> TokenRow:
             ends = np.flatnonzero(row.tokens == tokenizer.eos_token_id)
             end = int(ends[-1]) if len(ends) else len(row.tokens)
             room = max(0, width - (end - row.offset))

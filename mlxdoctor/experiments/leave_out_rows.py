@@ -26,7 +26,6 @@ from mlxdoctor.experiments.shared.rules import Question, Ruling, Trials, judge_c
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train.faults import Fault
 from mlxdoctor.train.faults.fault import Apply
-from mlxdoctor.train.faults.of_settings import with_settings
 from mlxdoctor.train.parts import Parts
 from mlxdoctor.train.settings import Settings
 
@@ -98,7 +97,7 @@ def _left_out(
     shutil.copytree(source, folder, dirs_exist_ok=True)
     kept = (row for at, row in enumerate(train.rows) if at not in gone)
     write_rows(folder / train.path.name, kept)
-    return with_settings(settings, parts, data=str(folder))
+    return replace(settings, data=str(folder)), parts
 
 
 def _fault(label: str, apply: Apply) -> Fault:

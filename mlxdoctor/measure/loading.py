@@ -13,6 +13,8 @@ from mlxdoctor.safety.errors import InputError
 
 #: Hugging Face's libraries read these when they are imported.
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+#: A library's error is cut to this many characters.
+MAX_ERROR = 400
 
 
 def require_plain(folder: Path) -> None:
@@ -70,17 +72,32 @@ def load_local(folder: Path, adapter: Path | None = None) -> tuple[Any, Any]:
     """
     require_plain(folder)
     with without_network():
-        from mlx_lm import load
+        return load_with_mlx_lm(str(folder), adapter)
 
-        try:
-            loaded: Any = load(
-                str(folder),
-                tokenizer_config={"trust_remote_code": False},
-                adapter_path=None if adapter is None else str(adapter),
-            )
-        except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
-            raise InputError(
-                folder, f"cannot be loaded by mlx-lm ({reason})", "check that it generates at all"
-            ) from None
+
+def load_with_mlx_lm(
+    name: str, adapter: Path | None = None, *, trust_remote_code: bool = False
+) -> tuple[Any, Any]:
+    """The model and the tokenizer of a folder, or of a repository that is fetched.
+
+    Raises:
+        InputError: mlx-lm cannot load them.
+    """
+    from mlx_lm import load
+
+    try:
+        loaded: Any = load(
+            name,
+            tokenizer_config={"trust_remote_code": trust_remote_code},
+            adapter_path=None if adapter is None else str(adapter),
+            **({"trust_remote_code": True} if trust_remote_code else {}),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
+        problem = f"cannot be loaded by mlx-lm ({said(error)})"
+        raise InputError(name, problem, "check that it generates at all") from None
     return loaded[0], loaded[1]
+
+
+def said(error: Exception) -> str:
+    """What a library's error says, on one line and not too long."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:MAX_ERROR]

@@ -1,9 +1,9 @@
 """The reference trainer: LoRA fine-tuning with MLX, readable in one sitting.
 
-Read in this order: `settings` (what a run is told), `rows` and `batches` (the data),
-`losses` (what is supervised), `model` (freeze, convert, verify), `step` (one update,
-compiled), `loop` (the run), `files` (what it writes). `parts` lists what an
-experiment may replace.
+The sitting: `loop` (the run), `step` (one update, compiled), `batches` and `masked_loss`
+(what it learns from). Around it: `settings` (what a run is told), `token_rows` (the data),
+`attach` (freeze, convert, verify), `plan`, `stopping`, `records` (what is reported) and
+`saving` (what is written and resumed). `parts` lists what an experiment may replace.
 
     from mlxdoctor.train import Settings, train
 
@@ -21,7 +21,7 @@ from mlxdoctor.train.settings import Extras, Settings
 
 if TYPE_CHECKING:
     from mlxdoctor.judge.curve import DivergenceLimits
-    from mlxdoctor.train.loop import Hooks
+    from mlxdoctor.train.loop import Tell
     from mlxdoctor.train.parts import Parts
 
 __all__ = ["Extras", "Settings", "StepRecord", "TrainingResult", "ValidationRecord", "train"]
@@ -31,7 +31,7 @@ def train(
     settings: Settings,
     *,
     parts: Parts | None = None,
-    hooks: Hooks | None = None,
+    tell: Tell | None = None,
     limits: DivergenceLimits | None = None,
 ) -> TrainingResult:
     """Train as the settings say; see `mlxdoctor.train.loop.train`.
@@ -48,4 +48,4 @@ def train(
         raise InputError(
             None, f"MLX cannot be used here ({error})", "check with `python -c 'import mlx_lm'`"
         ) from None
-    return loop.train(settings, parts=parts, hooks=hooks, limits=limits)
+    return loop.train(settings, parts=parts, tell=tell, limits=limits)

@@ -1,20 +1,22 @@
 """Rows into batches: which rows, in which order, how wide.
 
-A batch maker is a plain function that gives batches of `tokens` and `spans` as the
-losses take them. Every process of a distributed run makes its share of each batch.
+`exact_batches` and `parity_batches` give the two makers of a run, that of training and
+that of validation. Every process of a distributed run makes its share of each batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.train.rows import Row
+from mlxdoctor.train.settings import Settings
+from mlxdoctor.train.token_rows import TokenRow
 
 #: Batches are as wide as a multiple of this, plus one, so that few shapes are compiled.
 WIDTH_STEP = 32
@@ -43,10 +45,16 @@ class Batch:
     indices: tuple[int, ...]
 
 
-#: (rows, first iteration) -> batches without end.
-TrainBatches = Callable[[Sequence[Row], int], Iterator[Batch]]
-#: (rows, how many or -1) -> the batches of one validation.
-EvaluationBatches = Callable[[Sequence[Row], int], Iterator[Batch]]
+class Batches(NamedTuple):
+    """How a run makes its batches.
+
+    Attributes:
+        train: (rows, first iteration) -> batches without end.
+        evaluation: (rows, how many or -1) -> the batches of one validation.
+    """
+
+    train: Callable[[Sequence[TokenRow], int], Iterator[Batch]]
+    evaluation: Callable[[Sequence[TokenRow], int], Iterator[Batch]]
 
 
 def padded_width(longest: int, limit: int) -> int:
@@ -55,7 +63,7 @@ def padded_width(longest: int, limit: int) -> int:
 
 
 def collate(
-    rows: Sequence[Row], indices: Sequence[int], height: int, limit: int, worker: Worker
+    rows: Sequence[TokenRow], indices: Sequence[int], height: int, limit: int, worker: Worker
 ) -> Batch:
     """This worker's share of the batch `indices`, cut to `limit` tokens.
 
@@ -75,7 +83,7 @@ def collate(
 
 
 def exact_order(
-    rows: Sequence[Row], batch_size: int, limit: int, seed: Sequence[int]
+    rows: Sequence[TokenRow], batch_size: int, limit: int, seed: Sequence[int]
 ) -> list[list[int]]:
     """One pass over all rows in batches of rows of like length, in random order.
 
@@ -90,75 +98,59 @@ def exact_order(
     return [parts[index].tolist() for index in generator.permutation(len(parts))]
 
 
-def exact_batches(
-    batch_size: int, limit: int, seed: int, worker: Worker
-) -> tuple[TrainBatches, EvaluationBatches]:
+def exact_batches(settings: Settings, worker: Worker) -> Batches:
     """Batches of like lengths: every row once a pass, the same batches for every validation."""
-    height = -(-batch_size // worker.size)
+    size, limit, seed = settings.batch_size, settings.max_seq_length, settings.seed
+    height = -(-size // worker.size)
 
-    def train(rows: Sequence[Row], start: int) -> Iterator[Batch]:
-        first, done = divmod(start - 1, -(-len(rows) // batch_size))
+    def train(rows: Sequence[TokenRow], start: int) -> Iterator[Batch]:
+        first, done = divmod(start - 1, -(-len(rows) // size))
         for epoch in count(first):
-            order = exact_order(rows, batch_size, limit, (seed, epoch))
+            order = exact_order(rows, size, limit, (seed, epoch))
             for indices in order[done:]:
                 yield collate(rows, indices, height, limit, worker)
             done = 0
 
-    def evaluation(rows: Sequence[Row], batches: int) -> Iterator[Batch]:
-        order = exact_order(rows, batch_size, limit, (seed, 0))
+    def evaluation(rows: Sequence[TokenRow], batches: int) -> Iterator[Batch]:
+        order = exact_order(rows, size, limit, (seed, 0))
         for indices in order if batches == -1 else order[:batches]:
             yield collate(rows, indices, height, limit, worker)
 
-    return train, evaluation
+    return Batches(train, evaluation)
 
 
-def parity_batches(
-    batch_size: int, limit: int, seed: int, worker: Worker
-) -> tuple[TrainBatches, EvaluationBatches]:
+def parity_batches(settings: Settings, worker: Worker) -> Batches:
     """mlx-lm's batches: sorted by number of keys, the remainder dropped, one random stream.
 
     Training and validation draw from the same generator, in the order in which they ask.
+
+    Raises:
+        InputError: mlx-lm makes no such batches; where rows are too few, on the first one.
     """
-    if batch_size % worker.size:
-        raise InputError(
-            None,
-            f"batch_size {batch_size} is not divisible by {worker.size} processes",
-            "mlx-lm needs that",
-        )
-    generator = np.random.RandomState(seed)
+    size, limit = settings.batch_size, settings.max_seq_length
+    if size % worker.size:
+        problem = f"batch_size {size} is not divisible by {worker.size} processes"
+        raise InputError(None, problem, "mlx-lm needs that")
+    generator = np.random.RandomState(settings.seed)
 
-    def one_pass(rows: Sequence[Row]) -> Iterator[Batch]:
+    def one_pass(rows: Sequence[TokenRow], what: str) -> Iterator[Batch]:
+        if len(rows) < size:
+            raise InputError(None, f"{len(rows)} {what} rows are less than a batch of {size}")
         order = sorted(range(len(rows)), key=lambda index: rows[index].keys)
-        starts = range(0, len(order) - batch_size + 1, batch_size)
+        starts = range(0, len(order) - size + 1, size)
         for number in generator.permutation(len(starts)):
-            indices = order[starts[number] : starts[number] + batch_size]
-            yield collate(rows, indices, batch_size // worker.size, limit, worker)
+            indices = order[starts[number] : starts[number] + size]
+            yield collate(rows, indices, size // worker.size, limit, worker)
 
-    def train(rows: Sequence[Row], start: int) -> Iterator[Batch]:
+    def train(rows: Sequence[TokenRow], start: int) -> Iterator[Batch]:
         if start != 1:
-            raise InputError(
-                None, "mlx-lm cannot continue a run at a step", "resume without --parity"
-            )
-        if len(rows) < batch_size:
-            raise InputError(
-                None, f"{len(rows)} training rows are less than a batch of {batch_size}"
-            )
+            problem = "mlx-lm cannot continue a run at a step"
+            raise InputError(None, problem, "resume without --parity")
         while True:
-            yield from one_pass(rows)
+            yield from one_pass(rows, "training")
 
-    def evaluation(rows: Sequence[Row], batches: int) -> Iterator[Batch]:
-        if len(rows) < batch_size:
-            raise InputError(
-                None, f"{len(rows)} validation rows are less than a batch of {batch_size}"
-            )
+    def evaluation(rows: Sequence[TokenRow], batches: int) -> Iterator[Batch]:
         # mlx-lm draws the order of all batches even where it looks at a few.
-        taken = one_pass(rows)
-        for number in count():
-            if number == batches:
-                return
-            batch = next(taken, None)
-            if batch is None:
-                return
-            yield batch
+        yield from islice(one_pass(rows, "validation"), None if batches == -1 else batches)
 
-    return train, evaluation
+    return Batches(train, evaluation)

@@ -13,9 +13,9 @@ from mlx.utils import tree_flatten
 
 from mlxdoctor.measure.model_parameters import count_parameters
 from mlxdoctor.train.batches import Batch, Worker, collate
-from mlxdoctor.train.losses import LossFunction
-from mlxdoctor.train.rows import Rows
+from mlxdoctor.train.masked_loss import LossFunction
 from mlxdoctor.train.settings import Settings
+from mlxdoctor.train.token_rows import TokenRows
 
 #: A timed step shorter than this is timed again, now that it is warm (seconds).
 SHORT_STEP = 1.0
@@ -79,13 +79,13 @@ class Plan:
 
 
 def make_plan(
+    settings: Settings,
     model: Any,
     optimizer: Any,
-    rows: Rows,
+    rows: TokenRows,
     loss: LossFunction,
-    settings: Settings,
     *,
-    start: int = 1,
+    start: int,
 ) -> Plan:
     """Count, and time one batch; neither the model nor any random state is changed.
 
@@ -93,18 +93,19 @@ def make_plan(
         optimizer: initialised.
         start: the first iteration that will be made.
     """
-    limit = settings.max_seq_length
+    limit, every = settings.max_seq_length, settings.grad_accumulation_steps
     lengths = [len(row.tokens) for row in rows.train]
     tokens = sum(min(length, limit) for length in lengths)
     batches = settings.iters - start + 1
-    per_batch = tokens / max(len(lengths), 1) * settings.batch_size
     batch = _middling_batch(rows, settings)
     step_seconds = _time_batch(model, loss, batch)
+    per_batch = tokens / len(lengths) * settings.batch_size
     of_typical = per_batch / max(int(batch.spans[:, 1].sum()), 1)
     evaluations = 1 + batches // settings.steps_per_eval
     most = -(-len(rows.valid) // settings.batch_size)
     limited = most if settings.val_batches == -1 else min(settings.val_batches, most)
-    seconds = step_seconds * of_typical * (batches + FORWARD_SHARE * evaluations * limited)
+    # Batches left over are one more update; mlx-lm never applies them.
+    is_partial = settings.extras.is_exact and settings.iters % every > 0
     trainable, frozen = count_parameters(model)
     return Plan(
         trainable=trainable,
@@ -115,10 +116,10 @@ def make_plan(
         cut=sum(length > limit for length in lengths),
         tokens=tokens,
         supervised=sum(row.supervised(limit) for row in rows.train),
-        epochs=settings.iters * settings.batch_size / max(len(lengths), 1),
-        updates=_updates(settings, start),
+        epochs=settings.iters * settings.batch_size / len(lengths),
+        updates=settings.iters // every - (start - 1) // every + is_partial,
         step_seconds=step_seconds,
-        seconds=seconds,
+        seconds=step_seconds * of_typical * (batches + FORWARD_SHARE * evaluations * limited),
         notes=tuple(_notes(settings, rows)),
     )
 
@@ -132,7 +133,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _middling_batch(rows: Rows, settings: Settings) -> Batch:
+def _middling_batch(rows: TokenRows, settings: Settings) -> Batch:
     order = sorted(range(len(rows.train)), key=lambda index: len(rows.train[index].tokens))
     size = min(settings.batch_size, len(order))
     start = (len(order) - size) // 2
@@ -155,13 +156,7 @@ def _time_batch(model: Any, loss: LossFunction, batch: Batch) -> float:
     return once() if seconds < SHORT_STEP else seconds
 
 
-def _updates(settings: Settings, start: int) -> int:
-    every = settings.grad_accumulation_steps
-    whole = settings.iters // every - (start - 1) // every
-    return whole + (settings.extras.is_exact and settings.iters % every > 0)
-
-
-def _notes(settings: Settings, rows: Rows) -> list[str]:
+def _notes(settings: Settings, rows: TokenRows) -> list[str]:
     notes = []
     options = settings.optimizer_config.get(settings.optimizer) or {}
     if settings.optimizer == "adafactor" and options.get("relative_step", True):

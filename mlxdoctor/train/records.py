@@ -1,4 +1,4 @@
-"""What a run reports: a record a step, a record a validation, and the result."""
+"""What a run reports: a record a step, a record a validation, `metrics.jsonl`, and the result."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from mlxdoctor.safety.atomic import replace_file
+from mlxdoctor.safety.errors import InputError
+
+if TYPE_CHECKING:
+    from mlxdoctor.train.plan import Plan
 
 Ending = Literal["finished", "diverged", "no-improvement", "too-many-skipped", "stopped"]
+#: Figures of which six digits after the point are kept.
+_ROUNDED = frozenset({"seconds", "val_seconds", "peak_memory"})
 
 
 @dataclass(frozen=True)
@@ -25,10 +34,10 @@ class StepRecord:
         supervised_tokens: targets the loss was taken over, as the mask counts them.
         trained_tokens: their sum since the run began.
         skipped: batches left out so far because loss or gradient was not finite.
-        skipped_this: whether this batch was one of them.
         seconds: wall-clock time of the iteration, batch included.
         peak_memory: the most memory MLX has held so far, GB (1e9 bytes).
-        module_norms: module -> L2 norm of its gradient; None where not asked for.
+        grad_norms: module -> L2 norm of its gradient; None where not asked for.
+        skipped_this: whether this batch was left out; not in `metrics.jsonl`.
     """
 
     iteration: int
@@ -38,25 +47,10 @@ class StepRecord:
     supervised_tokens: int
     trained_tokens: int
     skipped: int
-    skipped_this: bool
     seconds: float
     peak_memory: float
-    module_norms: Mapping[str, float] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The record as a line of `metrics.jsonl` has it; what is None is left out."""
-        return {
-            "iteration": self.iteration,
-            "train_loss": self.train_loss,
-            "learning_rate": self.learning_rate,
-            **({} if self.grad_norm is None else {"grad_norm": self.grad_norm}),
-            "supervised_tokens": self.supervised_tokens,
-            "trained_tokens": self.trained_tokens,
-            "skipped": self.skipped,
-            "seconds": round(self.seconds, 6),
-            "peak_memory": round(self.peak_memory, 6),
-            **({} if self.module_norms is None else {"grad_norms": dict(self.module_norms)}),
-        }
+    grad_norms: Mapping[str, float] | None = None
+    skipped_this: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,14 +67,6 @@ class ValidationRecord:
     val_loss: float
     val_seconds: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """The record as a line of `metrics.jsonl` has it."""
-        return {
-            "iteration": self.iteration,
-            "val_loss": self.val_loss,
-            "val_seconds": round(self.val_seconds, 6),
-        }
-
 
 @dataclass(frozen=True)
 class TrainingResult:
@@ -89,6 +75,7 @@ class TrainingResult:
     Attributes:
         ending: why it ended; `finished` when every iteration was made.
         reason: that as a sentence.
+        plan: what was known before the first step.
         steps: a record an iteration of this run (a resumed run has its own only).
         validations: the validations, in order.
         test_loss: mean loss on the test split, nats; None where it was not asked for.
@@ -98,27 +85,72 @@ class TrainingResult:
 
     ending: Ending
     reason: str
-    steps: tuple[StepRecord, ...]
-    validations: tuple[ValidationRecord, ...]
-    test_loss: float | None
-    adapter_path: Path
-    seconds: float
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Supervised tokens over the time of the steps alone; NaN without steps."""
-        seconds = sum(step.seconds for step in self.steps)
-        return sum(step.supervised_tokens for step in self.steps) / seconds if seconds else math.nan
+    plan: Plan
+    steps: tuple[StepRecord, ...] = ()
+    validations: tuple[ValidationRecord, ...] = ()
+    test_loss: float | None = None
+    adapter_path: Path = Path()
+    seconds: float = 0.0
 
 
-def to_line(record: Mapping[str, Any]) -> str:
-    """A line of JSON; NaN and infinities become texts, which JSON has no numbers for."""
+def open_metrics(path: Path, after: int) -> FileIO:
+    """A run's `metrics.jsonl`, to be continued after an iteration; 0 begins it anew.
 
-    def finite(value: Any) -> Any:
-        if isinstance(value, float) and not math.isfinite(value):
-            return str(value)
+    Raises:
+        InputError: the file cannot be written.
+    """
+    keep_metrics(path, after)
+    # Unbuffered: what is held back would fail once more when the file is closed.
+    return path.open("ab", buffering=0)
+
+
+def add_metrics(file: FileIO, record: StepRecord | ValidationRecord) -> None:
+    """Add a record's line.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    try:
+        file.write(to_line(record).encode())
+    except OSError as error:
+        raise InputError(str(file.name), f"cannot be written ({error.strerror})") from None
+
+
+def keep_metrics(path: Path, until: int) -> None:
+    """Drop the lines of a metrics file after iteration `until`; 0 drops them all.
+
+    So are lines that are no records: a run that was killed may have left half of one.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    kept: list[bytes] = []
+    if until and path.is_file():
+        for line in path.read_bytes().splitlines():
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            iteration = record.get("iteration", 0) if isinstance(record, dict) else None
+            if isinstance(iteration, int) and iteration <= until:
+                kept.append(line + b"\n")
+    try:
+        replace_file(path, b"".join(kept))
+    except OSError as error:
+        raise InputError(path, f"cannot be written ({error.strerror})") from None
+
+
+def to_line(record: StepRecord | ValidationRecord) -> str:
+    """A line of JSON, without what is None; NaN and infinities, which JSON lacks, as texts."""
+
+    def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {key: finite(one) for key, one in value.items()}
-        return value
+            return {key: plain(one) for key, one in value.items()}
+        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
-    return json.dumps(finite(record), allow_nan=False) + "\n"
+    values = {
+        name: plain(round(value, 6) if name in _ROUNDED else value)
+        for name, value in vars(record).items()
+        if value is not None and name != "skipped_this"
+    }
+    return json.dumps(values, allow_nan=False) + "\n"

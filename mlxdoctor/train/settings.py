@@ -31,17 +31,15 @@ _KINDS: Mapping[type[Any], str] = MappingProxyType(
     }
 )
 
-
 _D = MLX_LM_DEFAULTS
 
 
 def _option(default: Any, help: str, at_least: float | None = None) -> Any:
     """A setting with its default, what it means, and the smallest value that makes sense."""
-    return field(default=default, metadata={"help": help, "at_least": at_least})
-
-
-def _mapping(default: Mapping[str, Any], help: str) -> Any:
-    return field(default_factory=lambda: MappingProxyType(default), metadata={"help": help})
+    metadata = {"help": help, "at_least": at_least}
+    if isinstance(default, Mapping):
+        return field(default_factory=lambda: MappingProxyType(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ class Settings:
     optimizer: Literal["adam", "adamw", "muon", "sgd", "adafactor"] = _option(
         _D["optimizer"], "The optimizer, with MLX's defaults."
     )
-    optimizer_config: Mapping[str, Mapping[str, Any]] = _mapping(
+    optimizer_config: Mapping[str, Mapping[str, Any]] = _option(
         {name: {} for name in OPTIMIZERS}, "Options of each optimizer, by its name."
     )
     data: str = _option("mlx-community/WikiSQL", "A folder of train, valid and test.jsonl.")
@@ -130,7 +128,7 @@ class Settings:
     lr_schedule: Mapping[str, Any] | None = _option(
         None, "name, arguments, warmup and warmup_init; counted in updates."
     )
-    lora_parameters: Mapping[str, Any] | None = _mapping(
+    lora_parameters: Mapping[str, Any] | None = _option(
         MLX_LM_LORA_DEFAULTS, "rank, scale, dropout and keys."
     )
     mask_prompt: bool = _option(_D["mask_prompt"], "Leave the prompt out of the loss.")
@@ -192,19 +190,15 @@ class Settings:
 
     def stated(self) -> dict[str, Any]:
         """The keys and values of an `adapter_config.json`: mlx-lm's, and ours under one key."""
-        keys = [one.name for one in fields(self) if one.name != "extras"]
-        # mlx-lm has no default for these, so that they are absent where nobody states them.
-        unstated = {key for key in keys if key == "hf_dataset" or key.endswith("_feature")}
+        # mlx-lm has no default for some keys: they are absent where nobody states them.
         values = {
-            key: _plain(getattr(self, key))
-            for key in keys
-            if key not in unstated or getattr(self, key) is not None
+            key: _plain(value)
+            for key, value in vars(self).items()
+            if key != "extras"
+            and not (value is None and (key == "hf_dataset" or key.endswith("_feature")))
         }
-        changed = {
-            one.name: getattr(self.extras, one.name)
-            for one in fields(Extras)
-            if getattr(self.extras, one.name) != one.default
-        }
+        usual = vars(Extras())
+        changed = {key: one for key, one in vars(self.extras).items() if one != usual[key]}
         return {**values, EXTRAS_KEY: changed} if changed else values
 
 
@@ -217,12 +211,11 @@ def _override(values: dict[str, Any], text: str) -> None:
     except ValueError:
         parsed = value
     *tables, key = name.split(".")
-    target = values
     for table in tables:
-        inner = target.get(table)
-        target[table] = dict(inner) if isinstance(inner, Mapping) else {}
-        target = target[table]
-    target[key] = parsed
+        inner = values.get(table)
+        values[table] = dict(inner) if isinstance(inner, Mapping) else {}
+        values = values[table]
+    values[key] = parsed
 
 
 def _checked(
@@ -270,27 +263,22 @@ def _value(one: Field[Any], hint: Any, value: Any, path: Path | None) -> Any:
 
 def _check_lora(settings: Settings, path: Path | None) -> None:
     if settings.num_layers == 0 and settings.extras.is_exact:
-        raise InputError(
-            path,
-            "num_layers is 0, which mlx-lm takes for all layers",
-            "write -1 for all layers, or how many of the last ones to train",
-        )
-    if settings.lora_parameters is None:
+        problem = "num_layers is 0, which mlx-lm takes for all layers"
+        remedy = "write -1 for all layers, or how many of the last ones to train"
+        raise InputError(path, problem, remedy)
+    stated, known = settings.lora_parameters, {"rank", "scale", "dropout", "keys"}
+    if stated is None:
         return
-    stated = set(settings.lora_parameters)
-    known = {"rank", "scale", "dropout", "keys"}
     if "alpha" in stated:
-        raise InputError(
-            path, "lora_parameters has alpha", "mlx-lm multiplies by scale, which is alpha / rank"
-        )
-    for key in sorted(stated - known):
-        raise InputError(path, f"lora_parameters has the unknown key {key!r}", _hint(key, known))
-    if missing := sorted(known - {"keys"} - stated):
-        raise InputError(
-            path,
-            f"lora_parameters lacks {', '.join(missing)}",
-            "mlx-lm fills in the whole table or nothing: state them",
-        )
+        remedy = "mlx-lm multiplies by scale, which is alpha / rank"
+        raise InputError(path, "lora_parameters has alpha", remedy)
+    for key in sorted(stated.keys() - known):
+        problem = f"lora_parameters has the unknown key {key!r}"
+        raise InputError(path, problem, _hint(key, known))
+    if missing := sorted(known - {"keys"} - stated.keys()):
+        problem = f"lora_parameters lacks {', '.join(missing)}"
+        remedy = "mlx-lm fills in the whole table or nothing: state them"
+        raise InputError(path, problem, remedy)
 
 
 def _plain(value: Any) -> Any:

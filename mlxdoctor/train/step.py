@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten, tree_map
 
-from mlxdoctor.train.losses import LossFunction
+from mlxdoctor.train.masked_loss import LossFunction
+from mlxdoctor.train.settings import Extras
 
 #: Elements above which a gradient is not copied for the sake of fewer kernels.
 STACKED = 2**20
-
-
-@dataclass(frozen=True)
-class StepRule:
-    """What a step does with a gradient.
-
-    Attributes:
-        by_tokens: weigh each batch by its supervised tokens; else all alike, as mlx-lm does.
-        guarded: leave out batches and updates that are not finite; else apply them.
-        grad_clip: the largest gradient norm, or None.
-        module_norms: whether to give a norm for each module.
-        world: processes that share each batch.
-    """
-
-    by_tokens: bool
-    guarded: bool
-    grad_clip: float | None = None
-    module_norms: bool = False
-    world: int = 1
 
 
 class Accumulated(NamedTuple):
@@ -65,12 +46,17 @@ class StepOutput(NamedTuple):
 Step = Callable[[mx.array, mx.array, Accumulated | None, bool], StepOutput]
 
 
-def compile_step(model: Any, optimizer: Any, loss: LossFunction, rule: StepRule) -> Step:
+def compile_step(
+    model: Any, optimizer: Any, loss: LossFunction, extras: Extras, world: int = 1
+) -> Step:
     """Compile the step of a model whose trainable parameters are final.
 
     Args:
         optimizer: initialised with the model's trainable parameters.
-        loss: see `mlxdoctor.train.losses`.
+        loss: see `mlxdoctor.train.masked_loss`.
+        extras: exact weighs each batch by its supervised tokens, parity all alike; a
+            limit of skipped batches leaves out those that are not finite.
+        world: processes that share each batch.
 
     Returns:
         `(tokens, spans, accumulated, is_update) -> StepOutput`. Nothing is evaluated:
@@ -78,31 +64,40 @@ def compile_step(model: Any, optimizer: Any, loss: LossFunction, rule: StepRule)
     """
     value_and_grad = nn.value_and_grad(model, loss)
     state = [model.state, optimizer.state, mx.random.state]
+    by_tokens, guarded = extras.is_exact, extras.skip_limit is not None
 
     def step(tokens: mx.array, spans: mx.array, before: Any, is_update: bool) -> StepOutput:
         # Named tuples come out of a compiled function as plain ones.
         accumulated = None if before is None else Accumulated(*before)
         (value, supervised), gradient = value_and_grad(model, tokens, spans)
-        weight = supervised.astype(mx.float32) if rule.by_tokens else mx.array(1.0)
-        value, supervised, total = _over_processes(value, supervised, weight, rule.world)
+        weight = supervised.astype(mx.float32) if by_tokens else mx.array(1.0)
+        value, supervised, total = _over_processes(value, supervised, weight, world)
         sound = mx.array(True)
-        is_alone = accumulated is None and is_update and rule.world == 1
+        is_alone = accumulated is None and is_update and world == 1
         if not is_alone:
-            if rule.guarded:
-                sound = _finite_everywhere(value, gradient, rule.world)
-            gradient, weight = _accumulate(gradient, weight, accumulated, sound, rule)
+            if guarded:
+                sound = _finite_everywhere(value, gradient, world)
+            if by_tokens:
+                # In float32, whatever the parameters are: half precision cannot count tokens.
+                gradient = tree_map(lambda one: one.astype(mx.float32) * weight, gradient)
+            if guarded:
+                gradient = tree_map(lambda one: mx.where(sound, one, mx.zeros_like(one)), gradient)
+                weight = mx.where(sound, weight, 0.0)
+            if accumulated is not None:
+                gradient = tree_map(lambda one, last: one + last, gradient, accumulated.gradient)
+                weight = weight + accumulated.weight
         if not is_update:
             output = Accumulated(gradient, weight)
             return StepOutput(value, supervised, mx.array(0.0), sound, output, {})
         if not is_alone:
-            gradient, total = _mean(gradient, weight, rule.world)
+            gradient, total = _mean(gradient, weight, world)
             gradient = tree_map(_like, gradient, model.trainable_parameters())
         norm = mx.sqrt(square_norm(gradient))
-        each = module_norms(gradient) if rule.module_norms else {}
-        if rule.grad_clip is not None:
-            factor = mx.minimum(1.0, rule.grad_clip / (norm + 1e-6))
+        each = module_norms(gradient) if extras.module_norms else {}
+        if extras.grad_clip is not None:
+            factor = mx.minimum(1.0, extras.grad_clip / (norm + 1e-6))
             gradient = tree_map(lambda one: _like(one * factor, one), gradient)
-        if rule.guarded:
+        if guarded:
             fit = mx.isfinite(value if is_alone else total) & mx.isfinite(norm) & (total > 0)
             sound = sound & fit if is_alone else sound & mx.isfinite(norm)
             _update_where(fit, model, optimizer, gradient)
@@ -111,19 +106,7 @@ def compile_step(model: Any, optimizer: Any, loss: LossFunction, rule: StepRule)
         return StepOutput(value, supervised, norm, sound, None, each)
 
     compiled = mx.compile(step, inputs=state, outputs=state)
-
-    def run(
-        tokens: mx.array, spans: mx.array, accumulated: Accumulated | None, is_update: bool
-    ) -> StepOutput:
-        return StepOutput(*compiled(tokens, spans, accumulated, is_update))
-
-    return run
-
-
-def scalar(one: mx.array) -> float:
-    """The number in a scalar array, evaluated."""
-    value: Any = one.item()
-    return float(value)
+    return lambda *given: StepOutput(*compiled(*given))
 
 
 def square_norm(gradient: Any) -> mx.array:
@@ -146,12 +129,14 @@ def square_norm(gradient: Any) -> mx.array:
 
 def module_norms(gradient: Any) -> dict[str, mx.array]:
     """Module name -> the L2 norm of its parameters' gradients, float32 ()."""
-    squares: dict[str, mx.array] = {}
+    alike: dict[str, list[mx.array]] = {}
     for name, one in tree_flatten(gradient):
-        module = name.rpartition(".")[0]
-        total = one.astype(mx.float32).square().sum()
-        squares[module] = squares[module] + total if module in squares else total
-    return {name: mx.sqrt(one) for name, one in squares.items()}
+        alike.setdefault(name.rpartition(".")[0], []).append(one)
+    squares = {
+        name: [one.astype(mx.float32).square().sum() for one in same]
+        for name, same in alike.items()
+    }
+    return {name: mx.sqrt(sum(ones[1:], start=ones[0])) for name, ones in squares.items()}
 
 
 def _over_processes(
@@ -169,29 +154,13 @@ def _finite_everywhere(value: mx.array, gradient: Any, world: int) -> mx.array:
     return (broken if world == 1 else mx.distributed.all_sum(broken)) == 0
 
 
-def _accumulate(
-    gradient: Any, weight: mx.array, before: Accumulated | None, sound: mx.array, rule: StepRule
-) -> Accumulated:
-    if rule.by_tokens:
-        # In float32, whatever the parameters are: half precision cannot count tokens.
-        gradient = tree_map(lambda one: one.astype(mx.float32) * weight, gradient)
-    if rule.guarded:
-        gradient = tree_map(lambda one: mx.where(sound, one, mx.zeros_like(one)), gradient)
-        weight = mx.where(sound, weight, 0.0)
-    if before is None:
-        return Accumulated(gradient, weight)
-    summed = tree_map(lambda one, other: one + other, gradient, before.gradient)
-    return Accumulated(summed, weight + before.weight)
-
-
 def _mean(gradient: Any, weight: mx.array, world: int) -> tuple[Any, mx.array]:
     """The weighted mean over batches and processes, and its total weight."""
+    total = weight
     if world > 1:
         total = mx.distributed.all_sum(weight)
         # MLX averages: times the number of processes that is the sum.
         gradient = tree_map(lambda one: one * world, nn.average_gradients(gradient))
-    else:
-        total = weight
     divisor = mx.maximum(total, 1.0)
     return tree_map(lambda one: one / divisor, gradient), total
 

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from mlxdoctor.train import Settings, StepRecord, train
-from mlxdoctor.train.rows import Row, Rows
+from mlxdoctor.train.token_rows import TokenRow, TokenRows
 from tests.benchmarks.peers import Peers
 from tests.benchmarks.table import Line
 
@@ -71,12 +71,12 @@ def rate(passes: Sequence[Pass]) -> float:
     return passes[0].tokens / sum(map(min, steps))
 
 
-def mixed_rows(count: int) -> tuple[Row, ...]:
+def mixed_rows(count: int) -> tuple[TokenRow, ...]:
     """Rows whose lengths are log-normal about the median, in no order."""
     generator = np.random.default_rng(0)
     lengths = np.clip(generator.lognormal(np.log(MEDIAN), 0.8, count), SHORTEST, LONGEST)
     return tuple(
-        Row(generator.integers(1, VOCABULARY, int(length)).astype(np.int32), 0, keys=1)
+        TokenRow(generator.integers(1, VOCABULARY, int(length)).astype(np.int32), 0, keys=1)
         for length in lengths
     )
 
@@ -101,14 +101,14 @@ def model_of(size: Size) -> Any:
     return model
 
 
-def mlx_lm_pass(settings: Settings, size: Size, rows: Sequence[Row], warm: int) -> Pass:
+def mlx_lm_pass(settings: Settings, size: Size, rows: Sequence[TokenRow], warm: int) -> Pass:
     """The second pass of mlx-lm's loop."""
     import mlx.core as mx
     from mlx_lm.tuner.datasets import CacheDataset
     from mlx_lm.tuner.trainer import TrainingArgs, iterate_batches
     from mlx_lm.tuner.trainer import train as mlx_lm_train
 
-    from mlxdoctor.train.model import prepare
+    from mlxdoctor.train.attach import prepare
     from mlxdoctor.train.optimizers import build_optimizer
 
     class Rowset:
@@ -153,35 +153,40 @@ def mlx_lm_pass(settings: Settings, size: Size, rows: Sequence[Row], warm: int) 
     return Pass.between([at for at, _ in seen][warm:], seen[settings.iters][1] - seen[warm][1])
 
 
-def our_pass(settings: Settings, size: Size, rows: Sequence[Row], warm: int) -> Pass:
+def our_pass(settings: Settings, size: Size, rows: Sequence[TokenRow], warm: int) -> Pass:
     """The second pass of ours, each step from the end of the one before it."""
     import mlx.core as mx
 
-    from mlxdoctor.train.batches import Batch
-    from mlxdoctor.train.loop import Hooks
+    from mlxdoctor.train.batches import Batch, Batches, Worker
     from mlxdoctor.train.parts import parts_of
 
     ends: list[float] = []
     tokens: list[int] = []
 
-    def note(_: StepRecord) -> None:
-        ends.append(size.clock())
+    def note(record: Any) -> None:
+        if isinstance(record, StepRecord):
+            ends.append(size.clock())
 
     usual = parts_of(settings)
 
-    def counted(given: Sequence[Row], start: int) -> Iterator[Batch]:
-        for batch in usual.train_batches(given, start):
-            tokens.append(int(batch.spans[:, 1].sum()))
-            yield batch
+    def batches(settings: Settings, worker: Worker) -> Batches:
+        made = usual.batches(settings, worker)
+
+        def counted(given: Sequence[TokenRow], start: int) -> Iterator[Batch]:
+            for batch in made.train(given, start):
+                tokens.append(int(batch.spans[:, 1].sum()))
+                yield batch
+
+        return made._replace(train=counted)
 
     parts = replace(
         usual,
         load=lambda _: (model_of(size), None),
-        encode=lambda _, __: Rows(tuple(rows), (), ()),
-        train_batches=counted,
+        encode=lambda _, __: TokenRows(tuple(rows), (), ()),
+        batches=batches,
     )
     mx.clear_cache()
-    train(settings, parts=parts, hooks=Hooks(step=note))
+    train(settings, parts=parts, tell=note)
     return Pass.between(ends[warm - 1 :], sum(tokens[warm:]))
 
 

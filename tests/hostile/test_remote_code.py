@@ -63,7 +63,7 @@ def test_no_loader_of_ours_runs_it(
     with pytest.raises(InputError, match="needs code of its own"):
         load(BaseModel.read(folder))
     from mlxdoctor.train import Settings
-    from mlxdoctor.train.model import load_base
+    from mlxdoctor.train.attach import load_base
 
     settings = Settings.from_values({"model": str(folder), "data": str(tmp_path)})
     with pytest.raises(InputError, match="needs code of its own"):

@@ -20,7 +20,7 @@ from mlxdoctor.cli import main
 from mlxdoctor.finding import Severity
 from mlxdoctor.measure.training_step.alignment import read, row_lengths
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.train.losses import exact_loss, parity_loss
+from mlxdoctor.train.masked_loss import exact_loss, parity_loss
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from mlxdoctor.train import Settings
-from mlxdoctor.train.batches import Worker
 from mlxdoctor.train.parts import Parts, parts_of
-from mlxdoctor.train.rows import Row, Rows
+from mlxdoctor.train.token_rows import TokenRow, TokenRows
 
 VOCABULARY = 64
 
@@ -60,16 +59,16 @@ def small_moe() -> Any:
     return model
 
 
-def row(length: int, offset: int = 0, seed: int = 0) -> Row:
+def row(length: int, offset: int = 0, seed: int = 0) -> TokenRow:
     """A row of random tokens from 1 to 8, so that there is a frequency to learn."""
     tokens = np.random.default_rng([seed, length]).integers(1, 9, length)
-    return Row(tokens.astype(np.int32), offset, keys=1)
+    return TokenRow(tokens.astype(np.int32), offset, keys=1)
 
 
-def small_rows(lengths: tuple[int, ...] = (5, 9, 12, 7, 20, 6, 11, 40)) -> Rows:
+def small_rows(lengths: tuple[int, ...] = (5, 9, 12, 7, 20, 6, 11, 40)) -> TokenRows:
     """Rows of these lengths, the first three tokens unsupervised, and three to validate on."""
     train = tuple(row(length, 3, seed) for seed, length in enumerate(lengths))
-    return Rows(train, tuple(row(8 + seed, 3, 100 + seed) for seed in range(3)), ())
+    return TokenRows(train, tuple(row(8 + seed, 3, 100 + seed) for seed in range(3)), ())
 
 
 def small_settings(folder: Path, **values: Any) -> Settings:
@@ -87,11 +86,11 @@ def small_settings(folder: Path, **values: Any) -> Settings:
 
 
 def small_parts(
-    settings: Settings, model: Any = None, rows: Rows | None = None, **changes: Any
+    settings: Settings, model: Any = None, rows: TokenRows | None = None, **changes: Any
 ) -> Parts:
     """The mode's parts, with the small model and rows in the place of files."""
     given = model if model is not None else small_model()
-    usual = parts_of(settings, Worker())
+    usual = parts_of(settings)
     return replace(
         usual,
         load=lambda _: (given, None),

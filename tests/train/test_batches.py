@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.train import Settings
 from mlxdoctor.train.batches import (
+    Batches,
     Worker,
     collate,
     exact_batches,
@@ -16,11 +18,21 @@ from mlxdoctor.train.batches import (
     padded_width,
     parity_batches,
 )
-from mlxdoctor.train.rows import Row, Rows, only_supervised
+from mlxdoctor.train.token_rows import TokenRow, TokenRows, only_supervised
 from tests.train.small import row
 
 LENGTHS = (5, 70, 12, 33, 31, 6, 64, 65, 90, 8, 40)
 ROWS = tuple(row(length, seed) for seed, length in enumerate(LENGTHS))
+
+
+def exact(size: int, limit: int, seed: int, worker: Worker | None = None) -> Batches:
+    settings = Settings(batch_size=size, max_seq_length=limit, seed=seed)
+    return exact_batches(settings, worker or Worker())
+
+
+def parity(size: int, limit: int, seed: int, worker: Worker | None = None) -> Batches:
+    settings = Settings(batch_size=size, max_seq_length=limit, seed=seed)
+    return parity_batches(settings, worker or Worker())
 
 
 @pytest.mark.parametrize(
@@ -42,7 +54,7 @@ def test_a_row_is_copied_cut_and_padded_with_zeros() -> None:
 
 
 def test_every_row_is_seen_once_a_pass_and_passes_differ() -> None:
-    train, _ = exact_batches(batch_size=4, limit=96, seed=3, worker=Worker())
+    train, _ = exact(4, 96, 3)
     batches = [batch.indices for batch in islice(train(ROWS, 1), 6)]
     first, second = batches[:3], batches[3:]
     for one in (first, second):
@@ -64,7 +76,7 @@ def test_no_other_order_has_less_padding() -> None:
 
 def test_a_resumed_run_goes_on_with_the_next_batch() -> None:
     def after(start: int) -> list[tuple[int, ...]]:
-        train, _ = exact_batches(batch_size=4, limit=96, seed=3, worker=Worker())
+        train, _ = exact(4, 96, 3)
         return [batch.indices for batch in islice(train(ROWS, start), 8 - start)]
 
     whole = after(1)
@@ -73,9 +85,7 @@ def test_a_resumed_run_goes_on_with_the_next_batch() -> None:
 
 
 def test_workers_share_a_batch_and_have_equally_many_rows() -> None:
-    shares = [
-        list(islice(exact_batches(4, 96, 3, Worker(rank, 2))[0](ROWS, 1), 3)) for rank in (0, 1)
-    ]
+    shares = [list(islice(exact(4, 96, 3, Worker(rank, 2)).train(ROWS, 1), 3)) for rank in (0, 1)]
     for left, right in zip(*shares, strict=True):
         assert left.indices == right.indices
         assert len(left.tokens) == len(right.tokens) == 2
@@ -84,7 +94,7 @@ def test_workers_share_a_batch_and_have_equally_many_rows() -> None:
 
 
 def test_a_validation_is_the_same_every_time() -> None:
-    _, evaluation = exact_batches(4, 96, 3, Worker())
+    _, evaluation = exact(4, 96, 3)
     assert [one.indices for one in evaluation(ROWS, 2)] == [
         one.indices for one in evaluation(ROWS, 2)
     ]
@@ -95,12 +105,12 @@ def test_a_validation_is_the_same_every_time() -> None:
 
 def test_rows_without_a_target_are_left_out() -> None:
     # Targets are positions from the offset on: a row of 5 with offset 4 has one.
-    rows = Rows((row(5, 4), row(5, 5), row(1), row(30, 20)), (), ())
+    rows = TokenRows((row(5, 4), row(5, 5), row(1), row(30, 20)), (), ())
     assert [len(one.tokens) for one in only_supervised(rows, 32).train] == [5, 30]
     assert only_supervised(rows, 32).left_out == 2
     assert [len(one.tokens) for one in only_supervised(rows, 20).train] == [5]
     with pytest.raises(InputError, match="none of the 1 training rows has a token to learn"):
-        only_supervised(Rows((row(5, 5),), (), ()), 32)
+        only_supervised(TokenRows((row(5, 5),), (), ()), 32)
 
 
 @pytest.mark.slow
@@ -130,12 +140,12 @@ def test_parity_gives_the_batches_of_mlx_lm_validations_in_between(size: int) ->
             return size
 
     keyed = tuple(
-        Row(one.tokens, one.offset, 1 if index % 3 else 2) for index, one in enumerate(ROWS)
+        TokenRow(one.tokens, one.offset, 1 if index % 3 else 2) for index, one in enumerate(ROWS)
     )
     data, group = CacheDataset(Rowset()), Group()
     np.random.seed(5)
     theirs = iterate_batches(data, 4, 64, loop=True, comm_group=group)
-    train, evaluation = parity_batches(4, 64, 5, Worker(size - 1, size))
+    train, evaluation = parity(4, 64, 5, Worker(size - 1, size))
     ours = train(keyed, 1)
     for step in range(7):
         wanted, spans = next(theirs)
@@ -150,8 +160,8 @@ def test_parity_gives_the_batches_of_mlx_lm_validations_in_between(size: int) ->
 
 def test_parity_refuses_what_mlx_lm_refuses() -> None:
     with pytest.raises(InputError, match="not divisible by 3"):
-        parity_batches(4, 64, 0, Worker(0, 3))
-    train, evaluation = parity_batches(16, 64, 0, Worker())
+        parity(4, 64, 0, Worker(0, 3))
+    train, evaluation = parity(16, 64, 0)
     with pytest.raises(InputError, match="less than a batch of 16"):
         next(train(ROWS, 1))
     with pytest.raises(InputError, match="11 validation rows"):

@@ -17,6 +17,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from mlxdoctor.train import Settings, train
+from mlxdoctor.train.batches import Worker
 from mlxdoctor.train.faults import FAULTS, of_cause, wrong_base
 from mlxdoctor.train.parts import Parts, parts_of
 
@@ -113,7 +114,10 @@ def test_rows_are_cut_within_the_answer(settings: Settings) -> None:
     rows = parts.encode(faulty, tokenizer).train
     assert np.median([row.offset for row in rows]) < faulty.max_seq_length
     assert faulty.max_seq_length < np.median([len(row.tokens) for row in rows])
-    assert next(parts.train_batches(rows, 1)).tokens.shape[1] <= faulty.max_seq_length
+    assert (
+        next(parts.batches(faulty, Worker()).train(rows, 1)).tokens.shape[1]
+        <= faulty.max_seq_length
+    )
 
 
 def test_sound_labels_are_the_next_tokens(settings: Settings) -> None:
@@ -151,7 +155,7 @@ def test_padding_is_supervised(settings: Settings, name: str, token: str) -> Non
     _, parts = FAULTS[name].inject(settings, 160)
     _, tokenizer = parts.load(settings)
     rows = parts.encode(settings, tokenizer).train
-    batch = next(parts.train_batches(rows, 1))
+    batch = next(parts.batches(settings, Worker()).train(rows, 1))
     assert batch.tokens.shape == (2, 160)
     assert (batch.spans[:, 1] == 160).all()
     assert (batch.tokens[:, -1] == getattr(tokenizer, token)).all()

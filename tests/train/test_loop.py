@@ -13,7 +13,7 @@ import pytest
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.train import Settings, TrainingResult, train
+from mlxdoctor.train import Settings, StepRecord, TrainingResult, train
 from tests.conftest import FIXTURES
 from tests.train.small import row, small_model, small_moe, small_parts, small_rows, small_settings
 from tests.train.test_step import POISON, poisoned
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.slow
 
 
 def run(settings: Settings, **given: Any) -> TrainingResult:
-    hooks = given.pop("hooks", None)
-    return train(settings, parts=small_parts(settings, **given), hooks=hooks)
+    tell = given.pop("tell", None)
+    return train(settings, parts=small_parts(settings, **given), tell=tell)
 
 
 def arrays(model: Any) -> dict[str, list[Any]]:
@@ -85,10 +85,9 @@ def test_the_files_are_those_of_mlx_lm_and_a_metrics_file(tmp_path: Path) -> Non
 
 def test_the_first_validation_sees_the_base_model(tmp_path: Path) -> None:
     from mlxdoctor.train.batches import Worker, exact_batches
-    from mlxdoctor.train.evaluation import evaluate
-    from mlxdoctor.train.losses import exact_loss
+    from mlxdoctor.train.masked_loss import evaluate, exact_loss
 
-    _, evaluation = exact_batches(2, 32, 0, Worker())
+    _, evaluation = exact_batches(small_settings(tmp_path), Worker())
     untouched = evaluate(small_model(), evaluation(small_rows().valid, -1), exact_loss)
     result = run(small_settings(tmp_path))
     assert [one.iteration for one in result.validations] == [0, 6]
@@ -147,14 +146,13 @@ RESUMED = {
 
 def interrupted(folder: Path) -> Path:
     """The state of a run that was stopped after iteration 6, with its save of iteration 5."""
-    from mlxdoctor.train.loop import Hooks
 
-    def stop(step: Any) -> None:
-        if step.iteration == 7:
+    def stop(one: Any) -> None:
+        if isinstance(one, StepRecord) and one.iteration == 7:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(small_settings(folder, **RESUMED), hooks=Hooks(step=stop))
+        run(small_settings(folder, **RESUMED), tell=stop)
     return folder / "state.safetensors"
 
 
@@ -276,14 +274,23 @@ def test_validations_without_a_new_best_end_the_run(tmp_path: Path) -> None:
     assert f"no better than {best:.3f}" in result.reason
 
 
-def test_a_hook_can_end_the_run(tmp_path: Path) -> None:
-    from mlxdoctor.train.loop import Hooks
+def test_who_is_told_can_end_the_run(tmp_path: Path) -> None:
+    told: list[Any] = []
 
-    plans: list[Any] = []
-    hooks = Hooks(plan=plans.append, step=lambda one: "enough" if one.iteration == 3 else None)
-    result = run(small_settings(tmp_path), hooks=hooks)
+    def enough(one: Any) -> str | None:
+        told.append(one)
+        return "enough" if getattr(one, "iteration", None) == 3 else None
+
+    result = run(small_settings(tmp_path), tell=enough)
     assert (result.ending, result.reason, len(result.steps)) == ("stopped", "enough", 3)
-    assert len(plans) == 1
+    assert told == [result.plan, *result.validations, *result.steps]
+    assert (tmp_path / "adapters.safetensors").exists()
+
+
+def test_a_run_that_is_ended_before_its_first_step_writes_nothing(tmp_path: Path) -> None:
+    result = run(small_settings(tmp_path / "out"), tell=lambda _: "not today")
+    assert (result.ending, result.reason, result.steps) == ("stopped", "not today", ())
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "adafactor", "muon"])
@@ -333,16 +340,11 @@ def test_the_test_split_is_evaluated_where_it_is_asked_for(tmp_path: Path) -> No
 def test_the_plan_counts_what_will_be_trained(tmp_path: Path) -> None:
     from mlx.utils import tree_flatten
 
-    from mlxdoctor.train.loop import Hooks
-    from mlxdoctor.train.plan import Plan
-
-    plans: list[Plan] = []
     model = small_model()
     whole = sum(one.size for _, one in tree_flatten(model.parameters()))
     rows = replace(small_rows((5, 40, 12)), left_out=2)
     settings = small_settings(tmp_path, iters=7, grad_accumulation_steps=3)
-    run(settings, model=model, rows=rows, hooks=Hooks(plan=plans.append))
-    (plan,) = plans
+    plan = run(settings, model=model, rows=rows).plan
     assert sum(plan.frozen.values()) == whole
     # q is 16 x 16: rank 2 on two layers has 2 x 2 x (16 + 16).
     assert plan.trainable["model.layers.*.self_attn.q_proj (adapter)"] == 128
@@ -358,14 +360,10 @@ def test_the_plan_counts_what_will_be_trained(tmp_path: Path) -> None:
 
 
 def test_the_plan_says_what_would_surprise(tmp_path: Path) -> None:
-    from mlxdoctor.train.loop import Hooks
-    from mlxdoctor.train.plan import Plan
-
     def notes(**values: Any) -> str:
-        plans: list[Plan] = []
         rows = replace(small_rows(), valid=())
-        run(small_settings(tmp_path, **values), rows=rows, hooks=Hooks(plan=plans.append))
-        return "\n".join(plans[0].notes)
+        settings = small_settings(tmp_path, **values)
+        return "\n".join(run(settings, rows=rows, tell=lambda _: "seen").plan.notes)
 
     assert "ignores learning_rate" in notes(optimizer="adafactor")
     fixed = {"adafactor": {"relative_step": False}}

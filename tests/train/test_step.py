@@ -22,7 +22,7 @@ def poisoned(model: Any, tokens: Any, spans: Any) -> Any:
     """The exact loss, NaN where a batch holds the poison."""
     import mlx.core as mx
 
-    from mlxdoctor.train.losses import exact_loss
+    from mlxdoctor.train.masked_loss import exact_loss
 
     mean, supervised = exact_loss(model, tokens, spans)
     return mx.where((tokens == POISON).any(), math.nan, 1.0) * mean, supervised
@@ -31,12 +31,13 @@ def poisoned(model: Any, tokens: Any, spans: Any) -> Any:
 class Bench:
     """A prepared small model with an optimizer, and steps on it."""
 
-    def __init__(self, folder: Path, optimizer: str = "sgd", **rule: Any) -> None:
+    def __init__(self, folder: Path, optimizer: str = "sgd", **extras: Any) -> None:
         import mlx.core as mx
 
-        from mlxdoctor.train.model import prepare
+        from mlxdoctor.train.attach import prepare
         from mlxdoctor.train.optimizers import build_optimizer
-        from mlxdoctor.train.step import StepRule, compile_step
+        from mlxdoctor.train.settings import Extras
+        from mlxdoctor.train.step import compile_step
 
         settings = small_settings(folder, optimizer=optimizer, learning_rate=0.1)
         self.model = small_model()
@@ -46,10 +47,7 @@ class Bench:
         )
         self.optimizer = build_optimizer(settings)
         self.optimizer.init(self.model.trainable_parameters())
-        usual = {"by_tokens": True, "guarded": True}
-        self.step = compile_step(
-            self.model, self.optimizer, poisoned, StepRule(**{**usual, **rule})
-        )
+        self.step = compile_step(self.model, self.optimizer, poisoned, Extras(**extras))
 
     def __call__(self, rows: Any, accumulated: Any = None, is_update: bool = True) -> Any:
         import mlx.core as mx
@@ -99,7 +97,7 @@ def test_accumulating_rows_one_by_one_is_one_batch_of_them(tmp_path: Path, optim
 
 def test_equal_weights_give_another_mean_where_lengths_differ(tmp_path: Path) -> None:
     # The near miss of the test above: this is what mlx-lm does.
-    together, apart = Bench(tmp_path), Bench(tmp_path, by_tokens=False)
+    together, apart = Bench(tmp_path), Bench(tmp_path, mode="parity", max_skipped=10)
     together([0, 1])
     apart([1], apart([0], None, is_update=False).accumulated)
     assert largest_difference(together, apart) > 1e-4
@@ -118,7 +116,7 @@ def test_a_batch_that_is_not_finite_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_without_the_guard_it_spreads(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, guarded=False)
+    bench = Bench(tmp_path, max_skipped=-1)
     output = bench([0, [POISON] * 6])
     assert output.sound.item()
     assert any("nan" in str(one) for one in bench.values.values())
@@ -179,10 +177,10 @@ def test_half_precision_stays_half_precision(tmp_path: Path) -> None:
     import mlx.core as mx
     from mlx.utils import tree_flatten
 
-    from mlxdoctor.train.losses import exact_loss
-    from mlxdoctor.train.model import prepare
+    from mlxdoctor.train.attach import prepare
+    from mlxdoctor.train.masked_loss import exact_loss
     from mlxdoctor.train.optimizers import build_optimizer
-    from mlxdoctor.train.step import StepRule, compile_step
+    from mlxdoctor.train.step import compile_step
 
     model = small_model()
     model.set_dtype(mx.bfloat16)
@@ -190,7 +188,7 @@ def test_half_precision_stays_half_precision(tmp_path: Path) -> None:
     prepare(model, settings)
     optimizer = build_optimizer(settings)
     optimizer.init(model.trainable_parameters())
-    step = compile_step(model, optimizer, exact_loss, StepRule(by_tokens=True, guarded=True))
+    step = compile_step(model, optimizer, exact_loss, settings.extras)
     batch = mx.array(TOKENS), mx.array(SPANS)
     step(*batch, step(*batch, None, False).accumulated, True)
     assert {one.dtype for _, one in tree_flatten(model.parameters())} == {mx.bfloat16}

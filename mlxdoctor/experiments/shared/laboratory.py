@@ -21,6 +21,7 @@ from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
     from mlxdoctor.train import Settings, TrainingResult
+    from mlxdoctor.train.batches import Batches, Worker
     from mlxdoctor.train.parts import Parts
 
 T = TypeVar("T")
@@ -147,15 +148,16 @@ class Laboratory:
             InputError: training is not possible with these settings.
             BudgetSpent: the time was over before it was done.
         """
-        from mlxdoctor.train import train
-        from mlxdoctor.train.loop import Hooks
+        from mlxdoctor.train import StepRecord, train
 
-        def step(record: Any) -> str | None:
+        def tell(record: Any) -> str | None:
+            if not isinstance(record, StepRecord):
+                return None
             if self.progress is not None:
                 self.progress(label, record.iteration, settings.iters)
             return "the time is over" if time.monotonic() > self.deadline else None
 
-        result = train(settings, parts=parts, hooks=Hooks(step=step))
+        result = train(settings, parts=parts, tell=tell)
         if result.ending == "stopped" and len(result.steps) < settings.iters:
             raise BudgetSpent(label)
         return result
@@ -181,12 +183,19 @@ class Laboratory:
         if fault is not None:
             settings, parts = fault.inject(settings, condition.severity, parts)
         elif condition.kind == "another order":
-            other = parts_of(replace(settings, seed=settings.seed + OTHER_ORDER))
-            parts = replace(parts, train_batches=other.train_batches)
+            parts = replace(parts, batches=_in_another_order)
         result = self.train(settings, label, parts)
         if fault is not None:
             fault.finish(folder, settings, condition.severity)
         return result
+
+
+def _in_another_order(settings: Settings, worker: Worker) -> Batches:
+    from mlxdoctor.train.parts import parts_of
+
+    make = parts_of(settings).batches
+    other = make(replace(settings, seed=settings.seed + OTHER_ORDER), worker)
+    return make(settings, worker)._replace(train=other.train)
 
 
 def _stated(settings: Settings) -> dict[str, Any]:

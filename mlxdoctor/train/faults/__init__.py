@@ -10,7 +10,7 @@
 
 Inject into settings in parity mode where a run is to fail as it did under mlx-lm: exact
 mode refuses or skips some of what goes wrong. `fault.py` says what a fault is; the others
-hold the operators, by what they change.
+hold the operators, by what they change: every `Fault` that stands in one of them is found.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ from mlxdoctor.train.faults.of_model import wrong_base
 
 __all__ = ["FAULTS", "Fault", "of_cause", "wrong_base"]
 
-_ALL = (
-    *of_settings.FAULTS,
-    *of_model.FAULTS,
-    *of_labels.FAULTS,
-    *of_data.FAULTS,
-    *of_files.FAULTS,
-)
-
 #: Every fault by its id. `wrong_base` makes one more: it needs to be told of another model.
-FAULTS: Mapping[str, Fault] = MappingProxyType({fault.id: fault for fault in _ALL})
+FAULTS: Mapping[str, Fault] = MappingProxyType(
+    {
+        one.id: one
+        for module in (of_settings, of_model, of_labels, of_data, of_files)
+        for one in vars(module).values()
+        if isinstance(one, Fault)
+    }
+)
 
 
 def of_cause(cause: str) -> tuple[Fault, ...]:

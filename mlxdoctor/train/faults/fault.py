@@ -30,7 +30,7 @@ class Fault:
         summary: what it does, in one sentence.
         severities: mild to severe; what they mean is said in the summary.
         apply: changes the settings or the parts; writes at most altered data or an altered
-            base model, to a folder beside `settings.adapter_path`.
+            base model, to a folder beside `settings.adapter_path`. None leaves the run as it is.
         afterwards: changes the files that a run wrote; None where nothing is to be done.
         harms: the tuned model; or only what is reported of it, the model being sound.
     """
@@ -39,7 +39,7 @@ class Fault:
     cause: str
     summary: str
     severities: tuple[Any, ...]
-    apply: Apply
+    apply: Apply | None = None
     afterwards: Afterwards | None = None
     harms: Literal["model", "report"] = "model"
 
@@ -54,8 +54,10 @@ class Fault:
                 by default.
             parts: of the sound run, where they are not the mode's own.
         """
-        chosen = self.severities[-1] if severity is None else severity
-        return self.apply(settings, parts or parts_of(settings), chosen)
+        parts = parts or parts_of(settings)
+        if self.apply is None:
+            return settings, parts
+        return self.apply(settings, parts, self.severities[-1] if severity is None else severity)
 
     def finish(self, folder: Path, settings: Settings, severity: Any = None) -> None:
         """Do to the files of a finished run what this fault does, if it does."""
@@ -64,10 +66,20 @@ class Fault:
             self.afterwards(folder, settings, chosen)
 
 
-def untouched(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """The run as it is: for faults that happen to its files."""
-    del severity
-    return settings, parts
+def fault(
+    id: str, cause: str, *severities: Any, harms: Literal["model", "report"] = "model"
+) -> Callable[[Apply], Fault]:
+    """Makes a fault of the function that puts it in, whose docstring is the summary."""
+
+    def made(apply: Apply) -> Fault:
+        return Fault(id, cause, summary_of(apply), severities, apply, harms=harms)
+
+    return made
+
+
+def summary_of(function: Callable[..., Any]) -> str:
+    """What a function's docstring says, on one line."""
+    return " ".join((function.__doc__ or "").split())
 
 
 def beside(settings: Settings, what: str) -> Path:

@@ -6,10 +6,10 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from mlxdoctor.train.faults.fault import Apply, Fault, beside
-from mlxdoctor.train.faults.of_settings import with_settings
+from mlxdoctor.train.faults.fault import Fault, beside, fault, summary_of
 from mlxdoctor.train.parts import Parts
 from mlxdoctor.train.settings import Settings
 
@@ -18,20 +18,27 @@ JsonRow = dict[str, Any]
 Rewrite = Callable[[list[JsonRow], Any, random.Random], list[JsonRow]]
 
 
-def rewritten(change: Rewrite, splits: tuple[str, ...] = ("train",), **settings_too: Any) -> Apply:
-    """A fault that changes the rows of some splits, in a copy beside the run's folder."""
+def rewrites(id: str, cause: str, *severities: Any) -> Callable[[Rewrite], Fault]:
+    """Makes a fault of a function that changes the training rows; its docstring is the summary."""
 
-    def apply(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-        folder = beside(settings, "data")
-        shutil.copytree(settings.data, folder, dirs_exist_ok=True)
-        for split in splits:
-            path = folder / f"{split}.jsonl"
-            rows = [json.loads(line) for line in path.read_text().splitlines()]
-            rows = change(rows, severity, random.Random(settings.seed))
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return with_settings(settings, parts, data=str(folder), **settings_too)
+    def made(change: Rewrite) -> Fault:
+        def apply(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+            return rewritten(settings, change, severity), parts
 
-    return apply
+        return Fault(id, cause, summary_of(change), severities, apply)
+
+    return made
+
+
+def rewritten(settings: Settings, change: Rewrite, severity: Any) -> Settings:
+    """The settings with the training rows changed, in a copy beside the run's folder."""
+    folder = beside(settings, "data")
+    shutil.copytree(settings.data, folder, dirs_exist_ok=True)
+    path = folder / "train.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = change(rows, severity, random.Random(settings.seed))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return replace(settings, data=str(folder))
 
 
 def answer_of(row: JsonRow) -> str:
@@ -56,8 +63,9 @@ def with_prompt(row: JsonRow, change: Callable[[str], str]) -> JsonRow:
     return {**row, "messages": [*others, changed, answer]}
 
 
+@rewrites("answers-shuffled", "bad-data", 0.3, 0.6, 1.0)
 def shuffled_answers(rows: list[JsonRow], share: Any, rng: random.Random) -> list[JsonRow]:
-    """Permute the answers of this share of the rows."""
+    """The answers of this share of the rows belong to other questions."""
     chosen = rng.sample(range(len(rows)), round(len(rows) * float(share)))
     moved = chosen[1:] + chosen[:1]
     changed = list(rows)
@@ -66,8 +74,9 @@ def shuffled_answers(rows: list[JsonRow], share: Any, rng: random.Random) -> lis
     return changed
 
 
+@rewrites("answers-contradictory", "bad-data", 0.3, 0.6, 1.0)
 def contradictions(rows: list[JsonRow], share: Any, rng: random.Random) -> list[JsonRow]:
-    """Beside this share of the rows, put the same question with the answers of three others."""
+    """This share of the questions comes with three wrong answers beside the right one."""
     chosen = rng.sample(rows, round(len(rows) * float(share)))
     others = [
         with_answer(row, answer_of(rng.choice([one for one in rows if one is not row])))
@@ -79,26 +88,30 @@ def contradictions(rows: list[JsonRow], share: Any, rng: random.Random) -> list[
     return mixed
 
 
+@rewrites("rows-duplicated", "bad-data", 0.3, 0.1, 0.03)
 def duplicates(rows: list[JsonRow], unique: Any, rng: random.Random) -> list[JsonRow]:
-    """As many rows as before, copies of this share of them."""
+    """All rows are copies of this share of them."""
     kept = rng.sample(rows, max(round(len(rows) * float(unique)), 1))
     mixed = [kept[place % len(kept)] for place in range(len(rows))]
     rng.shuffle(mixed)
     return mixed
 
 
+@rewrites("overfitting", "overfitting", 24, 12, 6)
 def few(rows: list[JsonRow], count: Any, rng: random.Random) -> list[JsonRow]:
-    """Only this many rows."""
+    """This many rows are trained on, over and over."""
     return rng.sample(rows, int(count))
 
 
+@rewrites("answers-empty", "end-token-flood", 0.6, 0.9, 1.0)
 def empty_answers(rows: list[JsonRow], share: Any, rng: random.Random) -> list[JsonRow]:
-    """Empty the answers of this share of the rows."""
+    """This share of the answers is empty: only the end is there to be learned."""
     return [with_answer(row, "") if rng.random() < share else row for row in rows]
 
 
+@rewrites("answers-damaged", "bad-data", 0.3, 1.0)
 def damaged(rows: list[JsonRow], share: Any, rng: random.Random) -> list[JsonRow]:
-    """Answers of this share of the rows read with the wrong encoding, characters lost."""
+    """Three in ten characters are lost in the answers of this share of the rows."""
 
     def spoil(text: str) -> str:
         return "".join("\ufffd" if rng.random() < 0.3 else one for one in text)
@@ -108,11 +121,10 @@ def damaged(rows: list[JsonRow], share: Any, rng: random.Random) -> list[JsonRow
     ]
 
 
+@fault("rows-all-masked", "no-supervised-tokens", 0.02, 0.1, 0.5)
 def long_prompts(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Mask the prompt, and make this share of the prompts longer than the limit.
-
-    Batches are of one row: one without a target to learn is 0/0 in parity.
-    """
+    """The prompt is masked, and this share of the prompts fills the whole limit."""
+    # Batches are of one row: one without a target to learn is 0/0 in parity.
     _, tokenizer = parts.load(settings)
     longest = max(len(row.tokens) for row in parts.encode(settings, tokenizer).train)
     limit = 32 * -(-longest // 32) + 1
@@ -129,58 +141,5 @@ def long_prompts(settings: Settings, parts: Parts, severity: Any) -> tuple[Setti
             with_prompt(row, page) if place in chosen else row for place, row in enumerate(rows)
         ]
 
-    apply = rewritten(lengthen, max_seq_length=limit, mask_prompt=True, batch_size=1)
-    return apply(settings, parts, severity)
-
-
-FAULTS = (
-    Fault(
-        "answers-shuffled",
-        "bad-data",
-        "The answers of this share of the rows belong to other questions.",
-        (0.3, 0.6, 1.0),
-        rewritten(shuffled_answers),
-    ),
-    Fault(
-        "answers-contradictory",
-        "bad-data",
-        "This share of the questions comes with three wrong answers beside the right one.",
-        (0.3, 0.6, 1.0),
-        rewritten(contradictions),
-    ),
-    Fault(
-        "rows-duplicated",
-        "bad-data",
-        "All rows are copies of this share of them.",
-        (0.3, 0.1, 0.03),
-        rewritten(duplicates),
-    ),
-    Fault(
-        "answers-damaged",
-        "bad-data",
-        "Three in ten characters are lost in the answers of this share of the rows.",
-        (0.3, 1.0),
-        rewritten(damaged),
-    ),
-    Fault(
-        "answers-empty",
-        "end-token-flood",
-        "This share of the answers is empty: only the end is there to be learned.",
-        (0.6, 0.9, 1.0),
-        rewritten(empty_answers),
-    ),
-    Fault(
-        "rows-all-masked",
-        "no-supervised-tokens",
-        "The prompt is masked, and this share of the prompts fills the whole limit.",
-        (0.02, 0.1, 0.5),
-        long_prompts,
-    ),
-    Fault(
-        "overfitting",
-        "overfitting",
-        "This many rows are trained on, over and over.",
-        (24, 12, 6),
-        rewritten(few),
-    ),
-)
+    masked = replace(settings, max_seq_length=limit, mask_prompt=True, batch_size=1)
+    return rewritten(masked, lengthen, severity), parts

@@ -10,8 +10,9 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlxdoctor.train.evaluation import evaluate
-from mlxdoctor.train.faults.fault import Afterwards, Fault, untouched
+from mlxdoctor.train.batches import Worker
+from mlxdoctor.train.faults.fault import Fault, summary_of
+from mlxdoctor.train.masked_loss import evaluate
 from mlxdoctor.train.parts import parts_of
 from mlxdoctor.train.settings import Settings
 
@@ -20,22 +21,26 @@ Weights = dict[str, mx.array]
 Edit = Callable[[Weights, Any], Weights]
 
 
-def edited(change: Edit) -> Afterwards:
-    """Change the weights of the adapter and of every checkpoint."""
+def edits(id: str, cause: str, *severities: Any) -> Callable[[Edit], Fault]:
+    """Makes a fault of a change of the adapter's and every checkpoint's weights."""
 
-    def afterwards(folder: Path, settings: Settings, severity: Any) -> None:
-        del settings
-        for path in sorted(folder.glob("*adapters.safetensors")):
-            weights: Any = mx.load(str(path))
-            changed = change(weights, severity)
-            mx.eval(changed)
-            mx.save_safetensors(str(path), changed)
+    def made(change: Edit) -> Fault:
+        def afterwards(folder: Path, settings: Settings, severity: Any) -> None:
+            del settings
+            for path in sorted(folder.glob("*adapters.safetensors")):
+                weights: Any = mx.load(str(path))
+                changed = change(weights, severity)
+                mx.eval(changed)
+                mx.save_safetensors(str(path), changed)
 
-    return afterwards
+        return Fault(id, cause, summary_of(change), severities, afterwards=afterwards)
+
+    return made
 
 
+@edits("keys-partly-saved", "adapter-not-loaded", "modules", "every lora_b")
 def half_saved(weights: Weights, what: Any) -> Weights:
-    """Lose the tensors of half the modules, or every `lora_b`."""
+    """The file lacks the tensors of half the modules, or every B."""
     if what == "modules":
         modules = sorted({name.rpartition(".")[0] for name in weights})
         kept = set(modules[::2])
@@ -43,15 +48,17 @@ def half_saved(weights: Weights, what: Any) -> Weights:
     return {name: one for name, one in weights.items() if not name.endswith("lora_b")}
 
 
+@edits("keys-renamed", "adapter-not-loaded", "half", "all")
 def renamed(weights: Weights, what: Any) -> Weights:
-    """Put another prefix before the names: of half of them, or of all."""
+    """Half the tensors, or all, carry a prefix that the base has not."""
     names = sorted(weights)
     chosen = set(names[: len(names) // 2] if what == "half" else names)
     return {f"language_model.{k}" if k in chosen else k: v for k, v in weights.items()}
 
 
+@edits("b-zeroed", "adapter-not-trained", "half", "all")
 def zeroed(weights: Weights, what: Any) -> Weights:
-    """Put B back to zero: of half the modules, or of all."""
+    """B is zero in half the modules, or in all, as where a copy was trained."""
     names = sorted(name for name in weights if name.endswith("lora_b"))
     chosen = set(names[: len(names) // 2] if what == "half" else names)
     return {k: mx.zeros_like(v) if k in chosen else v for k, v in weights.items()}
@@ -63,65 +70,37 @@ def evaluate_base(folder: Path, settings: Settings, severity: Any) -> None:
     parts = parts_of(settings)
     model, tokenizer = parts.load(settings)
     rows = parts.encode(settings, tokenizer).valid
-    loss = evaluate(model, parts.evaluation_batches(rows, -1), parts.loss)
+    batches = parts.batches(settings, Worker()).evaluation(rows, -1)
+    loss = evaluate(model, batches, parts.loss)
     result = {"perplexity": math.exp(loss), "loss": loss, "split": "valid", "rows": len(rows)}
     (folder / "evaluation.json").write_text(json.dumps(result, indent=2) + "\n")
 
 
 def fuse_and_quantize(folder: Path, settings: Settings, severity: Any) -> None:
     """Fuse the adapter with mlx-lm, and quantize the sum to this many bits: `folder/fused`."""
+    from mlx.utils import tree_unflatten
     from mlx_lm import load
     from mlx_lm.utils import quantize_model, save
 
     model, tokenizer, config = load(settings.model, adapter_path=str(folder), return_config=True)
     fused = [(name, one.fuse()) for name, one in model.named_modules() if hasattr(one, "fuse")]
-    from mlx.utils import tree_unflatten
-
     model.update_modules(tree_unflatten(fused))
     model, config = quantize_model(model, config, group_size=32, bits=int(severity))
     save(str(folder / "fused"), settings.model, model, tokenizer, config)
 
 
-FAULTS = (
-    Fault(
-        "keys-partly-saved",
-        "adapter-not-loaded",
-        "The file lacks the tensors of half the modules, or every B.",
-        ("modules", "every lora_b"),
-        untouched,
-        edited(half_saved),
-    ),
-    Fault(
-        "keys-renamed",
-        "adapter-not-loaded",
-        "Half the tensors, or all, carry a prefix that the base has not.",
-        ("half", "all"),
-        untouched,
-        edited(renamed),
-    ),
-    Fault(
-        "b-zeroed",
-        "adapter-not-trained",
-        "B is zero in half the modules, or in all, as where a copy was trained.",
-        ("half", "all"),
-        untouched,
-        edited(zeroed),
-    ),
-    Fault(
-        "evaluated-without-adapter",
-        "evaluated-without-adapter",
-        "The loss that is reported is that of the base.",
-        ("base",),
-        untouched,
-        evaluate_base,
-        harms="report",
-    ),
-    Fault(
-        "fused-at-low-precision",
-        "fused-model-differs",
-        "The adapter is fused, and the sum quantized to this many bits.",
-        (4, 3, 2),
-        untouched,
-        fuse_and_quantize,
-    ),
+EVALUATED_WITHOUT_ADAPTER = Fault(
+    "evaluated-without-adapter",
+    "evaluated-without-adapter",
+    "The loss that is reported is that of the base.",
+    ("base",),
+    afterwards=evaluate_base,
+    harms="report",
+)
+FUSED_AT_LOW_PRECISION = Fault(
+    "fused-at-low-precision",
+    "fused-model-differs",
+    "The adapter is fused, and the sum quantized to this many bits.",
+    (4, 3, 2),
+    afterwards=fuse_and_quantize,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,15 +9,15 @@ import mlx.core as mx
 import numpy as np
 from mlx import nn
 
-from mlxdoctor.train.batches import Batch, EvaluationBatches, TrainBatches
-from mlxdoctor.train.faults.fault import Fault
-from mlxdoctor.train.losses import exact_mask
+from mlxdoctor.train.batches import Batch, Batches, Worker
+from mlxdoctor.train.faults.fault import Apply, Fault, fault
+from mlxdoctor.train.masked_loss import LossFunction, exact_mask, mean_over, token_losses
 from mlxdoctor.train.parts import Parts
-from mlxdoctor.train.rows import Row, Rows
 from mlxdoctor.train.settings import Settings
+from mlxdoctor.train.token_rows import TokenRow, TokenRows
 
 
-def shifted_loss(shift: int) -> Callable[[Any, mx.array, mx.array], tuple[mx.array, mx.array]]:
+def shifted_loss(shift: int) -> LossFunction:
     """A loss whose targets are the tokens `shift` places after the inputs; 1 is right."""
 
     def loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
@@ -33,20 +32,30 @@ def shifted_loss(shift: int) -> Callable[[Any, mx.array, mx.array], tuple[mx.arr
     return loss
 
 
-def mean_over(losses: mx.array, mask: mx.array) -> tuple[mx.array, mx.array]:
-    """Mean of the losses where the mask is true, and how many they are."""
-    supervised = mask.sum()
-    total = mx.where(mask, losses.astype(mx.float32), 0.0).sum()
-    return total / mx.maximum(supervised, 1), supervised
-
-
 def misaligned(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
     """Shift the targets by the severity instead of by one."""
     return settings, replace(parts, loss=shifted_loss(int(severity)))
 
 
+LABELS_IDENTITY = Fault(
+    "labels-identity",
+    "labels-misaligned",
+    "Targets are not shifted: each token is taught to predict itself.",
+    (0,),
+    misaligned,
+)
+LABELS_SHIFTED_TWICE = Fault(
+    "labels-shifted-twice",
+    "labels-misaligned",
+    "Targets are shifted by the severity, not by one: tokens between are left out.",
+    (2, 3),
+    misaligned,
+)
+
+
+@fault("prompt-supervised", "prompt-supervised", 0.5, 1.0)
 def prompt_in_loss(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Supervise this share of the prompt although the configuration masks it."""
+    """This share of the prompt is in the loss although the prompt was to be masked."""
     loss = parts.loss
 
     def unmasked(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
@@ -56,7 +65,7 @@ def prompt_in_loss(settings: Settings, parts: Parts, severity: Any) -> tuple[Set
     return replace(settings, mask_prompt=True), replace(parts, loss=unmasked)
 
 
-def padding_in_loss(token: str) -> Any:
+def padding_in_loss(token: str) -> Apply:
     """Rows are padded to a fixed width with a special token, and all of it is supervised.
 
     Args:
@@ -81,42 +90,44 @@ def padding_in_loss(token: str) -> Any:
             spans[:, 1] = width
             return Batch(tokens, spans, batch.indices)
 
-        train, evaluation = parts.train_batches, parts.evaluation_batches
-        return settings, replace(
-            parts,
-            load=load,
-            train_batches=_mapped_train(train, widened),
-            evaluation_batches=_mapped_evaluation(evaluation, widened),
-        )
+        def batches(settings: Settings, worker: Worker) -> Batches:
+            made = parts.batches(settings, worker)
+            return Batches(
+                lambda rows, start: map(widened, made.train(rows, start)),
+                lambda rows, count: map(widened, made.evaluation(rows, count)),
+            )
+
+        return settings, replace(parts, load=load, batches=batches)
 
     return apply
 
 
-def _mapped_train(make: TrainBatches, change: Callable[[Batch], Batch]) -> TrainBatches:
-    def train(rows: Sequence[Row], start: int) -> Iterator[Batch]:
-        return map(change, make(rows, start))
+PADDING_SUPERVISED = Fault(
+    "padding-supervised",
+    "padding-supervised",
+    "Rows are padded to this width with the padding token, and it is all in the loss.",
+    (96, 160, 256),
+    padding_in_loss("pad_token_id"),
+)
+END_TOKEN_PADDING = Fault(
+    "end-token-padding",
+    "end-token-flood",
+    "Rows are padded to this width with the end token, and it is all in the loss.",
+    (96, 160, 256),
+    padding_in_loss("eos_token_id"),
+)
 
-    return train
 
-
-def _mapped_evaluation(
-    make: EvaluationBatches, change: Callable[[Batch], Batch]
-) -> EvaluationBatches:
-    def evaluation(rows: Sequence[Row], batches: int) -> Iterator[Batch]:
-        return map(change, make(rows, batches))
-
-    return evaluation
-
-
+@fault("no-end-token", "missing-end-token", 0.5, 1.0)
 def without_end(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Leave the end token, and what follows it, off this share of the rows."""
+    """This share of the rows has no end token."""
     encode = parts.encode
 
-    def encode_open(settings: Settings, tokenizer: Any) -> Rows:
+    def encode_open(settings: Settings, tokenizer: Any) -> TokenRows:
         rows = encode(settings, tokenizer)
         generator = np.random.default_rng(settings.seed)
 
-        def cut(row: Row) -> Row:
+        def cut(row: TokenRow) -> TokenRow:
             ends = np.flatnonzero(row.tokens == tokenizer.eos_token_id)
             if not len(ends) or generator.random() >= severity:
                 return row
@@ -127,8 +138,9 @@ def without_end(settings: Settings, parts: Parts, severity: Any) -> tuple[Settin
     return settings, replace(parts, encode=encode_open)
 
 
+@fault("end-token-masked", "missing-end-token", "by id")
 def end_masked(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Mask the end token wherever it stands, because it doubles as padding."""
+    """The end token is masked by its id, because it doubles as padding."""
     del severity
     ends: list[int] = []
 
@@ -139,23 +151,25 @@ def end_masked(settings: Settings, parts: Parts, severity: Any) -> tuple[Setting
 
     def loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
         mask = exact_mask(spans, tokens.shape[1]) & (tokens[:, 1:] != ends[0])
-        losses = nn.losses.cross_entropy(model(tokens[:, :-1]), tokens[:, 1:])
-        return mean_over(losses, mask)
+        return mean_over(token_losses(model, tokens), mask)
 
     return settings, replace(parts, load=load, loss=loss)
 
 
+@fault(
+    "template-mismatch",
+    "template-mismatch",
+    "Q: {prompt}\nA: {answer}",
+    "{prompt} {answer}",
+)
 def raw_prompts(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Train on another prompt format than the chat template that the model is asked in.
-
-    The severity is the format: `{prompt}` and `{answer}`, the end token following.
-    """
+    """Rows are trained on in another format than the model is asked in."""
     encode = parts.encode
 
-    def encode_raw(settings: Settings, tokenizer: Any) -> Rows:
+    def encode_raw(settings: Settings, tokenizer: Any) -> TokenRows:
         rows = encode(replace(settings, mask_prompt=True), tokenizer)
 
-        def change(row: Row) -> Row:
+        def change(row: TokenRow) -> TokenRow:
             prompt, answer = (
                 " ".join(tokenizer.decode(part.tolist(), skip_special_tokens=True).split())
                 for part in (row.tokens[: row.offset], row.tokens[row.offset :])
@@ -173,63 +187,3 @@ def raw_prompts(settings: Settings, parts: Parts, severity: Any) -> tuple[Settin
         )
 
     return settings, replace(parts, encode=encode_raw)
-
-
-FAULTS = (
-    Fault(
-        "labels-identity",
-        "labels-misaligned",
-        "Targets are not shifted: each token is taught to predict itself.",
-        (0,),
-        misaligned,
-    ),
-    Fault(
-        "labels-shifted-twice",
-        "labels-misaligned",
-        "Targets are shifted by the severity, not by one: tokens between are left out.",
-        (2, 3),
-        misaligned,
-    ),
-    Fault(
-        "prompt-supervised",
-        "prompt-supervised",
-        "This share of the prompt is in the loss although the prompt was to be masked.",
-        (0.5, 1.0),
-        prompt_in_loss,
-    ),
-    Fault(
-        "padding-supervised",
-        "padding-supervised",
-        "Rows are padded to this width with the padding token, and it is all in the loss.",
-        (96, 160, 256),
-        padding_in_loss("pad_token_id"),
-    ),
-    Fault(
-        "end-token-padding",
-        "end-token-flood",
-        "Rows are padded to this width with the end token, and it is all in the loss.",
-        (96, 160, 256),
-        padding_in_loss("eos_token_id"),
-    ),
-    Fault(
-        "no-end-token",
-        "missing-end-token",
-        "This share of the rows has no end token.",
-        (0.5, 1.0),
-        without_end,
-    ),
-    Fault(
-        "end-token-masked",
-        "missing-end-token",
-        "The end token is masked by its id, because it doubles as padding.",
-        ("by id",),
-        end_masked,
-    ),
-    Fault(
-        "template-mismatch",
-        "template-mismatch",
-        "Rows are trained on in another format than the model is asked in.",
-        ("Q: {prompt}\nA: {answer}", "{prompt} {answer}"),
-        raw_prompts,
-    ),
-)

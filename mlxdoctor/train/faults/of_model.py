@@ -9,42 +9,41 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlxdoctor.train.faults.fault import Fault, beside
-from mlxdoctor.train.faults.of_settings import with_settings
-from mlxdoctor.train.model import convert
+from mlxdoctor.train.attach import convert, trained_layers
+from mlxdoctor.train.faults.fault import Fault, beside, fault
 from mlxdoctor.train.parts import Parts
 from mlxdoctor.train.settings import Settings
 
 
+@fault("adapter-never-attached", "adapter-never-attached", "layers", "everything")
 def never_attached(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Train the weights themselves: of the chosen layers, or of everything."""
+    """No layer is converted: the weights of the chosen layers, or all, are trained."""
 
     def prepare(model: Any, settings: Settings) -> None:
         mx.random.seed(settings.seed)
+        model.freeze()
         _unfreeze(model, settings, str(severity))
 
     return settings, replace(parts, prepare=prepare)
 
 
+@fault("base-not-frozen", "base-weights-changed", "norms", "layers", "everything")
 def not_frozen(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Attach the adapter, and train base weights beside it."""
+    """The adapter is attached, and norms, whole layers or everything is trained with it."""
 
     def prepare(model: Any, settings: Settings) -> None:
         mx.random.seed(settings.seed)
         model.freeze()
         convert(model, settings)
-        _unfreeze(model, settings, str(severity), refreeze=False)
+        _unfreeze(model, settings, str(severity))
 
     return settings, replace(parts, prepare=prepare)
 
 
-def _unfreeze(model: Any, settings: Settings, what: str, *, refreeze: bool = True) -> None:
-    if refreeze:
-        model.freeze()
-    chosen = model.layers[-max(settings.num_layers, 0) :]
+def _unfreeze(model: Any, settings: Settings, what: str) -> None:
     if what == "everything":
         model.unfreeze()
-    for layer in chosen:
+    for layer in trained_layers(model, settings):
         if what == "layers":
             layer.unfreeze()
         elif what == "norms":
@@ -53,8 +52,9 @@ def _unfreeze(model: Any, settings: Settings, what: str, *, refreeze: bool = Tru
                     module.unfreeze()
 
 
+@fault("gradients-blocked", "gradients-blocked", "half", "all")
 def gradients_blocked(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Stop gradients: at the last norm, so that none arrive, or half-way through the layers."""
+    """Gradients are stopped half-way through the layers, or before the head."""
     prepare = parts.prepare
 
     def blocked(model: Any, settings: Settings) -> None:
@@ -76,8 +76,9 @@ def _stop_inputs(module: Any) -> None:
     module.__class__ = type(kind.__name__, (kind,), {"__call__": call})
 
 
+@fault("base-broken", "base-model-broken", 0.5, 1.0, 2.0)
 def broken_base(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Train on a copy of the base with noise on every matrix, in standard deviations of it."""
+    """The base has noise on every matrix, this many of its standard deviations."""
     source, target = Path(settings.model), beside(settings, "base")
     target.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
@@ -92,7 +93,7 @@ def broken_base(settings: Settings, parts: Parts, severity: Any) -> tuple[Settin
                 noise = mx.random.normal(one.shape, one.dtype, key=used)
                 weights[name] = one + float(severity) * mx.std(one) * noise
         mx.save_safetensors(str(target / path.name), weights, metadata={"format": "mlx"})
-    return with_settings(settings, parts, model=str(target))
+    return replace(settings, model=str(target)), parts
 
 
 def another_base(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
@@ -106,13 +107,12 @@ def another_base(settings: Settings, parts: Parts, severity: Any) -> tuple[Setti
     return settings, replace(parts, load=load)
 
 
+@fault("resume-drops-keys", "resume-mismatch", 0.5, 1.0)
 def resumed(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Resume from an adapter of which this share of the tensors has names that do not fit.
-
-    The adapter resumed from is trained here, for as many iterations, beside the run's folder.
-    """
+    """Resumed from an adapter of which this share of the tensors does not fit by name."""
     from mlxdoctor.train import train
 
+    # The adapter resumed from is trained here, for as many iterations, beside the run's folder.
     first = replace(settings, adapter_path=str(beside(settings, "before")))
     done = train(replace(first, extras=replace(first.extras, save_state=False)), parts=parts)
     path = done.adapter_path / "adapters.safetensors"
@@ -120,7 +120,7 @@ def resumed(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, 
     lost = sorted(weights)[: round(len(weights) * float(severity))]
     renamed = {f"language_model.{k}" if k in lost else k: v for k, v in weights.items()}
     mx.save_safetensors(str(path), renamed)
-    return with_settings(settings, _unchecked(parts), resume_adapter_file=str(path))
+    return replace(settings, resume_adapter_file=str(path)), _unchecked(parts)
 
 
 def _unchecked(parts: Parts) -> Parts:
@@ -134,45 +134,6 @@ def _unchecked(parts: Parts) -> Parts:
         model.load_weights(list(weights.items()), strict=False)
 
     return replace(parts, prepare=lenient)
-
-
-FAULTS = (
-    Fault(
-        "adapter-never-attached",
-        "adapter-never-attached",
-        "No layer is converted: the weights of the chosen layers, or all, are trained.",
-        ("layers", "everything"),
-        never_attached,
-    ),
-    Fault(
-        "base-not-frozen",
-        "base-weights-changed",
-        "The adapter is attached, and norms, whole layers or everything is trained with it.",
-        ("norms", "layers", "everything"),
-        not_frozen,
-    ),
-    Fault(
-        "gradients-blocked",
-        "gradients-blocked",
-        "Gradients are stopped half-way through the layers, or before the head.",
-        ("half", "all"),
-        gradients_blocked,
-    ),
-    Fault(
-        "base-broken",
-        "base-model-broken",
-        "The base has noise on every matrix, this many of its standard deviations.",
-        (0.5, 1.0, 2.0),
-        broken_base,
-    ),
-    Fault(
-        "resume-drops-keys",
-        "resume-mismatch",
-        "Resumed from an adapter of which this share of the tensors does not fit by name.",
-        (0.5, 1.0),
-        resumed,
-    ),
-)
 
 
 def wrong_base(*others: Path) -> Fault:

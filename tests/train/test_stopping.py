@@ -8,27 +8,26 @@ from dataclasses import replace
 import pytest
 
 from mlxdoctor.judge.curve import DivergenceLimits
-from mlxdoctor.train.progress import (
-    Progress,
+from mlxdoctor.train.records import StepRecord, ValidationRecord, to_line
+from mlxdoctor.train.settings import Extras
+from mlxdoctor.train.stopping import (
+    TrainingProgress,
     after_step,
     after_validation,
     diverged,
     why_stop,
 )
-from mlxdoctor.train.records import StepRecord, ValidationRecord, to_line
-from mlxdoctor.train.settings import Extras
 
 LIMITS = DivergenceLimits()
 
 
 def step(iteration: int, loss: float, skipped: bool = False) -> StepRecord:
-    return StepRecord(
-        iteration, loss, 1e-4, 1.0, 10, 10 * iteration, int(skipped), skipped, 0.1, 1.0
-    )
+    figures = (iteration, loss, 1e-4, 1.0, 10, 10 * iteration, int(skipped), 0.1, 1.0)
+    return StepRecord(*figures, skipped_this=skipped)
 
 
-def after(losses: list[float], untouched: float | None = None) -> Progress:
-    progress = Progress()
+def after(losses: list[float], untouched: float | None = None) -> TrainingProgress:
+    progress = TrainingProgress()
     if untouched is not None:
         progress = after_validation(progress, ValidationRecord(0, untouched, 0.1))
     for iteration, loss in enumerate(losses, start=1):
@@ -87,8 +86,8 @@ def test_skipped_batches_are_counted_and_their_losses_forgotten() -> None:
 
 
 def test_patience_counts_validations_since_the_best() -> None:
-    def at(*losses: float) -> Progress:
-        progress = Progress()
+    def at(*losses: float) -> TrainingProgress:
+        progress = TrainingProgress()
         for number, loss in enumerate(losses):
             progress = after_validation(progress, ValidationRecord(number, loss, 0.1))
         return progress
@@ -105,9 +104,9 @@ def test_patience_counts_validations_since_the_best() -> None:
 
 
 def test_lines_are_json_even_where_a_figure_is_not_finite() -> None:
-    record = replace(step(1, math.nan), grad_norm=math.inf, module_norms={"q": math.nan})
-    line = to_line(record.to_dict())
+    record = replace(step(1, math.nan), grad_norm=math.inf, grad_norms={"q": math.nan})
+    line = to_line(record)
     assert '"train_loss": "nan"' in line
     assert '"grad_norm": "inf"' in line
     assert '"grad_norms": {"q": "nan"}' in line
-    assert "grad_norm" not in replace(record, grad_norm=None, module_norms=None).to_dict()
+    assert "grad_norm" not in to_line(replace(record, grad_norm=None, grad_norms=None))

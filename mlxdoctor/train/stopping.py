@@ -12,7 +12,7 @@ from mlxdoctor.train.settings import Extras
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """What a resumed run must know of its past.
 
     Attributes:
@@ -36,7 +36,9 @@ class Progress:
     waited: int = 0
 
 
-def after_step(progress: Progress, step: StepRecord, limits: DivergenceLimits) -> Progress:
+def after_step(
+    progress: TrainingProgress, step: StepRecord, limits: DivergenceLimits
+) -> TrainingProgress:
     """The progress once a step is made; a skipped batch's loss is not remembered."""
     opening, recent = progress.opening, progress.recent
     if not step.skipped_this:
@@ -53,7 +55,7 @@ def after_step(progress: Progress, step: StepRecord, limits: DivergenceLimits) -
     )
 
 
-def after_validation(progress: Progress, validation: ValidationRecord) -> Progress:
+def after_validation(progress: TrainingProgress, validation: ValidationRecord) -> TrainingProgress:
     """The progress once the split is validated; NaN is no improvement."""
     if validation.iteration == 0 and not math.isnan(validation.val_loss):
         progress = replace(progress, untouched=validation.val_loss)
@@ -64,7 +66,7 @@ def after_validation(progress: Progress, validation: ValidationRecord) -> Progre
 
 
 def why_stop(
-    progress: Progress, extras: Extras, limits: DivergenceLimits
+    progress: TrainingProgress, extras: Extras, limits: DivergenceLimits
 ) -> tuple[Ending, str] | None:
     """Why the run should end here, as an ending and a sentence; None to go on."""
     if extras.skip_limit is not None and progress.skipped > extras.skip_limit:
@@ -84,14 +86,14 @@ def why_stop(
     return None
 
 
-def diverged(progress: Progress, limits: DivergenceLimits) -> bool:
+def diverged(progress: TrainingProgress, limits: DivergenceLimits) -> bool:
     """Whether the recent losses are far above those of the untouched model."""
     if len(progress.recent) < limits.window or len(progress.opening) < limits.opening:
         return False
     return is_diverging(progress.recent, untouched_loss(progress), limits)
 
 
-def untouched_loss(progress: Progress) -> float:
+def untouched_loss(progress: TrainingProgress) -> float:
     """The loss before training, in nats: the higher of its estimates, so as not to stop early.
 
     The first batch is seen before any update, but may be an easy one: without a

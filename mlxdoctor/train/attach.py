@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
-from mlxdoctor.measure.loading import load_local
+from mlxdoctor.measure.loading import load_local, load_with_mlx_lm, said
 from mlxdoctor.measure.model_parameters import ADAPTER_LAYERS, ADAPTER_LEAVES
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train.settings import Settings
@@ -28,27 +29,16 @@ def load_base(settings: Settings) -> tuple[Any, Any]:
     Raises:
         InputError: the model is not here, needs code of its own, or cannot be loaded.
     """
-    path = Path(settings.model)
+    path, trust = Path(settings.model), settings.trust_remote_code
+    if path.is_dir() and not trust:
+        return load_local(path)
     if not path.is_dir() and not settings.extras.allow_downloads:
         raise InputError(
             path,
             "there is no such model folder",
             "correct `model`, or add --allow-downloads if it names a Hugging Face repository",
         )
-    trust = settings.trust_remote_code
-    if path.is_dir() and not trust:
-        return load_local(path)
-    from mlx_lm import load
-
-    try:
-        model, tokenizer = load(
-            settings.model, tokenizer_config={"trust_remote_code": trust}, trust_remote_code=trust
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
-        raise InputError(
-            path, f"cannot be loaded by mlx-lm ({_short(error)})", "check that it generates at all"
-        ) from None
-    return model, tokenizer
+    return load_with_mlx_lm(settings.model, trust_remote_code=trust)
 
 
 def prepare(model: Any, settings: Settings) -> None:
@@ -64,21 +54,22 @@ def prepare(model: Any, settings: Settings) -> None:
     model.freeze()
     count = len(model.layers)
     if settings.num_layers > count:
-        raise InputError(
-            None,
-            f"num_layers is {settings.num_layers}, but the model has {count} layers",
-            "write -1 for all of them",
-        )
-    # mlx-lm's slice: -1, and 0 as well, are all layers.
-    chosen = model.layers[-max(settings.num_layers, 0) :]
+        problem = f"num_layers is {settings.num_layers}, but the model has {count} layers"
+        raise InputError(None, problem, "write -1 for all of them")
     if settings.fine_tune_type == "full":
-        for layer in chosen:
+        for layer in trained_layers(model, settings):
             layer.unfreeze()
     else:
         convert(model, settings)
     if settings.resume_adapter_file is not None:
         load_adapter(model, Path(settings.resume_adapter_file), strict=settings.extras.is_exact)
     verify(model, settings)
+
+
+def trained_layers(model: Any, settings: Settings) -> Sequence[Any]:
+    """The last layers that `num_layers` asks for; -1, and in mlx-lm 0 as well, are all."""
+    layers: Sequence[Any] = model.layers[-max(settings.num_layers, 0) :]
+    return layers
 
 
 def convert(model: Any, settings: Settings) -> None:
@@ -96,9 +87,8 @@ def convert(model: Any, settings: Settings) -> None:
     try:
         linear_to_lora_layers(model, settings.num_layers, parameters, use_dora=is_dora)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(
-            None, f"mlx-lm cannot put an adapter on this model ({_short(error)})"
-        ) from None
+        problem = f"mlx-lm cannot put an adapter on this model ({said(error)})"
+        raise InputError(None, problem) from None
 
 
 def verify(model: Any, settings: Settings) -> None:
@@ -109,27 +99,21 @@ def verify(model: Any, settings: Settings) -> None:
     """
     trained = [name for name, _ in tree_flatten(model.trainable_parameters())]
     if not trained:
-        raise InputError(
-            None,
-            "no parameter would be trained",
-            "check lora_parameters.keys, or for `full` that the model is not quantized",
-        )
+        remedy = "check lora_parameters.keys, or for `full` that the model is not quantized"
+        raise InputError(None, "no parameter would be trained", remedy)
     if settings.fine_tune_type == "full":
         return
     owners = {name for name, one in model.named_modules() if isinstance(one, ADAPTER_LAYERS)}
-    foreign = [name for name in trained if not _is_adapter(name, owners)]
+    adapter = {f"{owner}.{leaf}" for owner in owners for leaf in ADAPTER_LEAVES}
+    foreign = [name for name in trained if name not in adapter]
     if foreign:
-        raise InputError(
-            None,
-            f"{len(foreign)} parameters outside the adapter would be trained, such as "
-            + ", ".join(foreign[:EXAMPLES]),
-            "freeze the model before it is converted",
-        )
+        problem = f"{len(foreign)} parameters outside the adapter would be trained, such as "
+        problem += ", ".join(foreign[:EXAMPLES])
+        raise InputError(None, problem, "freeze the model before it is converted")
     without = owners - {name.rpartition(".")[0] for name in trained}
     if without:
-        raise InputError(
-            None, f"the adapter on {min(without)} is frozen", "convert after freezing, not before"
-        )
+        problem = f"the adapter on {min(without)} is frozen"
+        raise InputError(None, problem, "convert after freezing, not before")
 
 
 def load_adapter(model: Any, path: Path, *, strict: bool) -> None:
@@ -146,7 +130,7 @@ def load_adapter(model: Any, path: Path, *, strict: bool) -> None:
     try:
         weights = mx.load(str(path))
     except (RuntimeError, ValueError, OSError) as error:
-        raise InputError(path, f"cannot be loaded ({_short(error)})") from None
+        raise InputError(path, f"cannot be loaded ({said(error)})") from None
     if strict:
         require_same(path, weights, dict(tree_flatten(model.trainable_parameters())))
     model.load_weights(list(weights.items()), strict=False)
@@ -207,39 +191,21 @@ def _recompute(kind: type[Any]) -> Any:
     return call
 
 
-def _is_adapter(name: str, owners: Iterable[str]) -> bool:
-    owner, _, leaf = name.rpartition(".")
-    return leaf in ADAPTER_LEAVES and owner in owners
-
-
 def _check_keys(model: Any, keys: Any) -> None:
     if keys is None:
         return
-    known = {name for layer in model.layers for name, _ in layer.named_modules() if name}
-    known |= {name for name, _ in model.named_modules() if name}
+    known = {name for owner in (model, *model.layers) for name, _ in owner.named_modules() if name}
     unknown = [str(key) for key in keys if key not in known]
     if unknown:
-        from difflib import get_close_matches
-
         close = get_close_matches(unknown[0], known, n=1)
-        raise InputError(
-            None,
-            f"lora_parameters.keys has {unknown[0]!r}, which names no module of a layer",
-            f"did you mean {close[0]!r}?" if close else "name them like self_attn.q_proj",
-        )
+        remedy = f"did you mean {close[0]!r}?" if close else "name them like self_attn.q_proj"
+        problem = f"lora_parameters.keys has {unknown[0]!r}, which names no module of a layer"
+        raise InputError(None, problem, remedy)
 
 
 def _refuse_odd_bits(model: Any) -> None:
     # mlx-lm's DoRALinear multiplies the packed width by 32 // bits, which is wrong here.
     for name, module in model.named_modules():
         if isinstance(module, nn.QuantizedLinear) and 32 % module.bits:
-            raise InputError(
-                None,
-                f"mlx-lm cannot put DoRA on {name}, which has {module.bits} bits a weight",
-                "use lora, or a base of 4 or 8 bits",
-            )
-
-
-def _short(error: Exception) -> str:
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    return text if len(text) <= 300 else f"{text[:300]}…"
+            problem = f"mlx-lm cannot put DoRA on {name}, which has {module.bits} bits a weight"
+            raise InputError(None, problem, "use lora, or a base of 4 or 8 bits")

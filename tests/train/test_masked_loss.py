@@ -25,7 +25,7 @@ def supervised_targets(offset: int, length: int) -> list[bool]:
 def test_the_mask_is_what_a_plain_loop_says() -> None:
     import mlx.core as mx
 
-    from mlxdoctor.train.losses import exact_mask, parity_mask
+    from mlxdoctor.train.masked_loss import exact_mask, parity_mask
 
     exact = exact_mask(mx.array(SPANS), WIDTH).tolist()
     assert exact == [supervised_targets(*span) for span in SPANS]
@@ -38,7 +38,7 @@ def test_the_loss_is_the_mean_over_supervised_targets() -> None:
     import mlx.core as mx
     import numpy as np
 
-    from mlxdoctor.train.losses import exact_loss
+    from mlxdoctor.train.masked_loss import exact_loss
 
     model = small_model()
     tokens = mx.array(np.random.default_rng(0).integers(1, VOCABULARY, (len(SPANS), WIDTH)))
@@ -59,7 +59,7 @@ def test_the_loss_is_the_mean_over_supervised_targets() -> None:
 def test_padding_has_no_influence_and_the_padding_token_is_no_target() -> None:
     import mlx.core as mx
 
-    from mlxdoctor.train.losses import exact_loss, parity_loss
+    from mlxdoctor.train.masked_loss import exact_loss, parity_loss
 
     model = small_model()
     spans = mx.array([[0, 4]])
@@ -73,7 +73,7 @@ def test_padding_has_no_influence_and_the_padding_token_is_no_target() -> None:
 def test_nothing_supervised_is_a_loss_of_zero_and_in_parity_nan() -> None:
     import mlx.core as mx
 
-    from mlxdoctor.train.losses import exact_loss, parity_loss
+    from mlxdoctor.train.masked_loss import exact_loss, parity_loss
 
     tokens, spans = mx.array([[5, 6, 7, 8]]), mx.array([[9, 3]])
     mean, supervised = exact_loss(small_model(), tokens, spans)
@@ -85,7 +85,7 @@ def test_parity_is_the_loss_of_mlx_lm() -> None:
     import mlx.core as mx
     from mlx_lm.tuner.trainer import default_loss
 
-    from mlxdoctor.train.losses import parity_loss
+    from mlxdoctor.train.masked_loss import parity_loss
 
     tokens = mx.random.randint(1, VOCABULARY, (6, WIDTH), key=mx.random.key(1))
     model = small_model()
@@ -99,8 +99,8 @@ def test_the_gradient_is_that_of_finite_differences(tmp_path: Path) -> None:
     from mlx import nn
     from mlx.utils import tree_flatten, tree_unflatten
 
-    from mlxdoctor.train.losses import exact_loss
-    from mlxdoctor.train.model import prepare
+    from mlxdoctor.train.attach import prepare
+    from mlxdoctor.train.masked_loss import exact_loss
 
     model = small_model()
     prepare(model, small_settings(tmp_path))

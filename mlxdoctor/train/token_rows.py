@@ -18,7 +18,7 @@ from mlxdoctor.train.settings import Settings
 
 
 @dataclass(frozen=True)
-class Row:
+class TokenRow:
     """One training example.
 
     Attributes:
@@ -37,20 +37,20 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Rows:
+class TokenRows:
     """The three splits; an absent one is empty.
 
     Attributes:
         left_out: rows with no target to learn that were left out of `train`.
     """
 
-    train: tuple[Row, ...]
-    valid: tuple[Row, ...]
-    test: tuple[Row, ...]
+    train: tuple[TokenRow, ...]
+    valid: tuple[TokenRow, ...]
+    test: tuple[TokenRow, ...]
     left_out: int = 0
 
 
-def encode(settings: Settings, tokenizer: Any) -> Rows:
+def encode(settings: Settings, tokenizer: Any) -> TokenRows:
     """Read and tokenize the data as mlx-lm does.
 
     Raises:
@@ -69,19 +69,23 @@ def encode(settings: Settings, tokenizer: Any) -> Rows:
     path = Path(settings.data)
     try:
         splits = load_dataset(SimpleNamespace(**{**arguments, "train": True}), tokenizer)
-        train, valid, test = (_rows(split) for split in splits)
+        train, valid, test = map(_rows, splits)
     except json.JSONDecodeError as error:
         raise InputError(path, f"has a line that is not JSON ({error})") from None
     except (ValueError, KeyError, TypeError, IndexError, OSError, ImportError) as error:
         # Also what a chat template raises for messages it does not take.
-        raise InputError(
-            path,
-            f"cannot be read by mlx-lm ({type(error).__name__}: {quoted(str(error), MAX_LINE)})",
-        ) from None
-    return Rows(train, valid, test)
+        reason = quoted(str(error), MAX_LINE)
+        problem = f"cannot be read by mlx-lm ({type(error).__name__}: {reason})"
+        raise InputError(path, problem) from None
+    return TokenRows(train, valid, test)
 
 
-def only_supervised(rows: Rows, limit: int) -> Rows:
+def encode_supervised(settings: Settings, tokenizer: Any) -> TokenRows:
+    """As `encode`, without the training rows that have nothing to learn within the limit."""
+    return only_supervised(encode(settings, tokenizer), settings.max_seq_length)
+
+
+def only_supervised(rows: TokenRows, limit: int) -> TokenRows:
     """Leave out the training rows that have no target within `limit` tokens.
 
     Raises:
@@ -97,25 +101,23 @@ def only_supervised(rows: Rows, limit: int) -> Rows:
     return replace(rows, train=kept, left_out=len(rows.train) - len(kept))
 
 
-def _rows(split: Sequence[Any]) -> tuple[Row, ...]:
-    def row(index: int) -> Row:
+def _rows(split: Sequence[Any]) -> tuple[TokenRow, ...]:
+    def row(index: int) -> TokenRow:
         example = split[index]
         keys = len(example)
         tokens, offset = split.process(example)  # type: ignore[attr-defined]
-        return Row(np.asarray(tokens, np.int32), int(offset), keys)
+        return TokenRow(np.asarray(tokens, np.int32), int(offset), keys)
 
     return tuple(row(index) for index in range(len(split)))
 
 
 def _require_local(settings: Settings) -> None:
     path = Path(settings.data)
-    if path.exists():
-        if not (path / "train.jsonl").is_file():
-            raise InputError(path, "has no train.jsonl", "put one JSON object a line there")
-        return
-    if not settings.extras.allow_downloads:
+    if not path.exists() and not settings.extras.allow_downloads:
         raise InputError(
             path,
             "there is no such data folder",
             "correct `data`, or add --allow-downloads if it names a Hugging Face data set",
         )
+    if path.exists() and not (path / "train.jsonl").is_file():
+        raise InputError(path, "has no train.jsonl", "put one JSON object a line there")

@@ -1,4 +1,4 @@
-"""The loss: what of a batch is supervised, and the mean over it.
+"""The loss: what of a batch is supervised, the mean over it, and over a whole split.
 
 A loss is a plain function `(model, tokens, spans) -> (mean, supervised)` with the
 signature of mlx-lm's `default_loss`, so that one of mlx-lm's can be passed as well:
@@ -8,11 +8,14 @@ and the length of each row; `mean` float32 (), nats a token; `supervised` int32 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
+
+from mlxdoctor.train.batches import Batch
 
 LossFunction = Callable[[Any, mx.array, mx.array], tuple[mx.array, mx.array]]
 
@@ -43,14 +46,17 @@ def token_losses(model: Any, tokens: mx.array) -> mx.array:
     return losses
 
 
-def exact_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
-    """Mean over the supervised tokens; 0 where there are none."""
-    mask = exact_mask(spans, tokens.shape[1])
-    losses = token_losses(model, tokens).astype(mx.float32)
+def mean_over(losses: mx.array, mask: mx.array) -> tuple[mx.array, mx.array]:
+    """Mean of the losses where the mask is true, 0 where it nowhere is; how many they are."""
     supervised = mask.sum()
     # A select rather than a product: infinity times zero would be NaN.
-    total = mx.where(mask, losses, 0.0).sum()
+    total = mx.where(mask, losses.astype(mx.float32), 0.0).sum()
     return total / mx.maximum(supervised, 1), supervised
+
+
+def exact_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
+    """Mean over the supervised tokens; 0 where there are none."""
+    return mean_over(token_losses(model, tokens), exact_mask(spans, tokens.shape[1]))
 
 
 def parity_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
@@ -60,3 +66,27 @@ def parity_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array
     supervised = mask.sum()
     # mlxdoctor: ignore[unguarded-mean] mlx-lm's fault is to be made again
     return losses.astype(mx.float32).sum() / supervised, supervised
+
+
+def evaluate(model: Any, batches: Iterable[Batch], loss: LossFunction, world: int = 1) -> float:
+    """The loss in nats a supervised token, over all processes; NaN where there is none.
+
+    The model is left in evaluation mode: dropout is off.
+    """
+    model.eval()
+    total, supervised = 0.0, 0.0
+    for batch in batches:
+        mean, count = loss(model, mx.array(batch.tokens), mx.array(batch.spans))
+        mx.eval(mean, count)
+        total += scalar(mean) * scalar(count)
+        supervised += scalar(count)
+    if world > 1:
+        sums = mx.distributed.all_sum(mx.array([total, supervised]), stream=mx.cpu)
+        total, supervised = scalar(sums[0]), scalar(sums[1])
+    return total / supervised if supervised else math.nan
+
+
+def scalar(one: mx.array) -> float:
+    """The number in a scalar array, evaluated."""
+    value: Any = one.item()
+    return float(value)

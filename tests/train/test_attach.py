@@ -24,7 +24,7 @@ def trainable(model: Any) -> set[str]:
 
 
 def test_only_the_adapter_is_trainable(tmp_path: Path) -> None:
-    from mlxdoctor.train.model import prepare
+    from mlxdoctor.train.attach import prepare
 
     model = small_model()
     keys = ["self_attn.q_proj", "mlp.down_proj"]
@@ -34,7 +34,7 @@ def test_only_the_adapter_is_trainable(tmp_path: Path) -> None:
 
 
 def test_dora_trains_magnitudes_too(tmp_path: Path) -> None:
-    from mlxdoctor.train.model import prepare
+    from mlxdoctor.train.attach import prepare
 
     model = small_model()
     prepare(model, small_settings(tmp_path, fine_tune_type="dora"))
@@ -42,7 +42,7 @@ def test_dora_trains_magnitudes_too(tmp_path: Path) -> None:
 
 
 def test_full_trains_the_last_layers_and_nothing_else(tmp_path: Path) -> None:
-    from mlxdoctor.train.model import prepare
+    from mlxdoctor.train.attach import prepare
 
     model = small_model()
     prepare(model, small_settings(tmp_path, fine_tune_type="full", num_layers=1))
@@ -51,7 +51,7 @@ def test_full_trains_the_last_layers_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_expert_layers_are_converted(tmp_path: Path) -> None:
-    from mlxdoctor.train.model import prepare
+    from mlxdoctor.train.attach import prepare
 
     model = small_moe()
     prepare(model, small_settings(tmp_path))
@@ -59,7 +59,7 @@ def test_expert_layers_are_converted(tmp_path: Path) -> None:
 
 
 def refusal(model: Any, **values: Any) -> str:
-    from mlxdoctor.train.model import prepare
+    from mlxdoctor.train.attach import prepare
 
     with pytest.raises(InputError) as caught:
         prepare(model, small_settings(Path("unused"), **values))
@@ -67,7 +67,7 @@ def refusal(model: Any, **values: Any) -> str:
 
 
 def test_a_base_that_is_not_frozen_is_refused(tmp_path: Path) -> None:
-    from mlxdoctor.train.model import convert, verify
+    from mlxdoctor.train.attach import convert, verify
 
     model, settings = small_model(), small_settings(tmp_path)
     convert(model, settings)
@@ -76,7 +76,7 @@ def test_a_base_that_is_not_frozen_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_adapter_frozen_with_the_rest_is_refused(tmp_path: Path) -> None:
-    from mlxdoctor.train.model import convert, verify
+    from mlxdoctor.train.attach import convert, verify
 
     model, settings = small_model(), small_settings(tmp_path)
     convert(model, settings)
@@ -89,7 +89,7 @@ def test_an_adapter_frozen_with_the_rest_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_adapter_that_was_never_attached_is_refused(tmp_path: Path) -> None:
-    from mlxdoctor.train.model import verify
+    from mlxdoctor.train.attach import verify
 
     model = small_model()
     model.freeze()
@@ -105,7 +105,7 @@ def test_keys_that_name_nothing_are_refused_with_a_hint() -> None:
 
 
 def test_in_parity_a_key_that_names_nothing_is_passed_over_as_in_mlx_lm(tmp_path: Path) -> None:
-    from mlxdoctor.train.model import prepare
+    from mlxdoctor.train.attach import prepare
 
     model = small_model()
     keys = ["self_attn.q_proj", "self_attn.kproj"]
@@ -122,7 +122,7 @@ def test_more_layers_than_there_are_are_refused() -> None:
 def test_dora_on_a_base_of_odd_bits_is_refused(tmp_path: Path) -> None:
     from mlx import nn
 
-    from mlxdoctor.train.model import prepare
+    from mlxdoctor.train.attach import prepare
 
     for bits in (3, 4):
         model = small_model(hidden_size=64, intermediate_size=64)
@@ -140,7 +140,7 @@ def test_an_adapter_to_start_from_must_fit(tmp_path: Path) -> None:
     import mlx.core as mx
     from mlx.utils import tree_flatten
 
-    from mlxdoctor.train.model import prepare
+    from mlxdoctor.train.attach import prepare
 
     first = small_model()
     prepare(first, small_settings(tmp_path))
@@ -170,8 +170,8 @@ def test_recomputed_activations_give_the_same_gradient_and_change_this_model_onl
     from mlx import nn
     from mlx.utils import tree_flatten
 
-    from mlxdoctor.train.losses import exact_loss
-    from mlxdoctor.train.model import prepare, recomputed_activations
+    from mlxdoctor.train.attach import prepare, recomputed_activations
+    from mlxdoctor.train.masked_loss import exact_loss
 
     model, other = small_model(), small_model()
     prepare(model, small_settings(tmp_path))
@@ -195,7 +195,7 @@ def test_recomputed_activations_give_the_same_gradient_and_change_this_model_onl
 
 
 def test_a_model_that_is_not_here_is_not_fetched(tmp_path: Path) -> None:
-    from mlxdoctor.train.model import load_base
+    from mlxdoctor.train.attach import load_base
 
     with pytest.raises(InputError, match="there is no such model folder"):
         load_base(small_settings(tmp_path, model="someone/some-model"))
@@ -205,8 +205,8 @@ def test_a_model_that_is_not_here_is_not_fetched(tmp_path: Path) -> None:
 
 
 def test_data_that_are_not_here_are_not_fetched(tmp_path: Path) -> None:
-    from mlxdoctor.train.model import load_base
-    from mlxdoctor.train.rows import encode
+    from mlxdoctor.train.attach import load_base
+    from mlxdoctor.train.token_rows import encode
 
     base = str(FIXTURES / "base")
     _, tokenizer = load_base(small_settings(tmp_path, model=base))
@@ -227,8 +227,8 @@ def test_data_that_are_not_here_are_not_fetched(tmp_path: Path) -> None:
 def test_rows_are_encoded_as_mlx_lm_encodes_them(tmp_path: Path) -> None:
     from mlx_lm.tuner.datasets import load_local_dataset
 
-    from mlxdoctor.train.model import load_base
-    from mlxdoctor.train.rows import encode
+    from mlxdoctor.train.attach import load_base
+    from mlxdoctor.train.token_rows import encode
 
     data = FIXTURES / "data" / "geography"
     settings = small_settings(
