@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train.records import StepRecord, TrainingResult, ValidationRecord
 from mlxdoctor.train.settings import Extras, Settings
 
@@ -43,9 +44,6 @@ def train(
     try:
         from mlxdoctor.train import loop
     except (ImportError, OSError) as error:
-        from mlxdoctor.safety.errors import InputError
-
-        raise InputError(
-            None, f"MLX cannot be used here ({error})", "check with `python -c 'import mlx_lm'`"
-        ) from None
+        problem = f"MLX cannot be used here ({error})"
+        raise InputError(None, problem, "check with `python -c 'import mlx_lm'`") from None
     return loop.train(settings, parts=parts, tell=tell, limits=limits)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,8 @@ from mlxdoctor.train.stopping import (
 )
 from mlxdoctor.train.token_rows import TokenRow, TokenRows
 
-#: Called on every process with the plan, after each step and after each validation; a text
-#: it returns ends the run with that reason.
+#: Called on every process with the plan, after each validation and after each step; a text
+#: it returns for the plan or for a step ends the run with that reason.
 Tell = Callable[[Plan | StepRecord | ValidationRecord], str | None]
 DONE = "every iteration was made"
 
@@ -71,7 +71,7 @@ def train(
     Raises:
         InputError: a setting, the model, the data or the output folder is unusable.
     """
-    worker, parts = worker_here(), parts or parts_of(settings)
+    worker, parts, tell = worker_here(), parts or parts_of(settings), tell or (lambda _: None)
     batches = parts.batches(settings, worker)
     model, tokenizer = parts.load(settings)
     rows = parts.encode(settings, tokenizer)
@@ -87,11 +87,14 @@ def train(
         mx.random.seed(settings.seed * worker.size + worker.rank)
     progress, accumulated = saving.resume(settings, model, optimizer, len(rows.train))
     with ExitStack() as stack:
-        stack.enter_context(_wired_memory())
+        if mx.metal.is_available():
+            # On a Mac, keep the model in memory while it is trained, as mlx-lm does.
+            most: Any = mx.device_info()["max_recommended_working_set_size"]
+            stack.callback(mx.set_wired_limit, mx.set_wired_limit(most))
         if settings.grad_checkpoint:
             stack.enter_context(recomputed_activations(model.layers))
         plan = make_plan(settings, model, optimizer, rows, parts.loss, start=progress.iteration + 1)
-        asked = None if tell is None else tell(plan)
+        asked = tell(plan)
         if asked is not None:
             return TrainingResult("stopped", asked, plan, adapter_path=Path(settings.adapter_path))
         metrics = None
@@ -121,15 +124,8 @@ class _Run:
     step: Step
     worker: Worker
     metrics: FileIO | None
-    tell: Tell | None
+    tell: Tell
     limits: DivergenceLimits
-    #: Why the run is to end, of those who were told.
-    asked: list[str] = field(default_factory=list)
-
-    def told(self, record: StepRecord | ValidationRecord) -> None:
-        answer = None if self.tell is None else self.tell(record)
-        if answer is not None:
-            self.asked.append(answer)
 
     def write(self, record: StepRecord | ValidationRecord) -> None:
         if self.metrics is not None:
@@ -184,11 +180,10 @@ def _run_steps(
         if run.rows.valid and settings.extras.is_exact and _validates_after(settings, iteration):
             validations.append(_validated(run, iteration))
             progress = after_validation(progress, validations[-1])
-        run.told(steps[-1])
-        if run.asked:
-            ending = "stopped", run.asked[0]
-        else:
-            ending = why_stop(progress, settings.extras, run.limits)
+        asked = run.tell(steps[-1])
+        ending = why_stop(progress, settings.extras, run.limits)
+        if asked is not None:
+            ending = "stopped", asked
         if ending is not None:
             break
     run.save(progress, accumulated)
@@ -237,7 +232,7 @@ def _validated(run: _Run, iteration: int) -> ValidationRecord:
     run.model.train()
     record = ValidationRecord(iteration, loss, time.perf_counter() - tic)
     run.write(record)
-    run.told(record)
+    run.tell(record)
     return record
 
 
@@ -260,17 +255,3 @@ def _recorded(
         grad_norms=norms if run.settings.extras.module_norms and is_update else None,
         skipped_this=skipped,
     )
-
-
-@contextmanager
-def _wired_memory() -> Iterator[None]:
-    """On a Mac, keep the model in memory while it is trained, as mlx-lm does."""
-    if not mx.metal.is_available():
-        yield
-        return
-    limits: Any = mx.device_info()
-    before = mx.set_wired_limit(limits["max_recommended_working_set_size"])
-    try:
-        yield
-    finally:
-        mx.set_wired_limit(before)

@@ -21,14 +21,9 @@ EXTRAS_KEY = "mlxdoctor"
 #: Keys that earlier versions of mlx-lm had -> what they are called now.
 RENAMED = MappingProxyType({"lora_layers": "num_layers", "use_dora": "fine_tune_type"})
 
+_NUMBERS = {int: "a whole number", float: "a number"}
 _KINDS: Mapping[type[Any], str] = MappingProxyType(
-    {
-        int: "a whole number",
-        float: "a number",
-        bool: "true or false",
-        str: "text",
-        Mapping: "a table",
-    }
+    {**_NUMBERS, bool: "true or false", str: "text", Mapping: "a table"}
 )
 
 _D = MLX_LM_DEFAULTS
@@ -157,9 +152,8 @@ class Settings:
         """
         config = TrainingConfig.read(path)
         if config.origin != "mlx-lm":
-            raise InputError(
-                path, "is a PEFT configuration", "write one with the keys of `mlx_lm.lora`"
-            )
+            remedy = "write one with the keys of `mlx_lm.lora`"
+            raise InputError(path, "is a PEFT configuration", remedy)
         values = {**config.values, "config": str(config.path)}
         for text in overrides:
             _override(values, text)
@@ -240,24 +234,23 @@ def _hint(key: str, known: Iterable[str]) -> str:
 
 
 def _value(one: Field[Any], hint: Any, value: Any, path: Path | None) -> Any:
+    """The value, or a refusal that says what it must be."""
+    asked, least = None, one.metadata.get("at_least")
     if get_origin(hint) is Literal:
-        choice = value.lower() if isinstance(value, str) else value
-        if choice not in get_args(hint):
-            options = ", ".join(get_args(hint))
-            raise InputError(path, f"{one.name} is {value!r}", f"it must be one of {options}")
-        return choice
-    kinds: list[Any] = [
-        get_origin(option) or option
-        for option in (get_args(hint) if get_origin(hint) is UnionType else (hint,))
-        if option is not NoneType
-    ]
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if not isinstance(value, tuple(kinds)) or (isinstance(value, bool) and bool not in kinds):
-        raise InputError(path, f"{one.name} is {value!r}", f"it must be {_KINDS[kinds[0]]}")
-    least = one.metadata.get("at_least")
-    if least is not None and not value >= least:
-        raise InputError(path, f"{one.name} is {value!r}", f"it must be at least {least:g}")
+        value = value.lower() if isinstance(value, str) else value
+        if value not in get_args(hint):
+            asked = f"one of {', '.join(get_args(hint))}"
+    else:
+        options = get_args(hint) if get_origin(hint) is UnionType else (hint,)
+        kinds: list[Any] = [get_origin(one) or one for one in options if one is not NoneType]
+        if float in kinds and type(value) is int:
+            value = float(value)
+        if not isinstance(value, tuple(kinds)) or (isinstance(value, bool) and bool not in kinds):
+            asked = _KINDS[kinds[0]]
+        elif least is not None and not value >= least:
+            asked = f"at least {least:g}"
+    if asked is not None:
+        raise InputError(path, f"{one.name} is {value!r}", f"it must be {asked}")
     return value
 
 
