@@ -119,7 +119,7 @@ def _train(settings: Settings, dry_run: bool) -> TrainingResult:
 
     def tell(one: Told) -> str | None:
         is_plan = isinstance(one, Plan)
-        lines = one.lines() if isinstance(one, Plan) else report.lines(one)
+        lines = [*one.lines] if isinstance(one, Plan) else report.lines(one)
         if is_plan and not dry_run:
             lines.append(f"Starting training..., iters: {settings.iters}")
         if leads:

@@ -8,7 +8,7 @@ import mlx.optimizers as optim
 from mlx_lm.tuner.utils import build_schedule
 
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.train.settings import Settings
+from mlxdoctor.train.settings import OPTIMIZERS, Settings
 
 
 def build_optimizer(settings: Settings) -> Any:
@@ -17,24 +17,17 @@ def build_optimizer(settings: Settings) -> Any:
     Raises:
         InputError: the schedule or the optimizer's options are not MLX's.
     """
-    kinds = {
-        "adam": optim.Adam,
-        "adamw": optim.AdamW,
-        "muon": optim.Muon,
-        "sgd": optim.SGD,
-        "adafactor": optim.Adafactor,
-    }
+    kinds = (optim.Adam, optim.AdamW, optim.Muon, optim.SGD, optim.Adafactor)
+    kind = dict(zip(OPTIMIZERS, kinds, strict=True))[settings.optimizer]
     options = settings.optimizer_config.get(settings.optimizer) or {}
     if "learning_rate" in options:
-        raise InputError(
-            None, "optimizer_config states a learning_rate", "state it at the top level"
-        )
+        problem = "optimizer_config states a learning_rate"
+        raise InputError(None, problem, "state it at the top level")
     try:
-        return kinds[settings.optimizer](learning_rate=_rate(settings), **options)
+        return kind(learning_rate=_rate(settings), **options)
     except (TypeError, ValueError) as error:
-        raise InputError(
-            None, f"optimizer_config.{settings.optimizer} is not what MLX takes ({error})"
-        ) from None
+        problem = f"optimizer_config.{settings.optimizer} is not what MLX takes ({error})"
+        raise InputError(None, problem) from None
 
 
 def _rate(settings: Settings) -> Any:
@@ -48,9 +41,7 @@ def _rate(settings: Settings) -> Any:
         rate = build_schedule(dict(schedule))
         rate(0)
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
-        raise InputError(
-            None,
-            f"lr_schedule is not one MLX has ({type(error).__name__}: {error})",
-            "for example name: cosine_decay, arguments: [1e-4, 1000], warmup: 100",
-        ) from None
+        problem = f"lr_schedule is not one MLX has ({type(error).__name__}: {error})"
+        remedy = "for example name: cosine_decay, arguments: [1e-4, 1000], warmup: 100"
+        raise InputError(None, problem, remedy) from None
     return rate

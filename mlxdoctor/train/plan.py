@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,51 +31,13 @@ class Plan:
         trainable: component -> parameters that will be trained; layers taken together.
         frozen: component -> parameters that stay; quantized ones counted unpacked.
         optimizer_bytes: memory of the optimizer's state, bytes.
-        rows: training rows.
-        left_out: rows without a token to learn.
-        cut: rows longer than the limit.
-        tokens: tokens of one epoch, after cutting.
-        supervised: targets of one epoch.
-        epochs: passes over the data.
-        updates: updates of the weights.
-        step_seconds: measured: one batch of middling length, forward and backward.
-        seconds: the whole run, estimated from that.
-        notes: what a person should know before it starts.
+        lines: these, the data, how long it may take, and what may surprise, for a person.
     """
 
     trainable: Mapping[str, int]
     frozen: Mapping[str, int]
     optimizer_bytes: int
-    rows: int
-    left_out: int
-    cut: int
-    tokens: int
-    supervised: int
-    epochs: float
-    updates: int
-    step_seconds: float
-    seconds: float
-    notes: tuple[str, ...]
-
-    def lines(self) -> list[str]:
-        """The plan as text."""
-        few, many = sum(self.trainable.values()), sum(self.frozen.values())
-        share = 100 * few / max(few + many, 1)
-        text = [
-            f"Trainable parameters: {share:.3f}% ({few / 1e6:.3f}M/{(few + many) / 1e6:.3f}M)",
-            *(f"  trained  {count:>15,}  {name}" for name, count in self.trainable.items()),
-            *(f"  frozen   {count:>15,}  {name}" for name, count in self.frozen.items()),
-            f"Optimizer state: {self.optimizer_bytes / 1e6:,.1f} MB",
-            f"Data: {self.rows:,} rows, {self.tokens:,} tokens an epoch, "
-            f"{self.supervised:,} of them supervised",
-            f"Run: {self.updates:,} updates, {self.epochs:.2f} epochs, "
-            f"about {duration(self.seconds)} ({self.step_seconds:.3f} s a batch)",
-        ]
-        if self.left_out:
-            text.append(f"Left out: {self.left_out:,} rows without a token to learn from")
-        if self.cut:
-            text.append(f"Cut: {self.cut:,} rows are longer than the limit")
-        return [*text, *(f"Note: {note}" for note in self.notes)]
+    lines: tuple[str, ...]
 
 
 def make_plan(
@@ -93,35 +55,20 @@ def make_plan(
         optimizer: initialised.
         start: the first iteration that will be made.
     """
-    limit, every = settings.max_seq_length, settings.grad_accumulation_steps
-    lengths = [len(row.tokens) for row in rows.train]
-    tokens = sum(min(length, limit) for length in lengths)
-    batches = settings.iters - start + 1
-    batch = _middling_batch(rows, settings)
-    step_seconds = _time_batch(model, loss, batch)
-    per_batch = tokens / len(lengths) * settings.batch_size
-    of_typical = per_batch / max(int(batch.spans[:, 1].sum()), 1)
-    evaluations = 1 + batches // settings.steps_per_eval
-    most = -(-len(rows.valid) // settings.batch_size)
-    limited = most if settings.val_batches == -1 else min(settings.val_batches, most)
-    # Batches left over are one more update; mlx-lm never applies them.
-    is_partial = settings.extras.is_exact and settings.iters % every > 0
     trainable, frozen = count_parameters(model)
-    return Plan(
-        trainable=trainable,
-        frozen=frozen,
-        optimizer_bytes=sum(one.nbytes for _, one in tree_flatten(optimizer.state)),
-        rows=len(rows.train),
-        left_out=rows.left_out,
-        cut=sum(length > limit for length in lengths),
-        tokens=tokens,
-        supervised=sum(row.supervised(limit) for row in rows.train),
-        epochs=settings.iters * settings.batch_size / len(lengths),
-        updates=settings.iters // every - (start - 1) // every + is_partial,
-        step_seconds=step_seconds,
-        seconds=step_seconds * of_typical * (batches + FORWARD_SHARE * evaluations * limited),
-        notes=tuple(_notes(settings, rows)),
+    optimizer_bytes = sum(one.nbytes for _, one in tree_flatten(optimizer.state))
+    few, many = sum(trainable.values()), sum(frozen.values())
+    share = 100 * few / max(few + many, 1)
+    batch = _middling_batch(rows, settings)
+    lines = (
+        f"Trainable parameters: {share:.3f}% ({few / 1e6:.3f}M/{(few + many) / 1e6:.3f}M)",
+        *(f"  trained  {count:>15,}  {name}" for name, count in trainable.items()),
+        *(f"  frozen   {count:>15,}  {name}" for name, count in frozen.items()),
+        f"Optimizer state: {optimizer_bytes / 1e6:,.1f} MB",
+        *_of_data(settings, rows, start, batch, _time_batch(model, loss, batch)),
+        *(f"Note: {note}" for note in _notes(settings, rows)),
     )
+    return Plan(trainable, frozen, optimizer_bytes, lines)
 
 
 def duration(seconds: float) -> str:
@@ -131,6 +78,34 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s" if whole >= 10 else f"{seconds:.1f} s"
     minutes, rest = divmod(whole, 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _of_data(
+    settings: Settings, rows: TokenRows, start: int, batch: Batch, seconds: float
+) -> Iterator[str]:
+    """What is trained on, and how long that takes where `batch` takes these seconds."""
+    limit, every = settings.max_seq_length, settings.grad_accumulation_steps
+    lengths = [len(row.tokens) for row in rows.train]
+    tokens = sum(min(length, limit) for length in lengths)
+    supervised = sum(row.supervised(limit) for row in rows.train)
+    an_epoch = f"{tokens:,} tokens an epoch, {supervised:,} of them supervised"
+    yield f"Data: {len(lengths):,} rows, {an_epoch}"
+    epochs = settings.iters * settings.batch_size / len(lengths)
+    # Batches left over are one more update; mlx-lm never applies them.
+    is_partial = settings.extras.is_exact and settings.iters % every > 0
+    updates = settings.iters // every - (start - 1) // every + is_partial
+    batches = settings.iters - start + 1
+    validated = -(-len(rows.valid) // settings.batch_size)
+    if settings.val_batches != -1:
+        validated = min(settings.val_batches, validated)
+    validated *= 1 + batches // settings.steps_per_eval
+    typical = tokens / len(lengths) * settings.batch_size / max(int(batch.spans[:, 1].sum()), 1)
+    whole = duration(seconds * typical * (batches + FORWARD_SHARE * validated))
+    yield f"Run: {updates:,} updates, {epochs:.2f} epochs, about {whole} ({seconds:.3f} s a batch)"
+    if rows.left_out:
+        yield f"Left out: {rows.left_out:,} rows without a token to learn from"
+    if cut := sum(length > limit for length in lengths):
+        yield f"Cut: {cut:,} rows are longer than the limit"
 
 
 def _middling_batch(rows: TokenRows, settings: Settings) -> Batch:
@@ -156,19 +131,17 @@ def _time_batch(model: Any, loss: LossFunction, batch: Batch) -> float:
     return once() if seconds < SHORT_STEP else seconds
 
 
-def _notes(settings: Settings, rows: TokenRows) -> list[str]:
-    notes = []
+def _notes(settings: Settings, rows: TokenRows) -> Iterator[str]:
     options = settings.optimizer_config.get(settings.optimizer) or {}
     if settings.optimizer == "adafactor" and options.get("relative_step", True):
-        notes.append(
+        yield (
             "Adafactor takes its own relative steps and ignores learning_rate; "
             "set optimizer_config.adafactor.relative_step to false to change that"
         )
     if settings.report_to:
-        notes.append(f"report_to {settings.report_to} is not used: metrics.jsonl has the figures")
+        yield f"report_to {settings.report_to} is not used: metrics.jsonl has the figures"
     if not rows.valid:
-        notes.append("there are no validation rows: overfitting will not be seen")
+        yield "there are no validation rows: overfitting will not be seen"
     every = settings.grad_accumulation_steps
     if not settings.extras.is_exact and settings.iters % every:
-        notes.append(f"as in mlx-lm, the last {settings.iters % every} batches are never applied")
-    return notes
+        yield f"as in mlx-lm, the last {settings.iters % every} batches are never applied"

@@ -1,11 +1,11 @@
-"""Whole runs of mlx-lm's trainer and of ours, each in a process of its own, to compare.
+"""Whole runs of mlx-lm's trainer and of ours, in a process for each trainer, to compare.
 
-    python -m tests.train.peer TRAINER CONFIG.json REPORT.json
+    python -m tests.train.peer TRAINER CONFIG.json...
 
-mlx-lm's is a real `mlx_lm.lora` run: only the callback, which it would replace with its
-own, is put in, so that losses come with all their digits. Processes of their own, because
-gradient checkpointing in mlx-lm changes the layers' class for good, and so that both
-have the same BLAS.
+Writes the losses to `CONFIG.losses.json`. mlx-lm's is a real `mlx_lm.lora` run: only the
+callback, which it would replace with its own, is put in, so that losses come with all
+their digits. Processes of their own, because gradient checkpointing in mlx-lm changes the
+layers' class for good (such runs come last), and so that both have the same BLAS.
 """
 
 from __future__ import annotations
@@ -27,33 +27,44 @@ def environment() -> dict[str, str]:
     return {**os.environ, **preload, "PYTHONPATH": str(ROOT)}
 
 
+Losses = dict[str, list[list[float]]]
+
+
 def losses_of(
-    trainer: Literal["mlx-lm", "ours"], values: dict[str, Any], folder: Path
-) -> dict[str, list[list[float]]]:
-    """The training and validation losses of a run with these settings.
+    trainer: Literal["mlx-lm", "ours"], runs: dict[str, dict[str, Any]], folder: Path
+) -> dict[str, Losses]:
+    """The training and validation losses of runs with these settings.
 
     Args:
-        values: mlx-lm's keys and values; `steps_per_report: 1` has mlx-lm report every step.
-        folder: for the configuration and the report.
+        runs: a name for each; mlx-lm's keys and values, of which `steps_per_report: 1` has
+            mlx-lm report every step.
+        folder: for the configurations and the reports.
 
     Returns:
-        `train` and `val`: pairs of iteration and loss, as mlx-lm's callback gets them.
+        For each run `train` and `val`: pairs of iteration and loss, as mlx-lm's callback
+        gets them.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    config, report = folder / "config.json", folder / "report.json"
-    config.write_text(json.dumps(values))
+    ordered = sorted(runs, key=lambda name: bool(runs[name].get("grad_checkpoint")))
+    configs = {name: folder / f"{name}.json" for name in ordered}
+    for name, config in configs.items():
+        config.write_text(json.dumps(runs[name]))
     subprocess.run(
-        [sys.executable, "-m", "tests.train.peer", trainer, str(config), str(report)],
+        [sys.executable, "-m", "tests.train.peer", trainer, *map(str, configs.values())],
         check=True,
         env=environment(),
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
     )
-    losses: dict[str, list[list[float]]] = json.loads(report.read_text())
-    return losses
+    return {name: json.loads(report_of(config).read_text()) for name, config in configs.items()}
 
 
-def our_losses(config: Path) -> dict[str, list[list[float]]]:
+def report_of(config: Path) -> Path:
+    """Where the losses of a configuration are written."""
+    return config.with_suffix(".losses.json")
+
+
+def our_losses(config: Path) -> Losses:
     """Train with ours."""
     from mlxdoctor.train import Settings, train
 
@@ -64,14 +75,14 @@ def our_losses(config: Path) -> dict[str, list[list[float]]]:
     }
 
 
-def mlx_lm_losses(config: Path) -> dict[str, list[list[float]]]:
+def mlx_lm_losses(config: Path) -> Losses:
     """Train with mlx-lm, as its command line does."""
     from types import SimpleNamespace
 
     from mlx_lm import lora
     from mlx_lm.tuner.callbacks import TrainingCallback
 
-    losses: dict[str, list[list[float]]] = {"train": [], "val": []}
+    losses: Losses = {"train": [], "val": []}
 
     class Callback(TrainingCallback):  # type: ignore[misc]
         def on_train_loss_report(self, train_info: dict[str, Any]) -> None:
@@ -87,10 +98,11 @@ def mlx_lm_losses(config: Path) -> dict[str, list[list[float]]]:
 
 
 def main() -> None:
-    """Run the trainer that is named."""
-    trainer, config, report = sys.argv[1:]
+    """Run the trainer that is named, on each configuration."""
+    trainer, *configs = sys.argv[1:]
     run = mlx_lm_losses if trainer == "mlx-lm" else our_losses
-    Path(report).write_text(json.dumps(run(Path(config))))
+    for config in map(Path, configs):
+        report_of(config).write_text(json.dumps(run(config)))
 
 
 if __name__ == "__main__":
