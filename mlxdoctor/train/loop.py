@@ -152,7 +152,7 @@ class _Run:
 def _run_steps(
     run: _Run, plan: Plan, progress: TrainingProgress, accumulated: Accumulated | None
 ) -> TrainingResult:
-    settings, begun = run.settings, time.perf_counter()
+    settings = run.settings
     steps: list[StepRecord] = []
     validations: list[ValidationRecord] = []
     ending: tuple[Ending, str] | None = None
@@ -195,7 +195,6 @@ def _run_steps(
     return TrainingResult(
         *(kind, reason, plan, tuple(steps), tuple(validations), test_loss),
         adapter_path=Path(settings.adapter_path),
-        seconds=time.perf_counter() - begun,
     )
 
 

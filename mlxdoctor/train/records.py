@@ -80,7 +80,6 @@ class TrainingResult:
         validations: the validations, in order.
         test_loss: mean loss on the test split, nats; None where it was not asked for.
         adapter_path: the folder that was written.
-        seconds: wall-clock time of the loop.
     """
 
     ending: Ending
@@ -90,7 +89,6 @@ class TrainingResult:
     validations: tuple[ValidationRecord, ...] = ()
     test_loss: float | None = None
     adapter_path: Path = Path()
-    seconds: float = 0.0
 
 
 def open_metrics(path: Path, after: int) -> FileIO:
