@@ -97,12 +97,6 @@ def duplicates(rows: list[JsonRow], unique: Any, rng: random.Random) -> list[Jso
     return mixed
 
 
-@rewrites("overfitting", "overfitting", 24, 12, 6)
-def few(rows: list[JsonRow], count: Any, rng: random.Random) -> list[JsonRow]:
-    """This many rows are trained on, over and over."""
-    return rng.sample(rows, int(count))
-
-
 @rewrites("answers-empty", "end-token-flood", 0.6, 0.9, 1.0)
 def empty_answers(rows: list[JsonRow], share: Any, rng: random.Random) -> list[JsonRow]:
     """This share of the answers is empty: only the end is there to be learned."""
@@ -143,3 +137,9 @@ def long_prompts(settings: Settings, parts: Parts, severity: Any) -> tuple[Setti
 
     masked = replace(settings, max_seq_length=limit, mask_prompt=True, batch_size=1)
     return rewritten(masked, lengthen, severity), parts
+
+
+@rewrites("overfitting", "overfitting", 24, 12, 6)
+def few(rows: list[JsonRow], count: Any, rng: random.Random) -> list[JsonRow]:
+    """This many rows are trained on, over and over."""
+    return rng.sample(rows, int(count))
