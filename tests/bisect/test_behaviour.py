@@ -14,7 +14,6 @@ from mlxdoctor.bisect.behaviour import (
     Search,
     search,
 )
-from mlxdoctor.judge.collapse import is_collapsed
 from mlxdoctor.measure.text.prompt_rates import rate
 
 LIMITS = Limits()
@@ -147,20 +146,3 @@ def test_what_cannot_be_loaded_or_is_not_finite() -> None:
         2: "its answers' loss is not finite",
     }
     assert found.last_good == 0
-
-
-@pytest.mark.parametrize(
-    ("content", "collapsed"),
-    [
-        ([5] * 7, False),
-        ([5] * 8, True),
-        ([5] * 9 + [6], True),
-        ([5] * 4 + [6, 7, 8, 9], False),
-        ([1, 2, 3, 4] * 4, True),
-        ([1, 2, 3, 4, 5, 6, 7, 8] * 2, False),
-        ([1, 2, 1, 3, 2, 1, 4, 3, 2, 4, 1, 3, 1, 2, 4, 3], True),
-        (list(range(40)), False),
-    ],
-)
-def test_collapsed_answers(content: list[int], collapsed: bool) -> None:
-    assert is_collapsed(content, LIMITS) is collapsed
