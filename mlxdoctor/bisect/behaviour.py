@@ -194,7 +194,7 @@ def _rose(rises: Floats, limits: Limits) -> bool:
     return float(np.median(rises)) > 0 and sign_test(rises) < limits.significance
 
 
-class Bench:
+class SaveMeasure:
     """Loads saves one after the other and measures them; the base model answers once.
 
     Args:

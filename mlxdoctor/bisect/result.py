@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlxdoctor.bisect.behaviour import Behaviour, Bench, Limits, Search, search
+from mlxdoctor.bisect.behaviour import Behaviour, Limits, SaveMeasure, Search, search
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
@@ -162,11 +162,11 @@ def _searched(
         return None, "", "no save is left to be measured"
     tried = [checkpoints[place] for place in places]
     try:
-        bench = Bench(run, tried, limits)
-        found = search(len(tried), bench, _hint(tried, logged), limits)
+        measure = SaveMeasure(run, tried, limits)
+        found = search(len(tried), measure, _hint(tried, logged), limits)
     except (Missing, InputError) as reason:
         return None, "", str(reason)
-    return found, bench.split, ""
+    return found, measure.split, ""
 
 
 def _hint(tried: Sequence[Checkpoint], logged: LoggedCourse | None) -> int | None:
