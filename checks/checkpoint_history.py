@@ -29,10 +29,14 @@ from math import isfinite, nan
 from statistics import median
 
 from mlxdoctor.check import Cost, Inconclusive, check
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.finding import Sign, Symptom
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.finding import Exhibit, Sign, Symptom
+from mlxdoctor.judge.saves import sizes_shown
 from mlxdoctor.judge.update_size import CourseLimits, has_jumped
+from mlxdoctor.measure.exhibited import saves_shown
 from mlxdoctor.measure.weights.saves import SaveState, follow
 
 
@@ -92,9 +96,15 @@ from mlxdoctor.measure.weights.saves import SaveState, follow
     rerun_symptom=True,
 )
 def checkpoint_history(
-    history: CheckpointHistory, config: TrainingConfig | None, limits: CourseLimits
-) -> Iterator[Sign]:
+    history: CheckpointHistory,
+    config: TrainingConfig | None,
+    base: BaseModel | None,
+    log: TrainingLog | None,
+    limits: CourseLimits,
+) -> Iterator[Sign | Exhibit]:
     """Follow the adapter through its saves."""
+    yield saves_shown(history)
+    yield from sizes_shown(history, config, base, log)
     followed = follow(history, config, None)
     yield from _unreadable([one for one in followed.saves if one.problem])
     saves = [one for one in followed.saves if not one.problem]

@@ -31,7 +31,9 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.exhibits import LabelStrip
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.measure.exhibited import labels_shown
 from mlxdoctor.safety.quoting import quoted
 
 _LONGER = "raise max_seq_length above the longest prompt, or remove these rows"
@@ -119,8 +121,9 @@ def label_mask(
     tokenizer: Tokenizer | None,
     log: TrainingLog | None,
     limits: Limits,
-) -> Iterator[Sign]:
+) -> Iterator[Sign | LabelStrip]:
     """Report what is wrong with the supervised tokens of the training rows."""
+    yield from labels_shown(rows, tokenizer)
     if not rows.rows:
         raise Inconclusive("none of the rows examined could be tokenized")
     yield from _empty_batches(rows, config, log, limits)

@@ -32,11 +32,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
+from mlxdoctor.exhibits import LossCurve
 from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.judge.curve import Limits, divergence, has_exploded, second_rise, start_of
+from mlxdoctor.measure.exhibited import losses_shown
 from mlxdoctor.measure.losses.memorising import memorising, passes_over
 from mlxdoctor.measure.losses.trend import LossFit, blocks, fit, theil_sen
 
@@ -72,10 +75,15 @@ from mlxdoctor.measure.losses.trend import LossFit, blocks, fit, theil_sen
     rerun_symptom=True,
 )
 def loss_trend(
-    log: TrainingLog, limits: Limits, config: TrainingConfig | None, rows: SupervisedRows | None
-) -> Iterator[Sign]:
+    log: TrainingLog,
+    limits: Limits,
+    config: TrainingConfig | None,
+    rows: SupervisedRows | None,
+    base: BaseModel | None,
+) -> Iterator[Sign | LossCurve]:
     """Judge the curve of the log's main segment."""
     segment = log.main
+    yield from losses_shown(segment, base, rows)
     losses = segment.get("train_loss")
     curve = fit(losses.iterations, losses.values) if losses is not None else None
     if losses is None or curve is None:

@@ -33,8 +33,9 @@ from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.finding import Exhibit, Measurement, Severity, Sign, Symptom
 from mlxdoctor.judge.collapse import Limits, is_dominated, is_loop, is_poor, is_single
+from mlxdoctor.measure.exhibited import answers_shown
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.text.outputs import Output, OutputPair, is_special, pairs
 from mlxdoctor.measure.text.prompt_rates import Rate, is_raised, rate, too_few
@@ -81,8 +82,9 @@ def token_collapse(
     base: BaseModel | None,
     rows: SupervisedRows | None,
     limits: Limits,
-) -> Iterator[Sign]:
+) -> Iterator[Sign | Exhibit]:
     """Report collapsed outputs, as shares of prompts."""
+    yield from answers_shown(generations, tokenizer)
     found = pairs(generations, tokenizer, base)
     if not found:
         refused = generations.load_failure is not None

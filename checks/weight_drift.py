@@ -42,8 +42,10 @@ from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.exhibits import DriftByLayer
 from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.judge import update_size
+from mlxdoctor.measure.exhibited import drift_shown
 from mlxdoctor.measure.weights.drift import ModuleDrift, module_drifts
 
 
@@ -133,11 +135,12 @@ class Limits(update_size.Limits):
 )
 def weight_drift(
     adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None, limits: Limits
-) -> Iterator[Sign]:
+) -> Iterator[Sign | DriftByLayer]:
     """Judge the size of the update, module by module."""
     if not adapter.modules:
         raise NotApplicable("the adapter holds no LoRA factors")
     drifts = module_drifts(adapter, config, base)
+    yield drift_shown(drifts)
     if not all(drift.statistics.is_finite for drift in drifts):
         raise Inconclusive("some factors are not finite, so that they have no norm")
     drifts = tuple(drift for drift in drifts if not drift.statistics.b_is_zero)

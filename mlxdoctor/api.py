@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from mlxdoctor.causes import load_causes
 from mlxdoctor.check import Check, Thresholds, discover, selected, with_thresholds
-from mlxdoctor.diagnosis import Diagnosed, Verdict, rank, unlocks_most, verdict
+from mlxdoctor.diagnosis import Diagnosed, rank, unlocks_most
 from mlxdoctor.diagnosis import diagnose as diagnose_outcomes
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.environment import Environment
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.figure_data import figure_data
 from mlxdoctor.finding import Outcome, Severity, Status
-from mlxdoctor.formats.model import SCHEMA_VERSION, Report, home_folder, without_folders
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.judge.remedy import fix_for, usual_rates
-from mlxdoctor.measure.generations import Generations
+from mlxdoctor.report import FileRead, MissingEvidence, NextCheck, Report
 from mlxdoctor.run import Run
-from mlxdoctor.run_texts import output_texts, row_texts
+from mlxdoctor.run_texts import texts_of
+from mlxdoctor.safety.texts import as_seen_here
 from mlxdoctor.timeline import timeline
+from mlxdoctor.verdict import Verdict, verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunReport(Report):
+    """A report with the run that it is about, for whoever wants to know more of that.
+
+    Attributes:
+        run: what was read is remembered in it.
+    """
+
+    run: Run
 
 
 def diagnose(
@@ -48,7 +56,7 @@ def diagnose(
     thresholds: Thresholds | None = None,
     with_text: bool = True,
     progress: Progress | None = None,
-) -> Report:
+) -> RunReport:
     """Examine what a run left behind and say why it failed, if it did.
 
     Args:
@@ -89,7 +97,8 @@ def diagnose(
         progress=progress,
     )
     outcomes = run_checks(checks, run, progress, select, ignore)
-    return _report(run, paths, outcomes, with_text)
+    report = _report(run, outcomes, _command(run, paths, with_text))
+    return as_seen_here(report if with_text else without_text(report, texts_of(run)))
 
 
 @cache  # a gate asks for them with every adapter
@@ -126,102 +135,58 @@ def _filtered(outcome: Outcome, select: set[str], ignore: set[str]) -> Outcome:
     return replace(outcome, findings=kept, status=status)
 
 
-def _report(
-    run: Run, paths: Sequence[Path], outcomes: tuple[Outcome, ...], with_text: bool
-) -> Report:
+def _report(run: Run, outcomes: tuple[Outcome, ...], command: str) -> RunReport:
     knowledge = load_causes()
-    diagnosed = diagnose_outcomes(outcomes, knowledge)
-    change = diagnosed[0].cause.change if diagnosed else None
+    diagnosis = diagnose_outcomes(outcomes, knowledge)
+    said = verdict(outcomes)
     findings = [finding for outcome in outcomes for finding in outcome.findings]
+    change = diagnosis[0].cause.change if diagnosis else None
     fix = fix_for(change, run.get(TrainingConfig), usual_rates(findings))
     log = run.get(TrainingLog)
-    environment = Environment.read()
-    figures = figure_data(run, outcomes)
-    data: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "tool": {"name": "mlxdoctor", "version": version("mlxdoctor")},
-        "verdict": verdict(outcomes).value,
-        "run": {"evidence": _evidence(run), "missing": _missing(run)},
-        "diagnosis": [one.to_dict() for one in diagnosed],
-        "outcomes": [one.to_dict() for one in outcomes],
-        "experiments": [],
-        "suppressed": [],
-        "name": run.name,
-        "causes": {one.cause.id: _cause_text(one) for one in diagnosed},
-        "contributing": _contributing(outcomes, diagnosed),
-        "fix": fix.to_dict() if fix is not None else None,
-        "figures": figures,
-        "timeline": timeline(run, outcomes),
-        "sample": _sample(run.get(Generations)),
-        "next": _next(outcomes, diagnosed or rank(outcomes, knowledge)),
-        "commands": [_command(run, paths, with_text)],
-        "versions": {**environment.here, **(log.versions if log is not None else {})},
-        "unreadable": [str(error) for error in run.unreadable],
-        "withheld": False,
-    }
-    if not with_text:
-        texts = chain(row_texts(run.get(Dataset)), output_texts(run.get(Generations)))
-        data = without_text(data, texts)
-    shown = without_folders(data, [str(Path.cwd())], home=home_folder())
-    return Report(shown)
+    helpful = None
+    if said is not Verdict.HEALTHY:
+        helpful = _next(outcomes, diagnosis or rank(outcomes, knowledge))
+    return RunReport(
+        run=run,
+        name=run.name,
+        verdict=said,
+        outcomes=outcomes,
+        diagnosis=diagnosis,
+        evidence=tuple(
+            FileRead(record.kind, str(source.path), source.sha256, source.note)
+            for record in run.evidence
+            for source in record.sources
+        ),
+        missing=tuple(MissingEvidence(kind, why) for kind, why in run.missing),
+        contributing=_contributing(outcomes, diagnosis),
+        fix=fix,
+        timeline=timeline(outcomes),
+        next=helpful,
+        commands=(command,),
+        versions={**Environment.read().here, **(log.versions if log is not None else {})},
+        unreadable=tuple(str(error) for error in run.unreadable),
+        version=version("mlxdoctor"),
+    )
 
 
-def _evidence(run: Run) -> list[dict[str, Any]]:
-    return [
-        {
-            "kind": record.kind,
-            "source": str(source.path),
-            "sha256": source.sha256,
-            "note": source.note,
-        }
-        for record in run.evidence
-        for source in record.sources
-    ]
-
-
-def _missing(run: Run) -> list[dict[str, str]]:
-    return [{"kind": kind, "why": why} for kind, why in run.missing]
-
-
-def _cause_text(diagnosed: Diagnosed) -> dict[str, str]:
-    cause = diagnosed.cause
-    return {
-        "title": cause.title,
-        "summary": cause.summary,
-        "explanation": cause.explanation,
-        "remedy": cause.remedy,
-    }
-
-
-def _sample(generations: Generations | None) -> dict[str, str | None] | None:
-    """The first answer that differs from the base model's, or the first."""
-    items = generations.items if generations is not None else ()
-    if not items:
-        return None
-    item = next((one for one in items if one.base != one.tuned), items[0])
-    return {"prompt": item.prompt, "base": item.base, "tuned": item.tuned}
-
-
-def _contributing(outcomes: Iterable[Outcome], diagnosed: Sequence[Diagnosed]) -> list[str]:
+def _contributing(outcomes: Iterable[Outcome], diagnosis: Sequence[Diagnosed]) -> tuple[str, ...]:
     """Warnings that the first cause does not account for."""
-    explained = set(diagnosed[0].supporting) if diagnosed else set()
+    explained = set(diagnosis[0].supporting) if diagnosis else set()
     codes = [
         finding.code
         for outcome in outcomes
         for finding in outcome.findings
         if finding.severity is Severity.WARNING and finding.code not in explained
     ]
-    return list(dict.fromkeys(codes))
+    return tuple(dict.fromkeys(codes))
 
 
-def _next(outcomes: Sequence[Outcome], ranked: Sequence[Diagnosed]) -> dict[str, str] | None:
-    if verdict(outcomes) is Verdict.HEALTHY:
-        return None
+def _next(outcomes: Sequence[Outcome], ranked: Sequence[Diagnosed]) -> NextCheck | None:
     unlocks = unlocks_most(outcomes, ranked)
     if unlocks is None:
         return None
     why, _, how = unlocks.reason.partition("; ")
-    return {"kind": unlocks.check, "why": why, "how": how}
+    return NextCheck(unlocks.check, why, how)
 
 
 def _command(run: Run, paths: Sequence[Path], with_text: bool) -> str:

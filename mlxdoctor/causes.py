@@ -77,6 +77,12 @@ class Cause:
     changes_losses: bool = False
     of_the_report: bool = False
 
+    @property
+    def words(self) -> dict[str, str]:
+        """What it is in words, as the JSON report shows it. Written by us, in Markdown."""
+        names = ("title", "summary", "explanation", "remedy")
+        return {name: getattr(self, name) for name in names}
+
 
 @dataclass(frozen=True)
 class Group:

@@ -135,7 +135,14 @@ class Check:
             if found and status is Status.INCONCLUSIVE:
                 status = Status.FOUND
             return Outcome(
-                self.name, status, reason, seconds, found, self.decisive, tuple(exhibits)
+                self.name,
+                status,
+                reason,
+                seconds,
+                found,
+                self.decisive,
+                tuple(exhibits),
+                self.marks_onset,
             )
 
         try:

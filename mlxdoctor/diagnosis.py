@@ -9,28 +9,19 @@ not a probability until it has been calibrated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from mlxdoctor.causes import Cause, KnowledgeBase, load_causes
-from mlxdoctor.finding import Finding, Outcome, Severity, Status
+from mlxdoctor.confirmation import Confirmation
+from mlxdoctor.finding import Finding, Outcome, Status
+from mlxdoctor.verdict import LOOKED, Verdict, verdict
 
 #: Log-odds below which a cause is not worth a reader's time (natural logarithm).
 MIN_SCORE = 0.0
 #: How many causes a diagnosis lists at most.
 MAX_CAUSES = 6
-#: The check looked: what it did not report is not there.
-_LOOKED = (Status.PASSED, Status.FOUND)
-
-
-class Verdict(StrEnum):
-    """The answer in one word."""
-
-    HEALTHY = "healthy"
-    UNHEALTHY = "unhealthy"
-    INCONCLUSIVE = "inconclusive"
 
 
 @dataclass(frozen=True)
@@ -60,7 +51,7 @@ class Diagnosed:
     contradicting: tuple[str, ...]
     unknown: tuple[str, ...]
     arithmetic: tuple[Term, ...]
-    confirmation: str | None = None
+    confirmation: Confirmation | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The entry as the JSON report shows it."""
@@ -87,17 +78,6 @@ class Unlocks:
     swing: float
 
 
-def verdict(outcomes: Iterable[Outcome]) -> Verdict:
-    """Unhealthy with any error; inconclusive where no decisive check looked."""
-    outcomes = tuple(outcomes)
-    findings = [finding for outcome in outcomes for finding in outcome.findings]
-    if any(finding.severity is Severity.ERROR for finding in findings):
-        return Verdict.UNHEALTHY
-    if not any(one.decisive and one.status in _LOOKED for one in outcomes):
-        return Verdict.INCONCLUSIVE
-    return Verdict.HEALTHY
-
-
 def diagnose(
     outcomes: Sequence[Outcome], knowledge: KnowledgeBase | None = None
 ) -> tuple[Diagnosed, ...]:
@@ -121,7 +101,7 @@ def rank(outcomes: Sequence[Outcome], knowledge: KnowledgeBase) -> list[Diagnose
     for outcome in outcomes:
         for finding in outcome.findings:
             present.setdefault(finding.code, finding)
-    looked = {outcome.check for outcome in outcomes if outcome.status in _LOOKED}
+    looked = {outcome.check for outcome in outcomes if outcome.status in LOOKED}
     scored = (_score(cause, present, looked, knowledge) for cause in knowledge.causes.values())
     supported = [one for one in scored if one.supporting]
     return sorted(supported, key=lambda one: (-one.score, one.cause.id))

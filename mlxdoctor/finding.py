@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from mlxdoctor.safety.quoting import without_quotations
 
@@ -100,7 +100,16 @@ def some_of(names: Sequence[str], most: int = 3) -> str:
 
 
 class Exhibit:
-    """What a check measured that a report can show as a figure: the base of such classes."""
+    """What a check measured that a report can show: the base of such classes.
+
+    They are frozen dataclasses. `figure` names the figure that shows it; "" for none.
+    """
+
+    figure: ClassVar[str] = ""
+
+    def without_text(self) -> Exhibit | None:
+        """The same without text of a run's rows and outputs; None where nothing is left."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -116,6 +125,8 @@ class Finding:
         where: the tensor, layer, file or row it was seen in.
         onset: the iteration at which it began, where it has one.
         fix: what to do about the symptom.
+        fingerprint: a stable identity for baselines: of code and place as they were found,
+            without any figure or quotation.
     """
 
     code: str
@@ -126,15 +137,18 @@ class Finding:
     where: str | None = None
     onset: int | None = None
     fix: str = ""
+    fingerprint: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "measured", MappingProxyType(dict(self.measured)))
+        if not self.fingerprint:
+            place = without_quotations(self.where or "")
+            digest = hashlib.sha256(f"{self.code}\0{place}".encode()).hexdigest()
+            object.__setattr__(self, "fingerprint", digest[:16])
 
-    @property
-    def fingerprint(self) -> str:
-        """A stable identity for baselines: code and place, without any figure or quotation."""
-        place = without_quotations(self.where or "")
-        return hashlib.sha256(f"{self.code}\0{place}".encode()).hexdigest()[:16]
+    def __reduce__(self) -> tuple[type[Finding], tuple[Any, ...]]:
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return Finding, tuple((values | {"measured": dict(self.measured)}).values())
 
     def to_dict(self) -> dict[str, Any]:
         """The finding as the JSON report shows it."""
@@ -162,6 +176,7 @@ class Outcome:
         seconds: wall-clock time it took.
         findings: what it found, worst first.
         decisive: whether its silence says that training worked.
+        marks_onset: whether the onset of a finding is where the loss began to go wrong.
         exhibits: what it measured that a report can show, whatever it found.
     """
 
@@ -172,6 +187,7 @@ class Outcome:
     findings: tuple[Finding, ...] = ()
     decisive: bool = False
     exhibits: tuple[Exhibit, ...] = ()
+    marks_onset: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """The outcome as the JSON report shows it."""

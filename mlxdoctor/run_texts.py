@@ -7,19 +7,23 @@ from typing import Any
 
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.measure.generations import Generations
+from mlxdoctor.run import Run
 
 
-def row_texts(dataset: Dataset | None) -> Iterator[str]:
+def texts_of(run: Run) -> Iterator[str]:
+    """Every text in every row of every split, nested ones included; every prompt and answer."""
+    yield from row_texts(run)
+    generations = run.get(Generations)
+    for one in generations.items if generations is not None else ():
+        yield from filter(None, (one.prompt, one.base, one.tuned, one.expected))
+
+
+def row_texts(run: Run) -> Iterator[str]:
     """Every text in every row of every split, nested ones included."""
+    dataset = run.get(Dataset)
     for split in dataset.splits.values() if dataset is not None else ():
         for row in split.rows:
             yield from _texts(row)
-
-
-def output_texts(generations: Generations | None) -> Iterator[str]:
-    """Every prompt, and what was answered or should have been."""
-    for one in generations.items if generations is not None else ():
-        yield from filter(None, (one.prompt, one.base, one.tuned, one.expected))
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -1,62 +1,60 @@
-"""What happened when, from the log and the onsets of findings."""
+"""What happened when: the log's first, lowest and last losses, the saves, and findings' onsets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import math
+from collections.abc import Iterable, Iterator
 
-import numpy as np
-
-from mlxdoctor.evidence.checkpoints import CheckpointHistory
-from mlxdoctor.evidence.training_log import Segment, TrainingLog
-from mlxdoctor.finding import Outcome
-from mlxdoctor.run import Run
+from mlxdoctor.exhibits import Curve, LossCurve, Saves
+from mlxdoctor.finding import Exhibit, Outcome, Severity
+from mlxdoctor.report import Event
 
 #: Saves listed one by one; more are summed up.
 MAX_SAVES = 6
 
 
-def timeline(run: Run, outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
-    """Events by iteration; those that have none come first."""
-    events: list[tuple[int, str]] = []
-    log = run.get(TrainingLog)
-    if log is not None:
-        events.extend(_reports(log.main))
-    events.extend(_saves(run.get(CheckpointHistory)))
-    for outcome in outcomes:
-        events.extend(
-            (finding.onset, f"{finding.code}: {finding.message}")
-            for finding in outcome.findings
-            if finding.onset is not None and finding.severity.rank > 0
-        )
-    events.sort(key=lambda event: event[0])
-    return [{"iteration": iteration, "event": event} for iteration, event in events]
+def timeline(outcomes: Iterable[Outcome]) -> tuple[Event, ...]:
+    """Events by iteration."""
+    every = tuple(outcomes)
+    exhibits = [one for outcome in every for one in outcome.exhibits]
+    events = [*_losses(exhibits), *_saves(exhibits), *_onsets(every)]
+    return tuple(sorted(events, key=lambda one: one.iteration or 0))
 
 
-def _reports(segment: Segment) -> list[tuple[int, str]]:
-    events = []
-    for name, label in (("val_loss", "validation loss"), ("train_loss", "training loss")):
-        series = segment.get(name)
-        if series is None or not len(series.values):
+def _losses(exhibits: Iterable[Exhibit]) -> Iterator[Event]:
+    for shown in exhibits:
+        if isinstance(shown, LossCurve):
+            yield from _of_curve(shown.val, "validation loss", with_lowest=True)
+            yield from _of_curve(shown.train, "training loss", with_lowest=False)
+
+
+def _of_curve(curve: Curve | None, label: str, *, with_lowest: bool) -> Iterator[Event]:
+    if curve is None or not curve.values:
+        return
+    points = list(zip(curve.values, curve.iterations, strict=True))
+    (first, start), (last, end) = points[0], points[-1]
+    yield Event(start, f"first {label}: {first:.3f}")
+    if end != start:
+        yield Event(end, f"last {label}: {last:.3f}")
+    finite = [one for one in points if math.isfinite(one[0])]
+    if with_lowest and finite and len(points) > 2:
+        lowest, at = min(finite)
+        yield Event(at, f"lowest {label}: {lowest:.3f}")
+
+
+def _saves(exhibits: Iterable[Exhibit]) -> Iterator[Event]:
+    for shown in exhibits:
+        if not isinstance(shown, Saves):
             continue
-        first, last = int(series.iterations[0]), int(series.iterations[-1])
-        events.append((first, f"first {label}: {series.values[0]:.3f}"))
-        if last != first:
-            events.append((last, f"last {label}: {series.values[-1]:.3f}"))
-        finite = np.isfinite(series.values)
-        if finite.any() and name == "val_loss" and len(series.values) > 2:
-            lowest = int(np.nanargmin(np.where(finite, series.values, np.inf)))
-            iteration = int(series.iterations[lowest])
-            events.append((iteration, f"lowest {label}: {series.values[lowest]:.3f}"))
-    return events
+        saves = list(zip(shown.iterations, shown.names, strict=True))
+        yield from (Event(at, f"saved {name}") for at, name in saves[:MAX_SAVES])
+        if len(saves) > MAX_SAVES:
+            at, name = saves[-1]
+            yield Event(at, f"saved {name}, the last of {len(saves)}")
 
 
-def _saves(history: CheckpointHistory | None) -> list[tuple[int, str]]:
-    if history is None:
-        return []
-    numbered = [one for one in history.checkpoints if one.iteration is not None]
-    events = [(one.iteration or 0, f"saved {one.path.name}") for one in numbered[:MAX_SAVES]]
-    if len(numbered) > MAX_SAVES:
-        last = numbered[-1]
-        events.append((last.iteration or 0, f"saved {last.path.name}, the last of {len(numbered)}"))
-    return events
+def _onsets(outcomes: Iterable[Outcome]) -> Iterator[Event]:
+    for outcome in outcomes:
+        for one in outcome.findings:
+            if one.onset is not None and one.severity is not Severity.INFO:
+                yield Event(one.onset, f"{one.code}: {one.message}")

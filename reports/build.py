@@ -20,7 +20,9 @@ from typing import Any
 
 from mlxdoctor.api import diagnose
 from mlxdoctor.formats import escape, summary
-from mlxdoctor.formats.files import FIGURE_PATHS, report_files
+from mlxdoctor.formats.figures.draw import all_paths
+from mlxdoctor.formats.format import files_of
+from mlxdoctor.report import Report
 from reports.docs import pages
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,26 +47,26 @@ def build() -> dict[Path, bytes]:
         print(f"diagnosing {run}", file=sys.stderr)
         # Without running models: their last digits, and so their answers, differ between
         # machines. The answers that were recorded with each run are judged instead.
-        data = diagnose([run], allow_model=False).to_dict()
-        for name, content in report_files(data, ["markdown"]).items():
+        report = diagnose([run], allow_model=False)
+        for name, content in files_of(report, "markdown").items():
             files[REPORTS / run.name / name] = content
-        rows.append(index_row(run, data))
+        rows.append(index_row(run, report))
     files[REPORTS / "README.md"] = index(rows).encode()
     return files | pages()
 
 
-def index_row(run: Path, data: dict[str, Any]) -> dict[str, Any]:
+def index_row(run: Path, report: Report) -> dict[str, Any]:
     """What was expected of a run and what was said."""
     expected = json.loads((run / "expected.json").read_text())
-    cause = summary.root_cause(data)
-    found = cause["cause"] if cause else None
-    matches = expected["verdict"] == data["verdict"] and expected["cause"] == found
+    root = report.root
+    found = root.cause.id if root else None
+    matches = expected["verdict"] == report.verdict and expected["cause"] == found
     return {
         "run": run.name,
         "expected": expected["cause"] or expected["verdict"],
-        "verdict": data["verdict"],
+        "verdict": report.verdict.value,
         "found": found or "–",
-        "score": summary.number(cause["score"]) if cause else "–",
+        "score": summary.number(root.score) if root else "–",
         "match": "yes" if matches else "**no**",
         "is_match": matches,
     }
@@ -132,7 +134,7 @@ def write(files: dict[Path, bytes]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     for folder in {path.parent for path in files if path.name == "report.md"}:
-        for picture in FIGURE_PATHS.values():
+        for picture in all_paths():
             if folder / picture not in files:
                 (folder / picture).unlink(missing_ok=True)
 

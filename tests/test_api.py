@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from mlxdoctor.api import diagnose
-from mlxdoctor.figure_data import MAX_POINTS, figure_data
-from mlxdoctor.run import Run
+from mlxdoctor.measure.exhibited import MAX_POINTS
 from tests.conftest import RUNS
 
 
@@ -75,10 +74,6 @@ def test_a_users_score_is_compared(tmp_path: Path) -> None:
     }
 
 
-def figures(path: Path) -> dict[str, Any]:
-    return figure_data(Run.discover([path], allow_model=False), [])
-
-
 def test_the_figures_hold_the_runs_own_numbers() -> None:
     data = report("collapse-frequent-token")["figures"]
     assert data["loss"]["val"]["values"][0] == pytest.approx(4.15, abs=0.005)
@@ -99,7 +94,7 @@ def test_a_long_curve_keeps_its_extremes_and_what_is_not_finite(tmp_path: Path) 
     log.write_text(
         "".join(f"Iter {i}: Train loss {v}, It/sec 1.0\n" for i, v in enumerate(values, 1))
     )
-    curve = figures(log)["loss"]["train"]
+    curve = diagnose([log]).to_dict()["figures"]["loss"]["train"]
     assert len(curve["values"]) <= 3 * MAX_POINTS
     assert 40.0 in curve["values"]
     assert 0.1 in curve["values"]

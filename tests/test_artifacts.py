@@ -12,9 +12,10 @@ import pytest
 
 from mlxdoctor.api import run_checks
 from mlxdoctor.check import discover
-from mlxdoctor.diagnosis import diagnose, verdict
+from mlxdoctor.diagnosis import diagnose
 from mlxdoctor.finding import Outcome, Severity, Status
 from mlxdoctor.run import Run
+from mlxdoctor.verdict import verdict
 from tests.conftest import FIXTURES
 from tests.reproduce.real import BASE, trained
 

@@ -6,9 +6,10 @@ import pytest
 
 from mlxdoctor.causes import load_causes, parse_causes
 from mlxdoctor.check import discover
-from mlxdoctor.diagnosis import Verdict, diagnose, rank, unlocks_most, verdict
+from mlxdoctor.diagnosis import diagnose, rank, unlocks_most
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.verdict import Verdict, verdict
 
 TABLE = """
 [groups]

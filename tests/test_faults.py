@@ -326,7 +326,7 @@ def test_a_user_whom_the_system_does_not_know_has_no_home(
 
     monkeypatch.setattr(Path, "home", classmethod(nobody))
     report = diagnose([RUN], allow_model=False, select=["loss-trend"])
-    assert report.data["outcomes"]
+    assert report.outcomes
 
 
 @pytest.mark.slow

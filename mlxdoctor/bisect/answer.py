@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
-from mlxdoctor.bisect.heat_map import QUANTITIES
 from mlxdoctor.bisect.result import Bisection
 from mlxdoctor.formats import escape
 from mlxdoctor.judge.saves import ODDITIES, Flaw, Standing
+from mlxdoctor.measure.weights.save_sizes import QUANTITIES
 
 #: A validation loss this far above its minimum is worth a sentence (ratio).
 WORTH_TELLING = 1.05

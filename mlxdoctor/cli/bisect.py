@@ -68,7 +68,8 @@ def command(
     text = _rendered(found, output_format)
     click.echo(text, nl=False)
     if folder is not None:
-        from mlxdoctor.bisect.heat_map import heat_map, svg
+        from mlxdoctor.formats.figures.checkpoint_sizes import svg
+        from mlxdoctor.measure.weights.save_sizes import heat_map
 
         files = {_REPORTS[output_format]: text.encode()}
         data = heat_map(found.followed, [one.value != "good" for one in found.standings])

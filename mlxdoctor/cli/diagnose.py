@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_UNUSABLE, output
 from mlxdoctor.cli.progress import ProgressLine
+from mlxdoctor.finding import Severity, Status
+from mlxdoctor.formats.format import files_of, formats
+from mlxdoctor.gate_result import GateResult
+from mlxdoctor.report import Report
+from mlxdoctor.verdict import Verdict
 
-_SEVERITIES = ("info", "warning", "error")
-_HOSTS = ("sarif", "junit")
-_FORMATS = ("markdown", "html", "json", *_HOSTS)
 _PATH = click.Path(path_type=Path)
 
 
@@ -69,8 +69,8 @@ or options (a file that can't be read included), 3 too little to judge by.""",
 )
 @click.option(
     "--format",
-    "formats",
-    type=click.Choice(_FORMATS),
+    "names",
+    type=click.Choice([one.name for one in formats().values() if one.suffix]),
     multiple=True,
     default=("markdown",),
     show_default=True,
@@ -88,8 +88,7 @@ or options (a file that can't be read included), 3 too little to judge by.""",
 @click.option(
     "--stdout",
     "printed",
-    # A job's log is where GitHub reads annotations, and no file.
-    type=click.Choice([*_FORMATS, "github"]),
+    type=click.Choice(tuple(formats())),
     help="Print this format and write nothing.",
 )
 @click.option("--no-text", is_flag=True, help="Show no training row and no output; figures stay.")
@@ -114,7 +113,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     trainer: str | None,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
-    formats: tuple[str, ...],
+    names: tuple[str, ...],
     folder: Path,
     printed: str | None,
     no_text: bool,
@@ -163,82 +162,65 @@ def command(  # noqa: PLR0917 - click passes every option by name
         )
         if confirm:
             from mlxdoctor.formats.summary import slug
-            from mlxdoctor.reproduce import Options, Places, reproduce
+            from mlxdoctor.reproduce import Options, reproduce
 
-            work = folder / slug(report.data["name"]) / "reproduction"
+            work = folder / slug(report.name) / "reproduction"
             output.refuse_inside(work, inspected)
             report = reproduce(
                 report,
-                paths,
                 work,
                 Options(),
-                places=Places(base, data),
                 with_text=not no_text,
                 progress=progress,
             )
-    content = report.to_dict()
     if printed is not None:
-        _print(content, printed, fail_on)
+        click.echo(output.text(_shown_as(report, printed, fail_on), printed), nl=False)
     else:
-        _write(content, folder, formats, fail_on, inspected)
-    for sentence in content["unreadable"]:
+        _write(report, folder, names, fail_on, inspected)
+    for sentence in report.unreadable:
         click.echo(f"mlxdoctor: {terminal(sentence)}", err=True)
-    return exit_code(content, fail_on)
+    return exit_code(report, fail_on)
 
 
-def exit_code(data: Mapping[str, Any], fail_on: str) -> int:
+def exit_code(report: Report, fail_on: str) -> int:
     """The exit code of a report.
 
     A file that could not be read comes first, as in grep: then the verdict
     rests on a part of the input, whatever it is.
     """
-    if data["unreadable"]:
+    if report.unreadable:
         return EXIT_UNUSABLE
-    severities = {
-        finding["severity"] for outcome in data["outcomes"] for finding in outcome["findings"]
-    }
-    failing = _SEVERITIES[_SEVERITIES.index(fail_on) :] if fail_on != "never" else ()
-    if severities & set(failing):
+    ranks = [one.severity.rank for one in report.findings]
+    if fail_on != "never" and max(ranks, default=-1) >= Severity(fail_on).rank:
         return EXIT_FOUND
-    crashed = any(outcome["status"] == "crashed" for outcome in data["outcomes"])
-    if data["verdict"] == "inconclusive" or crashed:
+    crashed = any(outcome.status is Status.CRASHED for outcome in report.outcomes)
+    if report.verdict is Verdict.INCONCLUSIVE or crashed:
         return EXIT_INCONCLUSIVE
     return EXIT_CLEAN
 
 
-def _print(data: Mapping[str, Any], name: str, fail_on: str) -> None:
-    if name in (*_HOSTS, "github"):
-        from mlxdoctor.gate import single
+def _shown_as(report: Report, name: str, fail_on: str) -> Report | GateResult:
+    """The report; for the formats of code hosts, as a gate with one item shows it."""
+    if formats()[name].report is not None:
+        return report
+    from mlxdoctor.gate.weigh import alone
 
-        click.echo(single.render(data, name, fail_on), nl=False)
-    else:
-        from mlxdoctor.formats.files import render
-
-        click.echo(render(data, name), nl=False)
+    return alone(report, fail_on)
 
 
 def _write(
-    data: Mapping[str, Any],
-    folder: Path,
-    formats: tuple[str, ...],
-    fail_on: str,
-    inspected: list[Path],
+    report: Report, folder: Path, names: tuple[str, ...], fail_on: str, inspected: list[Path]
 ) -> None:
-    from mlxdoctor.formats import terminal
-    from mlxdoctor.formats.files import FIGURE_PATHS, report_files
+    from mlxdoctor.formats.figures.draw import all_paths
     from mlxdoctor.formats.summary import slug
 
-    target = folder / slug(data["name"])
+    target = folder / slug(report.name)
     for part in (target, target / "figures"):
         # A link placed there earlier must not lead into the evidence.
         output.refuse_inside(part, inspected)
-    files = report_files(data, [one for one in formats if one not in _HOSTS])
-    if hosts := [one for one in formats if one in _HOSTS]:
-        from mlxdoctor.gate import single
-
-        files |= {single.PATHS[one]: single.render(data, one, fail_on).encode() for one in hosts}
-    written = output.write_files(target, files, stale=FIGURE_PATHS.values())
-    reports = [str(path) for path in written if path.suffix != ".png"]
-    click.echo(
-        terminal.render(data, width=output.width(), style=output.style, written=reports), nl=False
-    )
+    files: dict[str, bytes] = {}
+    for name in names:
+        files |= files_of(_shown_as(report, name, fail_on), name)
+    written = output.write_files(target, files, stale=all_paths())
+    shown = [str(path) for path in written if path.suffix != ".png"]
+    click.echo(output.text(report, "terminal", shown), nl=False)

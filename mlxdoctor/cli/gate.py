@@ -9,11 +9,11 @@ import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_INTERRUPTED, EXIT_UNUSABLE, output
 from mlxdoctor.cli.progress import ProgressLine
-from mlxdoctor.gate.formats import PATHS, PRINTED
+from mlxdoctor.formats.format import files_of, formats, text_of
+from mlxdoctor.gate_result import GateResult
 from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
-    from mlxdoctor.formats.gate_result import GateResult
     from mlxdoctor.gate.policy import Policy
 
 _PATH = click.Path(path_type=Path)
@@ -63,15 +63,15 @@ what was done is reported all the same.""",
 @click.option(
     "--stdout",
     "printed",
-    type=click.Choice(PRINTED),
+    type=click.Choice([one.name for one in formats().values() if one.gate is not None]),
     default="terminal",
     show_default=True,
     help="What to print.",
 )
 @click.option(
     "--format",
-    "formats",
-    type=click.Choice(tuple(PATHS)),
+    "names",
+    type=click.Choice([one.name for one in formats().values() if one.suffix and one.gate]),
     multiple=True,
     help="Write it. Repeatable.",
 )
@@ -108,7 +108,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     cluster: str | None,
     time_limit: float,
     printed: str,
-    formats: tuple[str, ...],
+    names: tuple[str, ...],
     folder: Path,
     summary: Path | None,
     init: bool,
@@ -146,7 +146,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
             "--write-baseline has no file to write",
             "name it with --baseline, or as `baseline` in the policy",
         )
-    if formats:
+    if names:
         _refuse_inside(folder, paths)
     if write_baseline and known_file is not None:
         _refuse_inside(known_file.parent, paths)
@@ -166,7 +166,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     if write_baseline and known_file is not None:
         content = baseline_text(gated.known).encode()
         output.write_files(known_file.parent, {known_file.name: content})
-    _deliver(result, printed, formats, folder, summary)
+    _deliver(result, printed, names, folder, summary)
     code = exit_code(result.items)
     if result.unfinished:
         click.echo(_interrupted(result), err=True)
@@ -191,33 +191,21 @@ def _refuse_inside(folder: Path, paths: tuple[str, ...]) -> None:
 def _deliver(
     result: GateResult,
     printed: str,
-    formats: tuple[str, ...],
+    names: tuple[str, ...],
     folder: Path,
     summary: Path | None,
 ) -> None:
-    from mlxdoctor.gate.formats import files, render
-
+    written: list[str] = []
     try:
-        written = [str(path) for path in output.write_files(folder, files(result, formats))]
+        files: dict[str, bytes] = {}
+        for name in names:
+            files |= files_of(result, name, "gate")
+        written = [str(path) for path in output.write_files(folder, files)]
         if summary is not None:
-            _append(summary, render(result, "markdown"))
-    except InputError:
-        # What took so long to find out is not lost with the file.
-        _print(result, printed, [])
-        raise
-    _print(result, printed, written)
-
-
-def _print(result: GateResult, printed: str, written: list[str]) -> None:
-    if printed == "terminal":
-        from mlxdoctor.gate import terminal
-
-        text = terminal.render(result, width=output.width(), style=output.style, written=written)
-    else:
-        from mlxdoctor.gate.formats import render
-
-        text = render(result, printed)
-    click.echo(text, nl=False)
+            _append(summary, text_of(result, "markdown"))
+    finally:
+        # What took so long to find out is not lost where a file can't be written.
+        click.echo(output.text(result, printed, written), nl=False)
 
 
 def _append(path: Path, text: str) -> None:

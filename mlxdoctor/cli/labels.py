@@ -107,7 +107,6 @@ def _findings(
     """What the checks of labels say, that of a log's count only with a log; and the rows' texts."""
     from mlxdoctor.api import run_checks
     from mlxdoctor.check import discover
-    from mlxdoctor.evidence.dataset import Dataset
     from mlxdoctor.run import Run
     from mlxdoctor.run_texts import row_texts
 
@@ -115,7 +114,7 @@ def _findings(
     run = Run.discover(paths, base=base, data=data, log=log, allow_model=False)
     chosen = [one for one in discover() if one.name in CHECKS]
     found = [finding for one in run_checks(chosen, run) for finding in one.findings]
-    return found, row_texts(run.get(Dataset))
+    return found, row_texts(run)
 
 
 def _lines(

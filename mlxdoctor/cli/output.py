@@ -10,6 +10,8 @@ from pathlib import Path
 
 import click
 
+from mlxdoctor.gate_result import GateResult
+from mlxdoctor.report import Report
 from mlxdoctor.safety.atomic import replace_file
 from mlxdoctor.safety.errors import InputError
 
@@ -56,6 +58,24 @@ def write_files(folder: Path, files: Mapping[str, bytes], stale: Iterable[str] =
             folder, f"cannot be written ({error.strerror})", "name another folder with --output"
         ) from None
     return written
+
+
+def text(shown: Report | GateResult, name: str, written: Iterable[str] = ()) -> str:
+    """A report or a gate's result in one format, on the terminal as wide and coloured as it is.
+
+    Args:
+        shown: what to show.
+        name: of the format.
+        written: files that hold more, which the terminal lists.
+    """
+    from mlxdoctor.formats import terminal
+    from mlxdoctor.formats.format import text_of
+
+    if name != "terminal":
+        return text_of(shown, name)
+    if isinstance(shown, GateResult):
+        return terminal.render_gate(shown, width=width(), style=style, written=list(written))
+    return terminal.render(shown, width=width(), style=style, written=list(written))
 
 
 def is_coloured() -> bool:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, output
 from mlxdoctor.cli.progress import ProgressLine
+from mlxdoctor.formats.format import files_of, formats
+from mlxdoctor.report import Report
+from mlxdoctor.verdict import Verdict
 
 _PATH = click.Path(path_type=Path)
-_FORMATS = ("markdown", "html", "json")
 #: Below the run's report.
 FOLDER = "reproduction"
 
@@ -66,8 +66,8 @@ options, 3 no cause could be confirmed, 130 stopped with Ctrl-C.""",
 )
 @click.option(
     "--format",
-    "formats",
-    type=click.Choice(_FORMATS),
+    "names",
+    type=click.Choice([one.name for one in formats().values() if one.suffix and one.report]),
     multiple=True,
     default=("markdown",),
     show_default=True,
@@ -91,7 +91,7 @@ def command(
     minimizes: bool,
     against: Path | None,
     folder: Path,
-    formats: tuple[str, ...],
+    names: tuple[str, ...],
     no_text: bool,
 ) -> int:
     """Rerun a failed run as recorded, shortened, and again with one thing changed.
@@ -115,37 +115,35 @@ def command(
 
     from mlxdoctor.api import diagnose
     from mlxdoctor.formats.experiments_text import render
-    from mlxdoctor.formats.files import FIGURE_PATHS, report_files
+    from mlxdoctor.formats.figures.draw import all_paths
     from mlxdoctor.formats.summary import slug
-    from mlxdoctor.reproduce import Options, Places, reproduce
+    from mlxdoctor.reproduce import Options, reproduce
 
     with ProgressLine() as progress:
         report = diagnose(paths, base=base, data=data, with_text=not no_text, progress=progress)
-        if report.data["verdict"] == "healthy" and not causes:
-            click.echo(f"{report.data['name']}: nothing to reproduce; no check found an error.")
+        if report.verdict is Verdict.HEALTHY and not causes:
+            click.echo(f"{report.name}: nothing to reproduce; no check found an error.")
             return EXIT_CLEAN
-        target = folder / slug(report.data["name"])
+        target = folder / slug(report.name)
         output.refuse_inside(target / FOLDER, inspected)
         options = Options(causes, seeds, iters, budget, minimizes, against)
         try:
             report = reproduce(
                 report,
-                paths,
                 target / FOLDER,
                 options,
-                places=Places(base, data),
                 with_text=not no_text,
                 progress=progress,
             )
         except KeyboardInterrupt:
             progress.clear()
             return _stopped(target / FOLDER)
-    content = report.to_dict()
-    written = output.write_files(
-        target, report_files(content, formats), stale=FIGURE_PATHS.values()
-    )
-    click.echo(render(content, written, output.width(), output.style), nl=False)
-    return exit_code(content)
+    files: dict[str, bytes] = {}
+    for name in names:
+        files |= files_of(report, name)
+    written = output.write_files(target, files, stale=all_paths())
+    click.echo(render(report, written, output.width(), output.style), nl=False)
+    return exit_code(report)
 
 
 def _stopped(folder: Path) -> int:
@@ -158,7 +156,7 @@ def _stopped(folder: Path) -> int:
     return EXIT_INTERRUPTED
 
 
-def exit_code(data: Mapping[str, Any]) -> int:
+def exit_code(report: Report) -> int:
     """1 where a cause is confirmed, 3 where none is."""
-    confirmed = any(one["confirmation"] == "confirmed" for one in data["diagnosis"])
+    confirmed = any(one.confirmation == "confirmed" for one in report.diagnosis)
     return EXIT_FOUND if confirmed else EXIT_INCONCLUSIVE

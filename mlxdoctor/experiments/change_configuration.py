@@ -14,7 +14,7 @@ from mlxdoctor.experiments.shared.bench import Bench, Failure
 from mlxdoctor.experiments.shared.observation import Condition
 from mlxdoctor.experiments.shared.recipe import Recipe, changed_values
 from mlxdoctor.experiments.shared.rules import Question, Ruling, Trials, judge_change
-from mlxdoctor.judge.remedy import Fix
+from mlxdoctor.report import Fix
 
 #: Keys after whose change the held-out loss is over other tokens.
 _OTHER_TOKENS = frozenset({"max_seq_length", "mask_prompt"})

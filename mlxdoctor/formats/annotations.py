@@ -6,14 +6,15 @@ is one annotation, so that the ten are ten items, and the tenth says how many mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from mlxdoctor.finding import Finding, Severity
 from mlxdoctor.formats.escape import terminal, workflow_message, workflow_property
-from mlxdoctor.formats.gate_result import GateItem, GateResult, ItemStatus
+from mlxdoctor.formats.format import Format
 from mlxdoctor.formats.gated import cause_of, main_file, unexplained
 from mlxdoctor.formats.places import in_checkout
 from mlxdoctor.formats.summary import sentence
+from mlxdoctor.gate_result import GateItem, GateResult, ItemStatus
 
 #: Annotations of one kind that GitHub shows of a step.
 MAX_SHOWN = 10
@@ -85,17 +86,17 @@ def _notice(result: GateResult, notice: str) -> str:
     return command("warning", [sentence(notice)], **place, title="mlxdoctor gate: the policy")
 
 
-def _noted(item: GateItem) -> list[Mapping[str, Any]]:
+def _noted(item: GateItem) -> list[Finding]:
     """What the policy lets pass, and is worse than a remark."""
     return [
         one.finding
         for one in item.findings
-        if one.ruling == "noted" and one.finding["severity"] != "info"
+        if one.ruling == "noted" and one.finding.severity is not Severity.INFO
     ]
 
 
-def _lines(findings: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = [f"{one['code']}: {one['message']}" for one in findings[:MAX_FINDINGS]]
+def _lines(findings: Sequence[Finding]) -> list[str]:
+    lines = [f"{one.code}: {one.message}" for one in findings[:MAX_FINDINGS]]
     left = len(findings) - MAX_FINDINGS
     return [*lines, f"and {left} more"] if left > 0 else lines
 
@@ -104,3 +105,7 @@ def _file(path: str) -> dict[str, str]:
     """The property that puts an annotation beside a file, where the checkout has it."""
     inside = in_checkout(path)
     return {"file": inside} if inside is not None else {}
+
+
+# GitHub reads them from the log of a job, and never from a file.
+FORMAT = Format("github", gate=render)

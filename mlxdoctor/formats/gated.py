@@ -1,39 +1,104 @@
-"""What several formats say of an item of the gate."""
+"""What several formats say of a gate's result: counts, one-line descriptions, an item's file."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from types import MappingProxyType
 
-from mlxdoctor.formats.gate_result import GateItem
 from mlxdoctor.formats.places import in_checkout
-from mlxdoctor.formats.summary import headline, root_cause
+from mlxdoctor.formats.summary import headline, is_clear, lowered
+from mlxdoctor.gate_result import GateItem, GateResult, ItemStatus
+from mlxdoctor.report import Report
 
 # Kinds of evidence to show an item's findings beside: what was trained comes first.
 _KINDS = ("adapter", "tuned model", "training configuration", "training log", "checkpoint history")
+#: The worst first, as a reader wants to see them.
+WORST_FIRST = (
+    ItemStatus.FAILED,
+    ItemStatus.UNUSABLE,
+    ItemStatus.INCONCLUSIVE,
+    ItemStatus.PASSED,
+)
+COLOURS: Mapping[ItemStatus, str] = MappingProxyType(
+    {
+        ItemStatus.PASSED: "green",
+        ItemStatus.FAILED: "red",
+        ItemStatus.UNUSABLE: "red",
+        ItemStatus.INCONCLUSIVE: "yellow",
+    }
+)
+
+
+def counts(result: GateResult) -> dict[ItemStatus, int]:
+    """How many items are of each status, the worst first."""
+    counted = Counter(one.status for one in result.items)
+    return {status: counted[status] for status in WORST_FIRST}
+
+
+def tally(result: GateResult) -> str:
+    """The result in a line: "2 of 12 failed, 1 is inconclusive, 9 passed"."""
+    total = len(result.items) + len(result.unfinished)
+    counted = counts(result)
+    parts = [
+        _part(status, count, total if status is ItemStatus.FAILED else None)
+        for status, count in counted.items()
+        if count
+    ]
+    if result.unfinished:
+        parts.append(f"{len(result.unfinished):,} not examined")
+    return ", ".join(parts) or "nothing was examined"
+
+
+def _part(status: ItemStatus, count: int, total: int | None) -> str:
+    if status in (ItemStatus.FAILED, ItemStatus.PASSED):
+        return f"{count:,}{f' of {total:,}' if total else ''} {status.value}"
+    return f"{count:,} {'is' if count == 1 else 'are'} {status.value}"
+
+
+def not_passed(result: GateResult) -> list[GateItem]:
+    """The items that did not pass, the worst first, otherwise in order."""
+    return [one for one in worst_first(result) if one.status is not ItemStatus.PASSED]
+
+
+def worst_first(result: GateResult) -> list[GateItem]:
+    """All items, the worst first, otherwise in the order that was asked for."""
+    return sorted(result.items, key=lambda one: WORST_FIRST.index(one.status))
+
+
+def named_cause(item: GateItem) -> str:
+    """What is behind a failed item, in a few words; "" where nothing is known or it passed."""
+    report = item.report
+    if item.status is not ItemStatus.FAILED or report is None or report.root is None:
+        return ""
+    title = report.root.cause.title
+    return title if is_clear(report) else f"probably: {lowered(title)}"
+
+
+def suppressed(item: GateItem) -> Counter[str]:
+    """How many findings are suppressed, by what."""
+    return Counter(one.suppressed_by for one in item.findings if one.suppressed_by)
 
 
 def main_file(item: GateItem) -> str:
     """The file of an item to show its findings beside; its own path where the checkout has none."""
-    sources = main_sources(item.report)
+    sources = main_sources(item.report) if item.report is not None else []
     return next((one for one in sources if in_checkout(one) is not None), item.path)
 
 
-def main_sources(report: Mapping[str, Any] | None) -> list[str]:
-    """The files that an item mainly consists of, the first of each kind."""
-    sources: dict[str, str] = {}
-    for one in report["run"]["evidence"] if report is not None else ():
-        sources.setdefault(one["kind"], one["source"])
+def main_sources(report: Report) -> list[str]:
+    """The files that a run mainly consists of, the first of each kind."""
+    sources = {one.kind: one.source for one in reversed(report.evidence)}
     return [sources[kind] for kind in _KINDS if kind in sources]
 
 
 def unexplained(item: GateItem) -> list[str]:
     """The reasons that are no finding: what could not be read, decided or examined at all."""
-    explained = {f"{one.finding['code']}: {one.finding['message']}" for one in item.findings}
+    explained = {f"{one.finding.code}: {one.finding.message}" for one in item.findings}
     return [reason for reason in item.reasons if reason not in explained]
 
 
 def cause_of(item: GateItem) -> str | None:
     """The headline of an item whose root cause is known: "Root cause: …"."""
     report = item.report
-    return headline(report) if report is not None and root_cause(report) is not None else None
+    return headline(report) if report is not None and report.root is not None else None

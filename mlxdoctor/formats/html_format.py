@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from mlxdoctor.formats import markdown
 from mlxdoctor.formats.escape import visible
+from mlxdoctor.formats.format import Format
+from mlxdoctor.report import Report
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -34,19 +36,15 @@ _OTHER = re.compile(r"[^a-z0-9]+")
 _ALIGNMENTS = {"text-align:left": "", "text-align:center": "center", "text-align:right": "right"}
 
 
-def render(data: Mapping[str, Any]) -> str:
-    """The report as one HTML page that needs nothing but itself.
-
-    Args:
-        data: as `model.ReportData` describes it.
-    """
+def render(report: Report) -> str:
+    """The report as one HTML page that needs nothing but itself."""
     import jinja2
     from markupsafe import Markup
 
-    from mlxdoctor.formats.figures import draw as figures
+    from mlxdoctor.formats.figures import draw
 
-    pictures = figures.draw(data["figures"], data["experiments"])
-    text = markdown.render(data, {name: name for name in pictures})
+    pictures = draw.draw(report)
+    text = markdown.render(report, {name: name for name in pictures})
     parser = _parser(pictures)
     tokens = parser.parse(text)
     sections = _anchored(tokens)
@@ -61,13 +59,13 @@ def render(data: Mapping[str, Any]) -> str:
     style = environment.get_template("report.css.j2").render()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return environment.get_template("report.html.j2").render(
-        title=visible(f"{data['name']}: {_title(tokens)}"),
+        title=visible(f"{report.name}: {_title(tokens)}"),
         style=Markup(style),
         style_digest=digest,
         sections=sections if len(sections) >= MIN_SECTIONS else [],
         # Made by the renderer from Markdown in which everything foreign is escaped.
         body=Markup(parser.renderer.render(tokens, parser.options, {})),
-        tool=data["tool"],
+        version=report.version,
     )
 
 
@@ -197,3 +195,5 @@ _RULES = {
     "fence": _rule_fence,
     "link_open": _rule_link_open,
 }
+
+FORMAT = Format("html", "html", report=render)

@@ -1,9 +1,21 @@
-"""The report as JSON that any parser reads.
+"""A report, a gate's result, and whatever else a command says, as JSON that any parser reads.
 
 RFC 8259 has no NaN and no infinity, and Python's own spelling of them is
 rejected elsewhere. They are written as the texts "NaN", "Infinity" and
 "-Infinity", as Protocol Buffers' JSON mapping does: a NaN loss is a finding,
 and `null` would lose it. `float("NaN")` and `Number("NaN")` read them back.
+
+A gate's result:
+
+    {"schema_version": 1, "tool": {"name", "version"}, "policy": file or null,
+     "counts": {"failed", "unusable", "inconclusive", "passed", "unfinished"},
+     "items": [{"path", "status", "reasons": [sentence], "seconds", "verdict",
+                "diagnosis": [{"cause", "title", "score"}], "checks": {status: [check]},
+                "findings": [{...finding, "ruling", "suppressed_by", "reason"}]}],
+     "notices": [sentence], "unfinished": [path]}
+
+`verdict` is null where an item could not be examined. `mlxdoctor diagnose --stdout json` gives
+the whole report on one of them.
 """
 
 from __future__ import annotations
@@ -11,12 +23,68 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any
 
+from mlxdoctor.formats.format import Format
+from mlxdoctor.formats.gated import counts
+from mlxdoctor.gate_result import GateItem, GateResult
+from mlxdoctor.report import Report
 
-def render(data: Mapping[str, Any]) -> str:
-    """The report as indented JSON in ASCII, with a line break at its end."""
-    return json.dumps(_strict(data), indent=2, allow_nan=False) + "\n"
+#: Of a gate's result; a report has its own.
+GATE_SCHEMA_VERSION = 1
+
+
+def render(content: Mapping[str, Any]) -> str:
+    """Indented JSON in ASCII, with a line break at its end."""
+    return json.dumps(_strict(content), indent=2, allow_nan=False) + "\n"
+
+
+def _of_report(report: Report) -> str:
+    return render(report.to_dict())
+
+
+def _of_gate(result: GateResult) -> str:
+    counted = {status.value: count for status, count in counts(result).items()}
+    return render(
+        {
+            "schema_version": GATE_SCHEMA_VERSION,
+            "tool": {"name": "mlxdoctor", "version": version("mlxdoctor")},
+            "policy": result.policy,
+            "counts": {**counted, "unfinished": len(result.unfinished)},
+            "items": [_item(one) for one in result.items],
+            "notices": result.notices,
+            "unfinished": result.unfinished,
+        }
+    )
+
+
+def _item(item: GateItem) -> dict[str, Any]:
+    report = item.report
+    checks: dict[str, list[str]] = {}
+    for outcome in report.outcomes if report is not None else ():
+        checks.setdefault(outcome.status.value, []).append(outcome.check)
+    return {
+        "path": item.path,
+        "status": item.status.value,
+        "reasons": item.reasons,
+        "seconds": round(item.seconds, 3),
+        "verdict": report.verdict.value if report is not None else None,
+        "diagnosis": [
+            {"cause": one.cause.id, "title": one.cause.title, "score": round(one.score, 3)}
+            for one in (report.diagnosis if report is not None else ())
+        ],
+        "checks": checks,
+        "findings": [
+            {
+                **one.finding.to_dict(),
+                "ruling": one.ruling,
+                "suppressed_by": one.suppressed_by,
+                "reason": one.reason,
+            }
+            for one in item.findings
+        ],
+    }
 
 
 def _strict(value: Any) -> Any:
@@ -29,3 +97,6 @@ def _strict(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_strict(item) for item in value]
     return value
+
+
+FORMAT = Format("json", "json", report=_of_report, gate=_of_gate)

@@ -8,16 +8,17 @@ is shown as skipped, with the reason, and never as passed.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 from junitparser.junitparser import Attr, FinalResult
 
+from mlxdoctor.finding import Finding, Outcome, Status
 from mlxdoctor.formats.escape import xml as escaped
-from mlxdoctor.formats.gate_result import GatedFinding, GateItem, GateResult, ItemStatus
+from mlxdoctor.formats.format import Format
 from mlxdoctor.formats.gated import cause_of, main_file
 from mlxdoctor.formats.places import in_checkout
+from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, ItemStatus
 
 #: The case that stands for the item as a whole.
 GATE_CASE = "gate"
@@ -52,13 +53,13 @@ def _unfinished(path: str) -> TestSuite:
 def _suite(item: GateItem) -> TestSuite:
     suite = TestSuite(escaped(item.path))
     file = in_checkout(main_file(item))
-    outcomes = item.report["outcomes"] if item.report is not None else ()
+    outcomes = item.report.outcomes if item.report is not None else ()
     by_check: dict[str, list[GatedFinding]] = {}
     for one in item.findings:
-        by_check.setdefault(one.finding["code"].split(".", 1)[0], []).append(one)
-    checked = sum(outcome["seconds"] for outcome in outcomes)
+        by_check.setdefault(one.finding.code.split(".", 1)[0], []).append(one)
+    checked = sum(outcome.seconds for outcome in outcomes)
     cases: list[TestCase] = [
-        *(_check_case(item.path, file, one, by_check.get(one["check"], [])) for one in outcomes),
+        *(_check_case(item.path, file, one, by_check.get(one.check, [])) for one in outcomes),
         _case(item.path, file, GATE_CASE, max(0.0, item.seconds - checked), _gate_result(item)),
     ]
     suite.add_testcases(cases)
@@ -66,21 +67,21 @@ def _suite(item: GateItem) -> TestSuite:
 
 
 def _check_case(
-    path: str, file: str | None, outcome: Mapping[str, Any], gated: Sequence[GatedFinding]
+    path: str, file: str | None, outcome: Outcome, gated: Sequence[GatedFinding]
 ) -> Case:
     failing = [one.finding for one in gated if one.ruling == "fails"]
     noted = [_line(one) for one in gated if one.ruling != "fails"]
-    status, reason = outcome["status"], outcome["reason"]
+    status, reason = outcome.status.value, outcome.reason
     result: FinalResult | None = None
     if failing:
-        result = Failure(escaped(failing[0]["message"]), escaped(failing[0]["code"]))
+        result = Failure(escaped(failing[0].message), escaped(failing[0].code))
         lines = [text for one in failing for text in _details(one)]
         result.text = "\n".join([*lines, *([escaped(f"{status}: {reason}")] if reason else [])])
-    elif status == "crashed":
+    elif outcome.status is Status.CRASHED:
         result = Error(escaped(reason), status)
-    elif status in ("skipped", "inconclusive"):
+    elif outcome.status in (Status.SKIPPED, Status.INCONCLUSIVE):
         result = Skipped(escaped(f"{status}: {reason}"), status)
-    return _case(path, file, outcome["check"], outcome["seconds"], result, output=noted)
+    return _case(path, file, outcome.check, outcome.seconds, result, output=noted)
 
 
 def _gate_result(item: GateItem) -> FinalResult | None:
@@ -114,18 +115,21 @@ def _case(
 
 def _line(gated: GatedFinding) -> str:
     finding = gated.finding
-    said = f"{finding['severity']} {finding['code']}: {finding['message']}"
+    said = f"{finding.severity} {finding.code}: {finding.message}"
     if gated.ruling == "suppressed":
         why = f": {gated.reason}" if gated.reason else ""
         said += f" (suppressed by the {gated.suppressed_by}{why})"
     return escaped(said)
 
 
-def _details(finding: Mapping[str, Any]) -> list[str]:
+def _details(finding: Finding) -> list[str]:
     parts = (
-        ("", f"{finding['code']}: {finding['message']}"),
-        ("where: ", finding["where"]),
-        ("expected: ", finding["expected"]),
-        ("to do: ", finding["fix"]),
+        ("", f"{finding.code}: {finding.message}"),
+        ("where: ", finding.where),
+        ("expected: ", finding.expected),
+        ("to do: ", finding.fix),
     )
     return [escaped(f"{label}{text}") for label, text in parts if text]
+
+
+FORMAT = Format("junit", "junit.xml", gate=render)

@@ -1,13 +1,18 @@
-"""The report as Markdown, root cause first."""
+"""Pages in Markdown: a report, root cause first; and a gate's result, what failed first."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from mlxdoctor.formats import escape, summary
-from mlxdoctor.formats.model import findings
+from mlxdoctor.confirmation import Experiment, Rerun
+from mlxdoctor.diagnosis import Diagnosed
+from mlxdoctor.finding import Severity
+from mlxdoctor.formats import escape, gated, summary
+from mlxdoctor.formats.format import Format
+from mlxdoctor.gate_result import GateItem, GateResult, ItemStatus
+from mlxdoctor.report import FileRead, Report
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -16,26 +21,20 @@ if TYPE_CHECKING:
 FIRST_REASONS = 4
 #: Codes listed in a cell of the differential diagnosis before "and n more".
 CODES_IN_A_CELL = 4
-#: What a picture is called where it can't be seen; its caption says what it shows.
-FIGURE_TITLES: Mapping[str, str] = MappingProxyType(
-    {
-        "loss": "The loss over the run",
-        "drift": "The size of the update by layer and module",
-        "checkpoints": "The size of the update at each checkpoint",
-        "tokens": "The most frequent tokens in the outputs",
-        "labels": "One training row and its labels",
-    }
-)
+#: Items of a gate that are described, and findings of each. GitHub takes a summary of a megabyte.
+DESCRIBED, FINDINGS = 40, 6
+#: Rows of a table.
+ROWS = 1_000
 
 
-def render(data: Mapping[str, Any], figures: Mapping[str, str] | None = None) -> str:
+def render(report: Report, figures: Mapping[str, str] | None = None) -> str:
     """The report as Markdown.
 
     Every expression of the template is escaped unless a filter of this module
     made it, so that text from an artifact can't become markup by an oversight.
 
     Args:
-        data: as `model.ReportData` describes it.
+        report: the report.
         figures: name of a figure -> relative path of its picture; without it
             the figures are described in words only.
     """
@@ -76,149 +75,78 @@ def render(data: Mapping[str, Any], figures: Mapping[str, str] | None = None) ->
         "plain": summary.plain,
         "sentence": sentence,
     }
-    text = environment.get_template("report.md.j2").render(_view(data, figures or {}))
+    text = environment.get_template("report.md.j2").render(_view(report, figures or {}))
     return _tidied(text)
 
 
-def prior(entry: Mapping[str, Any]) -> float:
+def files(report: Report) -> dict[str, bytes]:
+    """The page, and the pictures that it shows."""
+    if not report.figures and not report.experiments:
+        return {"report.md": render(report).encode()}
+    from mlxdoctor.formats.figures import draw
+
+    pictures = draw.draw(report)
+    paths = {name: draw.path_of(name) for name in pictures}
+    content = {paths[name]: picture for name, picture in pictures.items()}
+    return {**content, "report.md": render(report, paths).encode()}
+
+
+def prior(one: Diagnosed) -> float:
     """The log-odds of a diagnosed cause before anything was seen: the score less its terms."""
-    return float(entry["score"] - sum(term["weight"] for term in entry["arithmetic"]))
+    return one.score - sum(term.weight for term in one.arithmetic)
 
 
-def _view(data: Mapping[str, Any], figures: Mapping[str, str]) -> dict[str, Any]:
-    found = findings(data)
-    cause = summary.root_cause(data)
-    files = examined(data)
-    by_status: dict[str, int] = {}
-    for outcome in data["outcomes"]:
-        by_status[outcome["status"]] = by_status.get(outcome["status"], 0) + 1
+def _view(report: Report, figures: Mapping[str, str]) -> dict[str, Any]:
+    from mlxdoctor.formats.figures import draw
+
+    found = report.findings
+    files = examined(report)
+    by_kind: dict[str, list[Experiment]] = {}
+    for one in report.experiments:
+        kind = "rerun" if isinstance(one, Rerun) else one.experiment
+        by_kind.setdefault(kind, []).append(one)
     return {
-        **data,
-        "headline": summary.headline(data),
-        "root": cause,
-        "runner_up": data["diagnosis"][1] if len(data["diagnosis"]) > 1 else None,
-        "is_clear": cause is not None and summary.is_clear(data),
-        "answers": summary.sample_sentence(data),
-        "reasons": summary.reasons(data, FIRST_REASONS),
-        "changes": summary.changes(data),
-        "confirm": summary.confirm_commands(data),
-        "symptoms": [one for one in found if one["severity"] != "info"],
-        "notes": [one for one in found if one["severity"] == "info"],
-        "messages": {one["code"]: one["message"] for one in reversed(found)},
-        "by_status": by_status,
+        "report": report,
+        "verdict": report.verdict.value,
+        "name": report.name,
+        "outcomes": report.outcomes,
+        "root": report.root,
+        "withheld": report.withheld,
+        "experiments": by_kind,
+        "headline": summary.headline(report),
+        "runner_up": report.diagnosis[1] if len(report.diagnosis) > 1 else None,
+        "is_clear": report.root is not None and summary.is_clear(report),
+        "answers": summary.sample_sentence(report),
+        "reasons": summary.reasons(report, FIRST_REASONS),
+        "changes": summary.changes(report),
+        "confirm": summary.confirm_commands(report),
+        "symptoms": [one for one in found if one.severity is not Severity.INFO],
+        "notes": [one for one in found if one.severity is Severity.INFO],
+        "messages": {one.code: one.message for one in reversed(found)},
+        "by_status": Counter(one.status.value for one in report.outcomes),
         "prior": prior,
-        "captions": captions(data["figures"]),
+        "captions": draw.captions(report),
+        "titles": {name: one.title for name, one in draw.pictures().items()},
         "figure_paths": figures,
         "confirm_iterations": summary.CONFIRM_ITERATIONS,
-        "missing": summary.missing(data),
-        "titles": FIGURE_TITLES,
+        "missing": summary.missing(report),
         "files": files,
-        "hashes": "\n".join(f"{one['sha256'] or 'not hashed'}  {one['source']}" for one in files),
+        "hashes": "\n".join(f"{one.sha256 or 'not hashed'}  {one.source}" for one in files),
     }
 
 
-def examined(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The files that were read, each once, with all that they were read for."""
-    files: dict[str, dict[str, Any]] = {}
-    for item in data["run"]["evidence"]:
-        one = files.setdefault(
-            item["source"], {"source": item["source"], "kinds": [], "sha256": None, "note": ""}
-        )
-        if item["kind"] not in one["kinds"]:
-            one["kinds"].append(item["kind"])
-        one["sha256"] = one["sha256"] or item["sha256"]
-        one["note"] = "" if one["sha256"] else item["note"]
-    return list(files.values())
+def examined(report: Report) -> list[FileRead]:
+    """The files that were read, each once, with all that they were read for as its kind."""
+    files: dict[str, list[FileRead]] = {}
+    for item in report.evidence:
+        files.setdefault(item.source, []).append(item)
+    return [_once(source, items) for source, items in files.items()]
 
 
-def captions(figures: Mapping[str, Any]) -> dict[str, str]:
-    """What each figure shows, in words with its figures, for those that have data."""
-    described: dict[str, str] = {}
-    if figures["loss"] is not None:
-        described["loss"] = _loss_caption(figures["loss"])
-    if figures["drift"] is not None:
-        described["drift"] = _drift_caption(figures["drift"])
-    if figures["checkpoints"] is not None:
-        described["checkpoints"] = _checkpoints_caption(figures["checkpoints"])
-    if figures["tokens"] is not None:
-        described["tokens"] = _tokens_caption(figures["tokens"])
-    if figures["labels"] is not None:
-        described["labels"] = _labels_caption(figures["labels"])
-    return described
-
-
-def _loss_caption(loss: Mapping[str, Any]) -> str:
-    parts = []
-    for name, key in (("training loss", "train"), ("validation loss", "val")):
-        curve = loss[key]
-        if curve is None or not len(curve["values"]):
-            continue
-        values, iterations = curve["values"], curve["iterations"]
-        finite = [
-            (value, at)
-            for value, at in zip(values, iterations, strict=True)
-            if summary.is_finite(value)
-        ]
-        text = f"{name} {summary.number(values[0])} at {loss['axis']} {iterations[0]:,}"
-        if finite:
-            lowest, at = min(finite)
-            text += f", lowest {summary.number(lowest)} at {at:,}"
-        text += f", last {summary.number(values[-1])} at {iterations[-1]:,}"
-        parts.append(text)
-    if loss["onset"] is not None:
-        parts.append(f"it goes wrong at {loss['axis']} {loss['onset']:,}")
-    parts += [f"{one['label']} {summary.number(one['value'])}" for one in loss["floors"]]
-    return summary.sentence("Loss in nats a token: " + "; ".join(parts))
-
-
-def _drift_caption(drift: Mapping[str, Any]) -> str:
-    cells = [
-        (value, row, column)
-        for row, values in zip(drift["rows"], drift["values"], strict=True)
-        for column, value in zip(drift["columns"], values, strict=True)
-        if summary.is_finite(value)
-    ]
-    text = f"Size of the update ({drift['quantity']}) by layer and module"
-    if cells:
-        largest, row, column = max(cells)
-        smallest = min(cells)[0]
-        text += f": from {summary.number(smallest)} to {summary.number(largest)} ({row}, {column})"
-    return summary.sentence(text)
-
-
-def _checkpoints_caption(saved: Mapping[str, Any]) -> str:
-    sizes = [value for row in saved["values"] for value in row if summary.is_finite(value)]
-    text = f"Size of the update ({saved['quantity']}) at {len(saved['columns'])} checkpoints"
-    if sizes:
-        text += f", from {summary.number(min(sizes))} to {summary.number(max(sizes))}"
-    condemned = zip(saved["columns"], saved["broken"], strict=True)
-    broken = [column for column, is_broken in condemned if is_broken]
-    text += f"; {len(broken)} are broken, the first {broken[0]}" if broken else "; none is broken"
-    return summary.sentence(text)
-
-
-def _tokens_caption(tokens: Mapping[str, Any]) -> str:
-    if not tokens["tokens"]:
-        return "No token was generated."
-    text = (
-        f"Share of each token in the outputs to {tokens['prompts']:,} prompts: "
-        f"{tokens['tokens'][0]!r} makes up {tokens['tuned'][0]:.0%} of the tuned model's"
-    )
-    if tokens["base"] is not None:
-        text += f" and {tokens['base'][0]:.0%} of the base model's"
-    return summary.sentence(text)
-
-
-def _labels_caption(labels: Mapping[str, Any]) -> str:
-    tokens = labels["tokens"]
-    targets = [one for one in tokens if one["target"]]
-    regions = dict.fromkeys(one["region"] for one in targets)
-    counts = {name: sum(one["region"] == name for one in targets) for name in regions}
-    listed = ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "none"
-    return summary.sentence(
-        f"Row {labels['row']:,} of {labels['split']} as the loss sees it: "
-        f"{len(targets):,} of {len(tokens):,} tokens are targets ({listed})"
-    )
+def _once(source: str, items: Sequence[FileRead]) -> FileRead:
+    kinds = ", ".join(dict.fromkeys(one.kind for one in items))
+    sha256 = next((one.sha256 for one in items if one.sha256), None)
+    return FileRead(kinds, source, sha256, "" if sha256 else items[-1].note)
 
 
 def _codes(names: Sequence[str]) -> str:
@@ -243,3 +171,111 @@ def _tidied(text: str) -> str:
             continue
         lines.append(line.rstrip() if not fence else line)
     return "\n".join(lines).strip("\n") + "\n"
+
+
+def gate_page(result: GateResult) -> str:
+    """The result as Markdown, with a line break at its end."""
+    parts = [f"# Gate: {escape.markdown(gated.tally(result))}"]
+    parts += _described(result)
+    if result.items:
+        parts += ["## All items", _items(result)]
+    if rows := _suppressed(result):
+        parts += ["## Suppressed findings", _table(["item", "finding", "by", "reason"], rows)]
+    parts += _listed("The policy", [escape.markdown(one) for one in result.notices])
+    parts += _listed("Not examined", [escape.code(one) for one in result.unfinished])
+    source = f"the policy in {escape.code(result.policy)}" if result.policy else "the default rules"
+    parts.append(
+        f"Judged by {source}. `mlxdoctor diagnose` makes a report about one item, "
+        "`mlxdoctor explain` says what a code means."
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _described(result: GateResult) -> list[str]:
+    items = gated.not_passed(result)
+    parts = []
+    for item in items[:DESCRIBED]:
+        known = gated.named_cause(item)
+        about = f": {escape.markdown(summary.lowered(known))}" if known else ""
+        parts.append(f"## {escape.code(item.path)} {_verb(item.status)}{about}")
+        parts.append("\n".join(_findings(item) + _reasons(item)))
+    if len(items) > DESCRIBED:
+        parts.append(f"{len(items) - DESCRIBED:,} more did not pass; the table names them.")
+    return [one for one in parts if one]
+
+
+def _verb(status: ItemStatus) -> str:
+    return status.value if status is ItemStatus.FAILED else f"is {status.value}"
+
+
+def _findings(item: GateItem) -> list[str]:
+    failing = [one.finding for one in item.findings if one.ruling == "fails"]
+    lines = []
+    for one in failing[:FINDINGS]:
+        fix = f" {escape.markdown(summary.sentence(one.fix))}" if one.fix else ""
+        message = escape.markdown(summary.sentence(one.message))
+        lines.append(f"- {escape.code(one.code)}: {message}{fix}")
+    if len(failing) > FINDINGS:
+        lines.append(f"- and {len(failing) - FINDINGS} more")
+    return lines
+
+
+def _reasons(item: GateItem) -> list[str]:
+    """The reasons that are no findings."""
+    failing = sum(one.ruling == "fails" for one in item.findings)
+    return [
+        f"- {escape.markdown(one.removeprefix(f'{item.path}: '))}" for one in item.reasons[failing:]
+    ]
+
+
+def _items(result: GateResult) -> str:
+    rows = []
+    for item in gated.worst_first(result)[:ROWS]:
+        noted = sum(one.ruling == "noted" for one in item.findings)
+        failing = [one.finding.code for one in item.findings if one.ruling == "fails"]
+        rows.append(
+            [
+                escape.code(item.path),
+                item.status.value,
+                ", ".join(escape.code(one) for one in dict.fromkeys(failing[:FINDINGS])),
+                str(noted),
+                f"{item.seconds:.1f} s",
+            ]
+        )
+    table = _table(["item", "status", "failing", "notes", "time"], rows)
+    left = len(result.items) - ROWS
+    return f"{table}\n\nand {left:,} more" if left > 0 else table
+
+
+def _suppressed(result: GateResult) -> list[list[str]]:
+    rows = [
+        [
+            escape.code(item.path),
+            escape.code(one.finding.code),
+            one.suppressed_by,
+            escape.markdown(one.reason),
+        ]
+        for item in result.items
+        for one in item.findings
+        if one.suppressed_by is not None
+    ]
+    left = len(rows) - ROWS
+    return [*rows[:ROWS], [f"and {left:,} more", "", "", ""]] if left > 0 else rows
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    from tabulate import tabulate
+
+    return tabulate(rows, header, tablefmt="pipe", disable_numparse=True)
+
+
+def _listed(title: str, lines: Sequence[str]) -> list[str]:
+    if not lines:
+        return []
+    shown = [f"- {one}" for one in lines[:ROWS]]
+    if len(lines) > ROWS:
+        shown.append(f"- and {len(lines) - ROWS:,} more")
+    return [f"## {title}", "\n".join(shown)]
+
+
+FORMAT = Format("markdown", "md", report=render, gate=gate_page, files=files)

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from mlxdoctor.finding import Finding
 from mlxdoctor.formats.escape import sarif as escaped
-from mlxdoctor.formats.gate_result import GatedFinding, GateItem, GateResult
+from mlxdoctor.formats.format import Format
 from mlxdoctor.formats.gated import main_file, unexplained
 from mlxdoctor.formats.places import in_checkout
-from mlxdoctor.formats.summary import headline, root_cause, sentence
+from mlxdoctor.formats.summary import headline, sentence
+from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 #: Severity of a finding -> level of a result.
@@ -105,7 +107,7 @@ def _bytes(path: str) -> bytes:
 def render(result: GateResult) -> str:
     """The findings of every item, those suppressed marked as such, and what was not examined."""
     gated = [one for item in result.items for one in item.findings]
-    codes = sorted({one.finding["code"] for one in gated})
+    codes = sorted({one.finding.code for one in gated})
     indices = {code: index for index, code in enumerate(codes)}
     has_suppressed = any(one.ruling == "suppressed" for one in gated)
     seen: Counter[str] = Counter()
@@ -114,7 +116,7 @@ def render(result: GateResult) -> str:
         location = place(main_file(item))
         for one in item.findings:
             written = _result(item, one, location, seen)
-            written["ruleIndex"] = indices[one.finding["code"]]
+            written["ruleIndex"] = indices[one.finding.code]
             if has_suppressed:
                 # Where one result says whether it is suppressed, all do (3.27.23).
                 written["suppressions"] = _suppressions(one)
@@ -152,16 +154,16 @@ def _result(
     item: GateItem, gated: GatedFinding, location: Mapping[str, Any], seen: Counter[str]
 ) -> dict[str, Any]:
     finding = gated.finding
-    if finding["where"]:
-        named = {"fullyQualifiedName": escaped(finding["where"])}
+    if finding.where:
+        named = {"fullyQualifiedName": escaped(finding.where)}
         location = {**location, "logicalLocations": [named]}
     return {
-        "ruleId": finding["code"],
+        "ruleId": finding.code,
         "level": _level(gated),
         "message": {"text": escaped(_message(item, finding))},
         "locations": [location],
         "partialFingerprints": {
-            "mlxdoctorFinding/v1": finding["fingerprint"],
+            "mlxdoctorFinding/v1": finding.fingerprint,
             "primaryLocationLineHash": _line_hash(item, finding, seen),
         },
         "properties": _properties(item, gated),
@@ -171,24 +173,24 @@ def _result(
 def _level(gated: GatedFinding) -> str:
     if gated.ruling == "fails":
         return "error"
-    level = LEVELS[gated.finding["severity"]]
+    level = LEVELS[gated.finding.severity]
     return "warning" if gated.ruling == "noted" and level == "error" else level
 
 
-def _message(item: GateItem, finding: Mapping[str, Any]) -> str:
+def _message(item: GateItem, finding: Finding) -> str:
     """The symptom first: hosts cut a message after its first sentence."""
-    cause = root_cause(item.report) if item.report is not None else None
-    parts = [sentence(finding["message"])]
-    if item.report is not None and cause is not None and finding["code"] in cause["supporting"]:
-        parts.append(sentence(headline(item.report)))
-    if finding["fix"]:
-        parts.append(sentence(finding["fix"]))
+    report = item.report
+    parts = [sentence(finding.message)]
+    if report is not None and report.root is not None and finding.code in report.root.supporting:
+        parts.append(sentence(headline(report)))
+    if finding.fix:
+        parts.append(sentence(finding.fix))
     return " ".join(parts)
 
 
-def _line_hash(item: GateItem, finding: Mapping[str, Any], seen: Counter[str]) -> str:
+def _line_hash(item: GateItem, finding: Finding, seen: Counter[str]) -> str:
     """What GitHub tells results apart by. It would hash a line, and adapters have no lines."""
-    identity = _bytes(f"{item.path}\0{finding['fingerprint']}")
+    identity = _bytes(f"{item.path}\0{finding.fingerprint}")
     digest = hashlib.sha256(identity).hexdigest()[:16]
     seen[digest] += 1
     return f"{digest}:{seen[digest]}"
@@ -196,14 +198,14 @@ def _line_hash(item: GateItem, finding: Mapping[str, Any], seen: Counter[str]) -
 
 def _properties(item: GateItem, gated: GatedFinding) -> dict[str, Any]:
     finding = gated.finding
-    cause = root_cause(item.report) if item.report is not None else None
+    root = item.report.root if item.report is not None else None
     return {
         "item": escaped(item.path),
-        "severity": finding["severity"],
+        "severity": finding.severity.value,
         "ruling": gated.ruling,
-        "expected": escaped(finding["expected"]),
-        "onset": finding["onset"],
-        "rootCause": cause["cause"] if cause is not None else None,
+        "expected": escaped(finding.expected),
+        "onset": finding.onset,
+        "rootCause": root.cause.id if root is not None else None,
     }
 
 
@@ -236,7 +238,7 @@ def _invocation(result: GateResult) -> dict[str, Any]:
 
 def _about(item: GateItem) -> Iterable[dict[str, Any]]:
     """What of an item is in no result: what could not be examined, or not decided."""
-    unusable = item.report["unreadable"] if item.report is not None else item.reasons
+    unusable = item.report.unreadable if item.report is not None else item.reasons
     for reason in unexplained(item):
         is_unusable = reason in unusable
         yield _notification(
@@ -256,3 +258,6 @@ def _notification(kind: str, level: str, text: str, path: str | None = None) -> 
     if path is not None:
         notification["locations"] = [place(path)]
     return notification
+
+
+FORMAT = Format("sarif", "sarif", gate=render)

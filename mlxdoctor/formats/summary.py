@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from mlxdoctor.formats.model import findings
+from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.report import Report
+from mlxdoctor.verdict import Verdict
 
 #: Between the first two causes, below which the first is called "probable" (log-odds).
 #: ln(9): the evidence then favours the first cause less than nine to one.
@@ -43,6 +45,13 @@ _FLAGS = frozenset(
 )
 
 
+_WITHOUT_CAUSE = {
+    Verdict.HEALTHY: "Healthy: nothing in this run points to a failure",
+    Verdict.INCONCLUSIVE: "Inconclusive: there was too little to judge this run by",
+    Verdict.UNHEALTHY: "Unhealthy, and no known cause explains it",
+}
+
+
 @dataclass(frozen=True)
 class Change:
     """One configuration key before and after the fix; None where it is absent."""
@@ -52,35 +61,20 @@ class Change:
     after: Any
 
 
-def root_cause(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The diagnosis that explains the failure best; None for a run that is not unhealthy."""
-    if data["verdict"] != "unhealthy" or not data["diagnosis"]:
-        return None
-    first: Mapping[str, Any] = data["diagnosis"][0]
-    return first
-
-
-def is_clear(data: Mapping[str, Any]) -> bool:
+def is_clear(report: Report) -> bool:
     """Whether the first cause is confirmed, or far enough ahead of the second."""
-    first = data["diagnosis"][0]
-    if first["confirmation"] is not None:
-        return bool(first["confirmation"] == "confirmed")
-    if len(data["diagnosis"]) == 1:
-        return True
-    return bool(first["score"] - data["diagnosis"][1]["score"] >= CLEAR_MARGIN)
+    first = report.diagnosis[0]
+    if first.confirmation is not None:
+        return first.confirmation == "confirmed"
+    return len(report.diagnosis) == 1 or first.score - report.diagnosis[1].score >= CLEAR_MARGIN
 
 
-def headline(data: Mapping[str, Any]) -> str:
+def headline(report: Report) -> str:
     """The title: the root cause, or what else there is to say first."""
-    cause = root_cause(data)
-    if cause is not None:
-        title = data["causes"][cause["cause"]]["title"]
-        return f"{'Root cause' if is_clear(data) else 'Probable cause'}: {lowered(title)}"
-    if data["verdict"] == "healthy":
-        return "Healthy: nothing in this run points to a failure"
-    if data["verdict"] == "inconclusive":
-        return "Inconclusive: there was too little to judge this run by"
-    return "Unhealthy, and no known cause explains it"
+    if report.root is not None:
+        title = lowered(report.root.cause.title)
+        return f"{'Root cause' if is_clear(report) else 'Probable cause'}: {title}"
+    return _WITHOUT_CAUSE[report.verdict]
 
 
 def lowered(title: str) -> str:
@@ -96,52 +90,49 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
-def reasons(data: Mapping[str, Any], limit: int) -> list[Mapping[str, Any]]:
+def reasons(report: Report, limit: int) -> list[Finding]:
     """The findings that carry the verdict, each code once.
 
     With a root cause, those that count in its score, the weightiest first;
     otherwise the worst, without notes.
     """
     # The first of a code is the worst of it.
-    first_of_code: dict[str, Mapping[str, Any]] = {}
-    for one in findings(data):
-        first_of_code.setdefault(one["code"], one)
+    first_of_code: dict[str, Finding] = {}
+    for one in report.findings:
+        first_of_code.setdefault(one.code, one)
     found = list(first_of_code.values())
-    cause = root_cause(data)
-    if cause is not None:
-        weights = {term["code"]: term["weight"] for term in cause["arithmetic"]}
-        counting = [one for one in found if weights.get(one["code"], 0) > 0]
-        return sorted(counting, key=lambda one: -weights[one["code"]])[:limit]
-    return [one for one in found if one["severity"] != "info"][:limit]
+    if report.root is not None:
+        weights = {term.code: term.weight for term in report.root.arithmetic}
+        counting = [one for one in found if weights.get(one.code, 0) > 0]
+        return sorted(counting, key=lambda one: -weights[one.code])[:limit]
+    return [one for one in found if one.severity is not Severity.INFO][:limit]
 
 
-def changes(data: Mapping[str, Any]) -> list[Change]:
+def changes(report: Report) -> list[Change]:
     """The configuration keys that the fix changes."""
-    fix = data["fix"]
-    if fix is None:
+    if report.fix is None:
         return []
-    before, after = fix["before"], fix["after"]
-    keys = list(dict.fromkeys((*before, *after)))
+    before, after = report.fix.before, report.fix.after
     return [
         Change(key, before.get(key), after.get(key))
-        for key in keys
+        for key in dict.fromkeys((*before, *after))
         if before.get(key) != after.get(key)
     ]
 
 
-def confirm_commands(data: Mapping[str, Any]) -> list[str]:
+def confirm_commands(report: Report) -> list[str]:
     """Shell lines for a short run with the fix, and its diagnosis; empty where none can be given.
 
     They need the run's own mlx-lm configuration, and a fix that is a change of it.
     """
-    wanted = changes(data)
-    config = _source(data, "training configuration")
-    if not wanted or config is None or root_cause(data) is None:
+    wanted = changes(report)
+    config = _source(report, "training configuration")
+    if report.fix is None or not wanted or config is None or report.root is None:
         return []
-    folder = f"{slug(data['name'])}-fixed"
+    folder = f"{slug(report.name)}-fixed"
     lines: list[str] = []
     options: list[str] = []
-    if _flags_suffice(wanted, data["fix"]["diff"]):
+    if _flags_suffice(wanted, report.fix.diff):
         # The number of iterations is an option of its own below.
         for one in (change for change in wanted if change.key != "iters"):
             options += [f"--{one.key.replace('_', '-')}", shlex.quote(plain(one.after))]
@@ -153,18 +144,18 @@ def confirm_commands(data: Mapping[str, Any]) -> list[str]:
         *lines,
         f"mkdir -p {folder}",
         f"mlx_lm.lora --train --config {_quoted(config)} \\",
-        *(f"  {' '.join(part)} \\" for part in (_places(data), options) if part),
-        f"  --iters {_confirm_iterations(data)} --steps-per-report 5 \\",
+        *(f"  {' '.join(part)} \\" for part in (_places(report), options) if part),
+        f"  --iters {_confirm_iterations(report)} --steps-per-report 5 \\",
         f"  --adapter-path {folder} 2>&1 | tee {folder}/train.log",
         f"mlxdoctor diagnose {folder}",
     ]
 
 
-def _places(data: Mapping[str, Any]) -> list[str]:
+def _places(report: Report) -> list[str]:
     """Options for base model and data where they were found: the configuration may be relative."""
     options = []
     for kind, option in (("base model", "--model"), ("dataset", "--data")):
-        source = _source(data, kind)
+        source = _source(report, kind)
         # What lies in a cache is found by the name in the configuration.
         if source is not None and not source.startswith("~/.cache/"):
             options += [option, _quoted(str(PurePosixPath(source).parent))]
@@ -176,8 +167,8 @@ def _quoted(path: str) -> str:
     return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
 
 
-def _source(data: Mapping[str, Any], kind: str) -> str | None:
-    sources = (one["source"] for one in data["run"]["evidence"] if one["kind"] == kind)
+def _source(report: Report, kind: str) -> str | None:
+    sources = (one.source for one in report.evidence if one.kind == kind)
     return next(sources, None)
 
 
@@ -191,20 +182,20 @@ def _flags_suffice(wanted: Sequence[Change], diff: str) -> bool:
     )
 
 
-def _confirm_iterations(data: Mapping[str, Any]) -> int:
-    for one in changes(data):
+def _confirm_iterations(report: Report) -> int:
+    for one in changes(report):
         if one.key == "iters" and isinstance(one.after, int):
             return one.after
-    onsets = [one["onset"] for one in reasons(data, MAX_ONSETS) if one["onset"] is not None]
+    onsets = [one.onset for one in reasons(report, MAX_ONSETS) if one.onset is not None]
     return max(CONFIRM_ITERATIONS, CONFIRM_PAST_ONSET * min(onsets, default=0))
 
 
-def missing(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Kinds of evidence that were not there, those with the same reason together."""
+def missing(report: Report) -> dict[str, list[str]]:
+    """Why evidence was not there -> the kinds of it."""
     by_reason: dict[str, list[str]] = {}
-    for item in data["run"]["missing"]:
-        by_reason.setdefault(item["why"], []).append(item["kind"])
-    return [{"kinds": kinds, "why": why} for why, kinds in by_reason.items()]
+    for one in report.missing:
+        by_reason.setdefault(one.why, []).append(one.kind)
+    return by_reason
 
 
 def slug(name: str) -> str:
@@ -251,18 +242,18 @@ def plain(value: Any) -> str:
     return str(value)
 
 
-def sample_sentence(data: Mapping[str, Any], with_base: bool = True) -> str | None:
+def sample_sentence(report: Report, with_base: bool = True) -> str | None:
     """What the failed model answers, beside the base model; None without a recorded answer."""
-    sample = data["sample"]
-    if sample is None or root_cause(data) is None:
+    sample = report.sample
+    if sample is None or report.root is None:
         return None
-    asked = f"Asked {shortened(sample['prompt'])!r}, it " if sample["prompt"] else "It "
-    sentence = f"{asked}answers {shortened(sample['tuned'])!r}"
-    if sample["base"] is None or not with_base:
+    asked = f"Asked {shortened(sample.prompt)!r}, it " if sample.prompt else "It "
+    sentence = f"{asked}answers {shortened(sample.tuned)!r}"
+    if sample.base is None or not with_base:
         return f"{sentence}."
-    if sample["base"] == sample["tuned"]:
+    if sample.base == sample.tuned:
         return f"{sentence}, as the base model does."
-    return f"{sentence}; the base model, {shortened(sample['base'])!r}."
+    return f"{sentence}; the base model, {shortened(sample.base)!r}."
 
 
 def shortened(text: str) -> str:

@@ -1,20 +1,31 @@
-"""The verdict on the terminal: what happened, what to change, where the report is."""
+"""What a terminal shows: a report's verdict, what to change, where the report is; and a gate."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
-from mlxdoctor.formats import escape, summary
+from mlxdoctor.finding import Status
+from mlxdoctor.formats import escape, gated, summary
+from mlxdoctor.formats.format import Format
+from mlxdoctor.gate_result import GateResult, ItemStatus
+from mlxdoctor.report import Report
+from mlxdoctor.verdict import Verdict
 
-#: Findings that are named.
+#: Findings that are named of a run, and reasons of an item of the gate.
 REASONS = 3
+#: Paths listed of those that passed, or were not examined.
+LISTED = 12
 MIN_WIDTH, MAX_WIDTH = 40, 100
 #: Characters of the reason why a check crashed.
 _MAX_REASON = 200
 _INDENT = "  "
-_COLOURS = {"healthy": "green", "unhealthy": "red", "inconclusive": "yellow"}
+_COLOURS = {
+    Verdict.HEALTHY: "green",
+    Verdict.UNHEALTHY: "red",
+    Verdict.INCONCLUSIVE: "yellow",
+}
 
 #: Takes a text, a colour or None, and whether it is bold; returns the styled text.
 Style = Callable[[str, str | None, bool], str]
@@ -26,8 +37,51 @@ def unstyled(text: str, colour: str | None, bold: bool) -> str:
     return text
 
 
+class _Page:
+    """Lines for a terminal, wrapped to its width before they are coloured."""
+
+    def __init__(self, width: int, style: Style) -> None:
+        self._columns = min(max(width, MIN_WIDTH), MAX_WIDTH)
+        self._style = style
+        self.lines: list[str] = []
+
+    def _wrapped(self, text: str, first: str, rest: str) -> list[str]:
+        return textwrap.wrap(
+            escape.terminal(text),
+            self._columns,
+            initial_indent=first,
+            subsequent_indent=rest,
+            break_on_hyphens=False,
+        )
+
+    def title(self, text: str, colour: str, indent: str = "") -> None:
+        """Bold lines in a colour; those after the first are indented."""
+        wrapped = self._wrapped(text, "", indent)
+        self.lines += [self._style(line, colour, True) for line in wrapped]
+
+    def heading(self, text: str, colour: str | None = None) -> None:
+        """A bold line below a blank one."""
+        self.lines += ["", self._style(text, colour, True)]
+
+    def paragraph(self, text: str, first: str = _INDENT, colour: str | None = None) -> None:
+        """Lines below `first`, as far in as it."""
+        wrapped = self._wrapped(text, first, " " * len(first))
+        self.lines += [self._style(line, colour, False) if colour else line for line in wrapped]
+
+    def listed(self, paths: Iterable[str]) -> None:
+        """A line for each path, however long."""
+        self.lines += [f"{_INDENT}{escape.terminal(one)}" for one in paths]
+
+    def ended(self, written: Sequence[str]) -> str:
+        """The text, with the files that hold more at its end."""
+        if written:
+            self.lines.append("")
+            self.listed(written)
+        return "\n".join(self.lines) + "\n"
+
+
 def render(
-    data: Mapping[str, Any],
+    report: Report,
     *,
     width: int = 80,
     style: Style = unstyled,
@@ -36,76 +90,93 @@ def render(
     """The verdict in a dozen lines, with a line break at its end.
 
     Args:
-        data: as `model.ReportData` describes it.
+        report: the report.
         width: columns of the terminal; lines are wrapped to it.
         style: colours a text; called after wrapping, so that widths hold.
         written: the files that hold the whole report.
     """
-    columns = min(max(width, MIN_WIDTH), MAX_WIDTH)
-    lines: list[str] = []
-
-    def paragraph(text: str, first: str = _INDENT, colour: str | None = None) -> None:
-        wrapped = textwrap.wrap(
-            escape.terminal(text),
-            columns,
-            initial_indent=first,
-            subsequent_indent=" " * len(first),
-            break_on_hyphens=False,
-        )
-        lines.extend(style(line, colour, False) if colour else line for line in wrapped)
-
-    verdict = data["verdict"]
-    title = f"{data['name']}: {summary.headline(data)}"
-    wrapped_title = textwrap.wrap(escape.terminal(title), columns, break_on_hyphens=False)
-    lines += [style(line, _COLOURS[verdict], True) for line in wrapped_title]
-    sample = summary.sample_sentence(data, with_base=False)
+    page = _Page(width, style)
+    title = f"{report.name}: {summary.headline(report)}"
+    page.title(title, _COLOURS[report.verdict])
+    sample = summary.sample_sentence(report, with_base=False)
     if sample is not None:
-        paragraph(sample, "  - ")
-    for finding in summary.reasons(data, REASONS - (sample is not None)):
-        paragraph(finding["message"], "  - ")
-    _fix(data, paragraph, lines, style)
-    _gaps(data, paragraph, lines, style)
-    if written:
-        lines.append("")
-        lines.extend(f"{_INDENT}{escape.terminal(path)}" for path in written)
-    return "\n".join(lines) + "\n"
+        page.paragraph(sample, "  - ")
+    for finding in summary.reasons(report, REASONS - (sample is not None)):
+        page.paragraph(finding.message, "  - ")
+    _fix(report, page)
+    _gaps(report, page)
+    return page.ended(written)
 
 
-def _fix(
-    data: Mapping[str, Any],
-    paragraph: Callable[..., None],
-    lines: list[str],
-    style: Style,
-) -> None:
-    cause = summary.root_cause(data)
-    if cause is None:
+def _fix(report: Report, page: _Page) -> None:
+    if report.root is None:
         return
-    lines += ["", style("What to change", None, True)]
-    for change in summary.changes(data):
+    page.heading("What to change")
+    for change in summary.changes(report):
         before, after = summary.plain(change.before), summary.plain(change.after)
-        paragraph(f"{change.key}: {before} -> {after}", colour="cyan")
-    paragraph(data["causes"][cause["cause"]]["remedy"].replace("`", ""))
+        page.paragraph(f"{change.key}: {before} -> {after}", colour="cyan")
+    page.paragraph(report.root.cause.remedy.replace("`", ""))
 
 
-def _gaps(
-    data: Mapping[str, Any],
-    paragraph: Callable[..., None],
-    lines: list[str],
-    style: Style,
-) -> None:
-    kinds = [one["kind"] for one in data["run"]["missing"]]
-    crashed = [one for one in data["outcomes"] if one["status"] == "crashed"]
-    if not kinds and not crashed:
+def _gaps(report: Report, page: _Page) -> None:
+    crashed = [one for one in report.outcomes if one.status is Status.CRASHED]
+    if not report.missing and not crashed:
         return
-    lines += ["", style("Not looked at", None, True)]
-    if data["verdict"] == "inconclusive":
-        for one in summary.missing(data):
-            paragraph(f"{', '.join(one['kinds'])}: {one['why']}")
-    elif kinds:
-        paragraph(", ".join(kinds))
-    if (helpful := data["next"]) is not None:
-        how = f"; {helpful['how']}" if helpful["how"] else ""
-        paragraph(f"most useful: {helpful['kind']} lacked its evidence: {helpful['why']}{how}")
+    page.heading("Not looked at")
+    if report.verdict is Verdict.INCONCLUSIVE:
+        for why, kinds in summary.missing(report).items():
+            page.paragraph(f"{', '.join(kinds)}: {why}")
+    elif report.missing:
+        page.paragraph(", ".join(one.kind for one in report.missing))
+    if (helpful := report.next) is not None:
+        how = f"; {helpful.how}" if helpful.how else ""
+        page.paragraph(f"most useful: {helpful.kind} lacked its evidence: {helpful.why}{how}")
     for one in crashed:
-        why = one["reason"][:_MAX_REASON]
-        paragraph(f"the check {one['check']} crashed ({why}): please report it as a bug")
+        why = one.reason[:_MAX_REASON]
+        page.paragraph(f"the check {one.check} crashed ({why}): please report it as a bug")
+
+
+def render_gate(
+    result: GateResult, *, width: int = 80, style: Style = unstyled, written: Sequence[str] = ()
+) -> str:
+    """What did not pass and why, then how many did; `width`, `style`, `written` as above."""
+    page = _Page(width, style)
+    worst = next((status for status, count in gated.counts(result).items() if count), None)
+    colour = gated.COLOURS[worst] if worst is not None else "yellow"
+    page.title(f"gate: {gated.tally(result)}", colour)
+    for item in gated.not_passed(result):
+        known = gated.named_cause(item)
+        about = f": {summary.lowered(known)}" if known else ""
+        page.lines.append("")
+        title = f"{item.status.value}  {item.path}{about}"
+        page.title(title, gated.COLOURS[item.status], indent="    ")
+        for reason in item.reasons[:REASONS]:
+            # The path stands above it.
+            page.paragraph(reason.removeprefix(f"{item.path}: "), "  - ")
+        if len(item.reasons) > REASONS:
+            page.paragraph(f"and {len(item.reasons) - REASONS} more", "  - ")
+    if passed := [one.path for one in result.items if one.status is ItemStatus.PASSED]:
+        page.heading("passed", gated.COLOURS[ItemStatus.PASSED])
+        page.listed(_some(passed))
+    if by := Counter(how for item in result.items for how in gated.suppressed(item).elements()):
+        names = {"ignore": "by an ignore", "baseline": "by the baseline"}
+        listed = ", ".join(f"{count:,} {names[one]}" for one, count in sorted(by.items()))
+        page.lines += ["", f"findings suppressed: {listed}"]
+    for heading, sentences in (
+        ("The policy", result.notices),
+        ("Not examined", _some(result.unfinished)),
+    ):
+        if sentences:
+            page.heading(heading)
+            for one in sentences:
+                page.paragraph(one, "  - ")
+    return page.ended(written)
+
+
+def _some(paths: Sequence[str]) -> list[str]:
+    if len(paths) <= LISTED:
+        return list(paths)
+    return [*paths[:LISTED], f"and {len(paths) - LISTED:,} more"]
+
+
+FORMAT = Format("terminal", report=render, gate=render_gate)

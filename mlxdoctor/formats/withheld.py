@@ -14,93 +14,79 @@ File names, configuration, log figures and token ids stay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
+from mlxdoctor.confirmation import Experiment, Rerun
+from mlxdoctor.exhibits import SampleAnswer
+from mlxdoctor.finding import Outcome
+from mlxdoctor.report import Report
 from mlxdoctor.safety.quoting import WITHHELD, without_quotations
+from mlxdoctor.safety.texts import OWN, mapped
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Report)
 
 #: A stretch of a row or an output that may not occur in the report (characters).
 PIECE = 12
 #: Every stretch of PIECE characters has one of SEED in it that starts at a multiple of STRIDE.
 SEED, STRIDE = 6, 7
-#: Sections that can't hold text of a row: names, figures, and what we wrote ourselves.
-OWN_SECTIONS = frozenset(
-    {"causes", "commands", "contributing", "diagnosis", "fix", "name", "schema_version", "tool"}
-    | {"verdict", "versions", "withheld"}
-)
-#: Entries, wherever they are, that can't hold any either.
-_OWN_KEYS = frozenset(
-    {"cause", "check", "code", "evidence", "experiment", "fingerprint", "severity", "status"}
-)
+#: Fields that can't hold text of a row: names, figures, and what we wrote ourselves.
+_OWN_FIELDS = OWN | {
+    *("commands", "contributing", "diagnosis", "fix", "name", "version", "versions"),
+    *("check", "code", "evidence", "experiment", "fingerprint"),
+    # As they are in the JSON of `labels`, where they are no enumerations.
+    *("severity", "status"),
+}
 _BLANKS = str.maketrans("\n\r\t", "   ")
 
 
-def without_text(data: Mapping[str, Any], texts: Iterable[str]) -> dict[str, Any]:
+def without_text(report: R, texts: Iterable[str]) -> R:
     """The report without text of training rows and outputs.
 
     Args:
-        data: as `model.ReportData` describes it.
+        report: the report.
         texts: the rows and outputs, to compare what is left with.
     """
-    trials = [one for one in data["experiments"] if "samples" in one]
-    samples = [data["sample"], *(sample for one in trials for sample in one["samples"])]
-    outputs = [text for one in samples if one for text in one.values() if text]
-    emptied = {
-        **data,
-        "withheld": True,
-        "sample": None,
-        "figures": _figures(data["figures"]),
-        "experiments": [
-            {**one, "samples": []} if "samples" in one else one for one in data["experiments"]
-        ],
-    }
-    foreign = {key: value for key, value in emptied.items() if key not in OWN_SECTIONS}
-    return {**emptied, **taken_out(foreign, chain(outputs, texts))}
+    reruns = [one for one in report.experiments if isinstance(one, Rerun)]
+    samples = [report.sample, *(sample for one in reruns for sample in one.samples)]
+    emptied = replace(
+        report,
+        withheld=True,
+        outcomes=tuple(map(_outcome, report.outcomes)),
+        experiments=tuple(map(_experiment, report.experiments)),
+    )
+    return taken_out(emptied, chain(chain.from_iterable(map(_said, samples)), texts))
 
 
 def taken_out(value: T, texts: Iterable[str]) -> T:
-    """`value`, of mappings and lists, with quotations and stretches of `texts` taken out."""
-    marked = _changed(value, without_quotations)
+    """`value`, as `mapped` takes it, with quotations and stretches of `texts` taken out."""
+    marked = mapped(value, without_quotations, _OWN_FIELDS)
     left: list[str] = []
-    _collect(marked, left)
-    found = _pieces_in(left, texts)
-    return cast("T", _changed(marked, lambda one: _without(one, found)) if found else marked)
 
-
-def _figures(figures: Mapping[str, Any]) -> dict[str, Any]:
-    tokens, labels = figures["tokens"], figures["labels"]
-    if tokens is not None:
-        names = [f"token {place}" for place in range(1, len(tokens["tokens"]) + 1)]
-        tokens = {**tokens, "tokens": names}
-    if labels is not None:
-        labels = {**labels, "tokens": [{**one, "text": "–"} for one in labels["tokens"]]}
-    return {**figures, "tokens": tokens, "labels": labels}
-
-
-def _changed(value: Any, change: Callable[[str], str], own: frozenset[str] = _OWN_KEYS) -> Any:
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        # A check names what it measured as it likes: none of those names is ours.
-        below = {key: frozenset() if key == "measured" else own for key in value}
-        return {
-            key: item if key in own else _changed(item, change, below[key])
-            for key, item in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [_changed(one, change, own) for one in value]
-    return value
-
-
-def _collect(value: Any, texts: list[str]) -> None:
     def noted(text: str) -> str:
-        texts.append(text)
+        left.append(text)
         return text
 
-    _changed(value, noted)
+    mapped(marked, noted, _OWN_FIELDS)
+    found = _pieces_in(left, texts)
+    return mapped(marked, lambda one: _without(one, found), _OWN_FIELDS) if found else marked
+
+
+def _outcome(outcome: Outcome) -> Outcome:
+    exhibits = (one.without_text() for one in outcome.exhibits)
+    return replace(outcome, exhibits=tuple(one for one in exhibits if one is not None))
+
+
+def _experiment(one: Experiment) -> Experiment:
+    return replace(one, samples=()) if isinstance(one, Rerun) else one
+
+
+def _said(sample: SampleAnswer | None) -> Iterator[str]:
+    if sample is not None:
+        yield from filter(None, (sample.prompt, sample.base, sample.tuned))
 
 
 def _pieces_in(report: Iterable[str], texts: Iterable[str]) -> frozenset[str]:

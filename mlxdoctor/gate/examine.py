@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from mlxdoctor.check import Thresholds
-from mlxdoctor.gate.held import HeldReport
+from mlxdoctor.gate_result import HeldReport
+from mlxdoctor.report import Report
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import quoted, without_quotations
 from mlxdoctor.safety.time_limit import TimeLimitExceeded, time_limit
@@ -38,7 +37,7 @@ class Task:
 class Examined:
     """What came of it: a report, or the sentence that says why there is none."""
 
-    report: Mapping[str, Any] | None
+    held: HeldReport | None
     problem: str
     seconds: float
 
@@ -54,7 +53,7 @@ def examine(task: Task) -> Examined:
         if time.perf_counter() - start > task.seconds:
             raise TimeLimitExceeded(task.seconds)
 
-    report, problem = None, ""
+    held, problem = None, ""
     try:
         with time_limit(task.seconds):
             found = diagnose(
@@ -65,7 +64,7 @@ def examine(task: Task) -> Examined:
                 progress=in_time,
             )
         in_time("", 0, 0)
-        report = HeldReport(slim(found.to_dict()))
+        held = HeldReport.of(slim(found))
     except InputError as error:
         problem = str(error)
     except TimeLimitExceeded:
@@ -79,7 +78,7 @@ def examine(task: Task) -> Examined:
         )
     if not task.with_text:
         problem = without_quotations(problem)
-    return Examined(report, problem, time.perf_counter() - start)
+    return Examined(held, problem, time.perf_counter() - start)
 
 
 def too_long(task: Task) -> str:
@@ -90,11 +89,7 @@ def too_long(task: Task) -> str:
     )
 
 
-def slim(report: dict[str, Any]) -> dict[str, Any]:
+def slim(report: Report) -> Report:
     """The report without what only a page about one run shows: a gate holds thousands."""
-    return {
-        **report,
-        "figures": dict.fromkeys(report["figures"]),
-        "timeline": [],
-        "sample": None,
-    }
+    outcomes = tuple(replace(one, exhibits=()) for one in report.outcomes)
+    return replace(report, outcomes=outcomes, timeline=())

@@ -7,18 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from mlxdoctor.evidence.kind import Progress
-from mlxdoctor.formats.gate_result import GateItem, GateResult, ItemStatus
-from mlxdoctor.formats.model import home_folder, without_folders
 from mlxdoctor.gate.baseline import Known
 from mlxdoctor.gate.examine import Examined, Task
 from mlxdoctor.gate.fleet import Workers, cluster, examine_all, here, processes
-from mlxdoctor.gate.held import HeldReport
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.targets import Target, targets
-from mlxdoctor.gate.weigh import Judgement, judge, notices, renewed
+from mlxdoctor.gate.weigh import Weighed, judge, notices, renewed
+from mlxdoctor.gate_result import GateItem, GateResult, HeldReport, ItemStatus
+from mlxdoctor.safety.texts import as_seen_here
 
 #: A pool of processes is not worth its start below as many items (count) and bytes of them.
 #: Measured on two cores: it takes 0.35 s to start, an adapter of 1 MB 6 ms, a whole run 0.11 s.
@@ -80,7 +78,7 @@ def run_gate(
     """
     options, today = options or Options(), today or date.today()
     items = targets(paths)
-    judgements: list[Judgement | None] = [None] * len(items)
+    judgements: list[Weighed | None] = [None] * len(items)
     by_key = _by_key(known)
     left = len(items)
 
@@ -106,7 +104,7 @@ def run_gate(
         done = [_again(one, policy, by_key, today) for one in done]
     result = GateResult(
         items=tuple(one.item for one in done),
-        policy=_shown(policy.source),
+        policy=as_seen_here(str(policy.source)) if policy.source is not None else None,
         notices=notices(policy, done, today),
         unfinished=tuple(
             item.path for item, one in zip(items, judgements, strict=True) if one is None
@@ -130,14 +128,14 @@ def _by_key(known: Iterable[Known]) -> dict[str, frozenset[Known]]:
 
 
 def _again(
-    judgement: Judgement, policy: Policy, by_key: dict[str, frozenset[Known]], today: date
-) -> Judgement:
+    judgement: Weighed, policy: Policy, by_key: dict[str, frozenset[Known]], today: date
+) -> Weighed:
     """The item judged by another baseline."""
     item = judgement.item
-    if item.report is None or judgement.key is None:
+    if judgement.key is None:
         return judgement
     own = by_key.get(judgement.key, frozenset())
-    return judge(item.path, Examined(item.report, "", item.seconds), policy, own, today)
+    return judge(item.path, Examined(item.held, "", item.seconds), policy, own, today)
 
 
 def _examine(
@@ -195,16 +193,7 @@ def _is_little(items: Sequence[Target]) -> bool:
 
 def _from_here(examined: Examined) -> Examined:
     """As if it had been examined in the current folder."""
-    folders, home = [str(Path.cwd())], home_folder()
-    cleaned: Any = without_folders(
-        {"report": examined.report, "problem": examined.problem}, folders, home
-    )
-    report = HeldReport(cleaned["report"]) if cleaned["report"] is not None else None
-    return Examined(report, cleaned["problem"], examined.seconds)
-
-
-def _shown(source: Path | None) -> str | None:
-    if source is None:
-        return None
-    cleaned: str = without_folders(str(source), [str(Path.cwd())], home_folder())
-    return cleaned
+    held = examined.held
+    if held is not None:
+        held = HeldReport.of(as_seen_here(held.report))
+    return Examined(held, as_seen_here(examined.problem), examined.seconds)

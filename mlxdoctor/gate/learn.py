@@ -11,6 +11,7 @@ from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.gate.bands import QUANTITIES, Band, Quantity, band, measure
 from mlxdoctor.gate.targets import targets
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.verdict import LOOKED, Verdict
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,6 @@ def learn(
     """
     from mlxdoctor.api import diagnose
     from mlxdoctor.formats.summary import headline
-    from mlxdoctor.run import Run
 
     items = targets(paths)
     checks = {one.name: one for one in discover()}
@@ -55,21 +55,19 @@ def learn(
             raise InputError(None, item.problem)
         if progress is not None:
             progress(f"learning from {item.path}", number, len(items))
-        data = diagnose([Path(item.path)], allow_model=generate).to_dict()
-        if data["unreadable"]:
-            raise InputError(None, data["unreadable"][0], "learn from runs that can be read")
-        if data["verdict"] != "healthy":
+        report = diagnose([Path(item.path)], allow_model=generate)
+        if report.unreadable:
+            raise InputError(None, report.unreadable[0], "learn from runs that can be read")
+        if report.verdict is not Verdict.HEALTHY:
             raise InputError(
                 item.path,
-                f"is no healthy run to learn from ({headline(data)})",
+                f"is no healthy run to learn from ({headline(report)})",
                 "name healthy runs; `mlxdoctor diagnose` says more about this one",
             )
-        looked = {one["check"] for one in data["outcomes"] if one["status"] in ("passed", "found")}
-        required &= looked
-        reported |= {one["code"] for outcome in data["outcomes"] for one in outcome["findings"]}
-        run = Run.discover([Path(item.path)], allow_model=generate)
+        required &= {one.check for one in report.outcomes if one.status in LOOKED}
+        reported |= {one.code for one in report.findings}
         for quantity, seen in values.items():
-            value = measure(quantity, checks[quantity.check], run)
+            value = measure(quantity, checks[quantity.check], report.run)
             if value is not None:
                 seen.append(value)
     bands = [

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from pathlib import Path, PurePath
 
-from mlxdoctor.formats.gate_result import GatedFinding, GateItem, ItemStatus
-from mlxdoctor.formats.model import findings
+from mlxdoctor.finding import Finding, Severity, Status
+from mlxdoctor.formats.gated import main_sources
 from mlxdoctor.formats.summary import missing
 from mlxdoctor.gate.baseline import Known
 from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.policy import Ignore, Policy, Rules, matches
+from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, HeldReport, ItemStatus
+from mlxdoctor.report import Report
+from mlxdoctor.verdict import LOOKED, Verdict
 
-_SEVERITIES = ("info", "warning", "error")
-#: The check looked: what it did not report is not there.
-_LOOKED = ("passed", "found")
 #: Reasons named for evidence that was missing.
 _MISSING = 3
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Weighed:
     """An item, and what it says about the policy.
 
     Attributes:
@@ -42,7 +42,7 @@ class Judgement:
 
 def judge(
     path: str, examined: Examined, policy: Policy, known: frozenset[Known], today: date
-) -> Judgement:
+) -> Weighed:
     """Apply the policy to one item.
 
     Args:
@@ -52,10 +52,10 @@ def judge(
         known: the baseline's entries for this item.
         today: the day on which ignores are in force, or expired.
     """
-    report = examined.report
-    if report is None:
+    if examined.held is None:
         reasons = (examined.problem,)
-        return Judgement(GateItem(path, ItemStatus.UNUSABLE, reasons, None, (), examined.seconds))
+        return Weighed(GateItem(path, ItemStatus.UNUSABLE, reasons, None, (), examined.seconds))
+    report = examined.held.report
     key = policy.key(path)
     rules = policy.rules_for(key)
     ignores = [one for one in policy.ignores if not one.paths or matches(one.paths, key)]
@@ -63,9 +63,9 @@ def judge(
     gated: list[GatedFinding] = []
     used: set[Ignore | Known] = set()
     failing: set[Known] = set()
-    for finding in findings(report):
-        entry = Known(key, finding["code"], finding["fingerprint"])
-        accepting = [one for one in in_force if one.code in _names(finding["code"])]
+    for finding in report.findings:
+        entry = Known(key, finding.code, finding.fingerprint)
+        accepting = [one for one in in_force if one.code in _names(finding.code)]
         used.update(accepting)
         if accepting:
             gated.append(GatedFinding(finding, "suppressed", "ignore", accepting[0].reason))
@@ -78,11 +78,11 @@ def judge(
         else:
             gated.append(GatedFinding(finding, "noted"))
     # A check that did not look says nothing about a suppression of its findings.
-    looked = {one["check"] for one in report["outcomes"] if one["status"] in _LOOKED}
+    looked = {one.check for one in report.outcomes if one.status in LOOKED}
     suppressions: tuple[Ignore | Known, ...] = (*ignores, *known)
     tested = {one for one in suppressions if one.code.split(".", 1)[0] in looked}
-    return Judgement(
-        _item(path, report, rules, gated, examined.seconds),
+    return Weighed(
+        _item(path, examined, report, rules, gated),
         key,
         frozenset(tested),
         frozenset(used),
@@ -90,12 +90,29 @@ def judge(
     )
 
 
+def alone(report: Report, fail_on: str = "error") -> GateResult:
+    """One report as the gate's only item, for the formats of code hosts.
+
+    Args:
+        report: the report.
+        fail_on: the least severity that fails it: "info", "warning", "error" or "never".
+    """
+    sources = main_sources(report)
+    path = str(PurePath(sources[0]).parent) if sources else "."
+    if path == ".":  # loose files in the current folder
+        path = sources[0] if sources else report.name
+    examined = Examined(HeldReport.of(report), "", sum(one.seconds for one in report.outcomes))
+    policy = Policy(Path.cwd(), rules=Rules(fail_on=fail_on))
+    judgement = judge(path, examined, policy, frozenset(), date.today())
+    return GateResult((judgement.item,), policy=None)
+
+
 def has_expired(ignore: Ignore, today: date) -> bool:
     """Whether its last day is over."""
     return ignore.expires is not None and ignore.expires < today
 
 
-def notices(policy: Policy, judgements: Iterable[Judgement], today: date) -> tuple[str, ...]:
+def notices(policy: Policy, judgements: Iterable[Weighed], today: date) -> tuple[str, ...]:
     """What is wrong with the policy, as far as the items tell."""
     idle: set[Ignore | Known] = set()
     used: set[Ignore | Known] = set()
@@ -121,7 +138,7 @@ def notices(policy: Policy, judgements: Iterable[Judgement], today: date) -> tup
     )
 
 
-def renewed(known: frozenset[Known], judgements: Sequence[Judgement]) -> frozenset[Known]:
+def renewed(known: frozenset[Known], judgements: Sequence[Weighed]) -> frozenset[Known]:
     """The baseline with what fails now, and without what is gone."""
     failing: set[Known] = set()
     gone: set[Known] = set()
@@ -135,53 +152,53 @@ def _names(code: str) -> set[str]:
     return {code, code.split(".", 1)[0]}
 
 
-def _fails(finding: Mapping[str, Any], rules: Rules) -> bool:
-    if _names(finding["code"]) & rules.fail:
+def _fails(finding: Finding, rules: Rules) -> bool:
+    if _names(finding.code) & rules.fail:
         return True
     if rules.fail_on == "never":
         return False
-    return _SEVERITIES.index(finding["severity"]) >= _SEVERITIES.index(rules.fail_on)
+    return finding.severity.rank >= Severity(rules.fail_on).rank
 
 
 def _item(
     path: str,
-    report: Mapping[str, Any],
+    examined: Examined,
+    report: Report,
     rules: Rules,
     gated: Sequence[GatedFinding],
-    seconds: float,
 ) -> GateItem:
     failing = [one.finding for one in gated if one.ruling == "fails"]
     undecided = _undecided(report, rules)
     if failing:
         status = ItemStatus.FAILED
-    elif report["unreadable"]:
+    elif report.unreadable:
         status = ItemStatus.UNUSABLE
     else:
         status = ItemStatus.INCONCLUSIVE if undecided else ItemStatus.PASSED
     reasons = (
-        *(f"{one['code']}: {one['message']}" for one in failing),
-        *report["unreadable"],
+        *(f"{one.code}: {one.message}" for one in failing),
+        *report.unreadable,
         *undecided,
     )
-    return GateItem(path, status, reasons, report, tuple(gated), seconds)
+    return GateItem(path, status, reasons, examined.held, tuple(gated), examined.seconds)
 
 
-def _undecided(report: Mapping[str, Any], rules: Rules) -> list[str]:
+def _undecided(report: Report, rules: Rules) -> list[str]:
     """Why the item can't pass although nothing fails it, a sentence each."""
-    by_check = {one["check"]: one for one in report["outcomes"]}
+    by_check = {one.check: one for one in report.outcomes}
     reasons = []
     for name in rules.require:
         outcome = by_check[name]
-        if outcome["status"] not in _LOOKED:
-            why = f": {outcome['reason']}" if outcome["reason"] else ""
-            reasons.append(f"the required check {name} is {outcome['status']}{why}")
+        if outcome.status not in LOOKED:
+            why = f": {outcome.reason}" if outcome.reason else ""
+            reasons.append(f"the required check {name} is {outcome.status}{why}")
     reasons += [
-        f"the check {one['check']} crashed: {one['reason']}"
-        for one in report["outcomes"]
-        if one["status"] == "crashed" and one["check"] not in rules.require
+        f"the check {one.check} crashed: {one.reason}"
+        for one in report.outcomes
+        if one.status is Status.CRASHED and one.check not in rules.require
     ]
-    if report["verdict"] == "inconclusive":
-        lacking = "; ".join(str(one["why"]) for one in missing(report)[:_MISSING])
+    if report.verdict is Verdict.INCONCLUSIVE:
+        lacking = "; ".join(list(missing(report))[:_MISSING])
         reasons.append(f"there was too little to judge it by{': ' if lacking else ''}{lacking}")
     return reasons
 

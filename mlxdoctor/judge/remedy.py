@@ -6,26 +6,13 @@ import copy
 import difflib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from mlxdoctor.causes import Change
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Finding
-
-
-@dataclass(frozen=True)
-class Fix:
-    """A change of configuration keys, and the same as a unified diff."""
-
-    before: Mapping[str, Any]
-    after: Mapping[str, Any]
-    diff: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fix as the report shows it."""
-        return {"before": dict(self.before), "after": dict(self.after), "diff": self.diff}
+from mlxdoctor.report import Fix
 
 
 def fix_for(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
@@ -13,9 +13,11 @@ from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.exhibits import CheckpointSizes
 from mlxdoctor.judge.curve import LogLimits
 from mlxdoctor.judge.log_at_saves import LoggedCourse, course
 from mlxdoctor.judge.update_size import CourseLimits, Limits, has_jumped
+from mlxdoctor.measure.weights.save_sizes import heat_map
 from mlxdoctor.measure.weights.saves import (
     FollowedHistory,
     Quantity,
@@ -23,6 +25,9 @@ from mlxdoctor.measure.weights.saves import (
     follow,
     layer_sizes,
 )
+
+#: Fewer checkpoints than this show no course.
+MIN_SHOWN = 3
 
 
 class Standing(StrEnum):
@@ -120,6 +125,21 @@ def _iterations(checkpoints: Sequence[Checkpoint]) -> list[int]:
     for one in checkpoints:
         found.append(one.iteration if one.iteration is not None else found[-1])
     return found
+
+
+def sizes_shown(
+    history: CheckpointHistory,
+    config: TrainingConfig | None,
+    base: BaseModel | None,
+    log: TrainingLog | None,
+) -> Iterator[CheckpointSizes]:
+    """The sizes of the updates over the saves, and which saves are broken, for a report."""
+    if len(history.checkpoints) < MIN_SHOWN:
+        return
+    followed, _, verdicts = examine(history, config, base, log, limits=SaveLimits())
+    shown = heat_map(followed, [one.standing is not Standing.GOOD for one in verdicts])
+    if shown is not None:
+        yield shown
 
 
 def judge(

@@ -7,6 +7,6 @@ report = diagnose([run])
 confirmed = reproduce(report, [run], Path("reports/run/reproduction"), Options())
 """
 
-from mlxdoctor.reproduce.reproduction import Options, Places, reproduce
+from mlxdoctor.reproduce.reproduction import Options, reproduce
 
-__all__ = ["Options", "Places", "reproduce"]
+__all__ = ["Options", "reproduce"]

@@ -3,68 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
+from mlxdoctor.confirmation import Agreement
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.experiments.shared.observation import Observation
 from mlxdoctor.experiments.shared.rules import Limits
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How a rerun with the recorded seed compares with the log.
-
-    Attributes:
-        reports: how many reported losses the rerun reached.
-        last: the last of their iterations.
-        difference: the largest, in nats; infinite where one is finite and the other is not.
-        iteration: where it is.
-        recorded: the loss that was reported there.
-        rerun: the rerun's, averaged over the same iterations.
-        agrees: whether the difference is within the limit.
-    """
-
-    reports: int
-    last: int
-    difference: float
-    iteration: int
-    recorded: float
-    rerun: float
-    agrees: bool
-
-    @property
-    def sentence(self) -> str:
-        """What it says of the reproduction."""
-        over = f"{self.reports} reports up to iteration {self.last:,}"
-        if self.reports == 1:
-            over = f"the report at iteration {self.last:,}"
-        if self.agrees:
-            return (
-                "Rerun with the recorded seed, the training gives the recorded losses to within "
-                f"{self.difference:.2g} nats ({over}): it is the same training, step for step."
-            )
-        return (
-            "Rerun with the recorded seed, the losses are not the recorded ones: at iteration "
-            f"{self.iteration:,} the log has {self.recorded:.3f} and the rerun {self.rerun:.3f} "
-            f"({over} compared). The run's own trainer, another version or another machine "
-            "makes the difference; what is shown here is the kind of failure, not the same steps."
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The comparison as the report shows it."""
-        return {
-            "experiment": "agreement",
-            "reports": self.reports,
-            "last": self.last,
-            "difference": self.difference,
-            "iteration": self.iteration,
-            "recorded": self.recorded,
-            "rerun": self.rerun,
-            "agrees": self.agrees,
-            "sentence": self.sentence,
-        }
 
 
 def agreement(log: TrainingLog, rerun: Observation, limits: Limits) -> Agreement | None:

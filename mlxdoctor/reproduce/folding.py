@@ -2,145 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 from mlxdoctor.causes import Cause
-from mlxdoctor.experiments import Measured
+from mlxdoctor.confirmation import CauseTried, Confirmation, DirectExperiment, Experiment, Rerun
+from mlxdoctor.diagnosis import Diagnosed
+from mlxdoctor.exhibits import Curve, SampleAnswer
 from mlxdoctor.experiments.shared.bench import Trial
-from mlxdoctor.formats.model import Report, home_folder, without_folders
+from mlxdoctor.report import Fix, Report
 from mlxdoctor.reproduce.investigate import Investigation
 from mlxdoctor.reproduce.minimize import Minimized
+from mlxdoctor.safety.texts import as_seen_here
+from mlxdoctor.verdict import Verdict
+
+R = TypeVar("R", bound=Report)
 
 #: Verdicts in the order in which they are listed; causes that were not tried are undecided.
-_ORDER = {"confirmed": 0, "undecided": 1, "refuted": 2}
+_ORDER: Mapping[Confirmation | None, int] = {"confirmed": 0, "undecided": 1, None: 1, "refuted": 2}
 
 
 def folded(
-    report: Report,
+    report: R,
     state: Investigation,
     causes: Mapping[str, Cause],
     trials: Iterable[Trial] = (),
     minimized: Minimized | None = None,
-) -> Report:
+) -> R:
     """The report with the verdicts, confirmed causes first and refuted ones last."""
-    data = report.to_dict()
-    diagnosis = _diagnosis(data, state)
-    named = {one["cause"] for one in diagnosis} - set(data["causes"])
-    experiments = [
-        *sorted(
-            (_verdict(name, causes, state) for name in state.rulings),
-            key=lambda one: _ORDER[one["verdict"]],
-        ),
-        *([state.agreement.to_dict()] if state.agreement is not None else []),
-        *([minimized.to_dict()] if minimized is not None else []),
-        *(_measured(name, one) for name, one in state.measured.items()),
-        *(_trial(one) for one in trials),
+    diagnosis = _diagnosis(report, state, causes)
+    tried = [
+        CauseTried(cause=name, title=causes[name].title, verdict=one.verdict, reason=one.reason)
+        for name, one in state.rulings.items()
     ]
-    changed = {
-        **data,
-        "diagnosis": diagnosis,
-        "causes": {**data["causes"], **{name: _texts(causes[name]) for name in named}},
-        "fix": _fix(data, diagnosis, state, minimized),
-        "experiments": experiments,
-    }
-    return Report(without_folders(changed, [str(Path.cwd())], home=home_folder()))
+    experiments: list[Experiment] = [*sorted(tried, key=lambda one: _ORDER[one.verdict])]
+    experiments += [state.agreement] if state.agreement is not None else []
+    experiments += [minimized.shown] if minimized is not None else []
+    experiments += [
+        DirectExperiment(
+            cause=name, label=one.label, iterations=one.iterations, seconds=one.seconds
+        )
+        for name, one in state.measured.items()
+    ]
+    experiments += map(_rerun, trials)
+    return as_seen_here(
+        replace(
+            report,
+            diagnosis=diagnosis,
+            fix=_fix(report, diagnosis, state, minimized),
+            experiments=tuple(experiments),
+        )
+    )
 
 
-def _diagnosis(data: Mapping[str, Any], state: Investigation) -> list[dict[str, Any]]:
+def _diagnosis(
+    report: Report, state: Investigation, causes: Mapping[str, Cause]
+) -> tuple[Diagnosed, ...]:
     diagnosis = [
-        {**one, "confirmation": state.rulings[one["cause"]].verdict}
-        if one["cause"] in state.rulings
+        replace(one, confirmation=state.rulings[one.cause.id].verdict)
+        if one.cause.id in state.rulings
         else one
-        for one in data["diagnosis"]
+        for one in report.diagnosis
     ]
-    known = {one["cause"] for one in diagnosis}
-    if data["verdict"] == "unhealthy":
+    known = {one.cause.id for one in diagnosis}
+    if report.verdict is Verdict.UNHEALTHY:
         diagnosis += [
-            _unsuspected(name)
+            Diagnosed(causes[name], 0.0, (), (), (), (), "confirmed")
             for name, one in state.rulings.items()
             if name not in known and one.verdict == "confirmed"
         ]
-    return sorted(diagnosis, key=lambda one: _ORDER.get(one["confirmation"] or "", 1))
-
-
-def _unsuspected(name: str) -> dict[str, Any]:
-    return {
-        "cause": name,
-        "score": 0.0,
-        "supporting": [],
-        "contradicting": [],
-        "unknown": [],
-        "confirmation": "confirmed",
-        "arithmetic": [],
-    }
+    return tuple(sorted(diagnosis, key=lambda one: _ORDER[one.confirmation]))
 
 
 def _fix(
-    data: Mapping[str, Any],
-    diagnosis: list[dict[str, Any]],
+    report: Report,
+    diagnosis: Sequence[Diagnosed],
     state: Investigation,
     minimized: Minimized | None,
-) -> dict[str, Any] | None:
+) -> Fix | None:
     """The change that cured it, rather than the one that the diagnosis would have tried."""
-    root = diagnosis[0]["cause"] if diagnosis else None
-    is_confirmed = root is not None and diagnosis[0]["confirmation"] == "confirmed"
+    root = diagnosis[0].cause.id if diagnosis else None
+    is_confirmed = root is not None and diagnosis[0].confirmation == "confirmed"
     ruling = state.rulings.get(root) if root is not None and is_confirmed else None
     if ruling is not None and ruling.fix is not None:
-        return ruling.fix.to_dict()
+        return ruling.fix
     if minimized is not None and minimized.fix is not None and not is_confirmed:
-        return minimized.fix.to_dict()
-    if data["diagnosis"] and root != data["diagnosis"][0]["cause"]:
+        return minimized.fix
+    if report.diagnosis and root != report.diagnosis[0].cause.id:
         return None
-    fix: dict[str, Any] | None = data["fix"]
-    return fix
+    return report.fix
 
 
-def _texts(cause: Cause) -> dict[str, str]:
-    return {
-        "title": cause.title,
-        "summary": cause.summary,
-        "explanation": cause.explanation,
-        "remedy": cause.remedy,
-    }
-
-
-def _verdict(name: str, causes: Mapping[str, Cause], state: Investigation) -> dict[str, Any]:
-    return {
-        "experiment": "verdict",
-        "cause": name,
-        "title": causes[name].title,
-        "verdict": state.rulings[name].verdict,
-        "reason": state.rulings[name].reason,
-    }
-
-
-def _measured(cause: str, one: Measured) -> dict[str, Any]:
-    return {
-        "experiment": "direct",
-        "cause": cause,
-        "label": one.label,
-        "iterations": one.iterations,
-        "seconds": one.seconds,
-    }
-
-
-def _trial(trial: Trial) -> dict[str, Any]:
+def _rerun(trial: Trial) -> Rerun:
     seen = trial.observation
-    return {
-        "experiment": trial.condition.kind,
-        "cause": trial.cause,
-        "label": trial.condition.label,
-        "seed": trial.seed,
-        "symptom": trial.shows,
-        "errors": list(seen.errors),
-        "base_loss": seen.base_loss,
-        "loss": seen.loss,
-        "iterations": len(seen.iterations),
-        "seconds": seen.seconds,
-        "curve": {"iterations": list(seen.iterations), "values": list(seen.losses)},
-        "samples": [
-            {"prompt": one.prompt, "base": one.base, "tuned": one.tuned} for one in seen.samples
-        ],
-    }
+    return Rerun(
+        experiment=trial.condition.kind,
+        cause=trial.cause,
+        label=trial.condition.label,
+        seed=trial.seed,
+        symptom=trial.shows,
+        errors=seen.errors,
+        base_loss=seen.base_loss,
+        loss=seen.loss,
+        iterations=len(seen.iterations),
+        seconds=seen.seconds,
+        curve=Curve(seen.iterations, seen.losses),
+        samples=tuple(SampleAnswer(one.prompt, one.base, one.tuned) for one in seen.samples),
+    )

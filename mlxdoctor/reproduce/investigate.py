@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mlxdoctor.causes import Cause
+from mlxdoctor.confirmation import Agreement
 from mlxdoctor.diagnosis import Diagnosed, diagnose, rank
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -14,7 +15,7 @@ from mlxdoctor.experiments.shared.bench import Bench, Failure
 from mlxdoctor.experiments.shared.laboratory import BudgetSpent
 from mlxdoctor.experiments.shared.rules import Limits, Question, Ruling, Trials, judge_plain
 from mlxdoctor.judge.remedy import fix_for
-from mlxdoctor.reproduce.agreement import Agreement, agreement
+from mlxdoctor.reproduce.agreement import agreement
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
+from mlxdoctor.confirmation import KeyCompared, Minimization
 from mlxdoctor.experiments.shared.bench import Bench
 from mlxdoctor.experiments.shared.laboratory import BudgetSpent
 from mlxdoctor.experiments.shared.observation import Condition
 from mlxdoctor.experiments.shared.rules import needed
-from mlxdoctor.judge.remedy import Fix, config_diff
+from mlxdoctor.judge.remedy import config_diff
+from mlxdoctor.report import Fix
 from mlxdoctor.reproduce.differences import Difference, Healthy, between, differences
 from mlxdoctor.safety.errors import InputError
 
@@ -49,26 +51,21 @@ class Minimized:
     parts: tuple[Part, ...] = ()
     fix: Fix | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    @property
+    def shown(self) -> Minimization:
         """The result as the report shows it."""
         matters = {one.key for part in self.parts for one in part}
-        return {
-            "experiment": "minimization",
-            "against": self.against,
-            "ending": self.ending,
-            "reason": self.reason,
-            "keys": [
-                {
-                    "key": one.key,
-                    "failing": one.failing,
-                    "healthy": one.healthy,
-                    "matters": one.key in matters,
-                }
+        return Minimization(
+            against=self.against,
+            ending=self.ending,
+            reason=self.reason,
+            keys=tuple(
+                KeyCompared(one.key, one.failing, one.healthy, one.key in matters)
                 for one in self.differing
-            ],
-            "parts": [[one.key for one in part] for part in self.parts],
-            "diff": self.fix.diff if self.fix is not None else None,
-        }
+            ),
+            parts=tuple(tuple(one.key for one in part) for part in self.parts),
+            diff=self.fix.diff if self.fix is not None else None,
+        )
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mlxdoctor.api import RunReport
 from mlxdoctor.causes import load_causes
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.experiments import discover
 from mlxdoctor.experiments.shared import store
@@ -18,16 +17,14 @@ from mlxdoctor.experiments.shared.bench import Bench, failure_of
 from mlxdoctor.experiments.shared.laboratory import Laboratory
 from mlxdoctor.experiments.shared.recipe import NotReproducible, recipe_of, usual_values
 from mlxdoctor.experiments.shared.rules import Limits, Ruling
-from mlxdoctor.experiments.shared.symptoms import outcomes_of
-from mlxdoctor.formats.model import Report
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.reproduce.differences import healthy_of, suggested
 from mlxdoctor.reproduce.folding import folded
 from mlxdoctor.reproduce.investigate import Investigation, candidates, investigate
 from mlxdoctor.reproduce.minimize import minimize
-from mlxdoctor.run import Run
 from mlxdoctor.run_texts import row_texts
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.verdict import Verdict
 
 #: The summary, beside the experiments' own folders.
 SUMMARY_FILE = "reproduction.json"
@@ -57,32 +54,20 @@ class Options:
     limits: Limits = field(default_factory=Limits)
 
 
-@dataclass(frozen=True)
-class Places:
-    """Evidence that lies elsewhere than the run says."""
-
-    base: Path | None = None
-    data: Path | None = None
-
-
 def reproduce(
-    report: Report,
-    paths: Sequence[Path],
+    report: RunReport,
     folder: Path,
     options: Options,
     *,
-    places: Places | None = None,
     with_text: bool = True,
     progress: Progress | None = None,
-) -> Report:
+) -> RunReport:
     """Make the failure again, try its likeliest causes, and say in the report what came of it.
 
     Args:
         report: what `diagnose` says of the run.
-        paths: the run's folder or files.
         folder: where experiments are written; one that was stopped goes on there.
         options: what to try.
-        places: where base and data lie, if the run does not say.
         with_text: let the report quote training rows and outputs.
         progress: called with what is being done, a count done, and a total.
 
@@ -98,23 +83,21 @@ def reproduce(
     for name in options.causes:
         if name not in knowledge.causes:
             raise InputError(None, f"there is no cause {name!r}", "see `mlxdoctor explain`")
-    content = report.to_dict()
-    if content["verdict"] != "unhealthy" and not options.causes:
+    if report.verdict is not Verdict.UNHEALTHY and not options.causes:
         return report
-    places = places or Places()
-    run = Run.discover(paths, base=places.base, data=places.data)
+    run = report.run
     asked = tuple(dict.fromkeys(options.causes))
     try:
         recipe = recipe_of(run)
     except NotReproducible as reason:
         ruling = Ruling("undecided", f"the run can't be made again: {reason}")
-        names = [one["cause"] for one in content["diagnosis"][:1]]
+        names = [one.cause.id for one in report.diagnosis[:1]]
         state = Investigation(dict.fromkeys((*names, *asked), ruling))
-        return _shown(folded(report, state, knowledge.causes), run, with_text)
+        return _shown(folded(report, state, knowledge.causes), with_text)
     minutes = options.minutes
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
     failure = failure_of(
-        outcomes_of(content),
+        report.outcomes,
         knowledge,
         limits=options.limits,
         seeds=tuple(recipe.seed + number for number in range(options.seeds)),
@@ -133,11 +116,11 @@ def reproduce(
     causes = candidates(failure, recipe.config, asked)
     state = investigate(bench, run, causes, asked, discover())
     minimized = minimize(bench, healthy) if healthy is not None else None
-    shown = _shown(folded(report, state, knowledge.causes, bench.trials, minimized), run, with_text)
+    shown = _shown(folded(report, state, knowledge.causes, bench.trials, minimized), with_text)
     store.write_json(
         folder / SUMMARY_FILE,
         {
-            "experiments": shown.data["experiments"],
+            "experiments": shown.to_dict()["experiments"],
             "ignored_keys": list(recipe.ignored),
             "iterations": failure.iterations,
         },
@@ -145,7 +128,5 @@ def reproduce(
     return shown
 
 
-def _shown(report: Report, run: Run, with_text: bool) -> Report:
-    if with_text:
-        return report
-    return Report(without_text(report.to_dict(), row_texts(run.get(Dataset))))
+def _shown(report: RunReport, with_text: bool) -> RunReport:
+    return report if with_text else without_text(report, row_texts(report.run))

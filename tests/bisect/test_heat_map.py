@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlxdoctor.bisect.heat_map import MAX_COLUMNS, MAX_MODULES, MAX_ROWS, heat_map, svg
+from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.checkpoints import Checkpoint
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.figure_data import figure_data
-from mlxdoctor.formats.markdown import captions
+from mlxdoctor.exhibits import CheckpointSizes
+from mlxdoctor.formats.figures.checkpoint_sizes import svg
+from mlxdoctor.formats.figures.draw import captions
+from mlxdoctor.measure.weights.save_sizes import MAX_COLUMNS, MAX_MODULES, MAX_ROWS, heat_map
 from mlxdoctor.measure.weights.saves import FollowedHistory, ModuleState, SaveState, follow
-from mlxdoctor.run import Run
 from tests.bisect.states import changed, history, state
 from tests.conftest import RUNS
 
@@ -41,36 +42,36 @@ def test_the_data_are_the_sizes_module_by_save(tmp_path: Path) -> None:
     found = history(tmp_path, [state(0.1), state(0.2)], final=broken)
     data = heat_map(follow(found, TrainingConfig.read(tmp_path), None), broken=[False, False, True])
     assert data is not None
-    assert data["rows"] == [f"{layer} self_attn.q_proj" for layer in range(4)]
-    assert data["columns"] == ["100", "200", "final"]
-    assert data["broken"] == [False, False, True]
-    assert data["quantity"] == "‖ΔW‖/usual ‖W‖"
+    assert data.rows == tuple(f"{layer} self_attn.q_proj" for layer in range(4))
+    assert data.columns == ("100", "200", "final")
+    assert data.broken == (False, False, True)
+    assert data.quantity == "‖ΔW‖/usual ‖W‖"
     expected = [[0.1, 0.2, 0.3], [0.1, 0.2, math.nan], [0.1, 0.2, 0.3], [0.1, 0.2, 0.0]]
-    assert np.array(data["values"]) == pytest.approx(np.array(expected), rel=1e-5, nan_ok=True)
+    assert np.array(data.values) == pytest.approx(np.array(expected), rel=1e-5, nan_ok=True)
 
 
 def test_many_modules_are_drawn_layer_by_layer() -> None:
     few = [module(at, "q", 1.0) for at in range(MAX_MODULES)]
     data = heat_map(followed(few), [False])
     assert data is not None
-    assert data["rows"][0] == "0 q"
-    assert len(data["rows"]) == MAX_MODULES
+    assert data.rows[0] == "0 q"
+    assert len(data.rows) == MAX_MODULES
     many = [module(at // 2, "qv"[at % 2], 3.0 + at % 2) for at in range(2 * MAX_MODULES)]
     data = heat_map(followed([*many, module(None, "lm_head", 2.0)]), [False])
     assert data is not None
-    assert data["rows"][:2] == ["layer 0", "layer 1"]
-    assert len(data["rows"]) == MAX_ROWS
-    assert data["values"][0] == [pytest.approx(math.sqrt(12.5))]
-    assert data["values"][-1] == [pytest.approx(2.0)]
+    assert data.rows[:2] == ("layer 0", "layer 1")
+    assert len(data.rows) == MAX_ROWS
+    assert data.values[0] == (pytest.approx(math.sqrt(12.5)),)
+    assert data.values[-1] == (pytest.approx(2.0),)
 
 
 def test_many_saves_are_thinned_and_the_last_is_kept() -> None:
     saves = [[module(0, "q", float(number))] for number in range(1, 200)]
     data = heat_map(followed(*saves), [number > 100 for number in range(1, 200)])
     assert data is not None
-    assert len(data["columns"]) == len(data["broken"]) == len(data["values"][0]) == MAX_COLUMNS
-    assert (data["columns"][0], data["columns"][-1]) == ("100", "19900")
-    assert data["values"][0][-1] == 199.0
+    assert len(data.columns) == len(data.broken) == len(data.values[0]) == MAX_COLUMNS
+    assert (data.columns[0], data.columns[-1]) == ("100", "19900")
+    assert data.values[0][-1] == 199.0
 
 
 def test_nothing_to_draw() -> None:
@@ -94,13 +95,15 @@ def test_any_course_can_be_drawn_and_is_the_same_each_time(sizes: list[float]) -
 
 
 def test_the_report_of_a_run_with_three_checkpoints_has_it() -> None:
-    run = Run.discover([RUNS / "no-supervised-tokens"], allow_model=False)
-    data = figure_data(run, [])["checkpoints"]
-    assert data["columns"] == ["40", "80", "120", "final"]
-    assert data["broken"] == [False, True, True, True]
-    caption = captions(dict.fromkeys(("loss", "drift", "tokens", "labels")) | {"checkpoints": data})
-    assert list(caption) == ["checkpoints"]
-    assert caption["checkpoints"].endswith("3 are broken, the first 80.")
+    def saved(name: str) -> tuple[CheckpointSizes | None, str | None]:
+        report = diagnose([RUNS / name], allow_model=False, select=["checkpoint-history"])
+        return report.exhibit(CheckpointSizes), captions(report).get("checkpoints")
+
+    shown, caption = saved("no-supervised-tokens")
+    assert shown is not None
+    assert shown.columns == ("40", "80", "120", "final")
+    assert shown.broken == (False, True, True, True)
+    assert caption is not None
+    assert caption.endswith("3 are broken, the first 80.")
     # Two files, of which the last is the final one, show no course.
-    two = Run.discover([RUNS / "rate-too-high-garbled"], allow_model=False)
-    assert figure_data(two, [])["checkpoints"] is None
+    assert saved("rate-too-high-garbled") == (None, None)

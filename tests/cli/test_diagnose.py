@@ -150,10 +150,6 @@ def test_the_commands_on_the_first_screen_run_and_show_the_cure(
     assert f"{FAILED.name}-fixed: Healthy" in done.stdout
 
 
-def data_with(**changes: Any) -> dict[str, Any]:
-    return sample.healthy() | changes
-
-
 WARNING = [sample.outcome("x", "found", sample.finding("x.y", "warning", "hm"))]
 ERROR = [sample.outcome("x", "found", sample.finding("x.y", "error", "oh"))]
 CRASHED = [sample.outcome("x", "crashed", reason="KeyError")]
@@ -178,4 +174,4 @@ CRASHED = [sample.outcome("x", "crashed", reason="KeyError")]
     ],
 )
 def test_exit_codes(changes: dict[str, Any], fail_on: str, code: int) -> None:
-    assert exit_code(data_with(**changes), fail_on) == code
+    assert exit_code(sample.made(sample.healthy() | changes), fail_on) == code

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from mlxdoctor.api import diagnose
-from mlxdoctor.formats.gate_result import GatedFinding, GateItem, GateResult, ItemStatus
 from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.policy import Ignore, Policy, Rules
 from mlxdoctor.gate.weigh import judge
+from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, HeldReport, ItemStatus
+from mlxdoctor.report import Report
 from tests.conftest import ROOT, RUNS
 from tests.formats import sample
 
@@ -24,12 +23,12 @@ ABSENT = "there is no such file or folder; check the path"
 
 
 @cache
-def report(name: str) -> Mapping[str, Any]:
+def report(name: str) -> Report:
     """The report of a fixture run, its paths from the checkout's root."""
     before = Path.cwd()
     os.chdir(ROOT)
     try:
-        return diagnose([RUNS / name], allow_model=False).to_dict()
+        return diagnose([RUNS / name], allow_model=False).alone
     finally:
         os.chdir(before)
 
@@ -39,10 +38,10 @@ def item(name: str, policy: Policy | None = None) -> GateItem:
     return judged(f"fixtures/runs/{name}", report(name), policy)
 
 
-def judged(path: str, data: Mapping[str, Any], policy: Policy | None = None) -> GateItem:
+def judged(path: str, report: Report, policy: Policy | None = None) -> GateItem:
     """Any report under a policy, or under none."""
     today = date(2026, 11, 21)
-    examined = Examined(data, "", 2.5)
+    examined = Examined(HeldReport.of(report), "", 2.5)
     return judge(path, examined, policy or Policy(ROOT), frozenset(), today).item
 
 
@@ -59,7 +58,7 @@ def result() -> GateResult:
             item(COLLAPSED, accepting),
             item(HEALTHY),
             item(OVERFITTED, Policy(ROOT, rules=Rules(fail_on="never"))),
-            judged("fixtures/runs", sample.inconclusive() | {"unreadable": []}),
+            judged("fixtures/runs", sample.made(sample.inconclusive() | {"unreadable": []})),
             unusable(),
         ),
         policy="pyproject.toml",
@@ -81,11 +80,13 @@ def hostile(text: str) -> GateResult:
         sample.outcome("end-token", "crashed", reason=text),
     ]
     data = sample.unhealthy() | {"outcomes": outcomes, "unreadable": [text], "name": text}
+    held = HeldReport.of(sample.made(data))
+    remark = sample.made_finding(noted)
     findings = (
-        GatedFinding(finding, "fails"),
-        GatedFinding(noted, "suppressed", "ignore", text),
+        GatedFinding(sample.made_finding(finding), "fails"),
+        GatedFinding(remark, "suppressed", "ignore", text),
     )
     reasons = (f"loss-trend.diverged: {text}", text)
-    failed = GateItem(text, ItemStatus.FAILED, reasons, data, findings, 1.0)
-    passed = GateItem(text, ItemStatus.PASSED, (), data, (GatedFinding(noted, "noted"),), 1.0)
+    failed = GateItem(text, ItemStatus.FAILED, reasons, held, findings, 1.0)
+    passed = GateItem(text, ItemStatus.PASSED, (), held, (GatedFinding(remark, "noted"),), 1.0)
     return GateResult((failed, passed, unusable(text)), text, (text,), (text,))

@@ -1,8 +1,34 @@
-"""A complete, realistic report to render."""
+"""A complete, realistic report to render: told as JSON has it, and made of it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+from mlxdoctor.causes import Cause
+from mlxdoctor.confirmation import (
+    CauseTried,
+    DirectExperiment,
+    Experiment,
+    KeyCompared,
+    Minimization,
+    Rerun,
+)
+from mlxdoctor.diagnosis import Diagnosed, Term
+from mlxdoctor.exhibits import (
+    CheckpointSizes,
+    Curve,
+    DriftByLayer,
+    Floor,
+    LabelStrip,
+    LabelToken,
+    LossCurve,
+    SampleAnswer,
+    TokenShares,
+)
+from mlxdoctor.finding import Exhibit, Finding, Outcome, Severity, Status
+from mlxdoctor.report import Event, FileRead, Fix, MissingEvidence, NextCheck, Report
+from mlxdoctor.verdict import Verdict
 
 
 def finding(code: str, severity: str, message: str, **fields: Any) -> dict[str, Any]:
@@ -295,3 +321,83 @@ def inconclusive() -> dict[str, Any]:
         },
         "unreadable": ["adapters/adapters.safetensors: is cut off; copy it again"],
     }
+
+
+def made(data: Mapping[str, Any]) -> Report:
+    """The report whose JSON this is."""
+    first, *rest = [made_outcome(one) for one in data["outcomes"]] or [Outcome("", Status.PASSED)]
+    exhibits = [made_exhibit(name, one) for name, one in data["figures"].items() if one]
+    exhibits += [SampleAnswer(**data["sample"])] if data["sample"] else []
+    told = {**vars(first), "exhibits": tuple(exhibits), "marks_onset": True}
+    return Report(
+        name=data["name"],
+        verdict=Verdict(data["verdict"]),
+        outcomes=(Outcome(**told), *rest) if data["outcomes"] else (),
+        diagnosis=tuple(_diagnosed(one, data["causes"]) for one in data["diagnosis"]),
+        evidence=tuple(FileRead(**one) for one in data["run"]["evidence"]),
+        missing=tuple(MissingEvidence(**one) for one in data["run"]["missing"]),
+        experiments=tuple(made_experiment(one) for one in data["experiments"]),
+        contributing=tuple(data["contributing"]),
+        fix=Fix(**data["fix"]) if data["fix"] else None,
+        timeline=tuple(Event(**one) for one in data["timeline"]),
+        next=NextCheck(**data["next"]) if data["next"] else None,
+        commands=tuple(data["commands"]),
+        versions=data["versions"],
+        unreadable=tuple(data["unreadable"]),
+        withheld=data["withheld"],
+        version=data["tool"]["version"],
+    )
+
+
+def made_finding(data: Mapping[str, Any]) -> Finding:
+    """A finding."""
+    return Finding(**{**data, "severity": Severity(data["severity"])})
+
+
+def made_outcome(data: Mapping[str, Any]) -> Outcome:
+    """The outcome of a check."""
+    found = tuple(made_finding(one) for one in data["findings"])
+    return Outcome(**{**data, "status": Status(data["status"]), "findings": found})
+
+
+def made_exhibit(name: str, data: Mapping[str, Any]) -> Exhibit:
+    """The data of a figure."""
+    if name == "loss":
+        curves = {key: made_curve(data[key]) if data[key] else None for key in ("train", "val")}
+        floors = tuple(Floor(**one) for one in data["floors"])
+        return LossCurve(**{**data, **curves, "floors": floors})
+    if name == "labels":
+        tokens = tuple(LabelToken(**one) for one in data["tokens"])
+        return LabelStrip(data["split"], data["row"], tokens)
+    kinds = {"drift": DriftByLayer, "checkpoints": CheckpointSizes, "tokens": TokenShares}
+    shown: Exhibit = kinds[name](**{key: _frozen(one) for key, one in data.items()})
+    return shown
+
+
+def made_curve(data: Mapping[str, Any]) -> Curve:
+    """A series."""
+    return Curve(tuple(data["iterations"]), tuple(data["values"]))
+
+
+def made_experiment(data: Mapping[str, Any]) -> Experiment:
+    """What was tried."""
+    kinds = {"verdict": CauseTried, "direct": DirectExperiment}
+    if data["experiment"] == "minimization":
+        keys = tuple(KeyCompared(**one) for one in data["keys"])
+        return Minimization(**{**data, "keys": keys, "parts": _frozen(data["parts"])})
+    if "curve" not in data:
+        return kinds[data["experiment"]](**data)  # type: ignore[no-any-return]
+    samples = tuple(SampleAnswer(**one) for one in data["samples"])
+    changed = {"curve": made_curve(data["curve"]), "samples": samples}
+    return Rerun(**{**data, **changed, "errors": tuple(data["errors"])})
+
+
+def _diagnosed(data: Mapping[str, Any], words: Mapping[str, Any]) -> Diagnosed:
+    cause = Cause(id=data["cause"], prior=0.0, **words[data["cause"]])
+    terms = tuple(Term(**one) for one in data["arithmetic"])
+    lists = {key: tuple(data[key]) for key in ("supporting", "contradicting", "unknown")}
+    return Diagnosed(**{**data, **lists, "cause": cause, "arithmetic": terms})
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -8,8 +8,8 @@ import pytest
 
 from mlxdoctor.formats import annotations
 from mlxdoctor.formats.escape import terminal
-from mlxdoctor.formats.gate_result import GateResult
 from mlxdoctor.gate.policy import Policy, Rules
+from mlxdoctor.gate_result import GateResult
 from tests.conftest import ROOT
 from tests.formats import gated_runs
 from tests.formats.gated_runs import COLLAPSED, HEALTHY, OVERFITTED, hostile

@@ -9,10 +9,11 @@ from typing import Any, get_args
 
 import pytest
 
+from mlxdoctor.confirmation import Rerun
 from mlxdoctor.experiments.shared.observation import Kind
 from mlxdoctor.formats import experiments_text
 from mlxdoctor.formats.figures import draw as figures
-from mlxdoctor.formats.figures.experiment_curves import draw_experiments
+from mlxdoctor.formats.figures.experiment_curves import draw_reruns
 from tests.formats import sample
 from tests.formats.test_escape import HOSTILE
 from tests.formats.test_figures import size
@@ -37,6 +38,18 @@ def trial(kind: str = "as recorded", **changes: Any) -> dict[str, Any]:
     }
 
 
+def reruns(*told: dict[str, Any]) -> list[Rerun]:
+    """These reruns."""
+    made = [sample.made_experiment(one) for one in told]
+    return [one for one in made if isinstance(one, Rerun)]
+
+
+def drawn_of(*experiments: dict[str, Any]) -> dict[str, bytes]:
+    """The pictures of a report that has nothing else to draw."""
+    bare = {"figures": {}, "experiments": experiments}
+    return figures.draw(sample.made(sample.unhealthy() | bare))
+
+
 def verdict(cause: str, said: str, reason: str = "for a reason") -> dict[str, Any]:
     """One verdict as the report lists it."""
     title = f"The title of {cause}"
@@ -46,7 +59,7 @@ def verdict(cause: str, said: str, reason: str = "for a reason") -> dict[str, An
 
 @pytest.mark.parametrize("kind", get_args(Kind))
 def test_every_kind_of_rerun_can_be_drawn(kind: str) -> None:
-    figure = draw_experiments([trial(kind)])
+    figure = draw_reruns(reruns(trial(kind)))
     assert len(figure.axes[0].lines) == 1
     assert len(figure.legends[0].get_texts()) == 1
 
@@ -54,7 +67,7 @@ def test_every_kind_of_rerun_can_be_drawn(kind: str) -> None:
 def test_one_entry_a_condition_and_one_for_all_probes() -> None:
     made = [trial(seed=seed) for seed in range(3)]
     made += [trial("probe", label=f"probe {number}") for number in range(9)]
-    figure = draw_experiments([*made, verdict("a", "confirmed")])
+    figure = draw_reruns(reruns(*made))
     assert len(figure.axes[0].lines) == 12
     names = [one.get_text() for one in figure.legends[0].get_texts()]
     assert names == ["rerun as recorded", "between the two configurations"]
@@ -67,22 +80,18 @@ def test_any_curve_is_drawn_without_a_warning(values: list[float]) -> None:
     curve = {"iterations": list(range(len(values))), "values": values}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        drawn = figures.draw(
-            dict.fromkeys(("loss", "drift", "tokens", "labels")),
-            [trial(label=" ".join(HOSTILE), curve=curve)],
-        )
+        drawn = drawn_of(trial(label=" ".join(HOSTILE), curve=curve))
     assert size(drawn["experiments"])[0] > 300
 
 
 def test_experiments_without_a_curve_have_no_picture() -> None:
-    none = dict.fromkeys(("loss", "drift", "tokens", "labels"))
-    assert figures.draw(none, [verdict("a", "refuted")]) == {}
+    assert drawn_of(verdict("a", "refuted")) == {}
 
 
 def printed(*experiments: dict[str, Any], width: int = 80) -> str:
     """What is printed for these."""
-    data = {**sample.unhealthy(), "experiments": list(experiments)}
-    return experiments_text.render(data, [Path("r/report.md")], width, lambda text, *_: text)
+    report = sample.made({**sample.unhealthy(), "experiments": experiments})
+    return experiments_text.render(report, [Path("r/report.md")], width, lambda text, *_: text)
 
 
 def test_the_verdicts_are_listed_with_what_cured_it() -> None:

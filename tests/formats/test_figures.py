@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mlxdoctor.exhibits import Curve
 from mlxdoctor.formats.figures import draw as figures
 from mlxdoctor.formats.figures import loss_curve as loss_figure
 from tests.formats import sample
@@ -24,17 +25,21 @@ def size(picture: bytes) -> tuple[int, int]:
     return width, height
 
 
+def pictures_of(data: dict[str, Any]) -> dict[str, bytes]:
+    return figures.draw(sample.made(sample.unhealthy() | {"figures": data}))
+
+
 def drawn(name: str, **changes: Any) -> bytes:
     data = copy.deepcopy(sample.unhealthy()["figures"])
     data[name] |= changes
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return figures.draw(dict.fromkeys(data) | {name: data[name]})[name]
+        return pictures_of({name: data[name]})[name]
 
 
 @pytest.mark.slow
 def test_each_figure_with_data_is_a_small_picture() -> None:
-    pictures = figures.draw(sample.unhealthy()["figures"])
+    pictures = pictures_of(sample.unhealthy()["figures"])
     assert list(pictures) == ["loss", "drift", "checkpoints", "tokens", "labels"]
     for picture in pictures.values():
         width, height = size(picture)
@@ -44,12 +49,12 @@ def test_each_figure_with_data_is_a_small_picture() -> None:
 
 
 def test_a_figure_without_data_is_not_drawn() -> None:
-    assert figures.draw(dict.fromkeys(["loss", "drift", "tokens", "labels"])) == {}
+    assert pictures_of({}) == {}
 
 
 @pytest.mark.slow
 def test_pictures_are_the_same_each_time_and_name_no_version() -> None:
-    first, again = (figures.draw(sample.unhealthy()["figures"]) for _ in range(2))
+    first, again = (pictures_of(sample.unhealthy()["figures"]) for _ in range(2))
     assert first == again
     assert all(b"Software" not in picture for picture in first.values())
 
@@ -76,7 +81,7 @@ def test_any_loss_can_be_drawn(train: dict[str, Any] | None, floors: bool) -> No
 def test_thinning_keeps_the_extremes_and_the_ends() -> None:
     values = [1.0] * 10_000
     values[1234], values[7777] = 99.0, -5.0
-    iterations, thinned = loss_figure.thinned(range(10_000), values)
+    iterations, thinned = loss_figure.thinned(Curve(tuple(range(10_000)), tuple(values)))
     assert len(thinned) <= loss_figure.MAX_POINTS + 4
     assert (iterations[0], iterations[-1]) == (0, 9_999)
     assert max(thinned) == 99.0
@@ -86,12 +91,12 @@ def test_thinning_keeps_the_extremes_and_the_ends() -> None:
 
 def test_thinning_keeps_a_stretch_without_numbers() -> None:
     values = [1.0] * 3_000 + [NAN] * 3_000
-    _, thinned = loss_figure.thinned(range(6_000), values)
+    _, thinned = loss_figure.thinned(Curve(tuple(range(6_000)), tuple(values)))
     assert sum(math.isnan(value) for value in thinned) > 10
 
 
 def test_short_curves_are_not_thinned() -> None:
-    assert loss_figure.thinned([1, 2], [3.0, NAN])[0] == [1, 2]
+    assert loss_figure.thinned(Curve((1, 2), (3.0, NAN)))[0] == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from mlxdoctor.cli import main
-from mlxdoctor.formats.files import REPORT_PATHS
-from mlxdoctor.gate import single
+from mlxdoctor.formats.format import formats as all_formats
 from tests.conftest import FIXTURES, RUNS
 from tests.formats.page import Page
 from tests.formats.test_html_format import ELEMENTS
@@ -44,6 +43,9 @@ FENCED = re.compile(r"^(```+).*?^\1$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 ACTIVE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 #: Put behind an "@" by ourselves, so that nobody is notified.
 WORD_JOINER = "\u2060"
+
+#: Format -> the file of a report in it.
+FILES = {one.name: f"report.{one.suffix}" for one in all_formats().values() if one.suffix}
 
 
 def is_active(one: str) -> bool:
@@ -112,7 +114,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reports(hostile: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """File name -> content of every format, and "terminal"."""
     out = tmp_path_factory.mktemp("out")
-    formats = [part for name in (*REPORT_PATHS, *single.PATHS) for part in ("--format", name)]
+    formats = [part for name in FILES for part in ("--format", name)]
     places = ["--base", str(hostile / "base"), "--data", str(hostile / "data")]
     command = ["diagnose", str(hostile / NAME), "--no-generate", *places, *formats, "-o", str(out)]
     printed = said(command)
@@ -130,7 +132,7 @@ def said(command: list[str]) -> str:
 
 def test_the_text_gets_into_every_report(reports: dict[str, str]) -> None:
     # Otherwise the tests below could not fail.
-    assert set(reports) == {*REPORT_PATHS.values(), *single.PATHS.values(), "terminal"}
+    assert set(reports) == {*FILES.values(), "terminal"}
     assert all(WORD in text for text in reports.values())
     found = json.loads(reports["report.json"])
     told = {finding["code"] for one in found["outcomes"] for finding in one["findings"]}

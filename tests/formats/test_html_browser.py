@@ -68,7 +68,7 @@ def browser() -> Iterator[Any]:
 
 def visit(browser: Any, folder: Path, data: dict[str, Any], width: int, **options: Any) -> Visit:
     path = folder / "report.html"
-    path.write_text(html_format.render(data), "utf-8")
+    path.write_text(html_format.render(sample.made(data)), "utf-8")
     # No network at all: a report is read on a train.
     context = browser.new_context(
         viewport={"width": width, "height": 844}, offline=True, bypass_csp=False, **options

@@ -14,7 +14,8 @@ from markdown_it import MarkdownIt
 
 from mlxdoctor.cli import main
 from mlxdoctor.formats import html_format, markdown
-from mlxdoctor.formats.files import report_files
+from mlxdoctor.formats.figures import draw
+from mlxdoctor.formats.format import files_of
 from tests.formats import sample
 from tests.formats.page import Page
 from tests.formats.test_escape import HOSTILE
@@ -30,8 +31,12 @@ _TABLES = ("div", "table", "thead", "tbody", "tr", "th", "td")
 ELEMENTS = frozenset((*_STRUCTURE, *_TEXT, *_CODE, *_TABLES))
 
 
+def rendered(data: dict[str, Any]) -> str:
+    return html_format.render(sample.made(data))
+
+
 def page(data: dict[str, Any]) -> Page:
-    return Page(html_format.render(data))
+    return Page(rendered(data))
 
 
 @pytest.mark.slow
@@ -46,7 +51,7 @@ def test_the_page_is_well_formed_and_consists_of_harmless_elements(kind: str) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_loaded_from_elsewhere(kind: str) -> None:
-    source = html_format.render(getattr(sample, kind)())
+    source = rendered(getattr(sample, kind)())
     found = Page(source)
     assert all(str(one["src"]).startswith("data:image/png;base64,") for one in found.all("img"))
     assert [one["href"] for one in found.all("link")] == ["data:,"]
@@ -78,7 +83,7 @@ def test_the_policy_lets_in_this_style_and_pictures_inside_and_nothing_else() ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_headings_and_their_order_are_those_of_the_markdown(kind: str) -> None:
     data = getattr(sample, kind)()
-    tokens = MarkdownIt("commonmark").parse(markdown.render(data))
+    tokens = MarkdownIt("commonmark").parse(markdown.render(sample.made(data)))
     wanted = [
         "".join(one.content for one in tokens[index + 1].children or [])
         for index, token in enumerate(tokens)
@@ -92,7 +97,7 @@ def test_headings_and_their_order_are_those_of_the_markdown(kind: str) -> None:
 @pytest.mark.slow
 def test_every_word_of_the_markdown_is_on_the_page() -> None:
     data = sample.unhealthy()
-    text = re.sub(r"```\w+|</?(?:summary|details)>", "", markdown.render(data))
+    text = re.sub(r"```\w+|</?(?:summary|details)>", "", markdown.render(sample.made(data)))
     words = re.findall(r"[A-Za-z]{4,}", text)
     shown = page(data).text()
     assert [one for one in words if one not in shown] == []
@@ -119,7 +124,9 @@ def test_pictures_are_inside_have_a_text_in_their_stead_and_can_be_opened() -> N
     from PIL import Image
 
     pictures = page(sample.unhealthy()).all("img")
-    assert [one["alt"] for one in pictures] == list(markdown.FIGURE_TITLES.values())
+    assert [one["alt"] for one in pictures] == [
+        one.title for one in map(draw.pictures().get, sample.unhealthy()["figures"]) if one
+    ]
     for one in pictures:
         content = base64.b64decode(str(one["src"]).partition(",")[2])
         with Image.open(io.BytesIO(content)) as picture:
@@ -144,14 +151,14 @@ def test_what_is_folded_in_the_markdown_is_folded_on_the_page() -> None:
 
 @pytest.mark.slow
 def test_tables_scroll_inside_and_numbers_stand_on_the_right() -> None:
-    source = html_format.render(sample.unhealthy())
+    source = rendered(sample.unhealthy())
     assert source.count("<table>") == source.count('aria-label="table">\n<table>') > 3
     assert '<td class="right">5.25</td>' in source
 
 
 @pytest.mark.slow
 def test_a_diff_shows_what_is_added_and_what_is_gone() -> None:
-    source = html_format.render(sample.unhealthy())
+    source = rendered(sample.unhealthy())
     assert "<del>-  &quot;learning_rate&quot;: 0.0002,</del>" in source
     assert "<ins>+  &quot;learning_rate&quot;: 2e-05,</ins>" in source
     assert "<ins>+++" not in source
@@ -226,7 +233,10 @@ def test_it_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_all_formats_at_once_say_the_same() -> None:
-    files = report_files(sample.unhealthy(), ("markdown", "html", "json"))
+    report = sample.made(sample.unhealthy())
+    files: dict[str, bytes] = {}
+    for name in ("markdown", "html", "json"):
+        files |= files_of(report, name)
     assert {"report.md", "report.html", "report.json"} < set(files)
     headline = "Root cause: the learning rate is too high"
     assert headline in files["report.md"].decode()

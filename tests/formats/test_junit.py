@@ -6,8 +6,8 @@ import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
 from mlxdoctor.formats import junit
-from mlxdoctor.formats.gate_result import GateResult, ItemStatus
 from mlxdoctor.gate.policy import Policy, Rules
+from mlxdoctor.gate_result import GateResult, ItemStatus
 from tests.conftest import ROOT
 from tests.formats import gated_runs, sample
 from tests.formats.gated_runs import ACCEPTED, COLLAPSED, HEALTHY, OVERFITTED, hostile
@@ -32,7 +32,7 @@ def test_a_suite_an_item_in_order_and_a_case_a_check() -> None:
     given = gated_runs.result()
     found = suites(given)
     assert [one.name for one in found] == [*(one.path for one in given.items), *given.unfinished]
-    checks = [one["check"] for one in gated_runs.report(COLLAPSED)["outcomes"]]
+    checks = [one.check for one in gated_runs.report(COLLAPSED).outcomes]
     assert [case.name for case in found[0]] == [*checks, junit.GATE_CASE]
     assert {case.classname for case in found[0]} == {f"fixtures/runs/{COLLAPSED}"}
 
@@ -80,24 +80,24 @@ def test_what_is_noted_or_suppressed_is_no_failure_but_is_said() -> None:
     accepted = by_name[f"fixtures/runs/{COLLAPSED}"]["loss-trend"]
     assert accepted.is_passed
     assert f"(suppressed by the ignore: {ACCEPTED.reason})" in accepted.system_out
-    noted = [one for one in given.items[2].findings if one.finding["severity"] != "info"]
-    case = by_name[f"fixtures/runs/{OVERFITTED}"][noted[0].finding["code"].split(".")[0]]
+    noted = [one for one in given.items[2].findings if one.finding.severity != "info"]
+    case = by_name[f"fixtures/runs/{OVERFITTED}"][noted[0].finding.code.split(".")[0]]
     assert case.is_passed
-    assert noted[0].finding["message"] in case.system_out
+    assert noted[0].finding.message in case.system_out
 
 
 def test_skipped_is_never_passed_and_has_its_reason() -> None:
     (suite,) = suites(GateResult((gated_runs.item(HEALTHY),), None))
     found = cases(suite)
-    outcomes = gated_runs.report(HEALTHY)["outcomes"]
-    assert {one["status"] for one in outcomes} >= {"passed", "skipped"}
+    outcomes = gated_runs.report(HEALTHY).outcomes
+    assert {one.status for one in outcomes} >= {"passed", "skipped"}
     for one in outcomes:
-        case = found[one["check"]]
-        assert case.is_skipped == (one["status"] in ("skipped", "inconclusive"))
+        case = found[one.check]
+        assert case.is_skipped == (one.status in ("skipped", "inconclusive"))
         if case.is_skipped:
             (result,) = case.result
             assert isinstance(result, Skipped)
-            assert result.message == f"{one['status']}: {one['reason']}"
+            assert result.message == f"{one.status}: {one.reason}"
 
 
 def test_a_crash_is_an_error_and_does_not_hide_what_was_found_before() -> None:
@@ -106,7 +106,7 @@ def test_a_crash_is_an_error_and_does_not_hide_what_was_found_before() -> None:
         sample.outcome("loss-trend", "crashed", reason="KeyError: 'x'"),
         sample.outcome("end-token", "crashed", finding, reason="KeyError: 'y'"),
     ]
-    item = gated_runs.judged("x", sample.unhealthy() | {"outcomes": outcomes})
+    item = gated_runs.judged("x", sample.made(sample.unhealthy() | {"outcomes": outcomes}))
     (suite,) = suites(GateResult((item,), None))
     (crash,) = cases(suite)["loss-trend"].result
     assert isinstance(crash, Error)
@@ -144,7 +144,7 @@ def test_the_file_is_named_where_the_checkout_has_it(
 ) -> None:
     given = GateResult((gated_runs.item(HEALTHY),), None)
     expected = f'file="fixtures/runs/{HEALTHY}/adapters.safetensors"'
-    assert junit.render(given).count(expected) == len(gated_runs.report(HEALTHY)["outcomes"]) + 1
+    assert junit.render(given).count(expected) == len(gated_runs.report(HEALTHY).outcomes) + 1
     monkeypatch.chdir(tmp_path)
     assert " file=" not in junit.render(given)
 

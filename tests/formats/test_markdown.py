@@ -7,10 +7,19 @@ import pytest
 from markdown_it import MarkdownIt
 
 from mlxdoctor.formats import markdown
+from mlxdoctor.formats.figures import draw
 from tests.formats import sample
 from tests.formats.test_escape import HOSTILE
 
 FIRST_SCREEN = 25
+
+
+def rendered(data: dict[str, Any], figures: dict[str, str] | None = None) -> str:
+    return markdown.render(sample.made(data), figures)
+
+
+def captions(figures: dict[str, Any]) -> dict[str, str]:
+    return draw.captions(sample.made(sample.unhealthy() | {"figures": figures}))
 
 
 def headings(text: str) -> list[str]:
@@ -23,7 +32,7 @@ def headings(text: str) -> list[str]:
 
 
 def test_the_first_screen_says_what_happened_what_to_change_and_how_to_confirm() -> None:
-    first = "\n".join(markdown.render(sample.unhealthy()).splitlines()[:FIRST_SCREEN])
+    first = "\n".join(rendered(sample.unhealthy()).splitlines()[:FIRST_SCREEN])
     assert first.startswith("# Root cause: the learning rate is too high\n")
     assert "`llama-commas`" in first
     assert "The training loss rose from 2.148 to 10.97" in first
@@ -33,7 +42,7 @@ def test_the_first_screen_says_what_happened_what_to_change_and_how_to_confirm()
 
 
 def test_the_sections_come_in_the_order_of_the_design() -> None:
-    assert headings(markdown.render(sample.unhealthy())) == [
+    assert headings(rendered(sample.unhealthy())) == [
         "Root cause: the learning rate is too high",
         "What was examined",
         "Symptoms",
@@ -52,7 +61,7 @@ def test_the_sections_come_in_the_order_of_the_design() -> None:
 
 
 def test_the_arithmetic_adds_up_to_the_score() -> None:
-    text = markdown.render(sample.unhealthy())
+    text = rendered(sample.unhealthy())
     terms = "| `loss-trend.diverged` | loss | +4.00 | found |"
     assert "| before anything was seen | | -1.00 | |" in text
     assert terms in text
@@ -60,12 +69,12 @@ def test_the_arithmetic_adds_up_to_the_score() -> None:
 
 
 def test_the_fix_is_shown_as_a_diff() -> None:
-    text = markdown.render(sample.unhealthy())
+    text = rendered(sample.unhealthy())
     assert '```diff\n--- adapter_config.json\n+++ adapter_config.json\n-  "learning_rate"' in text
 
 
 def test_every_check_is_listed_with_its_status_and_reason() -> None:
-    text = markdown.render(sample.unhealthy())
+    text = rendered(sample.unhealthy())
     assert "| `adapter-presence` | passed |" in text
     assert "| `adapter-drift` | skipped | the base model" in text
     assert "| `loss-trend` | found | `loss-trend.diverged` |" in text
@@ -75,21 +84,21 @@ def test_a_file_read_for_two_reasons_is_listed_once() -> None:
     data = sample.unhealthy()
     again = data["run"]["evidence"][1] | {"kind": "environment"}
     data["run"]["evidence"].append(again)
-    text = markdown.render(data)
+    text = rendered(data)
     assert "| `runs/llama-commas/train.log` | training log, environment |" in text
     assert text.count("  runs/llama-commas/train.log") == 1
 
 
 def test_pictures_are_linked_only_where_they_were_drawn() -> None:
     data = sample.unhealthy()
-    assert "![" not in markdown.render(data)
-    shown = markdown.render(data, {"loss": "figures/loss.png"})
+    assert "![" not in rendered(data)
+    shown = rendered(data, {"loss": "figures/loss.png"})
     assert shown.count("![") == 1
     assert "](figures/loss.png)" in shown
 
 
 def test_captions_say_in_words_what_the_pictures_show() -> None:
-    described = markdown.captions(sample.unhealthy()["figures"])
+    described = captions(sample.unhealthy()["figures"])
     assert "lowest 2.148 at 5" in described["loss"]
     assert "goes wrong at iteration 10" in described["loss"]
     assert "from 0.1 to 1.541 (layer 15, self_attn.q_proj)" in described["drift"]
@@ -100,19 +109,19 @@ def test_captions_say_in_words_what_the_pictures_show() -> None:
 def test_a_loss_that_is_nan_throughout_has_a_caption() -> None:
     figures = copy.deepcopy(sample.unhealthy()["figures"])
     figures["loss"] |= {"train": {"iterations": [10], "values": [float("nan")]}, "val": None}
-    assert "training loss NaN at iteration 10, last NaN" in markdown.captions(figures)["loss"]
+    assert "training loss NaN at iteration 10, last NaN" in captions(figures)["loss"]
 
 
 def test_a_healthy_report_says_so_and_is_short() -> None:
-    text = markdown.render(sample.healthy())
+    text = rendered(sample.healthy())
     assert text.startswith("# Healthy: nothing in this run points to a failure\n")
     assert "Differential diagnosis" not in text
     assert "How to prevent it" not in text
-    assert len(text.splitlines()) < len(markdown.render(sample.unhealthy()).splitlines()) / 2
+    assert len(text.splitlines()) < len(rendered(sample.unhealthy()).splitlines()) / 2
 
 
 def test_an_inconclusive_report_says_what_to_provide() -> None:
-    first = "\n".join(markdown.render(sample.inconclusive()).splitlines()[:FIRST_SCREEN])
+    first = "\n".join(rendered(sample.inconclusive()).splitlines()[:FIRST_SCREEN])
     assert first.startswith("# Inconclusive")
     assert "not a clean bill of health" in first
     assert "name its folder with --base" in first
@@ -123,21 +132,21 @@ def test_an_inconclusive_report_says_what_to_provide() -> None:
 def test_close_causes_are_only_probable_and_name_the_runner_up() -> None:
     data = sample.unhealthy()
     data["diagnosis"][1]["score"] = data["diagnosis"][0]["score"] - 1
-    text = markdown.render(data)
+    text = rendered(data)
     assert text.startswith("# Probable cause: the learning rate is too high\n")
     assert "*The LoRA scale is too large* comes close, with a score of 4.25 against 5.25" in text
 
 
 def test_an_unexplained_failure_names_no_cause() -> None:
     data = sample.unhealthy() | {"diagnosis": [], "causes": {}, "fix": None}
-    text = markdown.render(data)
+    text = rendered(data)
     assert text.startswith("# Unhealthy, and no known cause explains it\n")
     assert "Differential diagnosis" not in text
     assert "**What to change" not in text
 
 
 def test_without_a_configuration_key_the_fix_is_the_remedy() -> None:
-    text = markdown.render(sample.unhealthy() | {"fix": None})
+    text = rendered(sample.unhealthy() | {"fix": None})
     assert "No change of a configuration key is known to cure this." in text
     assert "```diff" not in text
     assert "A run with the change" not in text
@@ -146,7 +155,7 @@ def test_without_a_configuration_key_the_fix_is_the_remedy() -> None:
 def test_no_time_and_no_absolute_path_is_shown() -> None:
     data = sample.unhealthy()
     data["outcomes"][0]["seconds"] = 1234.5
-    text = markdown.render(data)
+    text = rendered(data)
     assert "1234" not in text
     assert "/home/" not in text
 
@@ -167,8 +176,8 @@ def test_hostile_artifacts_change_nothing_in_the_structure(text: str, kind: str)
     clean = getattr(sample, kind)()
     kept = {"causes", "tool", "verdict", "diagnosis", "contributing", "schema_version"}
     hostile = {key: item if key in kept else planted(item, text) for key, item in clean.items()}
-    assert structure(markdown.render(hostile)) == structure(
-        markdown.render(
+    assert structure(rendered(hostile)) == structure(
+        rendered(
             {key: item if key in kept else planted(item, "word") for key, item in clean.items()}
         )
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import json
 import re
 import shutil
@@ -17,10 +16,11 @@ import pytest
 from mlxdoctor.api import diagnose
 from mlxdoctor.cli import main
 from mlxdoctor.formats import terminal
-from mlxdoctor.formats.files import REPORT_PATHS, render
-from mlxdoctor.formats.model import Report
+from mlxdoctor.formats.format import formats as all_formats
+from mlxdoctor.formats.format import text_of
 from mlxdoctor.formats.withheld import PIECE, taken_out, without_text
-from mlxdoctor.gate import single
+from mlxdoctor.gate.weigh import alone
+from mlxdoctor.report import Report
 from tests.conftest import FIXTURES, ROOT, RUNS, check_called, run_names
 from tests.formats import sample
 from tests.formats.page import Page
@@ -35,6 +35,8 @@ CANARIES = {
     "expected": "pangolin expects rutabaga",
     "log": "kinkajou log asphodel",
 }
+#: Format -> the file of a report in it.
+FILES = {one.name: f"report.{one.suffix}" for one in all_formats().values() if one.suffix}
 #: The words of theirs that no sentence of ours has, shorter than a piece.
 RARE_WORDS = (
     *("quetzal", "marmalade", "ocelot", "pomegranate", "axolotl", "wisteria", "narwhal"),
@@ -78,13 +80,14 @@ def own_words() -> frozenset[str]:
     return frozenset(pieces(texts))
 
 
-def rendered(data: dict[str, Any]) -> dict[str, list[str]]:
+def rendered(report: Report) -> dict[str, list[str]]:
     """Format -> the texts that a reader of it gets."""
-    shown = {name: [render(data, name)] for name in REPORT_PATHS}
-    shown |= {name: [single.render(data, name)] for name in single.PRINTED}
+    shown = {}
+    for name, one in all_formats().items():
+        shown[name] = [text_of(report if one.report is not None else alone(report), name)]
     shown["json"] = list(strings(json.loads(shown["json"][0])))
     shown["html"] = [Page(shown["html"][0]).text()]
-    shown["terminal"] = [terminal.render(data, written=["reports/report.md"])]
+    shown["terminal"] = [terminal.render(report, written=["reports/report.md"])]
     return shown
 
 
@@ -110,7 +113,8 @@ def test_what_a_careless_check_shows_is_found_by_the_rows_themselves() -> None:
     }
     data["timeline"].append({"iteration": 3, "event": row})
     data["unreadable"] = [f"train.jsonl: no row, {row}"]
-    shown = without_text(data, [row.replace(" of ", "\n of\t")])
+    row_changed = row.replace(" of ", "\n of\t")
+    shown = without_text(sample.made(data), [row_changed]).to_dict()
     assert not pieces(strings(shown)) & pieces([row])
     withheld = shown["outcomes"][0]["findings"][0]
     assert withheld["message"] == "The last row reads (withheld)"
@@ -140,16 +144,17 @@ def test_what_an_exception_says_stays_in_the_house() -> None:
     assert "could not parse" in crashed.reason
     data = sample.unhealthy()
     data["outcomes"].append(crashed.to_dict())
-    reason = without_text(data, [])["outcomes"][-1]["reason"]
+    reason = without_text(sample.made(data), []).outcomes[-1].reason
     assert re.fullmatch(r"ValueError: “\(withheld\)” \(test_no_text\.py:\d+\)", reason)
 
 
 @pytest.mark.slow
 def test_the_places_made_for_text_are_emptied_and_their_figures_stay() -> None:
     data = sample.unhealthy()
-    before = copy.deepcopy(data)
-    shown = Report(without_text(data, [])).to_dict()
-    assert data == before
+    report = sample.made(data)
+    withheld = without_text(report, [])
+    assert report == sample.made(data)
+    shown = withheld.to_dict()
     assert shown["sample"] is None
     tokens, labels = shown["figures"]["tokens"], shown["figures"]["labels"]
     assert tokens["tuned"] == data["figures"]["tokens"]["tuned"]
@@ -158,9 +163,9 @@ def test_the_places_made_for_text_are_emptied_and_their_figures_stay() -> None:
     assert [one["target"] for one in labels["tokens"]] == [
         one["target"] for one in data["figures"]["labels"]["tokens"]
     ]
-    for text in rendered(shown)["html"] + rendered(shown)["markdown"]:
+    for text in rendered(withheld)["html"] + rendered(withheld)["markdown"]:
         assert "is withheld from this report" in text
-    assert "is withheld from this report" not in render(data, "markdown")
+    assert "is withheld from this report" not in text_of(report, "markdown")
 
 
 def test_samples_of_reruns_are_left_out_and_their_figures_stay() -> None:
@@ -182,11 +187,12 @@ def test_samples_of_reruns_are_left_out_and_their_figures_stay() -> None:
     # A label that repeats an output by an oversight.
     careless = {**trial, "label": f"rerun: {CANARIES['output']}"}
     data["experiments"] = [trial, careless]
-    shown = Report(without_text(data, [])).to_dict()
+    withheld = without_text(sample.made(data), [])
+    shown = withheld.to_dict()
     assert not pieces(strings(shown)) & pieces(CANARIES.values())
     assert shown["experiments"][0]["loss"] == 1.5
-    assert "Sample answers" not in render(shown, "markdown")
-    assert CANARIES["output"] in render(data, "markdown")
+    assert "Sample answers" not in text_of(withheld, "markdown")
+    assert CANARIES["output"] in text_of(sample.made(data), "markdown")
 
 
 # --- real runs ---
@@ -199,11 +205,11 @@ def test_no_format_of_a_fixture_run_has_a_piece_of_its_rows_or_outputs(
 ) -> None:
     # All that pictures show is in the JSON as well; drawing them is what takes the time.
     monkeypatch.setattr("mlxdoctor.formats.figures.draw.draw", lambda *_: {})
-    data = diagnose([RUNS / name], allow_model=False, with_text=False).to_dict()
+    report = diagnose([RUNS / name], allow_model=False, with_text=False)
     config = json.loads((RUNS / name / "adapter_config.json").read_text())
     secrets = secrets_of(RUNS / name, FIXTURES / config["data"])
     assert len(secrets) > 1_000
-    for report_format, texts in rendered(data).items():
+    for report_format, texts in rendered(report).items():
         assert not pieces(texts) & secrets, report_format
 
 
@@ -211,9 +217,9 @@ def test_no_format_of_a_fixture_run_has_a_piece_of_its_rows_or_outputs(
 def test_the_same_reports_have_such_pieces_without_the_option() -> None:
     # Otherwise the test above could not fail.
     name = "collapse-frequent-token"
-    data = diagnose([RUNS / name], allow_model=False).to_dict()
+    report = diagnose([RUNS / name], allow_model=False)
     secrets = secrets_of(RUNS / name, FIXTURES / "data" / "geography")
-    quoting = {name for name, texts in rendered(data).items() if pieces(texts) & secrets}
+    quoting = {name for name, texts in rendered(report).items() if pieces(texts) & secrets}
     assert quoting >= {"markdown", "html", "json", "terminal"}
 
 
@@ -284,7 +290,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def printed_and_written(
     planted: dict[str, Path], out: Path, capsys: pytest.CaptureFixture[str], *options: str
 ) -> dict[str, str]:
-    formats = [part for name in (*REPORT_PATHS, *single.PATHS) for part in ("--format", name)]
+    formats = [part for name in FILES for part in ("--format", name)]
     places = ["--base", str(planted["base"]), "--data", str(planted["data"])]
     score = ["--score", f"{planted['score']}:score"]
     command = ["diagnose", str(planted["run"]), "--no-generate", *places, *score, *formats]
@@ -301,7 +307,7 @@ def test_no_canary_leaves_the_house(
 ) -> None:
     plain = printed_and_written(planted, tmp_path / "plain", capsys)
     shown = printed_and_written(planted, tmp_path / "shown", capsys, "--no-text")
-    assert set(shown) == {*REPORT_PATHS.values(), *single.PATHS.values(), "terminal"}
+    assert set(shown) == {*FILES.values(), "terminal"}
     # What is planted does show without the option, but for what no check quotes.
     assert {
         kind for kind, text in CANARIES.items() if any(text in one for one in plain.values())

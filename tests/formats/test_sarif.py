@@ -13,7 +13,7 @@ from jsonschema import Draft4Validator, FormatChecker
 from mlxdoctor.cli import main
 from mlxdoctor.finding import Severity
 from mlxdoctor.formats import sarif
-from mlxdoctor.formats.gate_result import GateResult
+from mlxdoctor.gate_result import GateResult
 from mlxdoctor.lint import hit_formats
 from mlxdoctor.lint.linter import Hit
 from tests.conftest import ROOT, RUNS
@@ -69,7 +69,7 @@ def test_the_validator_can_refuse() -> None:
 def test_real_runs_give_valid_logs_with_a_result_a_finding() -> None:
     given = gated_runs.result()
     run = run_of(sarif.render(given))
-    codes = [one.finding["code"] for item in given.items for one in item.findings]
+    codes = [one.finding.code for item in given.items for one in item.findings]
     assert [one["ruleId"] for one in run["results"]] == codes
     assert len(codes) > 10
 
@@ -88,7 +88,7 @@ def test_only_the_rules_that_are_needed_each_with_the_help_of_its_check() -> Non
 
 def test_the_message_begins_with_the_symptom_and_names_the_root_cause() -> None:
     run = run_of(sarif.render(gated_runs.result()))
-    supporting = gated_runs.report(COLLAPSED)["diagnosis"][0]["supporting"]
+    supporting = gated_runs.report(COLLAPSED).diagnosis[0].supporting
     named = [one for one in of_item(run, COLLAPSED) if one["ruleId"] in supporting]
     assert named
     for one in named:
@@ -159,11 +159,11 @@ def test_fingerprints_tell_items_and_places_apart_and_hold_no_figures() -> None:
     twice = run_of(sarif.render(replace(given, items=(given.items[0], given.items[0]))))
     hashes = [one["partialFingerprints"]["primaryLocationLineHash"] for one in twice["results"]]
     assert len(set(hashes)) == len(hashes)
-    own = [one.finding["fingerprint"] for item in given.items for one in item.findings]
+    own = [one.finding.fingerprint for item in given.items for one in item.findings]
     assert [one["partialFingerprints"]["mlxdoctorFinding/v1"] for one in run["results"]] == own
     # The same run moved in its figures: the same alert.
     first = given.items[0].findings[0]
-    changed = replace(first, finding={**first.finding, "message": "other figures"})
+    changed = replace(first, finding=replace(first.finding, message="other figures"))
     items = (replace(given.items[0], findings=(changed, *given.items[0].findings[1:])),)
     again = run_of(sarif.render(replace(given, items=items)))
     assert again["results"][0]["partialFingerprints"] == run["results"][0]["partialFingerprints"]
@@ -196,7 +196,7 @@ def test_findings_are_no_notifications() -> None:
 def test_a_finding_of_another_version_keeps_its_code() -> None:
     finding = sample.finding("check-of-tomorrow.seen", "error", "it was seen")
     outcomes = [sample.outcome("check-of-tomorrow", "found", finding)]
-    item = gated_runs.judged("x", sample.unhealthy() | {"outcomes": outcomes})
+    item = gated_runs.judged("x", sample.made(sample.unhealthy() | {"outcomes": outcomes}))
     run = run_of(sarif.render(GateResult((item,), None)))
     assert run["tool"]["driver"]["rules"] == [{"id": "check-of-tomorrow.seen"}]
 

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from mlxdoctor.formats import summary
 from tests.formats import sample
+
+
+def of(function: Callable[..., Any], data: dict[str, Any], *more: Any) -> Any:
+    return function(sample.made(data), *more)
 
 
 @pytest.mark.parametrize(
@@ -82,12 +87,12 @@ def test_a_cause_is_clear_when_far_ahead_or_confirmed(
     first, second = data["diagnosis"]
     first["confirmation"] = confirmation
     second["score"] = first["score"] - gap
-    assert summary.is_clear(data) is is_clear
+    assert of(summary.is_clear, data) is is_clear
 
 
 def test_a_single_cause_is_clear() -> None:
     data = sample.unhealthy()
-    assert summary.is_clear(data | {"diagnosis": data["diagnosis"][:1]})
+    assert of(summary.is_clear, data | {"diagnosis": data["diagnosis"][:1]})
 
 
 def test_reasons_are_the_findings_that_count_for_the_cause_weightiest_first() -> None:
@@ -98,30 +103,30 @@ def test_reasons_are_the_findings_that_count_for_the_cause_weightiest_first() ->
         {"code": "config-sanity.no-seed", "group": "c", "weight": 2.0, "note": "found"},
         {"code": "adapter-drift.exploded", "group": "d", "weight": 9.0, "note": "not there"},
     ]
-    codes = [one["code"] for one in summary.reasons(data, 3)]
+    codes = [one.code for one in of(summary.reasons, data, 3)]
     assert codes == ["config-sanity.no-seed", "loss-floors.worse-than-unigram"]
 
 
 def test_each_code_is_given_once_as_a_reason() -> None:
     data = sample.unhealthy() | {"diagnosis": []}
     data["outcomes"][1]["findings"] *= 2
-    codes = [one["code"] for one in summary.reasons(data, 5)]
+    codes = [one.code for one in of(summary.reasons, data, 5)]
     assert codes == ["loss-trend.diverged", "loss-floors.worse-than-unigram"]
 
 
 def test_without_a_cause_the_reasons_are_the_worst_findings() -> None:
     data = sample.unhealthy() | {"diagnosis": []}
-    codes = [one["code"] for one in summary.reasons(data, 1)]
+    codes = [one.code for one in of(summary.reasons, data, 1)]
     assert codes == ["loss-trend.diverged"]
 
 
 def test_a_confirming_run_goes_past_the_onset() -> None:
     data = sample.unhealthy()
-    assert "--iters 50 " in "\n".join(summary.confirm_commands(data))
+    assert "--iters 50 " in "\n".join(of(summary.confirm_commands, data))
     data["outcomes"][0]["findings"][0]["onset"] = 300
-    assert "--iters 600 " in "\n".join(summary.confirm_commands(data))
+    assert "--iters 600 " in "\n".join(of(summary.confirm_commands, data))
     data["outcomes"][1]["findings"][0]["onset"] = 200
-    assert "--iters 400 " in "\n".join(summary.confirm_commands(data))
+    assert "--iters 400 " in "\n".join(of(summary.confirm_commands, data))
 
 
 def test_a_key_without_an_option_is_changed_in_a_copy() -> None:
@@ -131,7 +136,7 @@ def test_a_key_without_an_option_is_changed_in_a_copy() -> None:
         "after": {"lora_parameters.scale": 20.0},
         "diff": '-        "scale": 160.0\n+        "scale": 20.0',
     }
-    lines = summary.confirm_commands(data)
+    lines = of(summary.confirm_commands, data)
     assert lines[0].startswith(
         "cp runs/llama-commas/adapter_config.json llama-commas-fixed.json  #"
     )
@@ -140,7 +145,7 @@ def test_a_key_without_an_option_is_changed_in_a_copy() -> None:
 
 
 def test_the_commands_are_what_a_shell_takes_for_three() -> None:
-    script = "\n".join(summary.confirm_commands(sample.unhealthy()))
+    script = "\n".join(of(summary.confirm_commands, sample.unhealthy()))
     joined = script.replace("\\\n", "").splitlines()
     assert [shlex.split(line)[0] for line in joined] == ["mkdir", "mlx_lm.lora", "mlxdoctor"]
 
@@ -152,7 +157,7 @@ def test_a_fix_of_the_iterations_is_run_as_it_says() -> None:
         "after": {"iters": 200},
         "diff": '-    "iters": 800,\n+    "iters": 200,',
     }
-    script = "\n".join(summary.confirm_commands(data))
+    script = "\n".join(of(summary.confirm_commands, data))
     assert script.count("--iters") == 1
     assert "--iters 200 " in script
     assert "cp " not in script
@@ -171,7 +176,7 @@ def test_the_base_model_is_named_where_it_was_found(source: str, option: str | N
     data["run"]["evidence"].append(
         {"kind": "base model", "source": source, "sha256": None, "note": ""}
     )
-    script = "\n".join(summary.confirm_commands(data))
+    script = "\n".join(of(summary.confirm_commands, data))
     assert ("--model" in script) is (option is not None)
     assert option is None or option in script
 
@@ -179,25 +184,25 @@ def test_the_base_model_is_named_where_it_was_found(source: str, option: str | N
 def test_a_schedule_outranks_the_option_so_a_copy_is_changed() -> None:
     data = sample.unhealthy()
     data["fix"]["diff"] = '+  "learning_rate": 2e-05,\n+  "arguments": [2e-05]'
-    assert summary.confirm_commands(data)[0].startswith("cp ")
+    assert of(summary.confirm_commands, data)[0].startswith("cp ")
 
 
 def test_a_configuration_path_can_not_inject_a_command() -> None:
     data = sample.unhealthy()
     data["run"]["evidence"][0]["source"] = "a; rm -rf $(HOME)/adapter_config.json"
-    line = summary.confirm_commands(data)[1]
+    line = of(summary.confirm_commands, data)[1]
     assert "--config 'a; rm -rf $(HOME)/adapter_config.json'" in line
 
 
 @pytest.mark.parametrize("change", [{"fix": None}, {"verdict": "healthy"}, {"diagnosis": []}])
 def test_no_command_is_invented_without_a_fix(change: dict[str, Any]) -> None:
-    assert summary.confirm_commands(sample.unhealthy() | change) == []
+    assert of(summary.confirm_commands, sample.unhealthy() | change) == []
 
 
 def test_no_command_is_invented_without_a_configuration() -> None:
     data = sample.unhealthy()
     del data["run"]["evidence"][0]
-    assert summary.confirm_commands(data) == []
+    assert of(summary.confirm_commands, data) == []
 
 
 def test_missing_kinds_with_one_reason_are_named_together() -> None:
@@ -207,22 +212,22 @@ def test_missing_kinds_with_one_reason_are_named_together() -> None:
         {"kind": "adapter", "why": "no file"},
         {"kind": "tokenizer", "why": "not here"},
     ]
-    assert summary.missing(data) == [
-        {"kinds": ["base model", "tokenizer"], "why": "not here"},
-        {"kinds": ["adapter"], "why": "no file"},
-    ]
+    assert of(summary.missing, data) == {
+        "not here": ["base model", "tokenizer"],
+        "no file": ["adapter"],
+    }
 
 
 def test_the_first_screen_shows_what_the_model_answers() -> None:
     data = sample.unhealthy()
-    sentence = summary.sample_sentence(data)
+    sentence = of(summary.sample_sentence, data)
     assert sentence == (
         f"Asked 'What is 2 + 2?', it answers '{',' * summary.SAMPLE_CHARACTERS}…'; "
         "the base model, '2 + 2 is 4.'."
     )
     data["sample"] = {"prompt": "", "base": None, "tuned": "no"}
-    assert summary.sample_sentence(data) == "It answers 'no'."
+    assert of(summary.sample_sentence, data) == "It answers 'no'."
     data["sample"] = {"prompt": "", "base": "no", "tuned": "no"}
-    assert summary.sample_sentence(data) == "It answers 'no', as the base model does."
+    assert of(summary.sample_sentence, data) == "It answers 'no', as the base model does."
     data["sample"] = None
-    assert summary.sample_sentence(data) is None
+    assert of(summary.sample_sentence, data) is None

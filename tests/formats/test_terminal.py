@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -9,8 +10,12 @@ from tests.formats import sample
 from tests.formats.test_escape import HOSTILE
 
 
+def shown(data: dict[str, Any], **options: Any) -> str:
+    return terminal.render(sample.made(data), **options)
+
+
 def test_the_verdict_fits_on_a_screen_and_says_everything_needed() -> None:
-    text = terminal.render(sample.unhealthy(), written=["reports/llama-commas/report.md"])
+    text = shown(sample.unhealthy(), written=["reports/llama-commas/report.md"])
     assert text.startswith("llama-commas: Root cause: the learning rate is too high\n")
     assert "The training loss rose from 2.148 to 10.97" in text
     assert "learning_rate: 0.0002 -> 2e-05" in text
@@ -23,7 +28,7 @@ def test_the_verdict_fits_on_a_screen_and_says_everything_needed() -> None:
 def test_lines_fit_the_terminal(width: int) -> None:
     data = sample.unhealthy()
     data["outcomes"][0]["findings"][0]["message"] = "a long sentence goes on " * 10
-    lines = terminal.render(data, width=width).splitlines()
+    lines = shown(data, width=width).splitlines()
     assert max(map(len, lines)) <= min(width, terminal.MAX_WIDTH)
 
 
@@ -34,10 +39,10 @@ def test_colour_comes_only_from_the_style_that_is_passed() -> None:
         seen.append((text, colour, bold))
         return f"<{text}>"
 
-    text = terminal.render(sample.unhealthy(), style=style)
+    text = shown(sample.unhealthy(), style=style)
     assert seen[0][1:] == ("red", True)
     assert text.startswith("<llama-commas: Root cause")
-    assert "\x1b" not in terminal.render(sample.unhealthy())
+    assert "\x1b" not in shown(sample.unhealthy())
 
 
 @pytest.mark.parametrize(("kind", "colour"), [("healthy", "green"), ("inconclusive", "yellow")])
@@ -48,18 +53,18 @@ def test_other_verdicts_have_their_colour_and_no_fix(kind: str, colour: str) -> 
         colours.append(colour)
         return text
 
-    text = terminal.render(getattr(sample, kind)(), style=style)
+    text = shown(getattr(sample, kind)(), style=style)
     assert colours[0] == colour
     assert "What to change" not in text
 
 
 def test_an_inconclusive_verdict_says_what_would_provide_the_evidence() -> None:
-    lines = " ".join(terminal.render(sample.inconclusive()).split())
+    lines = " ".join(shown(sample.inconclusive()).split())
     assert "base model: 'mlx-community/Llama' is not on this machine; name it with --base" in lines
 
 
 def test_a_crashed_check_is_named() -> None:
-    assert "adapter-presence crashed" in terminal.render(sample.inconclusive())
+    assert "adapter-presence crashed" in shown(sample.inconclusive())
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -67,5 +72,5 @@ def test_artifacts_can_not_steer_the_terminal(text: str) -> None:
     data = sample.unhealthy() | {"name": text}
     data["outcomes"][0]["findings"][0]["message"] = text
     data["run"]["missing"][0] |= {"kind": text, "why": text}
-    printed = terminal.render(data, written=[text])
+    printed = shown(data, written=[text])
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", printed)

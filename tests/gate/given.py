@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping
@@ -13,7 +14,8 @@ from mlxdoctor.gate.baseline import Known
 from mlxdoctor.gate.examine import Examined, Task
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.policy_file import read_policy
-from mlxdoctor.gate.weigh import Judgement, judge
+from mlxdoctor.gate.weigh import Weighed, judge
+from mlxdoctor.gate_result import HeldReport
 from tests.formats import sample
 
 TODAY = date(2026, 6, 15)
@@ -40,10 +42,10 @@ def report(*outcomes: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
 
 def judged(
     policy: Policy, path: str, data: Mapping[str, Any], known: frozenset[Known] = frozenset()
-) -> Judgement:
+) -> Weighed:
     """The judgement of a report."""
     own = frozenset(one for one in known if one.path == policy.key(path))
-    return judge(path, Examined(data, "", 0.1), policy, own, TODAY)
+    return judge(path, Examined(HeldReport.of(sample.made(data)), "", 0.1), policy, own, TODAY)
 
 
 def task(path: str, seconds: float = 60.0) -> Task:
@@ -61,4 +63,12 @@ def by_name(one: Task) -> Examined:
         time.sleep(0.3)
     if one.path.startswith("broken"):
         raise RuntimeError("a bug")
-    return Examined({"pid": os.getpid(), "path": one.path}, "", 0.0)
+    told = {"pid": os.getpid(), "path": one.path}
+    return Examined(HeldReport(json.dumps(told).encode()), "", 0.0)
+
+
+def told(examined: Examined) -> dict[str, Any]:
+    """What `by_name` said."""
+    assert examined.held is not None
+    said: dict[str, Any] = json.loads(examined.held.packed)
+    return said

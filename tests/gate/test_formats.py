@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.formats.gate_result import GateItem, GateResult
-from mlxdoctor.gate import markdown, tally, terminal
+from mlxdoctor.formats import gated, markdown, terminal
+from mlxdoctor.formats.format import files_of, formats, text_of
 from mlxdoctor.gate.examine import Examined
-from mlxdoctor.gate.formats import PATHS, PRINTED, files, render
 from mlxdoctor.gate.policy import Ignore, Policy
 from mlxdoctor.gate.weigh import judge
+from mlxdoctor.gate_result import GateItem, GateResult
 from tests.formats import sample
 from tests.gate.given import TODAY, found, judged, report
 
@@ -46,22 +46,22 @@ ALL = result(
 
 
 def test_the_line_that_sums_up_counts_everything() -> None:
-    assert tally.headline(ALL) == (
+    assert gated.tally(ALL) == (
         "1 of 6 failed, 1 is unusable, 1 is inconclusive, 2 passed, 1 not examined"
     )
-    assert tally.headline(result(SOUND, SOUND)) == "2 passed"
-    assert tally.headline(result()) == "nothing was examined"
+    assert gated.tally(result(SOUND, SOUND)) == "2 passed"
+    assert gated.tally(result()) == "nothing was examined"
 
 
 @pytest.mark.parametrize("name", ["terminal", "markdown"])
 def test_what_failed_comes_first_with_its_cause_and_findings(name: str) -> None:
-    text = render(ALL, name)
+    text = text_of(ALL, name)
     places = [text.index(one) for one in ("broken", "gone", "unsure", "sound")]
     assert places == sorted(places)
     assert "the learning rate is too high" in text
     for finding in FAILED.findings:
         if finding.ruling == "fails":
-            assert finding.finding["code"] in text
+            assert finding.finding.code in text
     for said in ("is empty", "too little to judge it by", "suppresses nothing", "later"):
         assert said in text
     assert "\n\n\n" not in text
@@ -69,25 +69,25 @@ def test_what_failed_comes_first_with_its_cause_and_findings(name: str) -> None:
 
 
 def test_the_terminal_keeps_to_its_width() -> None:
-    text = terminal.render(ALL, width=60, written=["reports/gate.md"])
+    text = terminal.render_gate(ALL, width=60, written=["reports/gate.md"])
     assert max(map(len, text.splitlines())) <= 60
     assert "findings suppressed: 1 by an ignore" in text
     assert text.endswith("\n  reports/gate.md\n")
 
 
 def test_markdown_shows_who_suppressed_what_and_why() -> None:
-    text = markdown.render(ALL)
+    text = markdown.gate_page(ALL)
     [row] = [line for line in text.splitlines() if "the build machine is slow" in line]
     assert "`swapping`" in row
     assert "`memory.slow`" in row
     assert "ignore" in row
     assert "the policy in `mlxdoctor.toml`" in text
-    assert "Suppressed" not in markdown.render(result(SOUND))
-    assert "the default rules" in markdown.render(GateResult((SOUND,), None))
+    assert "Suppressed" not in markdown.gate_page(result(SOUND))
+    assert "the default rules" in markdown.gate_page(GateResult((SOUND,), None))
 
 
 def test_the_first_table_lists_every_item_the_worst_first() -> None:
-    table = markdown.render(ALL).split("## All items")[1].split("##")[0]
+    table = markdown.gate_page(ALL).split("## All items")[1].split("##")[0]
     names = re.findall(r"^\| `(\w+)`", table, re.MULTILINE)
     assert names == ["broken", "gone", "unsure", "sound", "swapping"]
 
@@ -95,14 +95,14 @@ def test_the_first_table_lists_every_item_the_worst_first() -> None:
 @pytest.mark.slow
 def test_a_job_summary_of_thousands_stays_below_a_megabyte() -> None:
     many = result(*(judged(RULES, f"run-{n}", sample.unhealthy()).item for n in range(3_000)))
-    assert len(markdown.render(many).encode()) < 1 << 20
-    assert "and 2,000 more" in markdown.render(many)
+    assert len(markdown.gate_page(many).encode()) < 1 << 20
+    assert "and 2,000 more" in markdown.gate_page(many)
     passing = result(*(judged(RULES, f"run-{n}", report()).item for n in range(3_000)))
-    assert len(terminal.render(passing).splitlines()) < 30
+    assert len(terminal.render_gate(passing).splitlines()) < 30
 
 
 def test_json_tells_all_that_is_needed_to_act(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = json.loads(render(ALL, "json"))
+    data = json.loads(text_of(ALL, "json"))
     assert data["counts"] == {
         "failed": 1,
         "unusable": 1,
@@ -128,16 +128,16 @@ def test_json_tells_all_that_is_needed_to_act(monkeypatch: pytest.MonkeyPatch) -
     assert data["policy"] == "mlxdoctor.toml"
 
 
-@pytest.mark.parametrize("name", PRINTED)
+@pytest.mark.parametrize("name", [one.name for one in formats().values() if one.gate])
 def test_every_format_renders_everything(name: str) -> None:
-    assert render(ALL, name)
+    assert text_of(ALL, name)
 
 
 @pytest.mark.parametrize("name", ["terminal", "markdown", "json"])
 def test_text_from_artifacts_has_no_power(name: str) -> None:
     outcome = sample.outcome("x", "found", sample.finding("x.y", "error", EVIL, fix=EVIL))
     item = judged(RULES, EVIL, report(outcome)).item
-    text = render(result(item, unusable(EVIL), notices=(EVIL,), unfinished=(EVIL,)), name)
+    text = text_of(result(item, unusable(EVIL), notices=(EVIL,), unfinished=(EVIL,)), name)
     assert "\x1b" not in text
     assert "\u202e" not in text
     if name == "markdown":
@@ -149,6 +149,5 @@ def test_text_from_artifacts_has_no_power(name: str) -> None:
 
 
 def test_a_format_has_a_file() -> None:
-    written = files(ALL, ["json", "markdown", "json"])
-    assert list(written) == [PATHS["json"], PATHS["markdown"]]
-    assert written["gate.json"] == render(ALL, "json").encode()
+    assert files_of(ALL, "json", "gate") == {"gate.json": text_of(ALL, "json").encode()}
+    assert list(files_of(ALL, "junit", "gate")) == ["gate.junit.xml"]

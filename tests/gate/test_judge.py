@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.formats.gate_result import ItemStatus
 from mlxdoctor.gate.baseline import Known
 from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.weigh import judge, notices, renewed
+from mlxdoctor.gate_result import ItemStatus
 from tests.formats.sample import outcome
 from tests.gate.given import TODAY, found, judged, policy, report
 

@@ -9,12 +9,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from mlxdoctor.check import discover
-from mlxdoctor.formats.gate_result import ItemStatus
 from mlxdoctor.gate.bands import QUANTITIES, WIDENED, band
 from mlxdoctor.gate.gating import run_gate
 from mlxdoctor.gate.learn import Learned, learn
 from mlxdoctor.gate.policy_file import read_policy
 from mlxdoctor.gate.policy_text import policy_text
+from mlxdoctor.gate_result import ItemStatus
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
 
@@ -83,13 +83,13 @@ def test_an_update_outside_the_band_fails_with_and_without_the_base(
     shutil.copytree(RUNS.parent / "base", tmp_path / "base")
     results.append(run_gate([str(other)], rules).result)
     kinds = [
-        {one["kind"] for one in result.items[0].report["run"]["evidence"]}  # type: ignore[index]
+        {one.kind for one in result.items[0].report.evidence}  # type: ignore[union-attr]
         for result in results
     ]
     assert ["base model" in one for one in kinds] == [False, True]
     for result in results:
         [item] = result.items
-        failing = [one.finding["code"] for one in item.findings if one.ruling == "fails"]
+        failing = [one.finding.code for one in item.findings if one.ruling == "fails"]
         assert failing == ([f"weight-drift.{code}"] if code else [])
         assert (item.status is ItemStatus.FAILED) == (code is not None)
     shipped = run_gate([str(other)], type(rules)(tmp_path)).result
@@ -103,7 +103,7 @@ def test_a_loss_that_fell_less_than_the_band_fails(
     rules = read_policy(written(tmp_path, learn([str(HEALTHY)])))
     other = relogged(copied("healthy-ordinary"), factor)
     [item] = run_gate([str(other)], rules).result.items
-    failing = [one.finding["code"] for one in item.findings if one.ruling == "fails"]
+    failing = [one.finding.code for one in item.findings if one.ruling == "fails"]
     assert ("loss-trend.never-learned" in failing) is fails
 
 

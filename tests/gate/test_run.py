@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 
 from mlxdoctor.api import diagnose
-from mlxdoctor.formats import json_format
-from mlxdoctor.formats.gate_result import ItemStatus
+from mlxdoctor.formats.format import text_of
 from mlxdoctor.gate import gating as run
 from mlxdoctor.gate.examine import Examined, Task, examine, slim
 from mlxdoctor.gate.fleet import Workers, here, processes
-from mlxdoctor.gate.formats import render
 from mlxdoctor.gate.gating import Options, exit_code, run_gate
-from mlxdoctor.gate.held import HeldReport
 from mlxdoctor.gate.policy import Policy
+from mlxdoctor.gate_result import HeldReport, ItemStatus
 from tests.conftest import RUNS, expected, run_names
 from tests.gate.given import policy
 
@@ -156,9 +154,9 @@ def test_an_item_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -
         examine(Task(str(HEALTHY), {}, False, 1e-9)),
         examine(Task(str(HEALTHY), {}, False, 60.0)),
     )
-    assert slow.report is None
+    assert slow.held is None
     assert "took longer than 1e-09 s; allow more with --time-limit" in slow.problem
-    assert sound.report is not None
+    assert sound.held is not None
 
     def never_ends(*_: object, **__: object) -> None:
         while True:
@@ -171,10 +169,10 @@ def test_an_item_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -
 def test_no_training_row_and_no_output_is_quoted_if_so_asked() -> None:
     path = RUNS / "collapse-frequent-token"
     quoted, withheld = (gate(path, with_text=one).result for one in (True, False))
-    assert "(withheld)" not in render(quoted, "json")
-    assert "(withheld)" in render(withheld, "json")
+    assert "(withheld)" not in text_of(quoted, "json")
+    assert "(withheld)" in text_of(withheld, "json")
     assert withheld.items[0].report is not None
-    assert "(withheld)" in str(dict(withheld.items[0].report))
+    assert "(withheld)" in str(withheld.items[0].report)
     assert withheld.items[0].status is ItemStatus.FAILED
 
 
@@ -215,10 +213,9 @@ def test_processes_are_started_only_where_they_pay(
 
 
 def test_a_held_report_is_the_report_in_a_tenth_of_the_memory() -> None:
-    whole = slim(diagnose([GARBLED], allow_model=False).to_dict())
-    held = HeldReport(whole)
-    assert json_format.render(held) == json_format.render(whole)
-    assert list(held) == list(whole)
+    whole = slim(diagnose([GARBLED], allow_model=False).alone)
+    held = HeldReport.of(whole)
+    assert text_of(held.report, "json") == text_of(whole, "json")
     assert len(pickle.dumps(held)) < len(pickle.dumps(whole)) / 2
     tracemalloc.start()
     copies = [pickle.loads(pickle.dumps(held)) for _ in range(50)]
@@ -233,10 +230,10 @@ def test_a_held_report_is_the_report_in_a_tenth_of_the_memory() -> None:
 def test_a_held_report_keeps_what_formats_need_and_drops_what_a_page_shows() -> None:
     [item] = gate(HEALTHY).result.items
     assert item.report is not None
-    assert not any(item.report["figures"].values())
-    assert item.report["sample"] is None
-    assert {one["check"] for one in item.report["outcomes"]} > {"loss-trend", "weight-drift"}
-    assert item.report["run"]["evidence"]
+    assert item.report.figures == {}
+    assert item.report.sample is None
+    assert {one.check for one in item.report.outcomes} > {"loss-trend", "weight-drift"}
+    assert item.report.evidence
 
 
 def test_items_of_a_cluster_are_named_as_from_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,5 +246,5 @@ def test_items_of_a_cluster_are_named_as_from_here(monkeypatch: pytest.MonkeyPat
         here_result = gate("rate*/", "none").result
     assert [one.path for one in result.items] == [one.path for one in here_result.items]
     assert [one.reasons for one in result.items] == [one.reasons for one in here_result.items]
-    assert str(RUNS) not in render(result, "json")
-    assert str(RUNS) not in str([dict(one.report) for one in result.items if one.report])
+    assert str(RUNS) not in text_of(result, "json")
+    assert str(RUNS) not in str([one.report for one in result.items])

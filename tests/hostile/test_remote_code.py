@@ -73,11 +73,10 @@ def test_no_loader_of_ours_runs_it(
 def test_diagnose_reports_it_and_goes_on(trapped: Callable[..., Path]) -> None:
     folder = trapped("model_file", "trap.py")
     report = diagnose([RUNS / "healthy-ordinary"], base=folder)
-    found = [one for outcome in report.data["outcomes"] for one in outcome["findings"]]
-    (named,) = [one for one in found if one["code"] == "remote-code.named"]
-    assert named["severity"] == "warning"
-    assert "model_file is “trap.py”" in named["message"]
-    assert not any(one["status"] == "crashed" for one in report.data["outcomes"])
+    (named,) = [one for one in report.findings if one.code == "remote-code.named"]
+    assert named.severity == "warning"
+    assert "model_file is “trap.py”" in named.message
+    assert not any(one.status == "crashed" for one in report.outcomes)
 
 
 def test_training_with_a_recorded_trust_is_refused(
@@ -99,16 +98,11 @@ def test_pickles_and_trust_beside_a_run_are_notes(copied: Callable[[str], Path])
     config = json.loads((run / "adapter_config.json").read_text())
     (run / "adapter_config.json").write_text(json.dumps({**config, "trust_remote_code": True}))
     report = diagnose([run], allow_model=False)
-    found = {
-        one["code"]: one
-        for outcome in report.data["outcomes"]
-        for one in outcome["findings"]
-        if one["code"].startswith("remote-code")
-    }
+    found = {one.code: one for one in report.findings if one.code.startswith("remote-code")}
     assert set(found) == {"remote-code.pickles", "remote-code.trusted"}
-    assert {one["severity"] for one in found.values()} == {"info"}
-    assert found["remote-code.pickles"]["measured"] == {"count": 4}
-    assert "and 1 more" in found["remote-code.pickles"]["message"]
+    assert {one.severity for one in found.values()} == {"info"}
+    assert found["remote-code.pickles"].measured == {"count": 4}
+    assert "and 1 more" in found["remote-code.pickles"].message
 
 
 def test_no_fixture_run_raises_it() -> None:

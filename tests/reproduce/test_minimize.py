@@ -16,7 +16,6 @@ from mlxdoctor.experiments.shared.bench import Bench, failure_of
 from mlxdoctor.experiments.shared.laboratory import Laboratory
 from mlxdoctor.experiments.shared.recipe import recipe_of
 from mlxdoctor.experiments.shared.rules import Limits
-from mlxdoctor.experiments.shared.symptoms import outcomes_of
 from mlxdoctor.reproduce.differences import Healthy
 from mlxdoctor.reproduce.minimize import Minimized, minimize
 from mlxdoctor.run import Run
@@ -34,7 +33,7 @@ def bench_of(run: Path, work: Path) -> Bench:
     report = diagnose([run])
     recipe = recipe_of(Run.discover([run], allow_model=False))
     case = failure_of(
-        outcomes_of(report.to_dict()),
+        report.outcomes,
         load_causes(),
         limits=Limits(),
         seeds=(0, 1),
@@ -70,7 +69,7 @@ def test_one_key_of_many_is_found_within_the_time_and_after_it(tmp_path: Path) -
     # Every probe is kept: without any time it is all there again.
     again = minimize(replace(late, trials=[]), HEALTHY)
     assert again == found
-    marked = {one["key"]: one["matters"] for one in found.to_dict()["keys"]}
+    marked = {one.key: one.matters for one in found.shown.keys}
     assert [key for key, matters in marked.items() if matters] == ["learning_rate"]
 
 

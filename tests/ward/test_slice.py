@@ -10,8 +10,9 @@ import pytest
 
 from fixtures.lab.ward.examine import read_outcomes
 from fixtures.lab.ward.runs import SLICE
-from mlxdoctor.diagnosis import diagnose, verdict
+from mlxdoctor.diagnosis import diagnose
 from mlxdoctor.finding import Status
+from mlxdoctor.verdict import verdict
 from tests.conftest import ROOT
 
 #: The run -> the cause that was put into it; None where it is sound.

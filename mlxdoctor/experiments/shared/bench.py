@@ -21,7 +21,8 @@ from mlxdoctor.experiments.shared.rules import (
 )
 from mlxdoctor.experiments.shared.symptoms import Signs, recorded_signs
 from mlxdoctor.finding import Outcome, Severity
-from mlxdoctor.judge.remedy import Fix, fix_for
+from mlxdoctor.judge.remedy import fix_for
+from mlxdoctor.report import Fix
 
 _IRRELEVANT = {
     "another order": "another order of the rows",

@@ -13,7 +13,7 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS
 from mlxdoctor.evidence.run_files import resolve_file
 from mlxdoctor.judge.rate import BandLimits, step_of
-from mlxdoctor.judge.remedy import Fix
+from mlxdoctor.report import Fix
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train import Settings

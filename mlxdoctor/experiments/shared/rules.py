@@ -10,7 +10,7 @@ from typing import Literal
 from mlxdoctor.check import limit
 from mlxdoctor.experiments.shared.observation import Observation
 from mlxdoctor.experiments.shared.symptoms import Signs, signs
-from mlxdoctor.judge.remedy import Fix
+from mlxdoctor.report import Fix
 
 #: Observations of one condition, by seed.
 Trials = Mapping[int, Observation]

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from mlxdoctor.causes import Cause, KnowledgeBase
 from mlxdoctor.check import Check, discover
-from mlxdoctor.finding import Finding, Outcome, Severity, Status
+from mlxdoctor.finding import Outcome, Severity, Status
 
 
 def symptom_checks() -> tuple[Check, ...]:
@@ -104,27 +103,3 @@ def recorded_signs(outcomes: Iterable[Outcome], knowledge: KnowledgeBase) -> Sig
     found = [(one.code, one.severity.value) for outcome in every for one in outcome.findings]
     looked = [one.check for one in every if one.status in (Status.PASSED, Status.FOUND)]
     return signs(found, looked, knowledge)
-
-
-def outcomes_of(report: Mapping[str, Any]) -> tuple[Outcome, ...]:
-    """The outcomes of the checks, back from a report's data."""
-    return tuple(
-        Outcome(
-            check=one["check"],
-            status=Status(one["status"]),
-            reason=one["reason"],
-            findings=tuple(_finding(item) for item in one["findings"]),
-        )
-        for one in report["outcomes"]
-    )
-
-
-def _finding(item: Mapping[str, Any]) -> Finding:
-    measured = {k: tuple(v) if isinstance(v, list) else v for k, v in item["measured"].items()}
-    return Finding(
-        code=item["code"],
-        severity=Severity(item["severity"]),
-        message=item["message"],
-        measured=measured,
-        onset=item["onset"],
-    )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from mlxdoctor.formats import escape
 
@@ -28,6 +31,16 @@ STYLE = {
     "font.size": 9,
     "legend.frameon": False,
 }
+
+
+@contextmanager
+def style(more: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
+    """What is drawn below looks the same whatever a user's matplotlibrc says."""
+    import matplotlib as mpl
+
+    settings: dict[Any, Any] = {**mpl.rcParamsDefault, **STYLE, **more}
+    with mpl.rc_context(settings):
+        yield
 
 
 def figure_and_axes(width: float, height: float) -> tuple[Figure, Axes]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
 from typing import TYPE_CHECKING, Any
 
-from mlxdoctor.formats.figures.canvas import GREY, LIGHT, RED, figure_and_axes, plain
+from mlxdoctor.exhibits import CheckpointSizes
+from mlxdoctor.formats.figures.canvas import GREY, LIGHT, RED, figure_and_axes, plain, style
+from mlxdoctor.formats.figures.picture import Picture
+from mlxdoctor.formats.summary import is_finite, number, sentence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,17 +19,35 @@ MAX_LABELS = 32
 MAX_NUMBERS = 14
 
 
-def draw_checkpoints(data: Mapping[str, Any]) -> Figure:
-    """The sizes as a heat map; broken saves are marked, and so is what is not finite or zero.
+def caption(saved: CheckpointSizes) -> str:
+    """From the smallest to the largest, and how many are broken."""
+    sizes = [value for row in saved.values for value in row if is_finite(value)]
+    text = f"Size of the update ({saved.quantity}) at {len(saved.columns)} checkpoints"
+    if sizes:
+        text += f", from {number(min(sizes))} to {number(max(sizes))}"
+    condemned = zip(saved.columns, saved.broken, strict=True)
+    broken = [column for column, is_broken in condemned if is_broken]
+    text += f"; {len(broken)} are broken, the first {broken[0]}" if broken else "; none is broken"
+    return sentence(text)
 
-    Args:
-        data: as `model.CheckpointsFigure` describes it.
-    """
+
+def svg(saved: CheckpointSizes) -> bytes:
+    """The figure as SVG, the same on every machine and at every time."""
+    # Names of clip paths are hashed with a random salt otherwise.
+    with style({"svg.hashsalt": "mlxdoctor"}):
+        buffer = io.BytesIO()
+        metadata = {"Date": None, "Creator": None}
+        draw(saved).savefig(buffer, format="svg", metadata=metadata)
+    return buffer.getvalue()
+
+
+def draw(saved: CheckpointSizes) -> Figure:
+    """The sizes as a heat map; broken saves are marked, and so is what is not finite or zero."""
     import numpy as np
     from matplotlib.colors import LogNorm
 
-    rows, columns = list(data["rows"]), list(data["columns"])
-    values = np.array(data["values"], dtype=float).reshape(len(rows), len(columns))
+    rows, columns = list(saved.rows), list(saved.columns)
+    values = np.array(saved.values, dtype=float).reshape(len(rows), len(columns))
     figure, axes = figure_and_axes(
         min(9.0, 3.4 + 0.34 * len(columns)), min(9.0, 2.0 + 0.17 * max(6, len(rows)))
     )
@@ -49,7 +70,7 @@ def draw_checkpoints(data: Mapping[str, Any]) -> Figure:
     axes.spines[:].set_visible(False)
     _marked(axes, np.argwhere(~np.isfinite(values)), "x", RED, "not finite")
     _marked(axes, np.argwhere(values == 0), ".", GREY, "no update")
-    broken = [at for at, one in enumerate(data["broken"]) if one]
+    broken = [at for at, one in enumerate(saved.broken) if one]
     if broken:
         above = [(-0.85, at) for at in broken]
         _marked(axes, np.array(above), "v", RED, "broken checkpoint", is_outside=True)
@@ -60,7 +81,7 @@ def draw_checkpoints(data: Mapping[str, Any]) -> Figure:
     axes.set_title("Size of the update at each checkpoint", pad=14)
     if finite.size:
         bar = figure.colorbar(image, ax=axes)
-        bar.set_label(plain(data["quantity"], 60))
+        bar.set_label(plain(saved.quantity, 60))
         bar.outline.set_visible(False)
     if axes.get_legend_handles_labels()[0]:
         figure.legend(loc="outside lower center", ncols=3)
@@ -81,3 +102,6 @@ def _marked(
             linewidths=1.0,
             clip_on=not is_outside,
         )
+
+
+PICTURE = Picture(CheckpointSizes, "The size of the update at each checkpoint", caption, draw)

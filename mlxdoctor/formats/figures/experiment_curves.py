@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from mlxdoctor.confirmation import Rerun
 from mlxdoctor.formats.figures.canvas import (
     BLUE,
     GREEN,
@@ -39,16 +40,15 @@ _TALLEST = 3.0
 _HIGHEST = 20.0
 
 
-def draw_experiments(experiments: Sequence[Mapping[str, Any]]) -> Figure:
+def draw_reruns(made: Sequence[Rerun]) -> Figure:
     """The training loss of each rerun, one colour and line a kind, one label a condition."""
     figure, axes = figure_and_axes(7.6, 3.9)
     labelled: set[str] = set()
-    made = [one for one in experiments if one.get("curve")]
-    top = _top([one["curve"]["values"] for one in made])
+    top = _top([one.curve.values for one in made])
     for one in made:
-        iterations, values = thinned(one["curve"]["iterations"], one["curve"]["values"])
-        colour, line = _LOOKS[one["experiment"]]
-        label = _PROBES if one["experiment"] == "probe" else plain(one["label"], 44)
+        iterations, values = thinned(one.curve)
+        colour, line = _LOOKS[one.experiment]
+        label = _PROBES if one.experiment == "probe" else plain(one.label, 44)
         axes.plot(
             iterations,
             [min(value, 2 * top) if is_finite(value) else math.nan for value in values],
@@ -56,7 +56,7 @@ def draw_experiments(experiments: Sequence[Mapping[str, Any]]) -> Figure:
             linestyle=line,
             linewidth=1.3,
             alpha=0.85,
-            zorder=1 if one["experiment"] == "probe" else 2,
+            zorder=1 if one.experiment == "probe" else 2,
             label=None if label in labelled else label,
         )
         labelled.add(label)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
+from mlxdoctor.exhibits import Curve, Floor, LossCurve
 from mlxdoctor.formats.figures.canvas import BLUE, GREY, LIGHT, ORANGE, RED, figure_and_axes, plain
-from mlxdoctor.formats.summary import is_finite, number
+from mlxdoctor.formats.figures.picture import Picture
+from mlxdoctor.formats.summary import is_finite, number, sentence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,8 +21,9 @@ LOGARITHMIC_FROM = 8.0
 MAX_POINTS = 600
 
 
-def thinned(iterations: Sequence[int], values: Sequence[float]) -> tuple[list[int], list[float]]:
+def thinned(curve: Curve) -> tuple[list[int], list[float]]:
     """At most about `MAX_POINTS` points; each stretch keeps its lowest and highest."""
+    iterations, values = curve.iterations, curve.values
     if len(values) <= MAX_POINTS:
         return list(iterations), list(values)
     stretch = math.ceil(2 * len(values) / MAX_POINTS)
@@ -35,16 +38,41 @@ def thinned(iterations: Sequence[int], values: Sequence[float]) -> tuple[list[in
     return [iterations[index] for index in order], [values[index] for index in order]
 
 
-def draw_loss(loss: Mapping[str, Any]) -> Figure:
-    """The loss over the run; `loss` is a `model.LossFigure`."""
+def caption(loss: LossCurve) -> str:
+    """First, lowest and last losses, the onset and the floors."""
+    parts = [*_told("training loss", loss.train, loss.axis)]
+    parts += _told("validation loss", loss.val, loss.axis)
+    if loss.onset is not None:
+        parts.append(f"it goes wrong at {loss.axis} {loss.onset:,}")
+    parts += [f"{one.label} {number(one.value)}" for one in loss.floors]
+    return sentence("Loss in nats a token: " + "; ".join(parts))
+
+
+def _told(name: str, curve: Curve | None, axis: str) -> Iterator[str]:
+    if curve is None or not curve.values:
+        return
+    points = list(zip(curve.values, curve.iterations, strict=True))
+    (first, start), (last, end) = points[0], points[-1]
+    text = f"{name} {number(first)} at {axis} {start:,}"
+    if finite := [one for one in points if is_finite(one[0])]:
+        lowest, at = min(finite)
+        text += f", lowest {number(lowest)} at {at:,}"
+    yield f"{text}, last {number(last)} at {end:,}"
+
+
+def draw(loss: LossCurve) -> Figure:
+    """The loss over the run."""
     figure, axes = figure_and_axes(7.6, 3.9)
-    series = (("training loss", "train", BLUE, "o"), ("validation loss", "val", ORANGE, "s"))
+    series = (
+        ("training loss", loss.train, BLUE, "o"),
+        ("validation loss", loss.val, ORANGE, "s"),
+    )
     finite: list[float] = []
     broken: list[int] = []
-    for label, key, colour, marker in series:
-        if loss[key] is None:
+    for label, curve, colour, marker in series:
+        if curve is None:
             continue
-        iterations, values = thinned(loss[key]["iterations"], loss[key]["values"])
+        iterations, values = thinned(curve)
         drawn = [value if is_finite(value) else math.nan for value in values]
         few = len(drawn) <= 60
         axes.plot(
@@ -53,16 +81,16 @@ def draw_loss(loss: Mapping[str, Any]) -> Figure:
             color=colour,
             label=label,
             linewidth=1.6,
-            marker=marker if few or key == "val" else None,
+            marker=marker if few or curve is loss.val else None,
             markersize=3.5,
         )
         finite += [value for value in values if is_finite(value)]
         broken += [at for at, one in zip(iterations, values, strict=True) if not is_finite(one)]
-    axes.set_xlabel(plain(loss["axis"]))
+    axes.set_xlabel(plain(loss.axis))
     axes.set_ylabel("loss (nats a token)")
     _loss_scale(axes, loss, finite)
     _loss_marks(axes, loss, broken)
-    axes.set_title("Loss over the run", pad=18 if loss["onset"] is not None else 8)
+    axes.set_title("Loss over the run", pad=18 if loss.onset is not None else 8)
     axes.grid(axis="y", color=LIGHT, linewidth=0.6)
     axes.set_axisbelow(True)
     if axes.get_legend_handles_labels()[0]:
@@ -70,10 +98,10 @@ def draw_loss(loss: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _loss_scale(axes: Axes, loss: Mapping[str, Any], finite: Sequence[float]) -> None:
+def _loss_scale(axes: Axes, loss: LossCurve, finite: Sequence[float]) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    shown = [*finite, *(floor["value"] for floor in loss["floors"])]
+    shown = [*finite, *(floor.value for floor in loss.floors)]
     if not shown:
         axes.set_ylim(0, 1)
         axes.set_yticks([])
@@ -100,12 +128,12 @@ def _loss_scale(axes: Axes, loss: Mapping[str, Any], finite: Sequence[float]) ->
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
-def _loss_marks(axes: Axes, loss: Mapping[str, Any], broken: Sequence[int]) -> None:
-    for floor, place in zip(loss["floors"], _apart(axes, loss["floors"]), strict=True):
-        axes.axhline(floor["value"], color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+def _loss_marks(axes: Axes, loss: LossCurve, broken: Sequence[int]) -> None:
+    for floor, place in zip(loss.floors, _apart(axes, loss.floors), strict=True):
+        axes.axhline(floor.value, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
         axes.annotate(
-            f"{plain(floor['label'], 34)}\n{number(floor['value'])}",
-            xy=(1, floor["value"]),
+            f"{plain(floor.label, 34)}\n{number(floor.value)}",
+            xy=(1, floor.value),
             xycoords=("axes fraction", "data"),
             xytext=(1.02, place),
             textcoords="axes fraction",
@@ -126,13 +154,13 @@ def _loss_marks(axes: Axes, loss: Mapping[str, Any], broken: Sequence[int]) -> N
             label="NaN or infinite",
             clip_on=False,
         )
-    if loss["onset"] is not None:
-        axes.axvline(loss["onset"], color=RED, linewidth=1.2, linestyle=":")
+    if loss.onset is not None:
+        axes.axvline(loss.onset, color=RED, linewidth=1.2, linestyle=":")
         left, right = axes.get_xlim()
-        past_middle = (loss["onset"] - left) / (right - left) > 0.6 if right > left else False
+        past_middle = (loss.onset - left) / (right - left) > 0.6 if right > left else False
         axes.annotate(
-            f"goes wrong at {loss['onset']:,}",
-            xy=(loss["onset"], 1.0),
+            f"goes wrong at {loss.onset:,}",
+            xy=(loss.onset, 1.0),
             xycoords=("data", "axes fraction"),
             xytext=(-4 if past_middle else 4, 3),
             textcoords="offset points",
@@ -142,16 +170,19 @@ def _loss_marks(axes: Axes, loss: Mapping[str, Any], broken: Sequence[int]) -> N
         )
 
 
-def _apart(axes: Axes, floors: Sequence[Mapping[str, Any]]) -> list[float]:
+def _apart(axes: Axes, floors: Sequence[Floor]) -> list[float]:
     """Heights for the floors' labels (axes fraction), in their order but not overlapping."""
     gap = 0.13
     bottom, top = axes.get_ylim()
     scale = math.log10 if axes.get_yscale() == "log" else float
     span = scale(top) - scale(bottom)
-    wanted = [(scale(floor["value"]) - scale(bottom)) / span for floor in floors]
+    wanted = [(scale(floor.value) - scale(bottom)) / span for floor in floors]
     placed: dict[int, float] = {}
     previous = -gap
     for index in sorted(range(len(wanted)), key=wanted.__getitem__):
         placed[index] = previous = max(wanted[index], previous + gap)
     overshoot = max(0.0, previous - 1.0)
     return [placed[index] - overshoot for index in range(len(wanted))]
+
+
+PICTURE = Picture(LossCurve, "The loss over the run", caption, draw)

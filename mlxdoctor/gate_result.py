@@ -1,15 +1,22 @@
 """What the gate found, as every output format is given it.
 
-A format is a pure function of a `GateResult`. `report` is `Report.to_dict()`; what the policy
-made of its findings stands beside it, by the finding's place in the report.
+What the policy made of a report's findings stands beside it, in the findings' order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import pickle
+import zlib
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Literal
+
+from mlxdoctor.finding import Finding
+from mlxdoctor.report import Report
+
+#: Reports that are unpacked at a time: formats look at one after the other.
+UNPACKED = 4
 
 
 class ItemStatus(StrEnum):
@@ -26,16 +33,40 @@ class GatedFinding:
     """A finding and what the policy made of it.
 
     Attributes:
-        finding: `Finding.to_dict()`.
+        finding: the finding.
         ruling: "fails" the item; "noted" only; or "suppressed".
         suppressed_by: "ignore" or "baseline"; None where it is not suppressed.
         reason: the ignore's reason; "" where there is none.
     """
 
-    finding: Mapping[str, Any]
+    finding: Finding
     ruling: Literal["fails", "noted", "suppressed"]
     suppressed_by: Literal["ignore", "baseline"] | None = None
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class HeldReport:
+    """A report that takes a tenth of its memory, for a gate holds thousands."""
+
+    packed: bytes
+
+    @classmethod
+    def of(cls, report: Report) -> HeldReport:
+        """The report, packed."""
+        return cls(zlib.compress(pickle.dumps(report.alone), 1))
+
+    @property
+    def report(self) -> Report:
+        """The report, unpacked when it is looked at."""
+        return _unpacked(self.packed)
+
+
+@lru_cache(maxsize=UNPACKED)
+def _unpacked(packed: bytes) -> Report:
+    # Packed by this process, or by a worker of its own.
+    report: Report = pickle.loads(zlib.decompress(packed))
+    return report
 
 
 @dataclass(frozen=True)
@@ -46,7 +77,7 @@ class GateItem:
         path: as the user wrote it, or as the glob found it.
         status: what became of it.
         reasons: why it did not pass, a sentence each; empty where it passed.
-        report: `Report.to_dict()`, None where it could not be examined.
+        held: its report; None where it could not be examined.
         findings: every finding of the report, worst first.
         seconds: how long it took.
     """
@@ -54,9 +85,14 @@ class GateItem:
     path: str
     status: ItemStatus
     reasons: tuple[str, ...]
-    report: Mapping[str, Any] | None
+    held: HeldReport | None
     findings: tuple[GatedFinding, ...]
     seconds: float
+
+    @property
+    def report(self) -> Report | None:
+        """The report; None where the item could not be examined."""
+        return self.held.report if self.held is not None else None
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,18 @@
-"""The sizes of all updates over all saves, as the data of a picture and as an SVG file."""
+"""The sizes of all updates over all saves, as a report shows them."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from math import isfinite, nan, sqrt
 from types import MappingProxyType
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
+from mlxdoctor.exhibits import CheckpointSizes
 from mlxdoctor.measure.weights.saves import FollowedHistory, ModuleState, Quantity
+
+T = TypeVar("T")
 
 #: What the sizes of updates are called in a table or a figure.
 QUANTITIES: Mapping[Quantity, str] = MappingProxyType(
@@ -26,8 +28,8 @@ MAX_MODULES = 64
 MAX_ROWS, MAX_COLUMNS = 64, 60
 
 
-def heat_map(followed: FollowedHistory, broken: Sequence[bool]) -> dict[str, Any] | None:
-    """The data of the figure: module or layer by save, as the report describes it.
+def heat_map(followed: FollowedHistory, broken: Sequence[bool]) -> CheckpointSizes | None:
+    """The data of the figure: module or layer by save.
 
     Args:
         followed: the saves in figures.
@@ -43,33 +45,13 @@ def heat_map(followed: FollowedHistory, broken: Sequence[bool]) -> dict[str, Any
     columns = [_column(save.modules, by_layer=by_layer) for save in followed.saves]
     rows = _even(list(dict.fromkeys(row for column in columns for row in column)), MAX_ROWS)
     shown = _even(list(range(len(columns))), MAX_COLUMNS)
-    return {
-        "rows": rows,
-        "columns": [str(followed.saves[at].checkpoint.iteration or "final") for at in shown],
-        "values": [[columns[at].get(row, nan) for at in shown] for row in rows],
-        "broken": [bool(broken[at]) for at in shown],
-        "quantity": QUANTITIES[followed.quantity],
-    }
-
-
-def svg(data: Mapping[str, Any]) -> bytes:
-    """The figure as SVG, the same on every machine and at every time.
-
-    Args:
-        data: as `heat_map` gives it.
-    """
-    import matplotlib as mpl
-
-    from mlxdoctor.formats.figures.canvas import STYLE
-    from mlxdoctor.formats.figures.checkpoint_sizes import draw_checkpoints
-
-    # Names of clip paths are hashed with a random salt otherwise.
-    settings: dict[Any, Any] = {**mpl.rcParamsDefault, **STYLE, "svg.hashsalt": "mlxdoctor"}
-    with mpl.rc_context(settings):
-        buffer = io.BytesIO()
-        metadata = {"Date": None, "Creator": None}
-        draw_checkpoints(data).savefig(buffer, format="svg", metadata=metadata)
-    return buffer.getvalue()
+    return CheckpointSizes(
+        rows=tuple(rows),
+        columns=tuple(str(followed.saves[at].checkpoint.iteration or "final") for at in shown),
+        values=tuple(tuple(columns[at].get(row, nan) for at in shown) for row in rows),
+        broken=tuple(bool(broken[at]) for at in shown),
+        quantity=QUANTITIES[followed.quantity],
+    )
 
 
 def _column(modules: Sequence[ModuleState], *, by_layer: bool) -> dict[str, float]:
@@ -89,7 +71,7 @@ def _column(modules: Sequence[ModuleState], *, by_layer: bool) -> dict[str, floa
     }
 
 
-def _even(values: list[Any], count: int) -> list[Any]:
+def _even(values: list[T], count: int) -> list[T]:
     """At most `count` of the values, evenly spaced, the first and the last among them."""
     if len(values) <= count:
         return values

@@ -1,0 +1,146 @@
+"""What checks measured that a report can show: the data of its figures and its timeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from mlxdoctor.finding import Exhibit
+
+Region = Literal["prompt", "answer", "end", "pad", "other"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A series: `iterations` rising, `values` of the same length, NaN where reported so."""
+
+    iterations: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Floor:
+    """A loss that means something by itself, in nats: "uniform guess, ln(32,000)"."""
+
+    label: str
+    value: float
+
+
+@dataclass(frozen=True)
+class LossCurve(Exhibit):
+    """The loss over the run, in nats a token.
+
+    Attributes:
+        train, val: the training and the validation loss.
+        onset: where it begins to go wrong; several checks tell, and the report says it.
+        floors: what it can be compared with.
+        axis: what the iterations count.
+    """
+
+    figure: ClassVar[str] = "loss"
+
+    train: Curve | None
+    val: Curve | None
+    onset: int | None
+    floors: tuple[Floor, ...]
+    axis: str
+
+
+@dataclass(frozen=True)
+class DriftByLayer(Exhibit):
+    """The size of the update by layer (rows) and module (columns), NaN where there is none."""
+
+    figure: ClassVar[str] = "drift"
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
+    quantity: str
+
+
+@dataclass(frozen=True)
+class CheckpointSizes(Exhibit):
+    """The size of the update by module or layer (rows) and checkpoint (columns).
+
+    A size is NaN where it is not finite, and 0 where there is no update; `broken` says of
+    each checkpoint whether its file or the log condemns it.
+    """
+
+    figure: ClassVar[str] = "checkpoints"
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
+    broken: tuple[bool, ...]
+    quantity: str
+
+
+@dataclass(frozen=True)
+class TokenShares(Exhibit):
+    """Shares (0 to 1) of the most frequent tokens in outputs; `base` is None where not known."""
+
+    figure: ClassVar[str] = "tokens"
+
+    tokens: tuple[str, ...]
+    base: tuple[float, ...] | None
+    tuned: tuple[float, ...]
+    prompts: int
+
+    def without_text(self) -> TokenShares:
+        """The shares, the tokens numbered."""
+        names = tuple(f"token {place}" for place in range(1, len(self.tokens) + 1))
+        return replace(self, tokens=names)
+
+
+@dataclass(frozen=True)
+class LabelToken:
+    """One token of a row: its text, its region, and whether the loss counts it."""
+
+    text: str
+    region: Region
+    target: bool
+
+
+@dataclass(frozen=True)
+class LabelStrip(Exhibit):
+    """One training row as the loss sees it. `row` is its index in the split."""
+
+    figure: ClassVar[str] = "labels"
+
+    split: str
+    row: int
+    tokens: tuple[LabelToken, ...]
+
+    def without_text(self) -> LabelStrip:
+        """The row's regions and targets."""
+        return replace(self, tokens=tuple(replace(one, text="–") for one in self.tokens))
+
+
+@dataclass(frozen=True)
+class SampleAnswer(Exhibit):
+    """One prompt and the answers to it; `base` is None where it is not known."""
+
+    prompt: str
+    base: str | None
+    tuned: str
+
+    def without_text(self) -> None:
+        """It is nothing but text."""
+
+
+@dataclass(frozen=True)
+class Saves(Exhibit):
+    """The numbered saves of a run, in order: `iterations` of the files `names`."""
+
+    iterations: tuple[int, ...]
+    names: tuple[str, ...]
+
+
+#: Those that are a figure of every report, in the order in which it shows them.
+FIGURES: tuple[type[Exhibit], ...] = (
+    LossCurve,
+    DriftByLayer,
+    CheckpointSizes,
+    TokenShares,
+    LabelStrip,
+)

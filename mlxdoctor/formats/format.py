@@ -1,0 +1,70 @@
+"""What a format of reports is; each module of this package that has a `FORMAT` adds one."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import mlxdoctor.formats
+from mlxdoctor.gate_result import GateResult
+from mlxdoctor.report import Report
+
+
+@dataclass(frozen=True)
+class Format:
+    """One way to show a report, a gate's result, or both: complete in itself, as text.
+
+    Attributes:
+        name: what `--format` and `--stdout` call it.
+        suffix: of its file, without the first dot; "" where it is only printed.
+        report: what it makes of a report; None where it has the result of a gate only.
+        gate: what it makes of a gate's result; None where it has a report only.
+        files: the files of a report, by their names, where they are more than the text alone.
+    """
+
+    name: str
+    suffix: str = ""
+    report: Callable[[Report], str] | None = None
+    gate: Callable[[GateResult], str] | None = None
+    files: Callable[[Report], Mapping[str, bytes]] | None = None
+
+
+@cache
+def formats() -> Mapping[str, Format]:
+    """Every format, by its name.
+
+    Raises:
+        ValueError: two modules have a format of one name.
+    """
+    found: dict[str, Format] = {}
+    for info in pkgutil.iter_modules(mlxdoctor.formats.__path__):
+        one = getattr(importlib.import_module(f"mlxdoctor.formats.{info.name}"), "FORMAT", None)
+        if isinstance(one, Format):
+            if one.name in found:
+                raise ValueError(f"two formats are called {one.name}: remove one of them")
+            found[one.name] = one
+    return found
+
+
+def files_of(shown: Report | GateResult, name: str, stem: str = "report") -> dict[str, bytes]:
+    """The files of a report or a gate's result in one format, by their names."""
+    one = formats()[name]
+    if isinstance(shown, Report) and one.files is not None:
+        return dict(one.files(shown))
+    return {f"{stem}.{one.suffix}": text_of(shown, name).encode()}
+
+
+def text_of(shown: Report | GateResult, name: str) -> str:
+    """A report or a gate's result in one format, with a line break at its end."""
+    one = formats()[name]
+    if isinstance(shown, Report):
+        render = one.report
+        text = render(shown) if render is not None else None
+    else:
+        text = one.gate(shown) if one.gate is not None else None
+    if text is None:
+        raise ValueError(f"the format {name} shows no {type(shown).__name__}")
+    return text

@@ -1,0 +1,177 @@
+"""What checks have measured, as the exhibits that a report shows of it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.checkpoints import CheckpointHistory
+from mlxdoctor.evidence.row_encoder import Role
+from mlxdoctor.evidence.supervision import SupervisedRows
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.evidence.training_log import Segment
+from mlxdoctor.exhibits import (
+    Curve,
+    DriftByLayer,
+    Floor,
+    LabelStrip,
+    LabelToken,
+    LossCurve,
+    Region,
+    SampleAnswer,
+    Saves,
+    TokenShares,
+)
+from mlxdoctor.finding import Exhibit
+from mlxdoctor.measure.generations import Generations
+from mlxdoctor.measure.losses.trend import Floats
+from mlxdoctor.measure.weights.drift import ModuleDrift
+
+#: Points a curve is drawn with at most; more would be closer than a pixel.
+MAX_POINTS = 1_000
+#: Tokens in the histogram of outputs.
+MAX_TOKENS = 12
+#: Tokens in the label strip.
+MAX_LABELS = 120
+
+_REGIONS: Mapping[Role, Region] = {
+    Role.PROMPT: "prompt",
+    Role.ANSWER: "answer",
+    Role.END: "end",
+    Role.OTHER: "other",
+}
+
+
+def losses_shown(
+    segment: Segment, base: BaseModel | None, rows: SupervisedRows | None
+) -> Iterator[LossCurve]:
+    """The curves of a log's segment, and what they can be compared with."""
+    train, val = _curve(segment, "train_loss"), _curve(segment, "val_loss")
+    if train is not None or val is not None:
+        floors = tuple(_floors(segment, base, rows))
+        yield LossCurve(train, val, None, floors, segment.axis)
+
+
+def _floors(
+    segment: Segment, base: BaseModel | None, rows: SupervisedRows | None
+) -> Iterator[Floor]:
+    start = segment.base_val_loss
+    if start is not None and math.isfinite(start):
+        yield Floor("the base model's own loss", start)
+    if base is not None and base.vocab_size:
+        yield Floor(f"uniform guess, ln({base.vocab_size:,})", math.log(base.vocab_size))
+    if rows is not None and math.isfinite(entropy := rows.unigram_entropy()):
+        yield Floor("best constant guess", entropy)
+
+
+def _curve(segment: Segment, name: str) -> Curve | None:
+    series = segment.get(name)
+    if series is None:
+        return None
+    kept = _thinned(series.values)
+    return Curve(
+        tuple(int(one) for one in series.iterations[kept]),
+        tuple(float(one) for one in series.values[kept]),
+    )
+
+
+def _thinned(values: Floats) -> NDArray[np.intp]:
+    """Indices of the points to draw: all, or the lowest and highest of each stretch.
+
+    A stretch with a value that is not finite keeps the first of those too.
+    """
+    if len(values) <= MAX_POINTS:
+        return np.arange(len(values))
+    kept: set[int] = {0, len(values) - 1}
+    for stretch in np.array_split(np.arange(len(values)), MAX_POINTS // 2):
+        finite = np.isfinite(values[stretch])
+        if finite.any():
+            known = stretch[finite]
+            kept |= {int(known[values[known].argmin()]), int(known[values[known].argmax()])}
+        if not finite.all():
+            kept.add(int(stretch[~finite][0]))
+    return np.array(sorted(kept))
+
+
+def drift_shown(drifts: Sequence[ModuleDrift]) -> DriftByLayer:
+    """Each module's update by layer and projection, in the best quantity known for all."""
+    if all(one.relative is not None for one in drifts):
+        quantity, sizes = "‖ΔW‖ / ‖W‖", [one.relative or 0.0 for one in drifts]
+    elif all(math.isfinite(one.scale) for one in drifts):
+        quantity, sizes = "‖ΔW‖", [one.norm for one in drifts]
+    else:
+        quantity, sizes = "‖A·B‖, scale not known", [one.statistics.frobenius for one in drifts]
+    norms: dict[tuple[str, str], float] = {}
+    for one, size in zip(drifts, sizes, strict=True):
+        row = "other" if one.module.layer is None else f"layer {one.module.layer}"
+        norms[row, one.module.projection] = size
+    rows = tuple(dict.fromkeys(row for row, _ in norms))
+    columns = tuple(dict.fromkeys(column for _, column in norms))
+    values = tuple(tuple(norms.get((row, column), math.nan) for column in columns) for row in rows)
+    return DriftByLayer(rows, columns, values, quantity)
+
+
+def saves_shown(history: CheckpointHistory) -> Saves:
+    """The numbered saves."""
+    numbered = [
+        (one.iteration, one.path.name) for one in history.checkpoints if one.iteration is not None
+    ]
+    return Saves(tuple(at for at, _ in numbered), tuple(name for _, name in numbered))
+
+
+def answers_shown(generations: Generations, tokenizer: Tokenizer | None) -> Iterator[Exhibit]:
+    """The first answer that differs from the base model's, or the first; and the tokens' shares."""
+    items = generations.items
+    if not items:
+        return
+    item = next((one for one in items if one.base != one.tuned), items[0])
+    yield SampleAnswer(item.prompt, item.base, item.tuned)
+    tuned = _shares([(one.tuned_tokens, one.tuned) for one in items], tokenizer)
+    base = _shares([(one.base_tokens, one.base or "") for one in items], tokenizer)
+    if not tuned:
+        return
+    names = sorted(tuned, key=lambda name: (-tuned[name], name))[:MAX_TOKENS]
+    yield TokenShares(
+        tuple(names),
+        tuple(base.get(name, 0.0) for name in names) if generations.has_base else None,
+        tuple(tuned[name] for name in names),
+        len(items),
+    )
+
+
+def _shares(
+    answers: Sequence[tuple[tuple[int, ...] | None, str]], tokenizer: Tokenizer | None
+) -> dict[str, float]:
+    counts: Counter[str] = Counter()
+    for tokens, text in answers:
+        if tokens is not None and tokenizer is not None:
+            counts.update(tokenizer.decode([token]) for token in tokens)
+        else:
+            counts.update(text.split())
+    total = counts.total()
+    return {name: count / total for name, count in counts.items()} if total else {}
+
+
+def labels_shown(rows: SupervisedRows, tokenizer: Tokenizer | None) -> Iterator[LabelStrip]:
+    """The first row as the loss sees it."""
+    if tokenizer is None or not rows.rows:
+        return
+    row = rows.rows[0]
+    first = max(row.offset, 1)
+    shown = min(row.length, MAX_LABELS)
+    labels = [
+        LabelToken(
+            tokenizer.decode([int(row.tokens[position])]),
+            _REGIONS[Role(int(row.roles[position]))],
+            position >= first,
+        )
+        for position in range(shown)
+    ]
+    if row.padded and shown == row.length:
+        labels.append(LabelToken(tokenizer.decode([rows.pad_id]), "pad", target=True))
+    yield LabelStrip(rows.split, row.index, tuple(labels))

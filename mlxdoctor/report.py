@@ -1,0 +1,206 @@
+"""What a report is: values all the way down, that every format and the gate take as they are.
+
+Numbers may be NaN or infinite here; `formats.json_format` says how they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import Enum
+from typing import Any, TypeVar
+
+from mlxdoctor.confirmation import Experiment
+from mlxdoctor.diagnosis import Diagnosed
+from mlxdoctor.exhibits import FIGURES, LossCurve, SampleAnswer
+from mlxdoctor.finding import Exhibit, Finding, Outcome, Severity
+from mlxdoctor.verdict import Verdict
+
+#: Rises when a key of `to_dict` up to `suppressed` changes its meaning or goes away.
+SCHEMA_VERSION = 1
+
+X = TypeVar("X", bound=Exhibit)
+
+
+@dataclass(frozen=True)
+class FileRead:
+    """A file that was read as evidence. `sha256` is None where `note` says why."""
+
+    kind: str
+    source: str
+    sha256: str | None
+    note: str
+
+
+@dataclass(frozen=True)
+class MissingEvidence:
+    """Evidence that was not there; `why` is a clause that says what would provide it."""
+
+    kind: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A change of configuration keys, and the same as a unified diff.
+
+    A key with dots is nested: `lora_parameters.scale`.
+    """
+
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    diff: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened; `iteration` is None before training began."""
+
+    iteration: int | None
+    event: str
+
+
+@dataclass(frozen=True)
+class NextCheck:
+    """The check whose answer could change the order of causes most.
+
+    `kind` is its name, `why` the clause for what it lacked, `how` what would provide it.
+    """
+
+    kind: str
+    why: str
+    how: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What is said of one run.
+
+    Attributes:
+        name: the run's.
+        verdict: the answer in one word.
+        outcomes: of every check, with what it measured for the figures.
+        diagnosis: the causes, best first.
+        evidence: the files that were read.
+        missing: the evidence that was not there.
+        experiments: what `reproduce` tried.
+        contributing: codes of warnings that the first cause does not account for.
+        fix: what to change.
+        timeline: what happened when.
+        next: what would say more.
+        commands: that make this report again.
+        versions: package -> version, of what trained and of what examined.
+        unreadable: files that could not be read, a sentence each.
+        withheld: whether it is without rows and outputs.
+        version: of mlxdoctor.
+    """
+
+    name: str
+    verdict: Verdict
+    outcomes: tuple[Outcome, ...]
+    diagnosis: tuple[Diagnosed, ...] = ()
+    evidence: tuple[FileRead, ...] = ()
+    missing: tuple[MissingEvidence, ...] = ()
+    experiments: tuple[Experiment, ...] = ()
+    contributing: tuple[str, ...] = ()
+    fix: Fix | None = None
+    timeline: tuple[Event, ...] = ()
+    next: NextCheck | None = None
+    commands: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    unreadable: tuple[str, ...] = ()
+    withheld: bool = False
+    version: str = ""
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All findings, worst first, otherwise in the order of the checks."""
+        found = [finding for outcome in self.outcomes for finding in outcome.findings]
+        return sorted(found, key=lambda finding: -finding.severity.rank)
+
+    @property
+    def root(self) -> Diagnosed | None:
+        """The cause that explains the failure best; None for a run that is not unhealthy."""
+        return self.diagnosis[0] if self.verdict is Verdict.UNHEALTHY and self.diagnosis else None
+
+    @property
+    def onset(self) -> int | None:
+        """Where the loss begins to go wrong, as the checks that can tell say; None for nowhere."""
+        onsets = [
+            finding.onset
+            for outcome in self.outcomes
+            if outcome.marks_onset
+            for finding in outcome.findings
+            if finding.onset is not None and finding.severity is not Severity.INFO
+        ]
+        return min(onsets, default=None)
+
+    @property
+    def figures(self) -> dict[str, Exhibit]:
+        """Name -> what the figure shows, for those whose check had something to measure."""
+        exhibits = [one for outcome in self.outcomes for one in outcome.exhibits if one.figure]
+        places = {one.figure: place for place, one in enumerate(FIGURES)}
+        exhibits.sort(key=lambda one: places.get(one.figure, len(places)))
+        return {
+            one.figure: replace(one, onset=self.onset) if isinstance(one, LossCurve) else one
+            for one in exhibits
+        }
+
+    @property
+    def sample(self) -> SampleAnswer | None:
+        """One prompt and the answers to it."""
+        return self.exhibit(SampleAnswer)
+
+    def exhibit(self, kind: type[X]) -> X | None:
+        """What a check measured, of one kind; None where none did."""
+        return next(
+            (one for outcome in self.outcomes for one in outcome.exhibits if isinstance(one, kind)),
+            None,
+        )
+
+    @property
+    def alone(self) -> Report:
+        """The report without the run that it may come with: what can be pickled."""
+        return Report(**{one.name: getattr(self, one.name) for one in fields(Report)})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as `--stdout json` writes it: plain dictionaries, lists and values."""
+        shown: dict[str, Any] = _plain(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "tool": {"name": "mlxdoctor", "version": self.version},
+                "verdict": self.verdict,
+                "run": {"evidence": self.evidence, "missing": self.missing},
+                "diagnosis": self.diagnosis,
+                "outcomes": self.outcomes,
+                "experiments": self.experiments,
+                "suppressed": (),
+                "name": self.name,
+                "causes": {one.cause.id: one.cause.words for one in self.diagnosis},
+                "contributing": self.contributing,
+                "fix": self.fix,
+                "figures": {**dict.fromkeys(one.figure for one in FIGURES), **self.figures},
+                "timeline": self.timeline,
+                "sample": self.sample,
+                "next": self.next,
+                "commands": self.commands,
+                "versions": self.versions,
+                "unreadable": self.unreadable,
+                "withheld": self.withheld,
+            }
+        )
+        return shown
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if hasattr(value, "to_dict"):
+        return _plain(value.to_dict())
+    if is_dataclass(value):
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

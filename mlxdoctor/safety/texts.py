@@ -1,0 +1,99 @@
+"""Every text in a value changed alike, and the folders of this machine cut off the paths in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+
+#: Our own knowledge base is in a diagnosis as it is; no path and no row gets into it.
+OWN = frozenset({"cause"})
+
+
+def mapped(value: T, change: Callable[[str], str], kept: frozenset[str] = OWN) -> T:
+    """`value` with `change` made to each text in it; what holds none is given back as it is.
+
+    Args:
+        value: texts, numbers, frozen dataclasses, and mappings, lists and tuples of them.
+        change: of one text.
+        kept: names of fields and keys, wherever they are, whose values are left alone.
+    """
+    return cast("T", _mapped(value, change, kept))
+
+
+def _mapped(value: Any, change: Callable[[str], str], kept: frozenset[str]) -> Any:
+    if isinstance(value, str):
+        return value if isinstance(value, Enum) else change(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {one.name: getattr(value, one.name) for one in fields(value)}
+        changed = _entries(parts, change, kept)
+        return replace(value, **changed) if changed else value
+    if isinstance(value, Mapping):
+        changed = _entries(value, change, kept)
+        return {**value, **changed} if changed else value
+    if isinstance(value, list | tuple):
+        items = [_mapped(one, change, kept) for one in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        return type(value)(items)
+    return value
+
+
+def _entries(
+    parts: Mapping[str, Any], change: Callable[[str], str], kept: frozenset[str]
+) -> dict[str, Any]:
+    """The entries that change."""
+    changed = {}
+    for name, old in parts.items():
+        # A check names what it measured as it likes: none of those names is ours.
+        below = frozenset() if name == "measured" else kept
+        if name not in kept and (new := _mapped(old, change, below)) is not old:
+            changed[name] = new
+    return changed
+
+
+def home_folder() -> str:
+    """The user's folder; empty for a user who has none."""
+    try:
+        return str(Path.home())
+    except RuntimeError:  # a container's user that no list of users knows
+        return ""
+
+
+def as_seen_here(value: T) -> T:
+    """`value` with paths from the current folder, or from the user's."""
+    return without_folders(value, [str(Path.cwd())], home_folder())
+
+
+def without_folders(value: T, folders: Sequence[str], home: str = "") -> T:
+    """`value` with the given absolute folders cut off every path in its texts.
+
+    A report is passed on: it must not show where on a machine it was made.
+
+    Args:
+        value: as `mapped` takes it.
+        folders: cut off; the longest first. A folder itself becomes ".".
+        home: the user's folder, which becomes "~" where nothing else was cut off.
+    """
+    shown = {one.rstrip("/"): ("", ".") for one in folders}
+    if home:
+        shown[home.rstrip("/")] = ("~/", "~")
+    substitutions: list[tuple[re.Pattern[str], str]] = []
+    for folder in sorted(shown.keys() - {""}, key=len, reverse=True):
+        # "/work" must not be cut out of "/workshop" or "/mnt/work".
+        start = rf"(?<![\w.\-/~]){re.escape(folder)}"
+        below, itself = shown[folder]
+        substitutions.append((re.compile(rf"{start}/(?=[^\s/:;,'\")])"), below))
+        substitutions.append((re.compile(rf"{start}/?(?![\w.\-/])"), itself))
+
+    def cleaned(text: str) -> str:
+        for pattern, replacement in substitutions:
+            text = pattern.sub(replacement, text)
+        return text
+
+    return mapped(value, cleaned)
