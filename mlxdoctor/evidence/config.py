@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from mlxdoctor.evidence.kind import Missing, NotThere, RunView
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mlxdoctor.evidence.sniffed import Sniffed
+
+T = TypeVar("T")
 
 #: What trainers write beside an adapter, and loaders read to know which layers to convert.
 CONFIG_NAME = "adapter_config.json"
@@ -41,6 +43,37 @@ _MLX_LM_KEYS = _TRAINING_KEYS | {
     "steps_per_report",
 }
 _LEGACY_NAMES = MappingProxyType({"num_layers": "lora_layers"})
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _whole(value: object) -> int | None:
+    number = _number(value)
+    return int(number) if number is not None and number.is_integer() else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+class _Setting(Generic[T]):
+    """A key of mlx-lm's: its value as stated, or mlx-lm's default, or None."""
+
+    def __init__(self, parse: Callable[[object], T | None], meaning: str) -> None:
+        self.parse, self.__doc__ = parse, meaning
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, config: TrainingConfig, owner: type) -> T | None:
+        return self.parse(config._value(self.name))
 
 
 @dataclass(frozen=True)
@@ -119,6 +152,20 @@ class TrainingConfig:
         path = weights.parent / "adapter_config.json"
         return cls.read(path) if path.is_file() else None
 
+    optimizer = _Setting(_text, "`adam`, `adamw`, `muon`, `sgd` or `adafactor`.")
+    batch_size = _Setting(_whole, "Rows a batch.")
+    iters = _Setting(_whole, "Batches the run was to see.")
+    grad_accumulation_steps = _Setting(_whole, "Batches an update.")
+    max_seq_length = _Setting(_whole, "Tokens after which a row is cut.")
+    num_layers = _Setting(
+        _whole, "How many of the last layers are trained; -1 for all. Also read as `lora_layers`."
+    )
+    seed = _Setting(_whole, "The seed of weights and batch order.")
+    val_batches = _Setting(_whole, "Batches a validation; -1 for all.")
+    steps_per_report = _Setting(_whole, "Iterations between two reports of the training loss.")
+    steps_per_eval = _Setting(_whole, "Iterations between two validations.")
+    save_every = _Setting(_whole, "Iterations between two checkpoints.")
+
     @property
     def describes_training(self) -> bool:
         """Whether the file states how the run was trained, not only the adapter's shape."""
@@ -196,11 +243,6 @@ class TrainingConfig:
         return _whole((self.lr_schedule or {}).get("warmup")) or 0
 
     @property
-    def optimizer(self) -> str | None:
-        """`adam`, `adamw`, `muon`, `sgd` or `adafactor`."""
-        return _text(self._value("optimizer"))
-
-    @property
     def optimizer_config(self) -> Mapping[str, Any]:
         """The settings of the optimizer in use; empty where none are stated."""
         every = self.values.get("optimizer_config")
@@ -208,60 +250,10 @@ class TrainingConfig:
         return own if isinstance(own, Mapping) else {}
 
     @property
-    def batch_size(self) -> int | None:
-        """Rows a batch."""
-        return _whole(self._value("batch_size"))
-
-    @property
-    def iters(self) -> int | None:
-        """Batches the run was to see."""
-        return _whole(self._value("iters"))
-
-    @property
-    def grad_accumulation_steps(self) -> int | None:
-        """Batches an update."""
-        return _whole(self._value("grad_accumulation_steps"))
-
-    @property
-    def max_seq_length(self) -> int | None:
-        """Tokens after which a row is cut."""
-        return _whole(self._value("max_seq_length"))
-
-    @property
     def mask_prompt(self) -> bool | None:
         """Whether the prompt is left out of the loss."""
         value = self._value("mask_prompt")
         return None if value is None else bool(value)
-
-    @property
-    def num_layers(self) -> int | None:
-        """How many of the last layers are trained; -1 for all. Also read as `lora_layers`."""
-        return _whole(self._value("num_layers"))
-
-    @property
-    def seed(self) -> int | None:
-        """The seed of weights and batch order."""
-        return _whole(self._value("seed"))
-
-    @property
-    def val_batches(self) -> int | None:
-        """Batches a validation; -1 for all."""
-        return _whole(self._value("val_batches"))
-
-    @property
-    def steps_per_report(self) -> int | None:
-        """Iterations between two reports of the training loss."""
-        return _whole(self._value("steps_per_report"))
-
-    @property
-    def steps_per_eval(self) -> int | None:
-        """Iterations between two validations."""
-        return _whole(self._value("steps_per_eval"))
-
-    @property
-    def save_every(self) -> int | None:
-        """Iterations between two checkpoints."""
-        return _whole(self._value("save_every"))
 
     @property
     def resume_adapter_file(self) -> str | None:
@@ -345,21 +337,3 @@ class StatedConfig:
         """
         values, source = read_yaml_object(path)
         return cls((source,), values)
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
-
-
-def _whole(value: object) -> int | None:
-    number = _number(value)
-    return int(number) if number is not None and number.is_integer() else None
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None

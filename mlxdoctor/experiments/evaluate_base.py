@@ -6,16 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mlxdoctor.evidence.run_files import resolve
 from mlxdoctor.experiments import direct
 from mlxdoctor.experiments.shared.held_out import split_loss
 from mlxdoctor.experiments.shared.laboratory import Laboratory
 from mlxdoctor.experiments.shared.rules import Limits, Ruling
-from mlxdoctor.measure.loading import require_plain, without_network
+from mlxdoctor.measure.loading import load_tokenizer, load_weights
 from mlxdoctor.run import Run
-from mlxdoctor.safety.errors import InputError
 
 #: Whose weights and whose tokenizer: the run's own, or those of the base that was given.
 Pairing = tuple[str, str]
@@ -126,17 +124,9 @@ def _loss(
     lab: Laboratory, folder: Path, weights: Path, tokenizer: Path
 ) -> tuple[float, int] | None:
     """Loss on the validation rows, and the size of the vocabulary."""
-    from mlx_lm.utils import load_model, load_tokenizer
-
     settings = lab.recipe.settings(folder, 1, lab.recipe.seed)
-    require_plain(weights)
-    require_plain(tokenizer)
-    try:
-        with without_network():
-            model, config = load_model(weights)
-            reader: Any = load_tokenizer(tokenizer)
-    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
-        raise InputError(weights, f"cannot be loaded by mlx-lm ({error})") from None
+    model, config = load_weights(weights)
+    reader = load_tokenizer(tokenizer)
     size = int(config["vocab_size"])
     loss = split_loss(
         lab, settings, model, reader, "a base evaluated before any training", vocab_size=size

@@ -1,4 +1,4 @@
-"""What comes before mlx-lm loads a model: no code from its folder, and no network."""
+"""Models and tokenizers, loaded by mlx-lm: no code from their folders, and no network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlxdoctor.safety.errors import InputError
 
 #: Hugging Face's libraries read these when they are imported.
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
-#: A library's error is cut to this many characters.
+#: A library's error is cut to this many characters: one tensor name a line adds up.
 MAX_ERROR = 400
 
 
@@ -85,19 +85,62 @@ def load_with_mlx_lm(
     """
     from mlx_lm import load
 
-    try:
+    with _refused(name):
         loaded: Any = load(
             name,
             tokenizer_config={"trust_remote_code": trust_remote_code},
             adapter_path=None if adapter is None else str(adapter),
             **({"trust_remote_code": True} if trust_remote_code else {}),
         )
-    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
-        problem = f"cannot be loaded by mlx-lm ({said(error)})"
-        raise InputError(name, problem, "check that it generates at all") from None
     return loaded[0], loaded[1]
 
 
+def load_weights(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """The model of a local folder without its tokenizer, and its configuration.
+
+    Raises:
+        InputError: as `load_local`, or mlx-lm cannot be used here.
+    """
+    require_plain(folder)
+    try:
+        from mlx_lm.utils import load_model
+    except (ImportError, OSError, ValueError) as error:
+        raise InputError(
+            None, f"mlx-lm cannot be used here ({error})", "check with `python -c 'import mlx_lm'`"
+        ) from None
+    with without_network(), _refused(folder):
+        model, config = load_model(folder)
+    return model, config
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a local folder, as mlx-lm gives it.
+
+    Raises:
+        InputError: as `load_local`.
+    """
+    require_plain(folder)
+    from mlx_lm.utils import load_tokenizer
+
+    with without_network(), _refused(folder):
+        return load_tokenizer(folder)
+
+
+@contextmanager
+def _refused(name: Path | str) -> Iterator[None]:
+    """Say in a sentence why mlx-lm cannot load `name`."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
+        problem = f"cannot be loaded by mlx-lm ({said(error)})"
+        raise InputError(name, problem, "check that it generates at all") from None
+
+
 def said(error: Exception) -> str:
-    """What a library's error says, on one line and not too long."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:MAX_ERROR]
+    """What a library's error says, without a line for every tensor."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines[:2])
+    if len(lines) > 2:
+        text = f"{text}; and {len(lines) - 2} more like it"
+    text = f"{type(error).__name__}: {text}"
+    return text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]}…"

@@ -15,14 +15,12 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import CONFIG_NAME
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Source, hash_file, read_json_object
-from mlxdoctor.measure.loading import require_plain, without_network
+from mlxdoctor.measure.loading import load_weights, require_plain, said
 from mlxdoctor.safety.errors import InputError
 
 Which = Literal["base", "tuned"]
 
 ADAPTER_FILE = "adapters.safetensors"
-#: A failure's text is cut to this many characters: one tensor name a line adds up.
-MAX_FAILURE_CHARACTERS = 400
 
 
 @dataclass(frozen=True)
@@ -101,20 +99,7 @@ def _load_model(path: Path, config: Mapping[str, Any]) -> Any:
     model_type = str(config.get("model_type", ""))
     if not re.fullmatch(r"[\w-]+", model_type):
         raise InputError(path, f"has an unusable model_type ({model_type!r})", "check config.json")
-    try:
-        from mlx_lm.utils import load_model
-    except (ImportError, OSError, ValueError) as error:
-        raise InputError(
-            None, f"mlx-lm cannot be used here ({error})", "check with `python -c 'import mlx_lm'`"
-        ) from None
-    try:
-        with without_network():
-            model, _ = load_model(path)
-    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
-        raise InputError(
-            path, f"cannot be loaded by mlx-lm ({_short(error)})", "check that it generates at all"
-        ) from None
-    return model
+    return load_weights(path)[0]
 
 
 def _is_lora(file: Path) -> bool:
@@ -147,7 +132,7 @@ def _with_lora(model: Any, file: Path) -> tuple[str | None, Callable[[Which], An
                 load_adapters(model, name)
                 _evaluate(model)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
-        failure = _short(error)
+        failure = said(error)
     model.eval()
     after = dict(model.named_modules())
     changed = [name for name, module in before.items() if after.get(name, module) is not module]
@@ -203,12 +188,3 @@ def _evaluate(model: Any) -> None:
     import mlx.core as mx
 
     mx.eval(model.parameters())
-
-
-def _short(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = " ".join(lines[:2])
-    if len(lines) > 2:
-        text = f"{text}; and {len(lines) - 2} more like it"
-    text = f"{type(error).__name__}: {text}"
-    return text if len(text) <= MAX_FAILURE_CHARACTERS else f"{text[:MAX_FAILURE_CHARACTERS]}…"
