@@ -454,6 +454,11 @@ def test_downstream_lines(write: Write, line: str, wanted: dict[str, float]) -> 
     assert set(segment.series) - set(wanted) <= {"val_seconds"}
 
 
+def test_a_line_cut_off_before_the_total(write: Write) -> None:
+    path = write(CLASSIC + "loss 2.5 step 10/\n")
+    same(table(path, "train_loss"), {10: 2.363})
+
+
 def test_block_of_lines(write: Write) -> None:
     path = write(
         "=" * 80 + "\nIter 10:\n" + "-" * 80 + "\n"

@@ -195,11 +195,11 @@ def _is_report(words: Sequence[str], columns: _Columns, step: int | None) -> boo
     if step is None:
         # Without an iteration only a printed dictionary is surely a report.
         return bool(_DICTIONARY.match(words[0]))
-    following = words[step + 1]
-    if following.strip() in _TOTAL:
-        following = words[step + 2]
+    # A line may be cut off where the total would stand.
+    following = [text for text in words[step + 1 : step + 3] if text.strip() not in _TOTAL]
     first = next(i for i, name in enumerate(columns) if name is not None and name != "epoch")
-    return (step < first and bool(_AFTER_STEP.match(following))) or "{" in words[0]
+    is_set_off = bool(following) and _AFTER_STEP.match(following[0]) is not None
+    return (step < first and is_set_off) or "{" in words[0]
 
 
 def _pattern(words: Sequence[str], keep: Sequence[int], fixed: dict[int, str]) -> re.Pattern[str]:

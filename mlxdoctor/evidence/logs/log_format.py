@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-from mlxdoctor.evidence.logs.segments import Rows, Shape
+from mlxdoctor.evidence.logs.segments import Rows, Shape, axis_of
 from mlxdoctor.evidence.logs.series import Notes
 from mlxdoctor.safety.reading_limits import current, exceeded
 
@@ -63,8 +63,23 @@ class LogFormat(ABC):
         *,
         fallback: bool = False,
     ) -> None:
-        """One report: see `Rows.add`."""
-        self.rows.add(line, step, metrics, run, fallback=fallback)
+        """One report.
+
+        Args:
+            line: the number of its line.
+            step: name and value of what counts updates; None where the line names no such thing.
+            metrics: canonical name -> value.
+            run: the run's name where several stand side by side.
+            fallback: whether it counts only where nothing else in the log reports a loss.
+        """
+        columns: tuple[str | None, ...] = tuple(metrics)
+        values, place = tuple(metrics.values()), None
+        if step is not None:
+            columns, values, place = (*columns, None), (*values, step[1]), len(metrics)
+        axis = axis_of(None if step is None else step[0])
+        shape = self.rows.shape(columns, place, axis, run=run, fallback=fallback)
+        shape.values.append(values)
+        shape.lines.append(line)
         self.count += 1
 
 

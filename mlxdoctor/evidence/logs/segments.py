@@ -97,25 +97,6 @@ class Rows:
             self._shapes[key] = Shape(columns, step, axis, run, fallback)
         return self._shapes[key]
 
-    def add(
-        self,
-        line: int,
-        step: tuple[str, float] | None,
-        metrics: dict[str, float],
-        run: str = "",
-        *,
-        fallback: bool = False,
-    ) -> None:
-        """One row: its step column's name and value, and its metrics."""
-        if step is None:
-            shape = self.shape(tuple(metrics), None, "row", run=run, fallback=fallback)
-            shape.values.append(tuple(metrics.values()))
-        else:
-            axis = axis_of(step[0])
-            shape = self.shape((*metrics, None), len(metrics), axis, run=run, fallback=fallback)
-            shape.values.append((*metrics.values(), step[1]))
-        shape.lines.append(line)
-
     def __len__(self) -> int:
         return sum(map(len, self._shapes.values()))
 
