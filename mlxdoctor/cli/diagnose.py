@@ -162,17 +162,11 @@ def command(  # noqa: PLR0917 - click passes every option by name
         )
         if confirm:
             from mlxdoctor.formats.summary import slug
-            from mlxdoctor.reproduce import Options, reproduce
+            from mlxdoctor.reproduce import reproduce
 
             work = folder / slug(report.name) / "reproduction"
             output.refuse_inside(work, inspected)
-            report = reproduce(
-                report,
-                work,
-                Options(),
-                with_text=not no_text,
-                progress=progress,
-            )
+            report = reproduce(report, work, with_text=not no_text, progress=progress)
     if printed is not None:
         click.echo(output.text(_shown_as(report, printed, fail_on), printed), nl=False)
     else:

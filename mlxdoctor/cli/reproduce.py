@@ -6,13 +6,19 @@ from pathlib import Path
 
 import click
 
-from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, output
+from mlxdoctor.cli import (
+    EXIT_CLEAN,
+    EXIT_FOUND,
+    EXIT_INCONCLUSIVE,
+    EXIT_INTERRUPTED,
+    options,
+    output,
+)
 from mlxdoctor.cli.progress import ProgressLine
 from mlxdoctor.formats.format import files_of, formats
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import Verdict
 
-_PATH = click.Path(path_type=Path)
 #: Below the run's report.
 FOLDER = "reproduction"
 
@@ -24,9 +30,9 @@ FOLDER = "reproduction"
 Exit codes: 0 nothing to reproduce, 1 a cause is confirmed, 2 unusable input or
 options, 3 no cause could be confirmed, 130 stopped with Ctrl-C.""",
 )
-@click.argument("paths", nargs=-1, required=True, type=_PATH, metavar="RUN...")
-@click.option("--base", type=_PATH, help="Folder of the base model, if the run does not name it.")
-@click.option("--data", type=_PATH, help="Folder with train.jsonl and valid.jsonl.")
+@click.argument("paths", nargs=-1, required=True, type=options.PATH, metavar="RUN...")
+@options.base_model()
+@click.option("--data", type=options.PATH, help="Folder with train.jsonl and valid.jsonl.")
 @click.option(
     "--cause", "causes", multiple=True, metavar="ID", help="Try this cause as well. Repeatable."
 )
@@ -51,18 +57,14 @@ options, 3 no cause could be confirmed, 130 stopped with Ctrl-C.""",
 )
 @click.option(
     "--against",
-    type=_PATH,
+    type=options.PATH,
     metavar="HEALTHY",
     help="For --minimize: a healthy run, or its configuration.  [default: sound defaults]",
 )
-@click.option(
-    "-o",
-    "--output",
-    "folder",
-    type=_PATH,
+@options.output_folder(
+    "The report and the experiments go into a folder in here that has the run's name.",
     default=Path("reports"),
     show_default=True,
-    help="The report and the experiments go into a folder in here that has the run's name.",
 )
 @click.option(
     "--format",
@@ -117,7 +119,7 @@ def command(
     from mlxdoctor.formats.experiments_text import render
     from mlxdoctor.formats.figures.draw import all_paths
     from mlxdoctor.formats.summary import slug
-    from mlxdoctor.reproduce import Options, reproduce
+    from mlxdoctor.reproduce import reproduce
 
     with ProgressLine() as progress:
         report = diagnose(paths, base=base, data=data, with_text=not no_text, progress=progress)
@@ -126,12 +128,16 @@ def command(
             return EXIT_CLEAN
         target = folder / slug(report.name)
         output.refuse_inside(target / FOLDER, inspected)
-        options = Options(causes, seeds, iters, budget, minimizes, against)
         try:
             report = reproduce(
                 report,
                 target / FOLDER,
-                options,
+                causes=causes,
+                seeds=seeds,
+                iterations=iters,
+                minutes=budget,
+                minimizes=minimizes,
+                against=against,
                 with_text=not no_text,
                 progress=progress,
             )

@@ -23,7 +23,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -52,13 +52,9 @@ class Measured:
     iterations: int
     seconds: float = 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """The result as plain dictionaries."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Measured:
-        """What `to_dict` gave.
+        """What `asdict` gave.
 
         Raises:
             KeyError, TypeError, ValueError: it is not that.

@@ -1,12 +1,11 @@
 """Experiments: make a failed run again, change one thing, and compare.
 
 from mlxdoctor.api import diagnose
-from mlxdoctor.reproduce import Options, reproduce
+from mlxdoctor.reproduce import reproduce
 
-report = diagnose([run])
-confirmed = reproduce(report, [run], Path("reports/run/reproduction"), Options())
+confirmed = reproduce(diagnose([run]), Path("reports/run/reproduction"), minutes=10)
 """
 
-from mlxdoctor.reproduce.reproduction import Options, reproduce
+from mlxdoctor.reproduce.reproduction import reproduce
 
-__all__ = ["Options", "reproduce"]
+__all__ = ["reproduce"]

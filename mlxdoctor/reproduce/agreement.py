@@ -11,7 +11,9 @@ from mlxdoctor.experiments.shared.observation import Observation
 from mlxdoctor.experiments.shared.rules import Limits
 
 
-def agreement(log: TrainingLog, rerun: Observation, limits: Limits) -> Agreement | None:
+def agreement(
+    log: TrainingLog | None, rerun: Observation | None, limits: Limits
+) -> Agreement | None:
     """Compare reported losses with the means of the rerun's over the iterations between reports.
 
     Args:
@@ -22,6 +24,8 @@ def agreement(log: TrainingLog, rerun: Observation, limits: Limits) -> Agreement
     Returns:
         None where the log has no training loss by iteration that the rerun reached.
     """
+    if log is None or rerun is None:
+        return None
     segment = log.main
     series = segment.get("train_loss")
     if series is None or segment.axis != "iteration":

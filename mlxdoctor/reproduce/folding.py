@@ -9,7 +9,7 @@ from typing import TypeVar
 from mlxdoctor.causes import Cause
 from mlxdoctor.confirmation import CauseTried, Confirmation, DirectExperiment, Experiment, Rerun
 from mlxdoctor.diagnosis import Diagnosed
-from mlxdoctor.exhibits import Curve, SampleAnswer
+from mlxdoctor.exhibits import Curve
 from mlxdoctor.experiments.shared.bench import Trial
 from mlxdoctor.report import Fix, Report
 from mlxdoctor.reproduce.investigate import Investigation
@@ -108,5 +108,5 @@ def _rerun(trial: Trial) -> Rerun:
         iterations=len(seen.iterations),
         seconds=seen.seconds,
         curve=Curve(seen.iterations, seen.losses),
-        samples=tuple(SampleAnswer(one.prompt, one.base, one.tuned) for one in seen.samples),
+        samples=seen.samples,
     )

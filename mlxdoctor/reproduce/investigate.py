@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mlxdoctor.causes import Cause
 from mlxdoctor.confirmation import Agreement
-from mlxdoctor.diagnosis import Diagnosed, diagnose, rank
+from mlxdoctor.diagnosis import Diagnosed, rank
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.experiments import Counterfactual, Direct, Experiment, Measured
@@ -38,14 +38,19 @@ class Investigation:
     agreement: Agreement | None = None
 
 
-def candidates(failure: Failure, config: TrainingConfig, asked: Sequence[str]) -> list[Diagnosed]:
+def candidates(
+    failure: Failure,
+    config: TrainingConfig,
+    diagnosis: Sequence[Diagnosed],
+    asked: Sequence[str],
+) -> list[Diagnosed]:
     """The causes to try: those asked for, the leading ones, and their rivals, best first.
 
     A rival is a cause that shares a symptom and whose change restores a known value: what
     lowers the rate cures a scale that is too large just as well.
     """
     every = {one.cause.id: one for one in rank(failure.outcomes, failure.knowledge)}
-    leading = diagnose(failure.outcomes, failure.knowledge)[:CAUSES]
+    leading = diagnosis[:CAUSES]
     # To re-create a cause that the evidence all but rules out would prove nothing.
     near = leading[0].score - failure.limits.margin if leading else 0.0
     chosen = [one.cause.id for one in leading if not one.cause.inject or one.score > near]
@@ -60,9 +65,8 @@ def candidates(failure: Failure, config: TrainingConfig, asked: Sequence[str]) -
     unsupported = {
         name: Diagnosed(failure.knowledge.causes[name], float("-inf"), (), (), (), ())
         for name in asked
-        if name not in every
     }
-    known = every | unsupported
+    known = unsupported | every
     wanted = dict.fromkeys((*chosen, *asked))
     return sorted((known[name] for name in wanted), key=lambda one: -one.score)
 
@@ -102,7 +106,8 @@ def investigate(
         rulings |= _without_rerun(bench.failure, rest, reruns)
         rest = [one for one in rest if one.id not in rulings]
         plain = bench.plain() if rest else {}
-        same = _agreement(bench, run, plain)
+        recorded = plain.get(bench.lab.recipe.seed)
+        same = agreement(run.get(TrainingLog), recorded, bench.failure.limits)
         for cause in rest:
             rulings[cause.id] = _tried(bench, cause, plain, same, reruns)
     except BudgetSpent as spent:
@@ -224,13 +229,6 @@ def _behind(shown: Sequence[str], resolved: Mapping[str, Ruling]) -> dict[str, R
         else one
         for name, one in resolved.items()
     }
-
-
-def _agreement(bench: Bench, run: Run, plain: Trials) -> Agreement | None:
-    seen, log = plain.get(bench.lab.recipe.seed), run.get(TrainingLog)
-    if seen is None or log is None:
-        return None
-    return agreement(log, seen, bench.failure.limits)
 
 
 def resolve(

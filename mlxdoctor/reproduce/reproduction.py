@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
 from mlxdoctor.api import RunReport
@@ -13,7 +13,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.experiments import discover
 from mlxdoctor.experiments.shared import store
-from mlxdoctor.experiments.shared.bench import Bench, failure_of
+from mlxdoctor.experiments.shared.bench import Bench, Failure, length_of, onset_of
 from mlxdoctor.experiments.shared.laboratory import Laboratory
 from mlxdoctor.experiments.shared.recipe import NotReproducible, recipe_of, usual_values
 from mlxdoctor.experiments.shared.rules import Limits, Ruling
@@ -30,35 +30,17 @@ from mlxdoctor.verdict import Verdict
 SUMMARY_FILE = "reproduction.json"
 
 
-@dataclass(frozen=True)
-class Options:
-    """What to try, and for how long.
-
-    Attributes:
-        causes: ids to try besides the leading ones.
-        seeds: how many seeds at most; two thirds of them have to agree.
-        iterations: of each rerun; by default past the onset of the failure.
-        minutes: after which no experiment goes on; None: no limit.
-        minimize: whether to look for the configuration keys that matter.
-        against: a healthy run's folder or configuration to compare with for that; None:
-            sound defaults.
-        limits: the thresholds.
-    """
-
-    causes: tuple[str, ...] = ()
-    seeds: int = 3
-    iterations: int | None = None
-    minutes: float | None = None
-    minimize: bool = False
-    against: Path | None = None
-    limits: Limits = field(default_factory=Limits)
-
-
 def reproduce(
     report: RunReport,
     folder: Path,
-    options: Options,
     *,
+    causes: Sequence[str] = (),
+    seeds: int = 3,
+    iterations: int | None = None,
+    minutes: float | None = None,
+    minimizes: bool = False,
+    against: Path | None = None,
+    limits: Limits | None = None,
     with_text: bool = True,
     progress: Progress | None = None,
 ) -> RunReport:
@@ -67,7 +49,14 @@ def reproduce(
     Args:
         report: what `diagnose` says of the run.
         folder: where experiments are written; one that was stopped goes on there.
-        options: what to try.
+        causes: ids to try besides the leading ones.
+        seeds: how many seeds at most; two thirds of them have to agree.
+        iterations: of each rerun; by default past the onset of the failure.
+        minutes: after which no experiment goes on; None: no limit.
+        minimizes: whether to look for the configuration keys that matter.
+        against: a healthy run's folder or configuration to compare with for that; None:
+            sound defaults.
+        limits: the thresholds, in place of those that ship.
         with_text: let the report quote training rows and outputs.
         progress: called with what is being done, a count done, and a total.
 
@@ -80,13 +69,13 @@ def reproduce(
             can't be written.
     """
     knowledge = load_causes()
-    for name in options.causes:
+    asked, limits = tuple(dict.fromkeys(causes)), limits or Limits()
+    for name in asked:
         if name not in knowledge.causes:
             raise InputError(None, f"there is no cause {name!r}", "see `mlxdoctor explain`")
-    if report.verdict is not Verdict.UNHEALTHY and not options.causes:
+    if report.verdict is not Verdict.UNHEALTHY and not asked:
         return report
     run = report.run
-    asked = tuple(dict.fromkeys(options.causes))
     try:
         recipe = recipe_of(run)
     except NotReproducible as reason:
@@ -94,27 +83,28 @@ def reproduce(
         names = [one.cause.id for one in report.diagnosis[:1]]
         state = Investigation(dict.fromkeys((*names, *asked), ruling))
         return _shown(folded(report, state, knowledge.causes), with_text)
-    minutes = options.minutes
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
-    failure = failure_of(
+    base = run.get(BaseModel)
+    leading = report.diagnosis[0].cause if report.diagnosis else None
+    length = length_of(onset_of(report.outcomes), leading, limits, recipe.iterations)
+    failure = Failure(
         report.outcomes,
         knowledge,
-        limits=options.limits,
-        seeds=tuple(recipe.seed + number for number in range(options.seeds)),
-        recorded_iterations=recipe.iterations,
-        iterations=options.iterations,
-        usual=usual_values(recipe.config, run.get(BaseModel)),
+        limits,
+        seeds=tuple(recipe.seed + number for number in range(seeds)),
+        iterations=iterations or length,
+        usual=usual_values(recipe.config, base),
     )
     healthy = None
-    if options.minimize:
+    if minimizes:
         healthy = (
-            suggested(recipe, failure.usual, run.get(BaseModel))
-            if options.against is None
-            else healthy_of(options.against, recipe)
+            suggested(recipe, failure.usual, base)
+            if against is None
+            else healthy_of(against, recipe)
         )
     bench = Bench(Laboratory(recipe, folder, deadline, progress), failure)
-    causes = candidates(failure, recipe.config, asked)
-    state = investigate(bench, run, causes, asked, discover())
+    tried = candidates(failure, recipe.config, report.diagnosis, asked)
+    state = investigate(bench, run, tried, asked, discover())
     minimized = minimize(bench, healthy) if healthy is not None else None
     shown = _shown(folded(report, state, knowledge.causes, bench.trials, minimized), with_text)
     store.write_json(

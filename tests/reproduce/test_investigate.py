@@ -17,7 +17,7 @@ from mlxdoctor.experiments.shared.laboratory import BudgetSpent
 from mlxdoctor.experiments.shared.observation import Condition, Observation
 from mlxdoctor.experiments.shared.recipe import Recipe, recipe_of
 from mlxdoctor.experiments.shared.rules import Limits, Ruling
-from mlxdoctor.experiments.shared.symptoms import recorded_signs, symptom_checks
+from mlxdoctor.experiments.shared.symptoms import symptom_checks
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.reproduce.investigate import Investigation, investigate
 from mlxdoctor.run import Run
@@ -70,19 +70,16 @@ GOOD, BAD = seen(), seen("loss-trend.diverged", loss=4.9)
 
 
 def case_with(*codes: str) -> Failure:
-    """A case whose run has these errors."""
+    """A failure whose run has these errors, and nothing else although everything looked."""
+    found: dict[str, list[Finding]] = {name: [] for name in LOOKED}
+    for code in codes:
+        finding = Finding(code=code, severity=Severity.ERROR, message=code)
+        found.setdefault(code.split(".", 1)[0], []).append(finding)
     outcomes = tuple(
-        Outcome(
-            check=code.split(".", 1)[0],
-            status=Status.FOUND,
-            reason="",
-            findings=(Finding(code=code, severity=Severity.ERROR, message=code),),
-        )
-        for code in codes
+        Outcome(check, Status.FOUND if findings else Status.PASSED, findings=tuple(findings))
+        for check, findings in found.items()
     )
-    recorded = recorded_signs(outcomes, KNOWLEDGE)
-    recorded = replace(recorded, looked=frozenset(LOOKED))
-    return Failure(outcomes, KNOWLEDGE, recorded, Limits(), (0, 1, 2), 50)
+    return Failure(outcomes, KNOWLEDGE, Limits(), (0, 1, 2), 50)
 
 
 def tried(lab: Canned, case: Failure, *causes: str, asked: tuple[str, ...] = ()) -> Investigation:

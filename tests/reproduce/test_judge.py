@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -136,5 +136,5 @@ def test_an_observation_survives_its_file() -> None:
     from mlxdoctor.formats import json_format
 
     before = replace(BAD, loss=float("inf"))
-    after = Observation.from_dict(json.loads(json_format.render(before.to_dict())))
+    after = Observation.from_dict(json.loads(json_format.render(asdict(before))))
     assert after == before

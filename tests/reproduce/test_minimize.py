@@ -12,7 +12,7 @@ import pytest
 
 from mlxdoctor.api import diagnose
 from mlxdoctor.causes import load_causes
-from mlxdoctor.experiments.shared.bench import Bench, failure_of
+from mlxdoctor.experiments.shared.bench import Bench, Failure
 from mlxdoctor.experiments.shared.laboratory import Laboratory
 from mlxdoctor.experiments.shared.recipe import recipe_of
 from mlxdoctor.experiments.shared.rules import Limits
@@ -32,15 +32,8 @@ def bench_of(run: Path, work: Path) -> Bench:
     """The bench of a run, for short reruns with one or two seeds."""
     report = diagnose([run])
     recipe = recipe_of(Run.discover([run], allow_model=False))
-    case = failure_of(
-        report.outcomes,
-        load_causes(),
-        limits=Limits(),
-        seeds=(0, 1),
-        recorded_iterations=ITERATIONS,
-        iterations=ITERATIONS,
-    )
-    return Bench(Laboratory(recipe, work), case)
+    failure = Failure(report.outcomes, load_causes(), Limits(), (0, 1), ITERATIONS)
+    return Bench(Laboratory(recipe, work), failure)
 
 
 def keys(found: Minimized) -> list[list[str]]:

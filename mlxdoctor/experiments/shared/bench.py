@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from mlxdoctor.causes import Cause, KnowledgeBase
-from mlxdoctor.check import discover
-from mlxdoctor.diagnosis import diagnose
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.experiments.shared.laboratory import Laboratory
 from mlxdoctor.experiments.shared.observation import Condition, Observation
@@ -37,7 +36,6 @@ class Failure:
     Attributes:
         outcomes: of the checks on it.
         knowledge: the causes, and the groups of findings.
-        recorded: its symptoms.
         limits: the thresholds.
         seeds: those that are tried, the run's own first.
         iterations: of each rerun.
@@ -46,11 +44,15 @@ class Failure:
 
     outcomes: tuple[Outcome, ...]
     knowledge: KnowledgeBase
-    recorded: Signs
     limits: Limits
     seeds: tuple[int, ...]
     iterations: int
     usual: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    @cached_property
+    def recorded(self) -> Signs:
+        """Its symptoms."""
+        return recorded_signs(self.outcomes, self.knowledge)
 
     @property
     def everything(self) -> Question:
@@ -86,37 +88,12 @@ class Failure:
         return list(fixes.values())
 
 
-def failure_of(
-    outcomes: tuple[Outcome, ...],
-    knowledge: KnowledgeBase,
-    *,
-    limits: Limits,
-    seeds: tuple[int, ...],
-    recorded_iterations: int,
-    iterations: int | None = None,
-    usual: Mapping[str, tuple[float, float]] | None = None,
-) -> Failure:
-    """The failure of a run; its reruns are as long as its onset asks for.
-
-    Args:
-        iterations: of each rerun, instead.
-        usual: as in `Failure`.
-    """
-    ranked = diagnose(outcomes, knowledge)
-    length = iterations or length_of(
-        onset_of(outcomes), ranked[0].cause if ranked else None, limits, recorded_iterations
-    )
-    recorded = recorded_signs(outcomes, knowledge)
-    return Failure(outcomes, knowledge, recorded, limits, seeds, length, usual or {})
-
-
 def onset_of(outcomes: Iterable[Outcome]) -> int | None:
     """The first iteration at which an error shows in the loss; None where none does."""
-    marking = {one.name for one in discover() if one.marks_onset}
     onsets = [
         one.onset
         for outcome in outcomes
-        if outcome.check in marking
+        if outcome.marks_onset
         for one in outcome.findings
         if one.onset is not None and one.severity is Severity.ERROR
     ]

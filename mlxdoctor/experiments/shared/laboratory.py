@@ -6,7 +6,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -101,8 +101,8 @@ class Laboratory:
             name: of the folder, before the key.
             facts: whatever the result depends on.
             label: what is made, for people.
-            make: makes it in a folder; a dataclass with `seconds` and `to_dict`.
-            read: gives it back from the dictionary.
+            make: makes it in a folder; a dataclass with `seconds`.
+            read: gives it back from the dictionary that `asdict` makes of it.
 
         Raises:
             InputError: it can't be made, or the folder can't be written.
@@ -127,7 +127,7 @@ class Laboratory:
             raise InputError(folder, f"cannot be made ({error.strerror})") from None
         made: Any = make(folder)
         made = replace(made, seconds=round(time.perf_counter() - started, 2))
-        store.write(folder, made.to_dict())
+        store.write(folder, asdict(made))
         _discard(folder)
         result: T = made
         return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,9 +11,10 @@ import numpy as np
 
 from mlxdoctor.api import run_checks
 from mlxdoctor.evidence.row_encoder import Role
+from mlxdoctor.exhibits import SampleAnswer
 from mlxdoctor.experiments.shared.symptoms import symptom_checks
 from mlxdoctor.finding import Severity, Status
-from mlxdoctor.measure.generations import Generation, Generations
+from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.token_losses import TokenLosses
 from mlxdoctor.run import Run
 
@@ -73,7 +74,7 @@ class Observation:
     loss: float | None
     iterations: tuple[int, ...] = ()
     losses: tuple[float, ...] = ()
-    samples: tuple[Generation, ...] = ()
+    samples: tuple[SampleAnswer, ...] = ()
     seconds: float = 0.0
 
     @property
@@ -81,13 +82,9 @@ class Observation:
         """The codes that are errors."""
         return tuple(code for code, severity in self.findings if severity == "error")
 
-    def to_dict(self) -> dict[str, Any]:
-        """The observation as plain dictionaries and lists."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Observation:
-        """What `to_dict` gave, after a journey through JSON ("NaN" as a text included).
+        """What `asdict` gave, after a journey through JSON ("NaN" as a text included).
 
         Raises:
             KeyError, TypeError, ValueError: it is not that.
@@ -99,7 +96,7 @@ class Observation:
             loss=_number(values["loss"]),
             iterations=tuple(map(int, values["iterations"])),
             losses=tuple(map(float, values["losses"])),
-            samples=tuple(Generation(**one) for one in values["samples"]),
+            samples=tuple(SampleAnswer(**one) for one in values["samples"]),
             seconds=float(values["seconds"]),
         )
 
@@ -155,10 +152,10 @@ def _mean(parts: Sequence[Any]) -> float | None:
     return float(values.astype(np.float64).mean()) if len(values) else None
 
 
-def _samples(generations: Generations | None) -> tuple[Generation, ...]:
+def _samples(generations: Generations | None) -> tuple[SampleAnswer, ...]:
     items = generations.items[:SAMPLES] if generations is not None else ()
     return tuple(
-        Generation(
+        SampleAnswer(
             one.prompt[:SAMPLE_LENGTH],
             one.base[:SAMPLE_LENGTH] if one.base is not None else None,
             one.tuned[:SAMPLE_LENGTH],

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from mlxdoctor.check import limit
+from mlxdoctor.confirmation import Confirmation
 from mlxdoctor.experiments.shared.observation import Observation
 from mlxdoctor.experiments.shared.symptoms import Signs, signs
 from mlxdoctor.report import Fix
@@ -79,7 +79,7 @@ class Ruling:
         fix: the change of the configuration that was tried, if that is what was.
     """
 
-    verdict: Literal["confirmed", "refuted", "undecided"]
+    verdict: Confirmation
     reason: str
     strength: float = 0.0
     fix: Fix | None = None
