@@ -11,6 +11,8 @@ import pytest
 
 from mlxdoctor.api import diagnose
 from mlxdoctor.cli.diagnose import exit_code
+from mlxdoctor.finding import Status
+from mlxdoctor.report import Report
 from tests.conftest import FIXTURES, LOGS, ROOT, RUNS, expected, run_names
 
 #: Kinds of fault that the runs must cover; a run that goes missing is noticed here.
@@ -35,12 +37,12 @@ CAUSES = {
 }
 
 
-def agrees(data: dict[str, Any], name: str) -> None:
+def agrees(report: Report, name: str) -> None:
     known = expected(name)
-    diagnosed = [entry["cause"] for entry in data["diagnosis"]]
-    assert data["verdict"] == known["verdict"]
-    assert not [one for one in data["outcomes"] if one["status"] == "crashed"]
-    assert exit_code(data, "error") == (0 if known["cause"] is None else 1)
+    diagnosed = [one.cause.id for one in report.diagnosis]
+    assert report.verdict == known["verdict"]
+    assert not [one for one in report.outcomes if one.status is Status.CRASHED]
+    assert exit_code(report, "error") == (0 if known["cause"] is None else 1)
     if known["cause"] is None:
         assert diagnosed == []
     else:
@@ -57,13 +59,13 @@ def test_the_runs_cover_the_causes() -> None:
 
 @pytest.mark.parametrize("name", run_names())
 def test_the_known_cause_comes_first(name: str) -> None:
-    agrees(diagnose([RUNS / name], allow_model=False).to_dict(), name)
+    agrees(diagnose([RUNS / name], allow_model=False), name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", run_names())
 def test_the_known_cause_comes_first_when_models_are_run(name: str) -> None:
-    agrees(diagnose([RUNS / name]).to_dict(), name)
+    agrees(diagnose([RUNS / name]), name)
 
 
 @pytest.mark.parametrize("kind", ["log", "adapter folder", "PEFT adapter", "data folder"])

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import click
 
-from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_UNUSABLE, output
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_UNUSABLE, options, output
 from mlxdoctor.cli.progress import ProgressLine
-from mlxdoctor.finding import Severity, Status
+from mlxdoctor.finding import Status
 from mlxdoctor.formats.format import files_of, formats
 from mlxdoctor.gate_result import GateResult
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import Verdict
-
-_PATH = click.Path(path_type=Path)
 
 
 def _codes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -28,20 +26,23 @@ def _codes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tu
 Exit codes: 0 nothing at or above --fail-on, 1 such a finding, 2 unusable input
 or options (a file that can't be read included), 3 too little to judge by.""",
 )
-@click.argument("paths", nargs=-1, required=True, type=_PATH, metavar="PATH...")
-@click.option("--base", type=_PATH, help="Folder of the base model, if the run does not name it.")
-@click.option("--adapter", type=_PATH, help="Adapter folder or file, if it lies elsewhere.")
+@click.argument("paths", nargs=-1, required=True, type=options.PATH, metavar="PATH...")
+@options.base_model()
+@click.option("--adapter", type=options.PATH, help="Adapter folder or file, if it lies elsewhere.")
 @click.option(
-    "--log", type=_PATH, multiple=True, help="Training log, if it lies elsewhere. Repeatable."
+    "--log",
+    type=options.PATH,
+    multiple=True,
+    help="Training log, if it lies elsewhere. Repeatable.",
 )
-@click.option("--data", type=_PATH, help="Folder with train.jsonl and valid.jsonl.")
+@click.option("--data", type=options.PATH, help="Folder with train.jsonl and valid.jsonl.")
 @click.option(
-    "--generations", type=_PATH, help="Recorded outputs: JSONL with prompt and tuned (and base)."
+    "--generations",
+    type=options.PATH,
+    help="Recorded outputs: JSONL with prompt and tuned (and base).",
 )
-@click.option("--against", type=_PATH, help="A healthy run to compare with.")
-@click.option(
-    "--no-generate", is_flag=True, help="Run no model, even if base and adapter are here."
-)
+@click.option("--against", type=options.PATH, help="A healthy run to compare with.")
+@options.no_generate()
 @click.option(
     "--confirm", is_flag=True, help="Also rerun it to confirm the cause, as `reproduce` does."
 )
@@ -67,38 +68,15 @@ or options (a file that can't be read included), 3 too little to judge by.""",
     metavar="CODE",
     help="All but these checks or codes.",
 )
-@click.option(
-    "--format",
-    "names",
-    type=click.Choice([one.name for one in formats().values() if one.suffix]),
-    multiple=True,
-    default=("markdown",),
-    show_default=True,
-    help="What to write. Repeatable.",
-)
-@click.option(
-    "-o",
-    "--output",
-    "folder",
-    type=_PATH,
+@options.written([one.name for one in formats().values() if one.suffix], ("markdown",))
+@options.output_folder(
+    "The report goes into a folder in here that has the run's name.",
     default=Path("reports"),
     show_default=True,
-    help="The report goes into a folder in here that has the run's name.",
 )
-@click.option(
-    "--stdout",
-    "printed",
-    type=click.Choice(tuple(formats())),
-    help="Print this format and write nothing.",
-)
-@click.option("--no-text", is_flag=True, help="Show no training row and no output; figures stay.")
-@click.option(
-    "--fail-on",
-    type=click.Choice(["error", "warning", "never"]),
-    default="error",
-    show_default=True,
-    help="The least finding that makes the exit code 1.",
-)
+@options.printed_instead(tuple(formats()))
+@options.no_text()
+@options.fails_on()
 def command(  # noqa: PLR0917 - click passes every option by name
     paths: tuple[Path, ...],
     base: Path | None,
@@ -184,8 +162,7 @@ def exit_code(report: Report, fail_on: str) -> int:
     """
     if report.unreadable:
         return EXIT_UNUSABLE
-    ranks = [one.severity.rank for one in report.findings]
-    if fail_on != "never" and max(ranks, default=-1) >= Severity(fail_on).rank:
+    if options.fails(report.findings, fail_on):
         return EXIT_FOUND
     crashed = any(outcome.status is Status.CRASHED for outcome in report.outcomes)
     if report.verdict is Verdict.INCONCLUSIVE or crashed:
@@ -217,4 +194,4 @@ def _write(
         files |= files_of(_shown_as(report, name, fail_on), name)
     written = output.write_files(target, files, stale=all_paths())
     shown = [str(path) for path in written if path.suffix != ".png"]
-    click.echo(output.text(report, "terminal", shown), nl=False)
+    click.echo(output.text(report, "text", shown), nl=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mlxdoctor.cli import EXIT_CLEAN, EXIT_INTERRUPTED, EXIT_UNUSABLE, output
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_INTERRUPTED, EXIT_UNUSABLE, options, output
 from mlxdoctor.cli.progress import ProgressLine
 from mlxdoctor.formats.format import files_of, formats, text_of
 from mlxdoctor.gate_result import GateResult
@@ -15,8 +15,6 @@ from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
     from mlxdoctor.gate.policy import Policy
-
-_PATH = click.Path(path_type=Path)
 
 
 @click.command(
@@ -31,17 +29,19 @@ what was done is reported all the same.""",
 @click.option(
     "--policy",
     "policy_file",
-    type=_PATH,
+    type=options.PATH,
     help="The policy. By default the nearest mlxdoctor.toml, or pyproject.toml with a "
     "[tool.mlxdoctor], from here upwards.",
 )
-@click.option("--baseline", type=_PATH, help="File of known findings, which do not fail an item.")
+@click.option(
+    "--baseline", type=options.PATH, help="File of known findings, which do not fail an item."
+)
 @click.option(
     "--write-baseline", is_flag=True, help="Make what fails now known, and judge by that."
 )
 @click.option("--strict", is_flag=True, help="Exit with 2 where the policy holds what is stale.")
 @click.option("--generate", is_flag=True, help="Run the models too, where base and adapter are.")
-@click.option("--no-text", is_flag=True, help="Show no training row and no output; figures stay.")
+@options.no_text()
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
@@ -60,33 +60,18 @@ what was done is reported all the same.""",
     metavar="SECONDS",
     help="An item that takes longer is unusable. On a cluster, this is looked at between checks.",
 )
-@click.option(
-    "--stdout",
-    "printed",
-    type=click.Choice([one.name for one in formats().values() if one.gate is not None]),
-    default="terminal",
-    show_default=True,
-    help="What to print.",
+@options.printed_instead(
+    [one.name for one in formats().values() if one.gate is not None], default="text"
 )
-@click.option(
-    "--format",
-    "names",
-    type=click.Choice([one.name for one in formats().values() if one.suffix and one.gate]),
-    multiple=True,
-    help="Write it. Repeatable.",
-)
-@click.option(
-    "-o",
-    "--output",
-    "folder",
-    type=_PATH,
+@options.written([one.name for one in formats().values() if one.suffix and one.gate])
+@options.output_folder(
+    "Folder for gate.md, gate.json, gate.sarif, gate.junit.xml.",
     default=Path("reports"),
     show_default=True,
-    help="Folder for gate.md, gate.json, gate.sarif, gate.junit.xml.",
 )
 @click.option(
     "--summary",
-    type=_PATH,
+    type=options.PATH,
     metavar="FILE",
     help='Append the Markdown to FILE: "$GITHUB_STEP_SUMMARY" in a GitHub job.',
 )

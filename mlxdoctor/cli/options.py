@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -37,6 +37,31 @@ def printed(*formats: str) -> Callable[[F], F]:
         default="text",
         show_default=True,
         help="Print this format.",
+    )
+
+
+def written(names: Sequence[str], default: tuple[str, ...] = ()) -> Callable[[F], F]:
+    """`--format` of a command that writes: what goes into the files below `--output`."""
+    return click.option(
+        "--format",
+        "names",
+        type=click.Choice(names),
+        multiple=True,
+        default=default,
+        show_default=bool(default),
+        help="What to write. Repeatable.",
+    )
+
+
+def printed_instead(names: Sequence[str], default: str | None = None) -> Callable[[F], F]:
+    """`--stdout` of a command that writes files as well."""
+    return click.option(
+        "--stdout",
+        "printed",
+        type=click.Choice(names),
+        default=default,
+        show_default=default is not None,
+        help="Print this format." if default else "Print this format and write nothing.",
     )
 
 

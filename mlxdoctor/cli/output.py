@@ -71,7 +71,7 @@ def text(shown: Report | GateResult, name: str, written: Iterable[str] = ()) -> 
     from mlxdoctor.formats import terminal
     from mlxdoctor.formats.format import text_of
 
-    if name != "terminal":
+    if name != "text":
         return text_of(shown, name)
     if isinstance(shown, GateResult):
         return terminal.render_gate(shown, width=width(), style=style, written=list(written))

@@ -15,7 +15,7 @@ from mlxdoctor.cli import (
     output,
 )
 from mlxdoctor.cli.progress import ProgressLine
-from mlxdoctor.formats.format import files_of, formats
+from mlxdoctor.formats.format import files_of, formats, text_of
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import Verdict
 
@@ -66,15 +66,10 @@ options, 3 no cause could be confirmed, 130 stopped with Ctrl-C.""",
     default=Path("reports"),
     show_default=True,
 )
-@click.option(
-    "--format",
-    "names",
-    type=click.Choice([one.name for one in formats().values() if one.suffix and one.report]),
-    multiple=True,
-    default=("markdown",),
-    show_default=True,
-    help="What to write. Repeatable.",
+@options.written(
+    [one.name for one in formats().values() if one.suffix and one.report], ("markdown",)
 )
+@options.printed_instead([one.name for one in formats().values() if one.report])
 @click.option(
     "--no-text",
     is_flag=True,
@@ -94,6 +89,7 @@ def command(
     against: Path | None,
     folder: Path,
     names: tuple[str, ...],
+    printed: str | None,
     no_text: bool,
 ) -> int:
     """Rerun a failed run as recorded, shortened, and again with one thing changed.
@@ -144,11 +140,16 @@ def command(
         except KeyboardInterrupt:
             progress.clear()
             return _stopped(target / FOLDER)
-    files: dict[str, bytes] = {}
-    for name in names:
-        files |= files_of(report, name)
-    written = output.write_files(target, files, stale=all_paths())
-    click.echo(render(report, written, output.width(), output.style), nl=False)
+    written = []
+    if printed is None:
+        files: dict[str, bytes] = {}
+        for name in names:
+            files |= files_of(report, name)
+        written = output.write_files(target, files, stale=all_paths())
+    if printed in (None, "text"):
+        click.echo(render(report, written, output.width(), output.style), nl=False)
+    else:
+        click.echo(text_of(report, printed), nl=False)
     return exit_code(report)
 
 

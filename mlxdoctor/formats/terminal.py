@@ -179,4 +179,4 @@ def _some(paths: Sequence[str]) -> list[str]:
     return [*paths[:LISTED], f"and {len(paths) - LISTED:,} more"]
 
 
-FORMAT = Format("terminal", report=render, gate=render_gate)
+FORMAT = Format("text", report=render, gate=render_gate)

@@ -91,7 +91,7 @@ def test_version_is_the_installed_one() -> None:
         (["xyzzy"], "No such command 'xyzzy'."),
         (["diagnose"], "Missing argument 'PATH...'"),
         (["diagnose", "x", "--formt", "json"], "No such option"),
-        (["diagnose", "x", "--fail-on", "info"], "is not one of"),
+        (["diagnose", "x", "--fail-on", "note"], "is not one of"),
     ],
 )
 def test_wrong_usage_exits_with_2(

@@ -9,14 +9,11 @@ import pytest
 
 from mlxdoctor.cli import COMMANDS, group, options
 
-#: Commands that are still being moved to the shared options.
-LATER = {"diagnose", "gate", "reproduce"}
-
 
 def commands_with(flag: str) -> dict[str, click.Option]:
     context = click.Context(group)
     found = {}
-    for name in sorted(set(COMMANDS) - LATER):
+    for name in COMMANDS:
         command = group.get_command(context, name)
         assert command is not None
         for one in command.params:
@@ -37,7 +34,9 @@ def test_fail_on_accepts_the_same_everywhere() -> None:
 
 def test_the_plain_format_is_text_wherever_something_is_printed() -> None:
     printing = commands_with("--stdout")
-    assert {"lint", "probe", "labels", "inspect", "checks"} <= set(printing)
+    assert {"diagnose", "gate", "reproduce", "lint", "probe", "labels", "inspect", "checks"} <= set(
+        printing
+    )
     for name, one in printing.items():
         assert "text" in choices(one), name
         assert choices(one).isdisjoint({"terminal", "table", "plain"}), name

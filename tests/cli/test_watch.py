@@ -187,7 +187,7 @@ def test_the_end_of_the_process_ends_the_watch(
         text=True,
     )
     with pytest.raises(subprocess.TimeoutExpired):
-        follower.wait(timeout=2)
+        follower.wait(timeout=5)
     training.terminate()
     out, _ = follower.communicate(timeout=60)
     assert follower.returncode == 0

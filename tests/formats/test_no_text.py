@@ -87,7 +87,7 @@ def rendered(report: Report) -> dict[str, list[str]]:
         shown[name] = [text_of(report if one.report is not None else alone(report), name)]
     shown["json"] = list(strings(json.loads(shown["json"][0])))
     shown["html"] = [Page(shown["html"][0]).text()]
-    shown["terminal"] = [terminal.render(report, written=["reports/report.md"])]
+    shown["text"] = [terminal.render(report, written=["reports/report.md"])]
     return shown
 
 
@@ -220,7 +220,7 @@ def test_the_same_reports_have_such_pieces_without_the_option() -> None:
     report = diagnose([RUNS / name], allow_model=False)
     secrets = secrets_of(RUNS / name, FIXTURES / "data" / "geography")
     quoting = {name for name, texts in rendered(report).items() if pieces(texts) & secrets}
-    assert quoting >= {"markdown", "html", "json", "terminal"}
+    assert quoting >= {"markdown", "html", "json", "text"}
 
 
 def test_the_diagnosis_does_not_change() -> None:

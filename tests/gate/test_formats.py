@@ -53,7 +53,7 @@ def test_the_line_that_sums_up_counts_everything() -> None:
     assert gated.tally(result()) == "nothing was examined"
 
 
-@pytest.mark.parametrize("name", ["terminal", "markdown"])
+@pytest.mark.parametrize("name", ["text", "markdown"])
 def test_what_failed_comes_first_with_its_cause_and_findings(name: str) -> None:
     text = text_of(ALL, name)
     places = [text.index(one) for one in ("broken", "gone", "unsure", "sound")]
@@ -133,7 +133,7 @@ def test_every_format_renders_everything(name: str) -> None:
     assert text_of(ALL, name)
 
 
-@pytest.mark.parametrize("name", ["terminal", "markdown", "json"])
+@pytest.mark.parametrize("name", ["text", "markdown", "json"])
 def test_text_from_artifacts_has_no_power(name: str) -> None:
     outcome = sample.outcome("x", "found", sample.finding("x.y", "error", EVIL, fix=EVIL))
     item = judged(RULES, EVIL, report(outcome)).item

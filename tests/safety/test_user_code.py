@@ -26,7 +26,7 @@ def test_what_lies_beside_the_file_or_here_can_be_imported(
     function, sources = load_named(f"{there / 'mine.py'}:answer", "a function")
     assert function() == 7
     assert sys.path == path
-    assert [source.path for source in sources] == [there / "mine.py"]
+    assert sources == (there / "mine.py",)
     assert not list(tmp_path.rglob("*.pyc"))
 
 
