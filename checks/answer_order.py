@@ -35,7 +35,7 @@ from mlxdoctor.measure.text.outputs import pairs
 from mlxdoctor.safety.quoting import quoted
 
 #: Two tokens that follow each other.
-Pair = tuple[int, int]
+_Apart = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -107,15 +107,15 @@ def answer_order(
     )
 
 
-def _neighbours(tokens: Sequence[object]) -> Iterator[Pair]:
+def _neighbours(tokens: Sequence[object]) -> Iterator[_Apart]:
     for first, second in pairwise(tokens):
         if isinstance(first, int) and isinstance(second, int) and first != second:
             yield first, second
 
 
-def _apart(rows: Sequence[SupervisedRow], distance: int) -> set[Pair]:
+def _apart(rows: Sequence[SupervisedRow], distance: int) -> set[_Apart]:
     """The pairs that stand `distance` apart in the part of the rows that is answered."""
-    found: set[Pair] = set()
+    found: set[_Apart] = set()
     for row in rows:
         # The last prompt token is where the answer is predicted from.
         tokens = row.tokens[max(row.prompt_length - 1, 0) : row.length].tolist()

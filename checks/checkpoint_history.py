@@ -34,10 +34,10 @@ from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Exhibit, Sign, Symptom
-from mlxdoctor.judge.saves import sizes_shown
+from mlxdoctor.judge.save_flaws import sizes_shown
 from mlxdoctor.judge.update_size import CourseLimits, has_jumped
 from mlxdoctor.measure.exhibited import saves_shown
-from mlxdoctor.measure.weights.saves import SaveState, follow
+from mlxdoctor.measure.weights.save_norms import SaveState, follow
 
 
 @check(

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.finding import Measurement, Sign, Symptom
 from mlxdoctor.measure.training_step.measurement import TrainingStep
-from mlxdoctor.measure.training_step.parts import Alignment
+from mlxdoctor.measure.training_step.phases import Alignment
 
 #: Where the extra padding target of mlx-lm is described.
 UPSTREAM = "https://github.com/ml-explore/mlx-lm/pull/1697"

@@ -23,7 +23,7 @@ from functools import partial
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.training_step.measurement import TrainingStep
-from mlxdoctor.measure.training_step.parts import ParameterStep
+from mlxdoctor.measure.training_step.phases import ParameterStep
 
 _SOUND = "a finite gradient other than zero for every trainable parameter"
 _error, _warning = (partial(one, expected=_SOUND) for one in (Symptom.error, Symptom.warning))

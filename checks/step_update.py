@@ -25,7 +25,7 @@ from functools import partial
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.training_step.measurement import TrainingStep
-from mlxdoctor.measure.training_step.parts import Update
+from mlxdoctor.measure.training_step.phases import Update
 
 _SOUND = "every trainable parameter changed a little, every frozen one bit-identical"
 _error, _warning = (partial(one, expected=_SOUND) for one in (Symptom.error, Symptom.warning))

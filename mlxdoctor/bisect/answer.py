@@ -7,7 +7,7 @@ from typing import Any
 
 from mlxdoctor.bisect.result import Bisection
 from mlxdoctor.formats import escape
-from mlxdoctor.judge.saves import ODDITIES, Flaw, Standing
+from mlxdoctor.judge.save_flaws import ODDITIES, Flaw, Standing
 from mlxdoctor.measure.weights.save_sizes import QUANTITIES
 
 #: A validation loss this far above its minimum is worth a sentence (ratio).

@@ -25,7 +25,7 @@ from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.evidence.supervision import Role, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.judge import collapse
-from mlxdoctor.judge.saves import SaveLimits
+from mlxdoctor.judge.save_flaws import SaveLimits
 from mlxdoctor.measure.text.prompt_rates import Rate, is_raised, rate
 from mlxdoctor.measure.text.statistics import sign_test
 

@@ -15,8 +15,8 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Missing, Progress
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.log_at_saves import LoggedCourse
-from mlxdoctor.judge.saves import ODDITIES, SaveVerdict, Standing, examine
-from mlxdoctor.measure.weights.saves import FollowedHistory
+from mlxdoctor.judge.save_flaws import ODDITIES, SaveVerdict, Standing, examine
+from mlxdoctor.measure.weights.save_norms import FollowedHistory
 from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:

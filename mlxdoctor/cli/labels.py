@@ -15,7 +15,7 @@ from mlxdoctor.formats.escape import terminal
 if TYPE_CHECKING:
     from mlxdoctor.evidence.tokenizer import Tokenizer
     from mlxdoctor.finding import Finding
-    from mlxdoctor.labels.label_rows import LabelledRow, Rules, Totals
+    from mlxdoctor.labels.label_rows import LabelledRow, LabelRules, Totals
 
 #: The checks whose findings are shown below the totals.
 CHECKS = ("label-mask", "trained-tokens", "tokenizer-consistency", "data-format")
@@ -71,11 +71,11 @@ def command(
     """
     from mlxdoctor.evidence.config import TrainingConfig
     from mlxdoctor.evidence.tokenizer import Tokenizer
-    from mlxdoctor.labels.label_rows import LabelledRow, Rules, Totals, data_file, stream
+    from mlxdoctor.labels.label_rows import LabelledRow, LabelRules, Totals, data_file, stream
 
     tokenizer = Tokenizer.read(base)
     known = TrainingConfig.read(_config_file(config)) if config is not None else None
-    rules = Rules.of(known, mask_prompt, max_seq_length)
+    rules = LabelRules.of(known, mask_prompt, max_seq_length)
     totals, shown = Totals(), list[LabelledRow]()
     with ProgressLine() as progress:
         for labelled in stream(data_file(data, split), tokenizer, rules, progress):
@@ -119,7 +119,7 @@ def _findings(
 
 def _lines(
     totals: Totals,
-    rules: Rules,
+    rules: LabelRules,
     shown: list[LabelledRow],
     content: Mapping[str, Any],
     tokenizer: Tokenizer,
@@ -165,7 +165,7 @@ def _strip(labelled: LabelledRow, tokenizer: Tokenizer) -> str:
 
 def _to_dict(
     totals: Totals,
-    rules: Rules,
+    rules: LabelRules,
     shown: list[LabelledRow],
     findings: list[Finding],
     tokenizer: Tokenizer,

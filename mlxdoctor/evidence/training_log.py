@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from mlxdoctor.evidence.kind import Missing, RunView
+from mlxdoctor.evidence.logs.json_records import DATA_KEYS
 from mlxdoctor.evidence.logs.log_format import LogFormat, LogSoFar, WholeFormat, formats
 from mlxdoctor.evidence.logs.reader import read_lines, read_log
-from mlxdoctor.evidence.logs.records import DATA_KEYS
 from mlxdoctor.evidence.logs.series import (
     Axis,
     LogFailure,

@@ -53,7 +53,7 @@ _WITHOUT_CAUSE = {
 
 
 @dataclass(frozen=True)
-class Change:
+class ChangedKey:
     """One configuration key before and after the fix; None where it is absent."""
 
     key: str
@@ -108,13 +108,13 @@ def reasons(report: Report, limit: int) -> list[Finding]:
     return [one for one in found if one.severity is not Severity.INFO][:limit]
 
 
-def changes(report: Report) -> list[Change]:
+def changes(report: Report) -> list[ChangedKey]:
     """The configuration keys that the fix changes."""
     if report.fix is None:
         return []
     before, after = report.fix.before, report.fix.after
     return [
-        Change(key, before.get(key), after.get(key))
+        ChangedKey(key, before.get(key), after.get(key))
         for key in dict.fromkeys((*before, *after))
         if before.get(key) != after.get(key)
     ]
@@ -172,7 +172,7 @@ def _source(report: Report, kind: str) -> str | None:
     return next(sources, None)
 
 
-def _flags_suffice(wanted: Sequence[Change], diff: str) -> bool:
+def _flags_suffice(wanted: Sequence[ChangedKey], diff: str) -> bool:
     """Whether options make the whole change: a learning-rate schedule, say, outranks its option."""
     added = [
         line for line in diff.splitlines() if line.startswith("+") and not line.startswith("+++")

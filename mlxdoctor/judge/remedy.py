@@ -57,7 +57,7 @@ def config_diff(config: TrainingConfig, changed: Mapping[str, Any]) -> str:
 
 def _current(config: TrainingConfig, key: str) -> Any:
     """The value in force: as stated, or mlx-lm's default for it."""
-    if hasattr(TrainingConfig, key.rsplit(".", 1)[-1]):
+    if hasattr(config, key.rsplit(".", 1)[-1]):
         return getattr(config, key.rsplit(".", 1)[-1])
     value: Any = config.values
     for part in key.split("."):

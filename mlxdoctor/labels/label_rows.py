@@ -124,7 +124,7 @@ def _problems(row: SupervisedRow, end_ids: tuple[int, ...], bos_id: int | None) 
 
 
 @dataclass(frozen=True)
-class Rules:
+class LabelRules:
     """How rows become labels.
 
     Attributes:
@@ -143,7 +143,7 @@ class Rules:
         config: TrainingConfig | None,
         mask_prompt: bool | None = None,
         max_seq_length: int | None = None,
-    ) -> Rules:
+    ) -> LabelRules:
         """A configuration's rules; mlx-lm's defaults without one; given values come first."""
         stated = bool(config.mask_prompt) if config is not None else False
         limit = (config and config.max_seq_length) or MLX_LM_DEFAULTS["max_seq_length"]
@@ -171,7 +171,7 @@ def data_file(path: Path, split: str) -> Path:
 
 
 def stream(
-    file: Path, tokenizer: Tokenizer, rules: Rules, progress: Progress | None = None
+    file: Path, tokenizer: Tokenizer, rules: LabelRules, progress: Progress | None = None
 ) -> Iterator[LabelledRow]:
     """The rows of a file of JSON lines, one at a time.
 
@@ -207,7 +207,9 @@ def stream(
                 yield LabelledRow(number, None, f"{type(error).__name__}: {error}")
 
 
-def _encoder(file: Path, row: dict[str, Any], tokenizer: Tokenizer, rules: Rules) -> RowEncoder:
+def _encoder(
+    file: Path, row: dict[str, Any], tokenizer: Tokenizer, rules: LabelRules
+) -> RowEncoder:
     row_format = rules.features.format_of(row)
     if row_format == "unknown":
         raise InputError(

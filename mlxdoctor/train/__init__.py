@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.train.records import StepRecord, TrainingResult, ValidationRecord
 from mlxdoctor.train.settings import Extras, Settings
+from mlxdoctor.train.step_records import StepRecord, TrainingResult, ValidationRecord
 
 if TYPE_CHECKING:
     from mlxdoctor.judge.curve import DivergenceLimits

@@ -21,7 +21,9 @@ from mlxdoctor.train.masked_loss import evaluate, scalar
 from mlxdoctor.train.optimizers import build_optimizer
 from mlxdoctor.train.parts import Parts, parts_of
 from mlxdoctor.train.plan import Plan, make_plan
-from mlxdoctor.train.records import (
+from mlxdoctor.train.settings import Settings
+from mlxdoctor.train.step import Accumulated, Step, StepOutput, compile_step
+from mlxdoctor.train.step_records import (
     Ending,
     StepRecord,
     TrainingResult,
@@ -29,8 +31,6 @@ from mlxdoctor.train.records import (
     add_metrics,
     open_metrics,
 )
-from mlxdoctor.train.settings import Settings
-from mlxdoctor.train.step import Accumulated, Step, StepOutput, compile_step
 from mlxdoctor.train.stopping import (
     TrainingProgress,
     after_step,

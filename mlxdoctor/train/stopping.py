@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from mlxdoctor.judge.curve import DivergenceLimits, is_diverging
-from mlxdoctor.train.records import Ending, StepRecord, ValidationRecord
 from mlxdoctor.train.settings import Extras
+from mlxdoctor.train.step_records import Ending, StepRecord, ValidationRecord
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.exhibits import CheckpointSizes
 from mlxdoctor.formats.figures.checkpoint_sizes import svg
 from mlxdoctor.formats.figures.draw import captions
+from mlxdoctor.measure.weights.save_norms import FollowedHistory, ModuleState, SaveState, follow
 from mlxdoctor.measure.weights.save_sizes import MAX_COLUMNS, MAX_MODULES, MAX_ROWS, heat_map
-from mlxdoctor.measure.weights.saves import FollowedHistory, ModuleState, SaveState, follow
 from tests.bisect.states import changed, history, state
 from tests.conftest import RUNS
 

@@ -15,8 +15,8 @@ from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.log_at_saves import course
-from mlxdoctor.judge.saves import SaveLimits, SaveVerdict, judge
-from mlxdoctor.measure.weights.saves import follow
+from mlxdoctor.judge.save_flaws import SaveLimits, SaveVerdict, judge
+from mlxdoctor.measure.weights.save_norms import follow
 from mlxdoctor.run import Run
 from tests.bisect.states import changed, history, state
 from tests.checks.log_evidence import LogWriter

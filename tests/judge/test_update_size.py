@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlxdoctor.judge.saves import SaveLimits
+from mlxdoctor.judge.save_flaws import SaveLimits
 from mlxdoctor.judge.update_size import CourseLimits, has_jumped
 from tests.conftest import check_called
 

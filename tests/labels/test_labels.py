@@ -10,7 +10,7 @@ import pytest
 from mlxdoctor.cli import main
 from mlxdoctor.evidence.row_encoder import Role
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.labels.label_rows import Rules, Totals, data_file, spans, stream
+from mlxdoctor.labels.label_rows import LabelRules, Totals, data_file, spans, stream
 from mlxdoctor.safety.errors import InputError
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -22,7 +22,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.read(BASE)
 
 
-def totals_of(file: Path, tokenizer: Tokenizer, rules: Rules) -> Totals:
+def totals_of(file: Path, tokenizer: Tokenizer, rules: LabelRules) -> Totals:
     totals = Totals()
     for labelled in stream(file, tokenizer, rules):
         totals.add(labelled, tokenizer.eos_token_ids, tokenizer.bos_token_id)
@@ -43,7 +43,7 @@ def test_targets_are_those_of_mlx_lm(tokenizer: Tokenizer, mask_prompt: bool) ->
     rows = [json.loads(line) for line in (DATA / "train.jsonl").read_text().splitlines()]
     theirs = ChatDataset(rows, load(str(BASE))[1], mask_prompt=mask_prompt)
     count = 0
-    rules = Rules.of(None, mask_prompt)
+    rules = LabelRules.of(None, mask_prompt)
     for at, labelled in enumerate(stream(DATA / "train.jsonl", tokenizer, rules)):
         tokens, offset = theirs.process(rows[at])
         row = labelled.row
@@ -60,7 +60,7 @@ def test_targets_are_those_of_mlx_lm(tokenizer: Tokenizer, mask_prompt: bool) ->
 
 
 def test_spans_give_the_row_back(tokenizer: Tokenizer) -> None:
-    rules = Rules.of(None, True, 40)
+    rules = LabelRules.of(None, True, 40)
     for labelled in list(stream(DATA / "train.jsonl", tokenizer, rules))[:20]:
         row = labelled.row
         assert row is not None
@@ -83,7 +83,7 @@ def test_what_goes_wrong_is_counted(tokenizer: Tokenizer, tmp_path: Path) -> Non
         + json.dumps({"messages": "none"})
         + "\n"
     )
-    totals = totals_of(file, tokenizer, Rules.of(None, True, 48))
+    totals = totals_of(file, tokenizer, LabelRules.of(None, True, 48))
     assert totals.rows == 5
     assert totals.problems == {
         "longer than the limit": 2,
@@ -99,7 +99,7 @@ def test_what_goes_wrong_is_counted(tokenizer: Tokenizer, tmp_path: Path) -> Non
 def test_roles_are_told_apart(tokenizer: Tokenizer, tmp_path: Path) -> None:
     file = tmp_path / "train.jsonl"
     file.write_text(chat("Short?", "Yes."))
-    (labelled,) = stream(file, tokenizer, Rules.of(None))
+    (labelled,) = stream(file, tokenizer, LabelRules.of(None))
     assert labelled.row is not None
     ends = np.isin(labelled.row.tokens, tokenizer.eos_token_ids)
     last = int(np.flatnonzero(ends)[-1])
@@ -117,7 +117,7 @@ def test_memory_does_not_grow_with_the_rows(tokenizer: Tokenizer, tmp_path: Path
     for count in (200, 2000):
         file.write_text(chat("Short?", "Yes, it is short. " * 4) * count)
         tracemalloc.start()
-        assert totals_of(file, tokenizer, Rules.of(None)).rows == count
+        assert totals_of(file, tokenizer, LabelRules.of(None)).rows == count
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.5 * peaks[0]
@@ -131,10 +131,10 @@ def test_unusable_data(tmp_path: Path, tokenizer: Tokenizer) -> None:
         data_file(tmp_path, "train")
     (tmp_path / "empty.jsonl").touch()
     with pytest.raises(InputError, match="is empty"):
-        list(stream(tmp_path / "empty.jsonl", tokenizer, Rules.of(None)))
+        list(stream(tmp_path / "empty.jsonl", tokenizer, LabelRules.of(None)))
     (tmp_path / "odd.jsonl").write_text('{"question": "a"}\n')
     with pytest.raises(InputError, match="has rows with the keys question"):
-        list(stream(tmp_path / "odd.jsonl", tokenizer, Rules.of(None)))
+        list(stream(tmp_path / "odd.jsonl", tokenizer, LabelRules.of(None)))
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

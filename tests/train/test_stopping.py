@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from mlxdoctor.judge.curve import DivergenceLimits
-from mlxdoctor.train.records import StepRecord, ValidationRecord, to_line
 from mlxdoctor.train.settings import Extras
+from mlxdoctor.train.step_records import StepRecord, ValidationRecord, to_line
 from mlxdoctor.train.stopping import (
     TrainingProgress,
     after_step,

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
+from mlxdoctor.evidence.logs.json_records import Records
 from mlxdoctor.evidence.logs.log_format import WholeFormat
 from mlxdoctor.evidence.logs.metric_names import STEPS, canonical, is_report, snake_case
-from mlxdoctor.evidence.logs.records import Records
 from mlxdoctor.safety.reading_limits import current
 
 #: Keys under which trainers keep a list of records.

@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any
 
+from mlxdoctor.evidence.logs.json_records import Records
 from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER, LineFormat, LogSoFar
-from mlxdoctor.evidence.logs.records import Records
 from mlxdoctor.evidence.logs.text_stream import MAX_RECORD
 
 #: Lines parsed together: one call for many lines is twice as fast as one for each.

@@ -13,10 +13,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mlxdoctor.evidence.logs.json_records import SUMMARY_KEYS
 from mlxdoctor.evidence.logs.lines import NUMBER, to_number
 from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER, LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.metric_names import STEPS, canonical, is_report, unique
-from mlxdoctor.evidence.logs.records import SUMMARY_KEYS
 from mlxdoctor.evidence.logs.segments import Shape, axis_of
 
 #: A number that is not part of a word; `Peak58.9` is a number after a word nonetheless.

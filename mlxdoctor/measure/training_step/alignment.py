@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.measure.training_step.calls import Calls
-from mlxdoctor.measure.training_step.parts import Alignment
+from mlxdoctor.measure.training_step.phases import Alignment
 
 #: The gradient of logits is analysed in parts of at most so many bytes.
 PART_BYTES = 256 << 20

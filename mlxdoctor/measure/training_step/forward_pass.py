@@ -11,7 +11,7 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxdoctor.measure.training_step.calls import Calls
-from mlxdoctor.measure.training_step.parts import Forward
+from mlxdoctor.measure.training_step.phases import Forward
 from mlxdoctor.measure.training_step.state import adapters_off
 from mlxdoctor.measure.training_step.steps import Loss
 

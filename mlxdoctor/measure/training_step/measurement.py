@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from mlxdoctor.evidence.kind import NotThere, Progress, RunView
 from mlxdoctor.evidence.source import Source
-from mlxdoctor.measure.training_step.parts import Alignment, Forward, State, Update
+from mlxdoctor.measure.training_step.phases import Alignment, Forward, State, Update
 from mlxdoctor.measure.training_step.trainer import Trainer, load_trainer
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import MAX_LINE, quoted

@@ -11,7 +11,7 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from mlxdoctor.measure.model_parameters import ADAPTER_LEAVES, count_parameters
-from mlxdoctor.measure.training_step.parts import State
+from mlxdoctor.measure.training_step.phases import State
 
 #: MLX's own bookkeeping: a class that replaces it hides what is trained.
 BOOKKEEPING = ("trainable_parameters", "parameters", "freeze", "unfreeze", "update")

@@ -11,7 +11,7 @@ import mlx.optimizers as optim
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from mlxdoctor.measure.training_step.parts import ParameterStep, Update
+from mlxdoctor.measure.training_step.phases import ParameterStep, Update
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 
 #: What steps are made with where no optimizer is given; mlx-lm's default optimizer.

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from mlxdoctor.exhibits import CheckpointSizes
-from mlxdoctor.measure.weights.saves import FollowedHistory, ModuleState, Quantity
+from mlxdoctor.measure.weights.save_norms import FollowedHistory, ModuleState, Quantity
 
 T = TypeVar("T")
 

@@ -57,7 +57,7 @@ class Sums:
         return sqrt(self.change / self.norm) if self.norm and isfinite(self.change) else inf
 
 
-class Pair(Protocol):
+class TensorPair(Protocol):
     """Two tensors of one shape, compared a range of units at a time, by any thread."""
 
     @property
@@ -79,7 +79,7 @@ class Pair(Protocol):
         """The sum of squares of the finite values of W in these units."""
 
 
-def pair_of(old: Stored, new: Stored) -> Pair:
+def pair_of(old: Stored, new: Stored) -> TensorPair:
     """Two tensors of one shape, made ready to be compared."""
     if isinstance(old, TensorRef) and isinstance(new, TensorRef) and old.dtype == new.dtype:
         return _SameType(old, new)

@@ -14,7 +14,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.measure.weights.drift import module_drifts
-from mlxdoctor.measure.weights.saves import follow, layer_sizes
+from mlxdoctor.measure.weights.save_norms import follow, layer_sizes
 from tests.bisect.states import changed, history, state
 from tests.conftest import FIXTURES, RUNS
 

@@ -17,14 +17,14 @@ from mlxdoctor.exhibits import CheckpointSizes
 from mlxdoctor.judge.curve import LogLimits
 from mlxdoctor.judge.log_at_saves import LoggedCourse, course
 from mlxdoctor.judge.update_size import CourseLimits, Limits, has_jumped
-from mlxdoctor.measure.weights.save_sizes import heat_map
-from mlxdoctor.measure.weights.saves import (
+from mlxdoctor.measure.weights.save_norms import (
     FollowedHistory,
     Quantity,
     SaveState,
     follow,
     layer_sizes,
 )
+from mlxdoctor.measure.weights.save_sizes import heat_map
 
 #: Fewer checkpoints than this show no course.
 MIN_SHOWN = 3
