@@ -109,6 +109,7 @@ def test_no_value_is_part_of_a_script() -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_failing_adapter_fails_the_step_and_is_annotated_and_summarised(checkout: Path) -> None:
     ran = run_step("gate", checkout, {"paths": "adapters/*/\n"})
     assert ran.code == 1, ran.log
@@ -127,6 +128,7 @@ def test_a_failing_adapter_fails_the_step_and_is_annotated_and_summarised(checko
     assert len(list(JUnitXml.fromfile(ran.outputs["junit"]))) == 2
 
 
+@pytest.mark.slow
 def test_a_sound_adapter_passes_and_the_policy_and_options_are_used(checkout: Path) -> None:
     assert run_step("gate", checkout, {"paths": f"adapters/{HEALTHY}"}).code == 0
     (checkout / "my policy.toml").write_text('fail-on = "never"\n')
@@ -155,6 +157,7 @@ def test_a_summary_that_github_would_drop_is_cut(checkout: Path) -> None:
     assert ran.outputs == {"exit-code": "0"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value",
     ["$(touch pwned)", "`touch pwned`", "; touch pwned", '" ; touch pwned ; "', "--policy", "-x"],
@@ -167,6 +170,7 @@ def test_paths_are_never_commands_or_options(checkout: Path, value: str) -> None
     assert not (checkout / "pwned").exists()
 
 
+@pytest.mark.slow
 def test_other_inputs_are_never_commands(checkout: Path) -> None:
     attack = '"; touch pwned; $(touch pwned) #'
     for name in ("policy", "args"):
@@ -249,6 +253,7 @@ def test_the_hooks_are_valid() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_the_lint_hook_stops_a_known_mistake_in_python_only(hooked: Path) -> None:
     bad = "def loss(losses, mask):\n    return (losses * mask).sum() / mask.sum()\n"
     (hooked / "notes.md").write_text(bad)
@@ -260,6 +265,7 @@ def test_the_lint_hook_stops_a_known_mistake_in_python_only(hooked: Path) -> Non
     assert "train.py:2:12: warning [unguarded-mean]" in said
 
 
+@pytest.mark.slow
 def test_the_gate_hook_stops_a_broken_adapter_and_lets_a_sound_one_pass(hooked: Path) -> None:
     shutil.copytree(RUNS / HEALTHY, hooked / "sound")
     code, said = pre_commit(hooked, "run", "mlxdoctor-gate")
@@ -272,6 +278,7 @@ def test_the_gate_hook_stops_a_broken_adapter_and_lets_a_sound_one_pass(hooked: 
     assert "1 of 2 failed" in said
 
 
+@pytest.mark.slow
 def test_the_gate_hook_can_be_given_whole_runs(hooked: Path) -> None:
     config = hooked / ".pre-commit-config.yaml"
     chosen = yaml.safe_load(config.read_text())

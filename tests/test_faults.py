@@ -124,6 +124,7 @@ def test_a_closed_pipe_ends_it_without_a_word(arguments: tuple[Any, ...]) -> Non
     assert done.returncode == 141
 
 
+@pytest.mark.slow
 def test_killed_while_writing_leaves_the_old_content_or_the_new(tmp_path: Path) -> None:
     target = tmp_path / "report.md"
     old, new = b"old " * 500_000, b"new " * 500_000

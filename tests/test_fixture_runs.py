@@ -57,6 +57,7 @@ def test_the_runs_cover_the_causes() -> None:
     assert causes.count("labels-misaligned") >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", run_names())
 def test_the_known_cause_comes_first(name: str) -> None:
     agrees(diagnose([RUNS / name], allow_model=False), name)

@@ -56,6 +56,7 @@ def test_the_pre_commit_configuration_is_valid_and_names_hooks_that_exist(tmp_pa
     assert {one["id"] for one in repository["hooks"]} == {one["id"] for one in manifest}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not (SCRIPTS / "mlxdoctor").exists() or shutil.which("bash") is None,
     reason="needs bash, and mlxdoctor as an installed command",

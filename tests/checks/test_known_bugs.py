@@ -25,6 +25,7 @@ NOTES = {"known-bugs.at-work", "known-bugs.affected-version"}
 # --- all fixture runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [one for one in run_names() if expected(one)["cause"] is None])
 def test_a_healthy_run_gives_notes_at_most(name: str) -> None:
     for one in outcome(RUNS / name).findings:

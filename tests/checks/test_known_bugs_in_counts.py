@@ -78,6 +78,7 @@ def test_rows_without_an_end_token_run_into_the_padding(
     assert (found.measured["affected_answers"], found.measured["answers"]) == (16, 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change_to", ["few", "base", "first"])
 def test_answers_that_do_not_run_into_it_leave_a_note(
     copied: Callable[[str], Path], tmp_path: Path, change_to: str

@@ -334,6 +334,7 @@ def test_a_failed_log_without_losses_is_inconclusive(logs: LogWriter) -> None:
     assert judge(loss_trend, logs.text(FRESH[0])).status.value == "inconclusive"
 
 
+@pytest.mark.slow
 def test_no_error_in_noise(logs: LogWriter) -> None:
     """Sound curves of every length and scatter: not one error."""
     for seed in range(60):

@@ -139,6 +139,7 @@ def test_the_models_are_run_where_they_are_at_hand(call: Call) -> None:
     assert any("loaded with 2 of 3 files" in one for one in data["notes"])
 
 
+@pytest.mark.slow
 def test_static_use_loads_no_framework() -> None:
     code = (
         "import sys\nfrom mlxdoctor.cli import main\n"

@@ -114,6 +114,7 @@ def test_an_unreadable_file_is_named_and_the_rest_is_reported(
     assert "## Files that could not be read" in report
 
 
+@pytest.mark.slow
 def test_select_and_ignore_take_lists_and_repeat(capsys: pytest.CaptureFixture[str]) -> None:
     common = ["diagnose", str(FAILED), STATIC, "--stdout", "json"]
     main([*common, "--select", "token-collapse,learning-rate", "--select", "weight-drift"])

@@ -33,6 +33,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 Capture = pytest.CaptureFixture[str]
 
 
+@pytest.mark.slow
 def test_a_glob_is_judged_and_nothing_is_written(project: Path, capsys: Capture) -> None:
     before = digest(project)
     assert main(["gate", "runs/*/"]) == 1
@@ -69,6 +70,7 @@ def test_the_policy_is_found_from_here_upwards(
     assert "did you mean 'large'?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_ignores_overrides_and_their_notices(project: Path, capsys: Capture) -> None:
     rules = project / "mlxdoctor.toml"
     rules.write_text(
@@ -110,6 +112,7 @@ def test_a_baseline_is_written_and_then_only_what_is_new_fails(
     assert json.loads((project / "known.json").read_text())["known"] == []
 
 
+@pytest.mark.slow
 def test_a_baseline_named_in_the_policy_lies_beside_it(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +137,7 @@ def test_files_the_summary_and_what_is_printed_go_together(project: Path, capsys
     assert "reports/gate.json" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_was_found_is_printed_even_if_it_cannot_be_written(
     project: Path, capsys: Capture
 ) -> None:
@@ -157,6 +161,7 @@ def test_nothing_is_written_into_what_is_examined(project: Path, capsys: Capture
     assert digest(project) == before
 
 
+@pytest.mark.slow
 def test_init_writes_a_policy_that_the_run_passes(project: Path, capsys: Capture) -> None:
     assert main(["gate", "--init", "runs/healthy-*/"]) == 0
     said = capsys.readouterr().out

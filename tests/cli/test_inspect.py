@@ -172,6 +172,7 @@ def test_unusable_input_is_one_sentence(
     assert str(path.name) in captured.err
 
 
+@pytest.mark.slow
 def test_it_loads_no_framework() -> None:
     code = (
         "import sys\nfrom mlxdoctor.cli import main\n"

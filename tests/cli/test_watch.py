@@ -118,6 +118,7 @@ def test_a_training_that_broke_off_exits_with_1(call: Call, tmp_path: Path) -> N
     assert out.startswith("the training broke off (killed): Killed: 9; no alarm in 2 reports")
 
 
+@pytest.mark.slow
 def test_standard_input(seed: Path) -> None:
     command = [sys.executable, "-m", "mlxdoctor", "watch", "-"]
     done = subprocess.run(command, input=SEED, capture_output=True, text=True, check=False)
@@ -175,6 +176,7 @@ def test_a_healthy_training_is_not_stopped(
     assert training.poll() is None
 
 
+@pytest.mark.slow
 def test_the_end_of_the_process_ends_the_watch(
     call: Call, tmp_path: Path, training: subprocess.Popen[str]
 ) -> None:
@@ -243,6 +245,7 @@ def test_the_controls_among_users_logs_are_silent(call: Call) -> None:
         assert call(log, "--no-follow")[0] == 0, log.name
 
 
+@pytest.mark.slow
 def test_it_loads_no_model_library(seed: Path) -> None:
     code = (
         "import sys; from mlxdoctor.cli import main; main(['watch', sys.argv[1]]); "

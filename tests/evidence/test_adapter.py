@@ -134,6 +134,7 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
         Adapter.read(tmp_path)
 
 
+@pytest.mark.slow
 def test_reading_imports_no_framework() -> None:
     code = (
         "import sys\nfrom pathlib import Path\n"

@@ -114,6 +114,7 @@ def test_peft_scale(write, extra, scale):
     assert config.fine_tune_type == "lora"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "problem"),
     [

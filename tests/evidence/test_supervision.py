@@ -90,6 +90,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "mask", "batch_size", "limit"), CASES)
 def test_same_batches_widths_and_targets_as_mlx_lm(tmp_path, name, mask, batch_size, limit):
     data = FIXTURES / "data" / name

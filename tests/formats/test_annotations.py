@@ -74,6 +74,7 @@ def test_an_error_an_item_that_did_not_pass_with_its_root_cause_first() -> None:
     assert rest[-1] == f"and {len(failing) - annotations.MAX_FINDINGS} more"
 
 
+@pytest.mark.slow
 def test_every_status_and_the_policy_and_the_interruption_are_said() -> None:
     found = commands(annotations.render(gated_runs.result()))
     titles = [(one.kind, one.properties["title"]) for one in found]

@@ -57,6 +57,7 @@ def verdict(cause: str, said: str, reason: str = "for a reason") -> dict[str, An
     return {"experiment": "verdict", "verdict": said, **named}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", get_args(Kind))
 def test_every_kind_of_rerun_can_be_drawn(kind: str) -> None:
     figure = draw_reruns(reruns(trial(kind)))

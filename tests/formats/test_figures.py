@@ -99,6 +99,7 @@ def test_short_curves_are_not_thinned() -> None:
     assert loss_figure.thinned(Curve((1, 2), (3.0, NAN)))[0] == [1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [
@@ -113,6 +114,7 @@ def test_any_drift_can_be_drawn(values: list[list[float]]) -> None:
     size(drawn("drift", rows=["layer 0", "layer 1"], columns=["a", "b"], values=values))
 
 
+@pytest.mark.slow
 def test_a_deep_model_still_fits() -> None:
     rows = [f"layer {index}" for index in range(200)]
     width, height = size(drawn("drift", rows=rows, columns=["q"], values=[[1.0]] * 200))
@@ -129,6 +131,7 @@ def test_hostile_tokens_are_drawn_as_text(text: str) -> None:
     size(drawn("loss", axis=text, floors=[{"label": text, "value": 3.0}]))
 
 
+@pytest.mark.slow
 def test_a_long_row_is_shortened_in_the_middle() -> None:
     token = {"text": "word", "region": "answer", "target": True}
     _, height = size(drawn("labels", tokens=[token] * 5_000))

@@ -223,6 +223,7 @@ def test_the_same_reports_have_such_pieces_without_the_option() -> None:
     assert quoting >= {"markdown", "html", "json", "text"}
 
 
+@pytest.mark.slow
 def test_the_diagnosis_does_not_change() -> None:
     run = RUNS / "collapse-frequent-token"
     plain = diagnose([run], allow_model=False).to_dict()
@@ -336,6 +337,7 @@ def test_labels_show_totals_and_no_text(
         assert "20" in shown
 
 
+@pytest.mark.slow
 def test_bisect_shows_no_text_anyway(
     planted: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,6 +57,7 @@ def strings(value: Any) -> Iterator[str]:
             yield from strings(item)
 
 
+@pytest.mark.slow
 def test_the_validator_can_refuse() -> None:
     assert "sarif-schema-2.1.0" in SCHEMA["id"]
     log = json.loads(sarif.render(gated_runs.result()))
@@ -226,6 +227,7 @@ def test_lint_writes_the_same_kind_of_log() -> None:
     assert "```python\n" in rule["help"]["markdown"]
 
 
+@pytest.mark.slow
 def test_diagnose_writes_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = f"fixtures/runs/{COLLAPSED}"
     arguments = ["diagnose", run, "--no-generate"]

@@ -72,6 +72,7 @@ def test_a_run_with_values_of_any_kind(name: str, run: Path) -> None:
     holds()
 
 
+@pytest.mark.slow
 def test_data_of_any_kind(run: Path) -> None:
     reader = reader_called("dataset")
 

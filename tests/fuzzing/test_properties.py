@@ -64,6 +64,7 @@ arrays = st.tuples(
 )
 
 
+@pytest.mark.slow
 def test_tensors_written_and_read_keep_every_byte(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
 
@@ -271,6 +272,7 @@ def test_checkpoints_do_not_depend_on_the_order_of_files(shuffled: Callable[[int
     assert [one.iteration for one in found[0]][-1] is None
 
 
+@pytest.mark.slow
 def test_a_report_does_not_depend_on_the_order_of_files(shuffled: Callable[[int], None]) -> None:
     reports = []
     for seed in range(3):

@@ -69,6 +69,7 @@ def test_the_corpus(reader: Reader, feed: Callable[[Reader, bytes], bool]) -> No
         feed(reader, path.read_bytes())
 
 
+@pytest.mark.slow
 @by_name
 def test_damaged_inputs(reader: Reader, feed: Callable[[Reader, bytes], bool]) -> None:
     @QUICK
@@ -90,6 +91,7 @@ def test_bytes(reader: Reader, feed: Callable[[Reader, bytes], bool]) -> None:
     holds()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JSON)
 def test_json_of_any_shape(name: str, feed: Callable[[Reader, bytes], bool]) -> None:
     reader = reader_called(name)
@@ -143,6 +145,7 @@ def _readers_of(module: Any) -> Iterator[tuple[str, CodeType]]:
             yield f"{module.__name__}.{name}", code
 
 
+@pytest.mark.slow
 def test_no_reader_of_evidence_is_missing_from_the_list(
     feed: Callable[[Reader, bytes], bool],
 ) -> None:

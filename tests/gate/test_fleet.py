@@ -47,6 +47,7 @@ def dask_workers() -> Iterator[str]:
         yield local.scheduler_address
 
 
+@pytest.mark.slow
 def test_every_kind_of_worker_gives_the_same() -> None:
     paths = [f"{'slow' if number % 3 == 0 else 'item'}-{number}" for number in range(8)]
     in_one = examined(replace(here(), function=by_name), names(*paths))
@@ -96,6 +97,7 @@ def test_a_process_whose_item_never_ends_is_ended() -> None:
     assert all(found[one].held for one in "abc")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["here", "processes"])
 def test_an_interruption_keeps_what_is_done_and_leaves_no_process(kind: str) -> None:
     workers = pool() if kind == "processes" else replace(here(), function=by_name)

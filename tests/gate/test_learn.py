@@ -69,6 +69,7 @@ def test_the_runs_that_were_learned_from_pass(tmp_path: Path, names: list[str]) 
     assert result.notices == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factor", "code"),
     [(1.0, None), (1.6, None), (0.6, None), (2.3, "large"), (0.4, "negligible")],
@@ -96,6 +97,7 @@ def test_an_update_outside_the_band_fails_with_and_without_the_base(
     assert shipped.items[0].status is ItemStatus.PASSED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "fails"), [(1.0, False), (0.7, False), (0.4, True)])
 def test_a_loss_that_fell_less_than_the_band_fails(
     tmp_path: Path, copied: Callable[[str], Path], factor: float, fails: bool
@@ -107,6 +109,7 @@ def test_a_loss_that_fell_less_than_the_band_fails(
     assert ("loss-trend.never-learned" in failing) is fails
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rate-too-high-garbled", "overfitting", "b-never-trained"])
 def test_nothing_is_learned_from_an_unhealthy_run(name: str) -> None:
     with pytest.raises(InputError) as refused:
@@ -129,6 +132,7 @@ def test_nor_from_one_that_cannot_be_judged_or_read(
         learn([str(RUNS)])
 
 
+@pytest.mark.slow
 def test_a_check_is_required_only_if_it_ran_on_all(copied: Callable[[str], Path]) -> None:
     bare = copied("healthy-ordinary")
     (bare / "generations.jsonl").unlink()

@@ -62,6 +62,7 @@ def test_what_is_unusable_stands_in_its_place_and_the_rest_is_examined(
     assert exit_code(result.items[:4]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statuses", "code"),
     [
@@ -106,6 +107,7 @@ def test_thresholds_of_an_override_reach_only_its_paths(tmp_path: Path) -> None:
     assert [one.status.value for one in result.items] == ["passed", "failed"]
 
 
+@pytest.mark.slow
 def test_a_required_check_without_its_evidence_is_inconclusive(
     tmp_path: Path, copied: Callable[[str], Path]
 ) -> None:
@@ -149,6 +151,7 @@ def test_an_interrupted_gate_says_what_it_did_not_examine(monkeypatch: pytest.Mo
     assert result.unfinished == (str(GARBLED), str(RUNS / "overfitting"))
 
 
+@pytest.mark.slow
 def test_an_item_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     slow, sound = (
         examine(Task(str(HEALTHY), {}, False, 1e-9)),
@@ -166,6 +169,7 @@ def test_an_item_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -
     assert "took longer than 0.2 s" in examine(Task(str(HEALTHY), {}, False, 0.2)).problem
 
 
+@pytest.mark.slow
 def test_no_training_row_and_no_output_is_quoted_if_so_asked() -> None:
     path = RUNS / "collapse-frequent-token"
     quoted, withheld = (gate(path, with_text=one).result for one in (True, False))
@@ -212,6 +216,7 @@ def test_processes_are_started_only_where_they_pay(
     assert asked == [3, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_held_report_is_the_report_in_a_tenth_of_the_memory() -> None:
     whole = slim(diagnose([GARBLED], allow_model=False).alone)
     held = HeldReport.of(whole)
@@ -236,6 +241,7 @@ def test_a_held_report_keeps_what_formats_need_and_drops_what_a_page_shows() -> 
     assert item.report.evidence
 
 
+@pytest.mark.slow
 def test_items_of_a_cluster_are_named_as_from_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(RUNS)
     distributed = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")

@@ -73,6 +73,7 @@ def test_pieces_end_where_lines_do(tmp_path: Path) -> None:
     assert segment.first_line == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "text", "named"),
     [

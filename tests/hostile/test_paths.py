@@ -176,6 +176,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
         Adapter.read(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_option_raises_a_limit_for_one_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

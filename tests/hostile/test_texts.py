@@ -67,6 +67,7 @@ def test_a_billion_laughs(tmp_path: Path) -> None:
         read_yaml_object(tmp_path / "a.yaml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -43,6 +43,7 @@ def codes(result: Any, severity: Severity) -> list[str]:
     return [one.code for one in result.findings if one.severity is severity]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [default_loss, parity_loss])
 def test_mlx_lms_loss_trains_a_padding_token(base: tuple[Any, Any], batch: Any, loss: Any) -> None:
     result = probe(base[0], loss, batch, optim.Adam(1e-4), base[1])
@@ -70,6 +71,7 @@ def test_our_loss_is_clean(base: tuple[Any, Any], batch: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_it_takes_less_than_ten_seconds_by_far(base: tuple[Any, Any], batch: Any) -> None:
     begun = time.perf_counter()
     measured = probe(base[0], exact_loss, batch).measured
@@ -144,6 +146,7 @@ def test_a_loss_that_never_calls_the_model_is_inconclusive(base: tuple[Any, Any]
     assert "never called the model" in outcomes["step-alignment"].reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape",
     ["spread", "dict", "one argument", "a tuple back", "a dict back", "without the model"],

@@ -38,6 +38,7 @@ def test_one_culprit_of_many_takes_a_few_questions() -> None:
     assert len(asked) <= 2 * 6
 
 
+@pytest.mark.slow
 @given(st.sets(st.integers(0, 9), min_size=1), st.sets(st.frozensets(st.integers(0, 9))))
 def test_the_result_fails_and_no_smaller_by_one_does(
     culprits: set[int], also: set[frozenset[int]]

@@ -59,6 +59,7 @@ NAMES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted((ROOT / "checks").glob("*.py")), ids=lambda one: one.stem)
 def test_checks_quote_through_the_one_function_that_marks_it(path: Path) -> None:
     assert set(_represented(path)) <= NAMES.get(path.name, set())

@@ -355,6 +355,7 @@ _NAMES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.lists(
