@@ -14,19 +14,19 @@ pytestmark = pytest.mark.slow
 
 #: How far two losses may be apart, nats.
 CLOSE = 1e-4
-ITERATIONS = 30
+ITERATIONS = 50
 USUAL = {
     "model": str(FIXTURES / "base"),
     "data": str(FIXTURES / "data" / "geography"),
     "iters": ITERATIONS,
     "num_layers": 4,
-    "learning_rate": 1e-3,
+    "learning_rate": 3e-4,
     "val_batches": 3,
-    "steps_per_eval": 12,
+    "steps_per_eval": 20,
     "steps_per_report": 1,
     "max_seq_length": 256,
 }
-SCHEDULE = {"name": "cosine_decay", "warmup": 5, "arguments": [1e-3, 20, 1e-5]}
+SCHEDULE = {"name": "cosine_decay", "warmup": 5, "arguments": [3e-4, 20, 1e-5]}
 RUNS: dict[str, dict[str, Any]] = {
     "plain": {},
     "everything": {
@@ -84,7 +84,7 @@ def agreed(wanted: Losses, result: Losses, folder: Path) -> list[float]:
 def test_a_plain_run_has_the_losses_of_mlx_lm(compared: Any) -> None:
     found = agreed(*compared["plain"])
     # Something was learned: both standing still would agree as well.
-    assert found[-1] < found[0] / 2
+    assert found[-1] < found[0] / 3
 
 
 def test_mask_schedule_checkpointing_and_accumulation_together_too(compared: Any) -> None:
