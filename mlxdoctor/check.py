@@ -16,9 +16,7 @@ text that `mlxdoctor explain` prints.
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 import sys
 import time
 import types
@@ -30,6 +28,7 @@ from importlib.metadata import entry_points
 from typing import Any, Protocol, TypeVar
 
 from mlxdoctor.finding import Exhibit, Finding, Outcome, Sign, Status, Symptom
+from mlxdoctor.members import modules_of
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 from mlxdoctor.safety.reading_limits import current
@@ -296,12 +295,7 @@ def discover() -> tuple[Check, ...]:
     Raises:
         ValueError: two checks share a name, or two of them a code.
     """
-    package = importlib.import_module(BUILTIN_PACKAGE)
-    modules = [
-        importlib.import_module(f"{BUILTIN_PACKAGE}.{info.name}")
-        for info in pkgutil.iter_modules(package.__path__)
-    ]
-    found = [check for module in modules for check in _checks_in(module)]
+    found = [check for module in modules_of(BUILTIN_PACKAGE) for check in _checks_in(module)]
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         loaded = entry_point.load()
         found.extend([loaded] if isinstance(loaded, Check) else _checks_in(loaded))

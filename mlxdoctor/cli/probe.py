@@ -17,13 +17,6 @@ if TYPE_CHECKING:
     from mlxdoctor.probe.probing import ProbeResult
 
 _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
-_TITLES = {
-    "step-state": "State",
-    "step-forward": "Forward",
-    "step-alignment": "Alignment",
-    "step-gradients": "Gradients",
-    "step-update": "Update",
-}
 
 
 @click.command(name="probe", short_help="See what one training step of your trainer really does.")
@@ -91,8 +84,9 @@ def _phase(outcome: Outcome, measured: TrainingStep, columns: int) -> list[str]:
     )
     if any(one.severity.value == "error" for one in outcome.findings):
         mark, colour = "wrong", "red"
-    facts = _FACTS[outcome.check](measured)
-    head = output.style(f"{_TITLES[outcome.check]:<10} {mark:<12}", colour, True)
+    facts = _FACTS[outcome.check](measured) if outcome.check in _FACTS else ""
+    title = outcome.check.removeprefix("step-").capitalize()
+    head = output.style(f"{title:<10} {mark:<12}", colour, True)
     lines = [f"{head} {facts if facts else terminal(outcome.reason)}"]
     for finding in outcome.findings:
         for text, first in (

@@ -20,8 +20,6 @@ by naming a module.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -34,6 +32,7 @@ from mlxdoctor.evidence.source import hash_file
 from mlxdoctor.experiments.shared.bench import Bench
 from mlxdoctor.experiments.shared.laboratory import Laboratory, stamps
 from mlxdoctor.experiments.shared.rules import Question, Ruling, Trials
+from mlxdoctor.members import modules_of
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 
@@ -144,11 +143,7 @@ def discover() -> tuple[Experiment, ...]:
     Raises:
         ValueError: two direct experiments are for one cause.
     """
-    modules = [
-        importlib.import_module(f"{__name__}.{info.name}")
-        for info in pkgutil.iter_modules(__path__)
-        if not info.ispkg
-    ]
+    modules = modules_of(__name__)
     modules += [entry_point.load() for entry_point in entry_points(group=ENTRY_POINT_GROUP)]
     found = [one for module in modules for one in _in(module)]
     causes = [one.cause for one in found if isinstance(one, Direct)]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-import mlxdoctor.formats
 from mlxdoctor.gate_result import GateResult
+from mlxdoctor.members import modules_of
 from mlxdoctor.report import Report
 
 
@@ -40,8 +38,8 @@ def formats() -> Mapping[str, Format]:
         ValueError: two modules have a format of one name.
     """
     found: dict[str, Format] = {}
-    for info in pkgutil.iter_modules(mlxdoctor.formats.__path__):
-        one = getattr(importlib.import_module(f"mlxdoctor.formats.{info.name}"), "FORMAT", None)
+    for module in modules_of("mlxdoctor.formats"):
+        one = getattr(module, "FORMAT", None)
         if isinstance(one, Format):
             if one.name in found:
                 raise ValueError(f"two formats are called {one.name}: remove one of them")

@@ -8,15 +8,14 @@ examples, a bad and a good one, are shown with it and tested.
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
 from mlxdoctor.finding import Severity
 from mlxdoctor.lint.python_file import SourceFile
+from mlxdoctor.members import modules_of
 
 #: What a rule yields: the node at fault, and one sentence about it.
 Hits = Iterator[tuple[ast.AST, str]]
@@ -66,9 +65,6 @@ def rule(
 @cache
 def rules() -> tuple[Rule, ...]:
     """Every rule, by code."""
-    package = importlib.import_module("mlxdoctor.lint.rules")
-    found = []
-    for info in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"{package.__name__}.{info.name}")
-        found += [one for one in vars(module).values() if isinstance(one, Rule)]
+    modules = modules_of("mlxdoctor.lint.rules")
+    found = [one for each in modules for one in vars(each).values() if isinstance(one, Rule)]
     return tuple(sorted(found, key=lambda one: one.code))

@@ -18,7 +18,7 @@ from mlxdoctor.measure.training_step.trainer import Trainer
 
 T = TypeVar("T")
 
-#: The checks that judge a step, in the order of the phases.
+#: The order in which the phases are judged; other checks of a step come after them.
 PHASES = ("step-state", "step-forward", "step-alignment", "step-gradients", "step-update")
 
 
@@ -90,9 +90,14 @@ def probe(  # noqa: PLR0917 the order is the one in which a training script has 
 
 def judge(measured: TrainingStep) -> ProbeResult:
     """What the checks of a step find in what was measured."""
-    known = {one.name: one for one in discover()}
+    of_a_step = [
+        one
+        for one in discover()
+        if any(need.kind is TrainingStep and not need.optional for need in one.requirements)
+    ]
+    of_a_step.sort(key=lambda one: PHASES.index(one.name) if one.name in PHASES else len(PHASES))
     given = _Given(measured)
-    return ProbeResult(measured, tuple(known[name].run(given) for name in PHASES))
+    return ProbeResult(measured, tuple(one.run(given) for one in of_a_step))
 
 
 def cost_of(model: Any, steps: int) -> str:

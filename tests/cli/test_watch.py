@@ -24,7 +24,11 @@ Iter 5: Train loss 2.148, Learning Rate 2.000e-04, It/sec 0.100, Tokens/sec 100.
 Iter 10: Train loss 2.609, Learning Rate 2.000e-04, It/sec 0.100, Tokens/sec 100.0
 Iter 15: Train loss 4.104, Learning Rate 2.000e-04, It/sec 0.100, Tokens/sec 100.0
 """
-SLEEPER = "print('ready', flush=True); import time; time.sleep(60)"
+# A shell's background job ignores SIGINT, and so would all that it starts.
+SLEEPER = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    "print('ready', flush=True); import time; time.sleep(60)"
+)
 
 Call = Callable[..., tuple[int, str, str]]
 

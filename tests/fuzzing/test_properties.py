@@ -82,6 +82,7 @@ def test_tensors_written_and_read_keep_every_byte(tmp_path: Path) -> None:
     holds()
 
 
+@pytest.mark.slow
 def test_an_adapter_converted_there_and_back_keeps_every_bit(tmp_path: Path) -> None:
     name = "base_model.model.model.layers.{}.self_attn.q_proj.lora_{}.weight"
 
@@ -124,6 +125,7 @@ plain = st.recursive(
 )
 
 
+@pytest.mark.slow
 def test_a_configuration_says_the_same_in_json_and_yaml(tmp_path: Path) -> None:
     @QUICK
     @given(st.dictionaries(st.sampled_from(["iters", "lora_parameters", "model", "x"]), plain))

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from mlxdoctor import assert_training_step_sound, probe
 from mlxdoctor.cli import main
 from mlxdoctor.finding import Severity
 from mlxdoctor.measure.training_step.alignment import read, row_lengths
+from mlxdoctor.measure.training_step.trainer import Trainer
+from mlxdoctor.probe import probing
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train.masked_loss import exact_loss, parity_loss
 
@@ -284,3 +287,14 @@ def test_functions_that_return_no_trainer(
     shown = capsys.readouterr()
     assert said in shown.err
     assert "Traceback" not in shown.err
+
+
+@pytest.mark.slow
+def test_a_check_of_a_step_from_another_package_is_asked_too(
+    base: tuple[Any, Any], batch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (known,) = [one for one in probing.discover() if one.name == "step-state"]
+    other = replace(known, name="their-own")
+    monkeypatch.setattr(probing, "discover", lambda: (other, known))
+    measured = probing.measure(Trainer(base[0], exact_loss, batch))
+    assert [one.check for one in probing.judge(measured).outcomes] == ["step-state", "their-own"]

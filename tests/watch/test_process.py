@@ -13,8 +13,10 @@ import pytest
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.watch.process import find_process, machine_memory_gb, stop
 
-POLITE = "print('ready', flush=True); import time; time.sleep(60)"
-DEAF_TO_INT = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN);" + POLITE
+WAITS = "print('ready', flush=True); import time; time.sleep(60)"
+# A shell's background job ignores SIGINT, and so would all that it starts.
+POLITE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);" + WAITS
+DEAF_TO_INT = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN);" + WAITS
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + DEAF_TO_INT
 
 Start = Callable[[str], subprocess.Popen[str]]

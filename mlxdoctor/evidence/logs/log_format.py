@@ -7,9 +7,7 @@ logs, `diagnose`, `watch` or the fuzzing, finds it there.
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -20,6 +18,7 @@ from typing import ClassVar, TypeVar
 
 from mlxdoctor.evidence.logs.segments import Rows, Shape, axis_of
 from mlxdoctor.evidence.logs.series import Notes
+from mlxdoctor.members import modules_of
 from mlxdoctor.safety.reading_limits import current, exceeded
 
 #: Lines at the beginning of a log that show whether it is a table that grows.
@@ -142,10 +141,8 @@ F = TypeVar("F", bound=LogFormat)
 @cache
 def formats(kind: type[F]) -> tuple[type[F], ...]:
     """Every format of a kind, in the order in which they are asked."""
-    package = importlib.import_module("mlxdoctor.evidence.log_formats")
     found: set[type[F]] = set()
-    for info in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"{package.__name__}.{info.name}")
+    for module in modules_of("mlxdoctor.evidence.log_formats"):
         classes = filter(inspect.isclass, vars(module).values())
         found |= {one for one in classes if issubclass(one, kind) and not inspect.isabstract(one)}
     return tuple(sorted(found, key=lambda one: one.priority))

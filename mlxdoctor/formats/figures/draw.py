@@ -5,16 +5,14 @@ Every series differs by its colour and also by its marker, hatching or label.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from functools import cache
 
-import mlxdoctor.formats.figures
 from mlxdoctor.confirmation import Rerun
 from mlxdoctor.formats.figures.canvas import png, style
 from mlxdoctor.formats.figures.experiment_curves import draw_reruns
 from mlxdoctor.formats.figures.picture import Picture
+from mlxdoctor.members import modules_of
 from mlxdoctor.report import Report
 
 #: The picture of what `reproduce` tried, which is no check's.
@@ -24,11 +22,7 @@ EXPERIMENTS = "experiments"
 @cache
 def pictures() -> Mapping[str, Picture]:
     """Every picture, by the name of the figure."""
-    package = mlxdoctor.formats.figures
-    modules = [
-        importlib.import_module(f"{package.__name__}.{info.name}")
-        for info in pkgutil.iter_modules(package.__path__)
-    ]
+    modules = modules_of("mlxdoctor.formats.figures")
     found = [module.PICTURE for module in modules if hasattr(module, "PICTURE")]
     return {one.shows.figure: one for one in found}
 
