@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from mlxdoctor.api import diagnose
 from mlxdoctor.cli.diagnose import exit_code
-from mlxdoctor.finding import Status
+from mlxdoctor.finding import Outcome, Status
 from mlxdoctor.report import Report
 from tests.conftest import FIXTURES, LOGS, ROOT, RUNS, expected, run_names
 
@@ -63,10 +64,74 @@ def test_the_known_cause_comes_first(name: str) -> None:
     agrees(diagnose([RUNS / name], allow_model=False), name)
 
 
+@cache
+def with_models(name: str) -> Report:
+    """The report when models are run: that takes seconds, and several tests read it."""
+    return diagnose([RUNS / name])
+
+
+def outcome_with_models(check: str, name: str) -> Outcome:
+    """What one check says then; it must not crash."""
+    (found,) = (one for one in with_models(name).outcomes if one.check == check)
+    assert found.status is not Status.CRASHED, found.reason
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", run_names())
 def test_the_known_cause_comes_first_when_models_are_run(name: str) -> None:
-    agrees(diagnose([RUNS / name]), name)
+    agrees(with_models(name), name)
+
+
+#: Runs whose log and models differ; those of the others agree.
+LOSSES_OF_RUNS = {
+    "b-never-trained": {"loss-agreement.worse-than-logged": "error"},
+    "labels-double-shift": {"loss-agreement.agrees-at-another-shift": "error"},
+    "targets-too-long": {"loss-agreement.agrees-at-another-shift": "error"},
+    "targets-with-prompt": {"loss-agreement.agrees-with-prompt": "warning"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", run_names())
+def test_the_models_losses_beside_the_log(name: str) -> None:
+    found = outcome_with_models("loss-agreement", name)
+    assert {one.code: one.severity for one in found.findings} == LOSSES_OF_RUNS.get(name, {})
+    if expected(name)["verdict"] == "healthy":
+        assert found.status == "passed"
+
+
+LEARNED = {
+    "targets-too-long": "identity-learned",
+    "labels-double-shift": "skip-learned",
+    "targets-with-prompt": "prompt-learned",
+    "padding-supervised": "padding-learned",
+    "end-token-flood": "end-token-everywhere",
+    "b-never-trained": "nothing-learned",
+    "gradients-blocked": "nothing-learned",
+    "rate-too-low": "nothing-learned",
+    "no-supervised-tokens": "not-finite",
+    "overfitting": "memorised",
+    "collapse-frequent-token": "end-token-unlearned",
+    "missing-end-token": "end-token-unlearned",
+}
+MISALIGNED = {"learned-targets.identity-learned", "learned-targets.skip-learned"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "symptom"), LEARNED.items())
+def test_what_a_faulty_run_learned(name: str, symptom: str) -> None:
+    found = {one.code for one in outcome_with_models("learned-targets", name).findings}
+    assert f"learned-targets.{symptom}" in found
+    if symptom not in ("identity-learned", "skip-learned"):
+        assert not MISALIGNED & found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in run_names() if expected(n)["verdict"] == "healthy"])
+def test_a_healthy_run_learned_nothing_odd(name: str) -> None:
+    found = outcome_with_models("learned-targets", name)
+    assert {one.severity for one in found.findings} <= {"info"}
 
 
 @pytest.mark.parametrize("kind", ["log", "adapter folder", "PEFT adapter", "data folder"])

@@ -1,4 +1,4 @@
-"""The log's losses against those of the models, made to order and of real runs."""
+"""The log's losses against those of the models, made to order; real runs: test_fixture_runs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from mlxdoctor.measure.losses.validation import ValidationRows
 from mlxdoctor.measure.row_losses import RowLosses
 from mlxdoctor.measure.text.plain_formats import PLAIN_FORMATS, WITHOUT_END, PlainFormat
 from mlxdoctor.measure.token_losses import TokenLosses
-from mlxdoctor.run import Run
 from tests.checks.log_evidence import LogWriter
-from tests.conftest import RUNS, check_called, expected, run_names
+from tests.conftest import check_called
 from tests.given import outcome
 from tests.measured_rows import Losses, measured_rows
 
@@ -292,20 +291,3 @@ def test_preference_training_has_another_loss(tmp_path: Path) -> None:
     losses = TokenLosses((), measured_rows(BASE, TUNED, 16), 768)
     assert log.is_preference
     assert outcome(loss_agreement, log, losses).status == "skipped"
-
-
-OF_RUNS = {
-    "b-never-trained": {"worse-than-logged": "error"},
-    "labels-double-shift": {"agrees-at-another-shift": "error"},
-    "targets-too-long": {"agrees-at-another-shift": "error"},
-    "targets-with-prompt": {"agrees-with-prompt": "warning"},
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", run_names())
-def test_the_fixture_runs(name: str) -> None:
-    found = loss_agreement.run(Run.discover([RUNS / name]))
-    assert codes(found) == OF_RUNS.get(name, {})
-    if expected(name)["verdict"] == "healthy":
-        assert found.status == "passed"
