@@ -41,14 +41,27 @@ def _processor_seconds() -> float:
     return sum(os.times()[:4])
 
 
+def _note(item: pytest.Item, seconds: float, phase: str = "") -> None:
+    if times := item.config.getoption("--times"):
+        with Path(times).open("a") as file:
+            file.write(f"{seconds:.2f} {item.nodeid}{phase}\n")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    start = _processor_seconds()
+    yield
+    # What several tests share is made before one of them.
+    if (seconds := _processor_seconds() - start) > 0.1:
+        _note(item, seconds, " setup")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     start = _processor_seconds()
     yield
     seconds = _processor_seconds() - start
-    if times := item.config.getoption("--times"):
-        with Path(times).open("a") as file:
-            file.write(f"{seconds:.2f} {item.nodeid}\n")
+    _note(item, seconds)
     is_slow = item.get_closest_marker("slow") is not None
     factor = item.config.getoption("--strict-time")
     if factor and seconds > factor * MOST_SECONDS and not is_slow:

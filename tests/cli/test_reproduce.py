@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -61,19 +64,66 @@ def verdicts_in(folder: Path) -> dict[str, str]:
     return {one["cause"]: one["verdict"] for one in experiments if one["experiment"] == "verdict"}
 
 
-@pytest.mark.slow
-def test_the_collapse_is_confirmed_and_the_run_is_left_alone(
-    tmp_path: Path, copied: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    run, out = copied("collapse-frequent-token"), tmp_path / "reports"
+@dataclass(frozen=True)
+class Reproduced:
+    """A reproduction that was stopped, asked again without any time, and then finished.
+
+    Attributes:
+        run: a copy of the run, elsewhere than its base and its data.
+        before: its files before anything was done.
+        stopped: the exit code of what was stopped, and its standard error.
+        finished: the experiments finished by then.
+        late: exit code, experiments and verdicts without any time.
+        done: exit code, standard output and experiments at the end.
+        again: exit code and experiments of the same command once more.
+    """
+
+    run: Path
+    out: Path
+    before: dict[str, tuple[str, int]]
+    stopped: tuple[int, str]
+    finished: dict[str, int]
+    late: tuple[int, dict[str, int], dict[str, str]]
+    done: tuple[int, str, dict[str, int]]
+    again: tuple[int, dict[str, int]]
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
+    """Six reruns of the collapse."""
+    folder = tmp_path_factory.mktemp("reproduced")
+    run, out = folder / "collapse-frequent-token", folder / "reports"
+    shutil.copytree(RUNS / run.name, run)
     before = files_in(run)
     elsewhere = ["--base", str(RUNS.parent / "base"), "--data", str(RUNS.parent / "data/geography")]
-    assert main(["reproduce", str(run), "-o", str(out), *SHORT, *elsewhere]) == 1
-    assert files_in(run) == before
-    printed = capsys.readouterr().out
+    command = ["reproduce", str(run), "-o", str(out), *SHORT, *elsewhere]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mlxdoctor", *command], stderr=subprocess.PIPE, text=True
+    )
+    patience = time.monotonic() + 240
+    while not results_in(out) and process.poll() is None and time.monotonic() < patience:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    finished = results_in(out)
+    code = main([*command, "--budget", "0"])
+    late = code, results_in(out), verdicts_in(out)
+    with redirect_stdout(StringIO()) as printed:
+        code = main(command)
+    done = code, printed.getvalue(), results_in(out)
+    again = main(command), results_in(out)
+    return Reproduced(run, out, before, (process.returncode, said), finished, late, done, again)
+
+
+@pytest.mark.slow
+def test_the_collapse_is_confirmed_and_the_run_is_left_alone(reproduced: Reproduced) -> None:
+    code, printed, _ = reproduced.done
+    assert code == 1
+    assert files_in(reproduced.run) == reproduced.before
     assert "the cause is confirmed by experiment" in printed
     assert "confirmed  The learning rate is too high (learning-rate-too-high)" in printed
     assert "cured by   learning_rate: 0.005 -> 0.0005" in printed
+    out = reproduced.out
     assert verdicts_in(out) == {"learning-rate-too-high": "confirmed", "scale-too-large": "refuted"}
     (agreement,) = (
         one for one in summary_in(out)["experiments"] if one["experiment"] == "agreement"
@@ -88,32 +138,24 @@ def test_the_collapse_is_confirmed_and_the_run_is_left_alone(
 
 
 @pytest.mark.slow
-def test_a_stopped_reproduction_goes_on_and_redoes_nothing(tmp_path: Path) -> None:
-    command = ["reproduce", str(RUNS / "collapse-frequent-token"), "-o", str(tmp_path), *SHORT]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mlxdoctor", *command], stderr=subprocess.PIPE, text=True
-    )
-    patience = time.monotonic() + 240
-    while not results_in(tmp_path) and process.poll() is None and time.monotonic() < patience:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
+def test_a_stopped_reproduction_goes_on_and_redoes_nothing(reproduced: Reproduced) -> None:
+    code, said = reproduced.stopped
+    assert code == 130
     assert "Traceback" not in said
-    finished = results_in(tmp_path)
+    finished = reproduced.finished
     assert 1 <= len(finished) < 6
     assert f"Stopped. {len(finished)} finished" in said
     assert "the same command goes on from there" in said
     # Without any time, what is finished is used and nothing else is made.
-    assert main([*command, "--budget", "0"]) == 3
-    assert results_in(tmp_path) == finished
-    assert set(verdicts_in(tmp_path).values()) == {"undecided"}
-    assert main(command) == 1
-    again = results_in(tmp_path)
-    assert len(again) == 6
-    assert finished.items() <= again.items()
-    assert main(command) == 1
-    assert results_in(tmp_path) == again
+    code, results, verdicts = reproduced.late
+    assert code == 3
+    assert results == finished
+    assert set(verdicts.values()) == {"undecided"}
+    code, _, results = reproduced.done
+    assert code == 1
+    assert len(results) == 6
+    assert finished.items() <= results.items()
+    assert reproduced.again == (1, results)
 
 
 @pytest.mark.slow

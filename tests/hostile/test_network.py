@@ -32,7 +32,7 @@ COMMANDS = (
     ("diagnose", RUN, "--base", BASE, "--stdout", "json"),
     ("diagnose", RUN, "--stdout", "json"),
     ("inspect", RUN),
-    ("lint", str(ROOT / "mlxdoctor" / "loading.py")),
+    ("lint", str(ROOT / "mlxdoctor" / "measure" / "loading.py")),
     ("bisect", RUN, "--base", BASE, "-o", "{out}"),
     ("labels", "{rows}", "--base", BASE),
     ("convert", RUN, "--base", BASE, "-o", "{out}"),
