@@ -13,19 +13,19 @@ from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
 from mlxdoctor.watch.report_stream import ReportStream, read_log
 from tests.fuzzing import seeds
 
-EXAMPLE = "Epoch 1/9 - 12s - loss: 2.5000\nEpoch 2/9 - 12s - loss: 2.2500\n"
+EXAMPLE = "<1> L 2.5000\n<2> L 2.2500\n"
 SOURCE = f"""
 import re
 
 from mlxdoctor.evidence.logs.log_format import LineFormat
 
-_EPOCH = re.compile(r"Epoch (\\d+)/\\d+ - .*\\bloss: (\\S+)")
+_EPOCH = re.compile(r"<(\\d+)> L (\\S+)")
 
 
-class Keras(LineFormat):
-    name = "Keras"
+class Angles(LineFormat):
+    name = "angles"
     priority = 15
-    understood = "Keras"
+    understood = "angles"
     example = {EXAMPLE!r}
 
     def read(self, number, line):
@@ -36,11 +36,11 @@ class Keras(LineFormat):
 
 
 @pytest.fixture
-def _keras(
+def _angles(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("more_formats")
-    (folder / "keras_for_this_test.py").write_text(SOURCE)
+    (folder / "angles_for_this_test.py").write_text(SOURCE)
     monkeypatch.setattr(log_formats, "__path__", [*log_formats.__path__, str(folder)])
     formats.cache_clear()
     yield
@@ -54,11 +54,11 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.usefixtures("_keras")
+@pytest.mark.usefixtures("_angles")
 def test_one_file_adds_a_format(log: Path) -> None:
     assert looks_like_log(log)
     read = TrainingLog.read([log])
-    assert read.format == "Keras"
+    assert read.format == "angles"
     series = read.main.series["train_loss"]
     assert series.iterations.tolist() == [1, 2]
     assert series.values.tolist() == [2.5, 2.25]

@@ -657,7 +657,8 @@ def test_a_second_run_is_a_second_segment(write: Write) -> None:
 
 
 def test_iterations_that_go_back_begin_a_segment(write: Write) -> None:
-    lines = [f"Iter {i}: Train loss {i}.5, It/sec 1.0\n" for i in (10, 20, 30, 10, 20)]
+    iterations = enumerate((10, 20, 30, 10, 20))
+    lines = [f"Iter {i}: Train loss {place}.5, It/sec 1.0\n" for place, i in iterations]
     path = write("".join(lines))
     assert [len(one.series["train_loss"]) for one in read(path).segments] == [3, 2]
 

@@ -84,7 +84,7 @@ def test_pieces_end_where_lines_do(tmp_path: Path) -> None:
             report(5) + "".join(f'{{"step": {i}, "loss_{i}": 1}}\n' for i in range(900)),
             "log_forms",
         ),
-        ("log_runs=20", "".join(report(i % 2 + 1) for i in range(1000)), "log_runs"),
+        ("log_runs=20", "".join(report(i % 2 + 1, i) for i in range(1000)), "log_runs"),
         (
             "log_rows=5000",
             "step,loss\n" + "".join(f"{i},2.5\n" for i in range(30_000)),

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from mlxdoctor.evidence.logs.lines import is_count, to_number
 from mlxdoctor.evidence.logs.log_format import HEAD_LINES, WholeFormat
-from mlxdoctor.evidence.logs.metric_names import STEPS, canonical, is_report, snake_case
+from mlxdoctor.evidence.logs.metric_names import STEPS, canonical, is_report, snake_case, unique
+from mlxdoctor.evidence.logs.segments import Nature
 
 _EXTREME = re.compile(r"__(?:MIN|MAX)$")
 _OF_VALIDATION = re.compile(r"(?:^|_)(?:val|valid|validation|eval)(?:_|$)")
@@ -47,7 +48,7 @@ class CsvTable(WholeFormat):
             step = columns.step_of(cells)
             for run, row in columns.runs_of(cells).items():
                 if is_report(row) or (step is not None and not columns.has_epochs):
-                    self.add(number, step, row, run)
+                    self.add(number, step, row, run, nature=Nature.TABLE)
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,12 @@ class _Columns:
         ]
         # A run's own columns repeat the shared ones.
         of_runs = [one for one in metrics if one[1]]
+        if not of_runs:
+            called = unique([name for *_, name in metrics], [name for *_, name in metrics])
+            metrics = [
+                (index, run, name or own)
+                for (index, run, own), name in zip(metrics, called, strict=True)
+            ]
         return cls(
             None if step is None else (lowered.index(step), step),
             tuple(of_runs or metrics),

@@ -58,6 +58,8 @@ _LEFT_OUT = "SKIPPED"
 MAX_PLANS = 4096
 #: Numbers in a line that are looked at.
 MAX_NUMBERS = 64
+#: Beginnings of a report in a line; one with more is no report behind a progress bar.
+MAX_HEADS = 8
 #: Blanks in a name; one with more is a sentence.
 MAX_BLANKS = 4
 
@@ -98,6 +100,8 @@ class NamedNumbers(LineFormat):
         if not _HINT.search(line):
             return False
         heads = [match.start() for match in _HEAD.finditer(line)]
+        if len(heads) > MAX_HEADS:
+            return False
         body = line[heads[-1] :] if heads else line
         if not heads and _BAR.search(line):
             return False

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-from mlxdoctor.evidence.logs.segments import Rows, Shape, axis_of
+from mlxdoctor.evidence.logs.segments import Nature, Rows, Shape, axis_of
 from mlxdoctor.evidence.logs.series import Notes
 from mlxdoctor.members import modules_of
 from mlxdoctor.safety.reading_limits import current, exceeded
@@ -61,6 +61,7 @@ class LogFormat(ABC):
         run: str = "",
         *,
         fallback: bool = False,
+        nature: Nature = Nature.PLAIN,
     ) -> None:
         """One report.
 
@@ -70,13 +71,14 @@ class LogFormat(ABC):
             metrics: canonical name -> value.
             run: the run's name where several stand side by side.
             fallback: whether it counts only where nothing else in the log reports a loss.
+            nature: how it joins the others.
         """
         columns: tuple[str | None, ...] = tuple(metrics)
         values, place = tuple(metrics.values()), None
         if step is not None:
             columns, values, place = (*columns, None), (*values, step[1]), len(metrics)
         axis = axis_of(None if step is None else step[0])
-        shape = self.rows.shape(columns, place, axis, run=run, fallback=fallback)
+        shape = self.rows.shape(columns, place, axis, run=run, fallback=fallback, nature=nature)
         shape.values.append(values)
         shape.lines.append(line)
         self.count += 1

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from operator import itemgetter
 
 import numpy as np
@@ -18,6 +20,13 @@ TRAIN, VALIDATION, OTHER = 0, 1, 2
 #: Rows of a shape that are worth moving into arrays.
 PACKED_ROWS = 16_384
 
+#: Rows on validation that make a log where nothing counts them.
+MIN_ALONE = 3
+#: Training rows that may stand out of order, of all: more are two runs in one file.
+OUT_OF_ORDER = 0.02
+#: Two prints of one figure differ by their rounding.
+ROUNDING = 6e-4
+
 _AXES: dict[str, Axis] = {"iteration": "iteration", "iter": "iteration", "it": "iteration"}
 
 
@@ -26,6 +35,25 @@ def axis_of(step_name: str | None) -> Axis:
     if step_name is None:
         return "row"
     return _AXES.get(step_name, "epoch" if step_name == "epoch" else "step")
+
+
+class Nature(StrEnum):
+    """What kind of row it is, where that decides how it joins the others.
+
+    Attributes:
+        PLAIN: a report by itself.
+        TABLE: a row of a table, whose rows may stand in any order.
+        EPOCH: what is said once an epoch; where something is reported more often, it is told
+            apart from that.
+        BESIDE: of validation, of the update that was named last; it shows no log by itself.
+        MARK: no report: where an epoch begins.
+    """
+
+    PLAIN = "plain"
+    TABLE = "table"
+    EPOCH = "epoch"
+    BESIDE = "beside"
+    MARK = "mark"
 
 
 @dataclass
@@ -38,6 +66,7 @@ class Shape:
         axis: what that value counts.
         run: the run's name where several stand side by side.
         fallback: used only where nothing else in the log reports a loss.
+        nature: how its rows join those of others.
         lines: line number of each row.
         values: the row itself.
     """
@@ -47,6 +76,7 @@ class Shape:
     axis: Axis = "iteration"
     run: str = ""
     fallback: bool = False
+    nature: Nature = Nature.PLAIN
     lines: list[int] = field(default_factory=list)
     values: list[Sequence[float]] = field(default_factory=list)
     _packed: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = field(default_factory=list)
@@ -70,6 +100,21 @@ class Shape:
         return self._packed[0]
 
     @property
+    def counts_whole(self) -> bool:
+        """Whether what counts the updates is a whole number in every row."""
+        if self.step is None:
+            return False
+        counts = self.packed()[1][:, self.step]
+        return bool(np.all(counts == np.rint(counts)))
+
+    def renamed(self, columns: tuple[str | None, ...]) -> Shape:
+        """The same rows under other names, of the step that was named last."""
+        lines, table = self.packed()
+        shape = Shape(columns, None, "row", self.run)
+        shape._packed.append((lines, table))
+        return shape
+
+    @property
     def role(self) -> int:
         if "train_loss" in self.columns:
             return TRAIN
@@ -90,11 +135,12 @@ class Rows:
         *,
         run: str = "",
         fallback: bool = False,
+        nature: Nature = Nature.PLAIN,
     ) -> Shape:
         """The shape with these columns; rows are appended to its lists."""
-        key = (columns, step, axis, run, fallback)
+        key = (columns, step, axis, run, fallback, nature)
         if key not in self._shapes:
-            self._shapes[key] = Shape(columns, step, axis, run, fallback)
+            self._shapes[key] = Shape(columns, step, axis, run, fallback, nature)
         return self._shapes[key]
 
     def __len__(self) -> int:
@@ -136,9 +182,38 @@ class Rows:
         shapes = [shape for shape in self._shapes.values() if len(shape)]
         if any(shape.role == TRAIN and not shape.fallback for shape in shapes):
             shapes = [shape for shape in shapes if not shape.fallback]
+        shapes = _joined(shapes)
         for run in dict.fromkeys(shape.run for shape in shapes):
             mine = [shape for shape in shapes if shape.run == run]
             yield from _Run(run, mine).segments(marks, announced)
+
+
+def _joined(shapes: list[Shape]) -> list[Shape]:
+    """The shapes, those of a coarser kind told apart from the others; none without a report.
+
+    Where the log reports steps, what it says of an epoch as a whole has names of its own and
+    belongs to the last step.
+    """
+    reports = [one for one in shapes if one.nature is not Nature.MARK]
+    alone = [one for one in reports if one.nature is Nature.BESIDE]
+    if len(alone) == len(reports) and sum(map(len, alone)) < MIN_ALONE:
+        return []
+    fine = [one for one in reports if one.nature not in (Nature.EPOCH, Nature.BESIDE)]
+    taken = {name for one in fine for name in one.columns} - {None, "epoch"}
+    has_steps = any(one.role == TRAIN for one in fine)
+    joined = []
+    for one in shapes:
+        if one.nature is Nature.EPOCH and (has_steps or not one.counts_whole):
+            own = taken if has_steps else frozenset[str]()
+            columns = tuple(f"epoch_{name}" if name in own else name for name in one.columns)
+            joined.append(one.renamed(columns))
+        elif one.nature is Nature.BESIDE and not taken.isdisjoint(one.columns):
+            # The same figure once more, in other words.
+            columns = tuple(f"last_{name}" if name in taken else name for name in one.columns)
+            joined.append(one.renamed(columns))
+        else:
+            joined.append(one)
+    return joined
 
 
 class _Run:
@@ -156,6 +231,8 @@ class _Run:
         self.owner = np.repeat(np.arange(len(shapes)), sizes)[self.order]
         self.index = np.concatenate([np.arange(size) for size in sizes])[self.order]
         self.roles = np.array([shape.role for shape in shapes])[self.owner]
+        self._is_report = np.array([one.nature is not Nature.MARK for one in shapes])[self.owner]
+        self._counted_on = False
         steps = [
             np.full(len(table), np.nan) if shape.step is None else table[:, shape.step]
             for shape, table in zip(shapes, self.tables, strict=True)
@@ -165,21 +242,93 @@ class _Run:
     def segments(self, marks: list[int], announced: list[tuple[int, int]]) -> Iterator[Segment]:
         axis = self._axis()
         has_steps = bool(np.isfinite(self.steps).any())
+        self._count_on()
         clock = self.steps if has_steps else self._epochs()
-        starts = _starts(clock, self.roles, self.lines, sorted(marks), distinct=has_steps)
+        plan = self._divide(clock, sorted(marks), distinct=has_steps)
         announced = sorted(announced, key=itemgetter(0))
         said_at = [line for line, _ in announced]
-        for start, end in zip(starts, [*starts[1:], len(self.lines)], strict=True):
-            steps = self._numbered(start, end, axis)
-            said = bisect_right(said_at, self.lines[end - 1])
+        for part in plan:
+            rows = part.rows
+            steps = self._numbered(rows, axis)
+            said = bisect_right(said_at, self.lines[rows[-1]])
+            planned = announced[said - 1][1] if said else None
+            if planned is not None and self._counted_on and len(steps) and steps.max() > planned:
+                planned = None
+            reports = rows[self._is_report[rows]]
+            if not len(reports):
+                continue
             yield Segment(
-                series=self._series(start, end, steps),
-                first_line=int(self.lines[start]),
-                last_line=int(self.lines[end - 1]),
-                announced_iterations=announced[said - 1][1] if said else None,
+                series=self._series(rows, steps),
+                first_line=int(self.lines[reports[0]]),
+                last_line=int(self.lines[reports[-1]]),
+                announced_iterations=planned,
                 axis=axis,
                 name=self.name,
+                reports=len(reports),
+                repeats=part.repeats,
+                misplaced=part.misplaced,
             )
+
+    def _divide(
+        self, clock: NDArray[np.float64], marks: list[int], *, distinct: bool
+    ) -> Iterator[_Part]:
+        """The runs: their rows in the order of the log, without what is there twice."""
+        whole = np.arange(len(clock))
+        marks = [line for line in marks if line > self.lines[0]]
+        if not marks and _only_rises(clock, self.roles):
+            yield _Part(whole)
+            return
+        if not marks and (misplaced := self._in_any_order(clock)):
+            yield _Part(whole, misplaced=misplaced)
+            return
+        yield from _Division(self, clock, marks, distinct=distinct).parts()
+
+    def _in_any_order(self, clock: NDArray[np.float64]) -> int:
+        """How many rows of a table that is one run stand out of order; 0 where it is not one."""
+        if any(shape.nature is not Nature.TABLE for shape in self.shapes):
+            return 0
+        misplaced = 0
+        for role in (TRAIN, VALIDATION):
+            times = clock[self.roles == role]
+            if not np.isfinite(times).all() or len(np.unique(times)) < len(times):
+                return 0
+            back = np.flatnonzero(np.diff(times) < 0)
+            # A run that was begun again goes back once, to a time that the first has passed.
+            if len(back) == 1 and times[back[0] + 1 :].max() > times[: back[0] + 1].min():
+                return 0
+            misplaced += len(back)
+        times = clock[(self.roles == TRAIN) | (self.roles == VALIDATION)]
+        return misplaced or int(np.count_nonzero(np.diff(times) < 0))
+
+    def _count_on(self) -> None:
+        """Count the updates on where each epoch counts them anew."""
+        epochs = self._epochs()
+        if not np.isfinite(epochs).any():
+            return
+        training = np.flatnonzero((self.roles == TRAIN) & np.isfinite(self.steps))
+        if len(training) < 2:
+            return
+        known = np.isfinite(epochs)
+        last = np.maximum.accumulate(np.where(known, np.arange(len(epochs)), -1))
+        epoch = np.where(last >= 0, epochs[np.maximum(last, 0)], -np.inf)[training]
+        steps = self.steps[training]
+        anew = np.flatnonzero((steps[1:] <= steps[:-1]) & (epoch[1:] > epoch[:-1])) + 1
+        if not len(anew):
+            return
+        offset = np.zeros(len(self.steps))
+        done = 0.0
+        for place in anew.tolist():
+            begun = steps[place]
+            interval = steps[place + 1] - begun if place + 1 < len(steps) else 0.0
+            if interval <= 0:
+                interval = steps[place - 1] - steps[place - 2] if place > 1 else 1.0
+            done += steps[place - 1] - begun + (interval if interval > 0 else 1.0)
+            offset[training[place] :] = done
+        # A run that begins anew counts from the beginning.
+        for place in (np.flatnonzero(epoch[1:] < epoch[:-1]) + 1).tolist():
+            offset[training[place] :] -= offset[training[place]]
+        self.steps = self.steps + offset
+        self._counted_on = True
 
     def _axis(self) -> Axis:
         counted = [shape for shape in self.shapes if shape.step is not None]
@@ -191,38 +340,38 @@ class _Run:
         return "epoch" if whole and bool(np.all(np.diff(epochs) > 0)) else "row"
 
     def _epochs(self) -> NDArray[np.float64]:
-        return self._column("epoch", 0, len(self.lines))
+        return self.column("epoch")
 
-    def _column(self, name: str, start: int, end: int) -> NDArray[np.float64]:
-        found = np.full(end - start, np.nan)
-        owner, index = self.owner[start:end], self.index[start:end]
+    def column(self, name: str) -> NDArray[np.float64]:
+        """The metric of that name in every row, NaN where a row has none."""
+        found = np.full(len(self.lines), np.nan)
         for number, shape in enumerate(self.shapes):
             if name in shape.columns:
-                mine = owner == number
-                found[mine] = self.tables[number][index[mine], shape.columns.index(name)]
+                mine = self.owner == number
+                found[mine] = self.tables[number][self.index[mine], shape.columns.index(name)]
         return found
 
-    def _numbered(self, start: int, end: int, axis: Axis) -> NDArray[np.int64]:
+    def _numbered(self, rows: NDArray[np.int64], axis: Axis) -> NDArray[np.int64]:
         if axis == "row":
             # A validation row belongs to the training row it follows.
-            training = self.roles[start:end] == TRAIN
-            counts = np.cumsum(training if training.any() else np.ones(end - start, bool))
+            training = self.roles[rows] == TRAIN
+            counts = np.cumsum(training if training.any() else np.ones(len(rows), bool))
             return counts.astype(np.int64)
-        steps = self.steps[start:end]
+        steps = self.steps[rows]
         if axis == "epoch" and not np.isfinite(steps).any():
-            steps = self._epochs()[start:end]
+            steps = self._epochs()[rows]
         known = np.isfinite(steps)
         # A line without a step of its own speaks of the last one that was named.
-        last = np.maximum.accumulate(np.where(known, np.arange(end - start), -1))
+        last = np.maximum.accumulate(np.where(known, np.arange(len(rows)), -1))
         filled = np.where(last >= 0, steps[np.maximum(last, 0)], 0.0)
         return np.clip(np.rint(filled), -(2.0**62), 2.0**62).astype(np.int64)
 
-    def _series(self, start: int, end: int, steps: NDArray[np.int64]) -> dict[str, Series]:
-        owner, index = self.owner[start:end], self.index[start:end]
+    def _series(self, chosen: NDArray[np.int64], steps: NDArray[np.int64]) -> dict[str, Series]:
+        owner, index = self.owner[chosen], self.index[chosen]
         places: dict[str, list[tuple[NDArray[np.int64], NDArray[np.float64]]]] = {}
         for number, shape in enumerate(self.shapes):
             where = np.flatnonzero(owner == number)
-            if not len(where):
+            if not len(where) or shape.nature is Nature.MARK:
                 continue
             rows = self.tables[number][index[where]]
             for column, name in enumerate(shape.columns):
@@ -233,6 +382,8 @@ class _Run:
             where = np.concatenate([part[0] for part in parts])
             values = np.concatenate([part[1] for part in parts])
             order = np.argsort(where, kind="stable")
+            if np.any(np.diff(steps[where[order]]) < 0):
+                order = order[np.argsort(steps[where[order]], kind="stable")]
             series[name] = Series(steps[where[order]], values[order])
         if "train_loss" not in series and "micro_loss" in series:
             series["train_loss"] = series.pop("micro_loss")
@@ -247,17 +398,6 @@ def _table(rows: list[Sequence[float]]) -> NDArray[np.float64]:
         return np.array([[float(str(value)) for value in row] for row in rows], dtype=np.float64)
 
 
-def _together(
-    clock: NDArray[np.float64], roles: NDArray[np.int64], lines: NDArray[np.int64]
-) -> Iterator[tuple[float, int, int]]:
-    # As Python's numbers, a block at a time: all at once they take four times the memory.
-    for start in range(0, len(clock), PACKED_ROWS):
-        part = slice(start, start + PACKED_ROWS)
-        yield from zip(
-            clock[part].tolist(), roles[part].tolist(), lines[part].tolist(), strict=True
-        )
-
-
 def _only_rises(clock: NDArray[np.float64], roles: NDArray[np.int64]) -> bool:
     """Whether the clock plainly never goes back, so that there is one run; False where unsure."""
     training, validation = roles == TRAIN, roles == VALIDATION
@@ -270,34 +410,181 @@ def _only_rises(clock: NDArray[np.float64], roles: NDArray[np.int64]) -> bool:
     )
 
 
-def _starts(
-    clock: NDArray[np.float64],
-    roles: NDArray[np.int64],
-    lines: NDArray[np.int64],
-    marks: list[int],
-    *,
-    distinct: bool,
-) -> list[int]:
-    """Indices at which a run begins: its clock goes back, or the trainer says it starts."""
-    if not marks and _only_rises(clock, roles):
-        return [0]
-    starts = [0]
-    last = [-np.inf, -np.inf, -np.inf]
-    main = [role for role in (TRAIN, VALIDATION) if np.any(roles == role)] or [OTHER]
-    next_mark = 0
-    marked = False
-    for position, (now, role, line) in enumerate(_together(clock, roles, lines)):
-        while next_mark < len(marks) and marks[next_mark] <= line:
-            marked = marked or marks[next_mark] > lines[starts[-1]]
-            next_mark += 1
-        if role not in main:
-            continue
-        back = now < last[role] or (role == VALIDATION and now < last[TRAIN] - 1)
-        again = distinct and role == VALIDATION and now == last[role] <= 1
-        if (back or again or marked) and position > starts[-1]:
-            starts.append(position)
-            last = [-np.inf, -np.inf, -np.inf]
-        marked = False
-        if not math.isnan(now):
-            last[role] = now
-    return starts
+@dataclass(frozen=True)
+class _Part:
+    """One run among the rows of a log.
+
+    Attributes:
+        rows: their places.
+        repeats: how many more there are that say the same once more, and are left out.
+        misplaced: how many of them stand out of order.
+    """
+
+    rows: NDArray[np.int64]
+    repeats: int = 0
+    misplaced: int = 0
+
+
+class _Division:
+    """Finds where the runs in a log begin.
+
+    A run begins where its clock goes back, or where the trainer says that it starts; not where
+    what was reported is printed once more, nor where a single row comes late.
+    """
+
+    def __init__(
+        self, run: _Run, clock: NDArray[np.float64], marks: list[int], *, distinct: bool
+    ) -> None:
+        self._run, self._marks, self._distinct = run, marks, distinct
+        self._clock: list[float] = clock.tolist()
+        self._roles: list[int] = run.roles.tolist()
+        self._lines: list[int] = run.lines.tolist()
+        here = set(self._roles)
+        self._main = [role for role in (TRAIN, VALIDATION) if role in here] or [OTHER]
+        trained = self._roles.count(TRAIN)
+        self._allowed = max(1, int(OUT_OF_ORDER * trained))
+        self._begin(0)
+
+    def _begin(self, place: int) -> None:
+        self._start = place
+        self._dropped: list[tuple[int, int]] = []
+        self._misplaced = 0
+        self._last = [-np.inf, -np.inf, -np.inf]
+        self._before = -np.inf
+        self._seen: dict[tuple[int, float], list[int]] = {}
+        self._indexed = place
+
+    def parts(self) -> Iterator[_Part]:
+        """The runs, in order."""
+        count = len(self._clock)
+        marks, next_mark, marked = self._marks, 0, False
+        place = 0
+        while place < count:
+            now, role, line = self._clock[place], self._roles[place], self._lines[place]
+            while next_mark < len(marks) and marks[next_mark] <= line:
+                marked = marked or marks[next_mark] > self._lines[self._start]
+                next_mark += 1
+            if role not in self._main:
+                place += 1
+                continue
+            last = self._last
+            back = now < last[role] or (role == VALIDATION and now < last[TRAIN] - 1)
+            again = self._distinct and role == VALIDATION and now == last[role] <= 1
+            if (back or again or marked) and place > self._start:
+                end = self._end_of_repeat(place, marked=marked)
+                if end > place:
+                    self._dropped.append((place, end))
+                    self._indexed = end
+                    place, marked = end, False
+                    continue
+                if marked and not (back or again) and self._goes_on(place):
+                    pass
+                elif back and not marked and self._is_late(place):
+                    self._misplaced += 1
+                    place += 1
+                    continue
+                else:
+                    yield self._part(place)
+                    self._begin(place)
+            marked = False
+            if not math.isnan(now):
+                if role == TRAIN:
+                    self._before = self._last[TRAIN]
+                self._last[role] = now
+            place += 1
+        yield self._part(count)
+
+    def _said(self, role: int, now: float, before: int) -> list[int]:
+        """The rows of the run that report the same at the same time, of those `before` a place."""
+        # Made only where something goes back: most logs never ask.
+        for at in range(self._indexed, before):
+            self._seen.setdefault((self._roles[at], self._clock[at]), []).append(at)
+        self._indexed = max(self._indexed, before)
+        return self._seen.get((role, now), [])
+
+    def _part(self, end: int) -> _Part:
+        kept = np.ones(end - self._start, bool)
+        for first, last in self._dropped:
+            kept[first - self._start : last - self._start] = False
+        rows = np.flatnonzero(kept) + self._start
+        return _Part(rows, int(np.count_nonzero(~kept)), self._misplaced)
+
+    def _goes_on(self, place: int) -> bool:
+        """Whether a row follows the one before at the same interval, so that nothing began."""
+        interval = self._last[TRAIN] - self._before
+        return (
+            self._roles[place] == TRAIN
+            and math.isfinite(interval)
+            and interval > 0
+            and self._clock[place] == self._last[TRAIN] + interval
+        )
+
+    def _is_late(self, place: int) -> bool:
+        """Whether a row that goes back is out of order, and no run begins with it."""
+        role, now = self._roles[place], self._clock[place]
+        if self._said(role, now, place) or TRAIN not in self._main:
+            return False
+        # The next row on training tells.
+        after = place + 1
+        mark = next((one for one in self._marks if one > self._lines[place]), math.inf)
+        while after < len(self._clock) and self._lines[after] < mark:
+            if self._roles[after] == TRAIN:
+                goes_on = self._clock[after] >= self._last[TRAIN]
+                allowed = role == VALIDATION or self._misplaced < self._allowed
+                return goes_on and allowed
+            after += 1
+        return role == VALIDATION and now > 1
+
+    def _end_of_repeat(self, place: int, *, marked: bool) -> int:
+        """Where a print of what was reported before ends; `place` where none begins there.
+
+        Each row of it is there already, and behind it the log ends, goes on from where it was,
+        or has another print.
+        """
+        at, before, timed = place, -np.inf, False
+        while at < len(self._clock):
+            role, now = self._roles[at], self._clock[at]
+            if role not in self._main:
+                at += 1
+                continue
+            if at > place and (now > max(self._last) or now < before - 1):
+                break
+            if not any(self._agree(one, at) for one in self._said(role, now, place)):
+                return place
+            timed = timed or self._is_timed(at)
+            before = max(before, now)
+            at += 1
+        # Without speeds a training that was begun again with the same seed reads the same.
+        return place if marked and not timed else at
+
+    def _agree(self, one: int, other: int) -> bool:
+        """Whether two rows say the same in all that both report."""
+        common = 0
+        for name, value in self._values(other).items():
+            earlier = self._values(one).get(name)
+            if earlier is None:
+                continue
+            common += name.endswith("loss")
+            if math.isnan(value) and math.isnan(earlier):
+                continue
+            if value != earlier and not abs(value - earlier) <= ROUNDING * max(1.0, abs(value)):
+                return False
+        return common > 0
+
+    def _is_timed(self, place: int) -> bool:
+        return any(_TIMED.search(name) for name in self._values(place))
+
+    def _values(self, place: int) -> dict[str, float]:
+        run = self._run
+        owner = int(run.owner[place])
+        shape = run.shapes[owner]
+        row = run.tables[owner][int(run.index[place])]
+        return {
+            name: float(row[column])
+            for column, name in enumerate(shape.columns)
+            if name is not None and column != shape.step
+        }
+
+
+#: What differs between two trainings that are otherwise the same.
+_TIMED = re.compile(r"second|_time|time$|runtime|timestamp|dt$|_ms$")

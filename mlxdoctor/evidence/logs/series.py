@@ -56,6 +56,9 @@ class Segment:
         axis: what `iterations` counts. "row" where the log names no iteration: the
             first report is 1, the next 2.
         name: the run's name where the log holds several side by side.
+        reports: how many rows it was made from.
+        repeats: how many more there were that print the same once more, and were left out.
+        misplaced: how many of the rows stand out of order in the log, and were put in order.
     """
 
     series: Mapping[str, Series]
@@ -64,6 +67,9 @@ class Segment:
     announced_iterations: int | None = None
     axis: Axis = "iteration"
     name: str = ""
+    reports: int = 0
+    repeats: int = 0
+    misplaced: int = 0
 
     def get(self, name: str) -> Series | None:
         """The series of that name, or None where the log has none."""

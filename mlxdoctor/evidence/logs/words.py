@@ -1,0 +1,256 @@
+"""What the words between the numbers of a line say: names, counters, units.
+
+Home-made trainers print `key = value`, `key: value` or `key value`, in any order and with any
+separators; `parse` takes such a line apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlxdoctor.evidence.logs.lines import NUMBER
+from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER
+from mlxdoctor.evidence.logs.metric_names import CANONICAL, STAND_INS, snake_case
+
+#: Numbers in a line that are looked at.
+MAX_NUMBERS = 64
+#: Blanks in a name; one with more is a sentence.
+MAX_BLANKS = 4
+
+#: A number that is not part of a word, and the suffix that stands for thousands or millions.
+_NUMBERS = re.compile(rf"(?<![\w.])({NUMBER}(?:[kKM](?![\w/]))?)")
+#: When a line was written; a logger puts it first.
+_TIMES = re.compile(
+    r"\b\d{4}[-/.]\d\d?[-/.]\d\d?(?:[T _]{1,4}\d\d?:\d\d(?::\d\d(?:[.,]\d+)?)?)?"
+    r"(?:Z\b|\s?[+-]\d\d:?\d\d\b)?"
+    r"|\b\d\d?[-/.]\d\d?[-/.]\d{2,4}[T ,]{1,4}\d\d?:\d\d(?::\d\d(?:[.,]\d+)?)?"
+    r"|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}\s{1,2}\d\d?,?"
+    r"(?:\s\d{4})?,?\s\d\d?:\d\d:\d\d(?:[.,]\d+)?"
+    r"|(?<![\d:.])\d\d?:\d\d:\d\d(?:[.,]\d+)?(?![\d:])|(?<![\d:.])\d\d?:\d\d(?![\d:])"
+)
+#: Where a progress bar begins, and what stands behind its percentage.
+_BAR = re.compile(r"\s{0,8}\d{1,3}%\s?\|")
+#: A scalar as NumPy, MLX and torch print it.
+_SCALAR = re.compile(
+    rf"(?:[\w.]{{0,30}}\b)?(?:array|tensor|float\d\d|bfloat\d\d)\(\s{{0,4}}({NUMBER})"
+    r"(?:,[^()]{0,80})?\)"
+)
+#: A counter's letter or word glued to its number.
+_GLUED = re.compile(
+    r"(?<![\w.])(E|Ep|EP|B|S|IT|It|epoch|Epoch|ep|step|Step|iter|Iter|it|batch|Batch)(?=\d)"
+    r"|(?<![\w.])([ebs])(?=\d+(?:/\d|\s?[|:,;\]]|\s[ebs]\d))"
+)
+_COUNTER = re.compile(
+    r"(?:^|(?<=[^\w/.-]))(epochs?|ep|e|global[_ ]step|steps?|iterations?|iters?|its?|updates?"
+    r"|batch(?:es)?|b|s|i)(?:\s(?:no\.?|number|idx|index))?['\"]?\s*(?:(?:[#:=\[(@*~]|->|=>|→)\s*){0,2}['\"]?$",
+    re.IGNORECASE,
+)
+#: What stands before a word for a batch that was counted for something else.
+_OF_OTHERS = re.compile(
+    r"\b(?:skipped|total|max|num|per|warm-?up|remaining|left|bad|good|micro|every|last|best|failed"
+    r"|number of|of|dropped|empty|eval|val|test)[\s_-]$",
+    re.IGNORECASE,
+)
+_EPOCH_WORDS = frozenset(("epoch", "epochs", "ep", "e"))
+_BATCH_WORDS = frozenset(("batch", "batches", "b"))
+_LETTERS = frozenset(("e", "b", "s", "i"))
+_TOTAL = ("/", "of", "out of", "/ ")
+_KEY = re.compile(r"['\"]([^'\"]{1,80})['\"]\s*[:=]\s*['\"]?$")
+_ASSIGNED = re.compile(r"(?<![\w./-])([^\W\d][\w./-]*)=['\"]?$")
+#: `loss (train): `
+_OF_SPLIT = re.compile(r"\b(\w{1,40})\s?[(\[](\w{1,40})[)\]]\s{0,4}[:=]?\s{0,4}$")
+_DELIMITER = re.compile(
+    r"[,|;(\[{}\])•·→⇒│┃║»]|:\s|\s{2,}|\s[-–—>~]+\s|--+|\t|[.!?]\s|\.\.+|…|[^\w\s./%@#'\"*=:&+-]\s?"
+)
+_UNIT = re.compile(
+    r"\s?(?:(?:k|M)?(?:seconds?|secs?|ms|µs|s|iterations?|iters?|its?|it|tokens?|toks?|samples?"
+    r"|steps?|ex|rows|GiB|GB|G|MiB|MB|%)(?:/(?:seconds?|sec|s|iteration|iter|it|step|batch))?)"
+    r"(?![\w=:])"
+)
+_LEVEL = re.compile(
+    r"^(?:INFO|DEBUG|WARN(?:ING)?|ERROR|NOTICE|I|root|main|trainer|train|__main__)[\s:]+"
+    r"(?=\w+\s*[:=]?\s*$|\w+\s\w+\s*[:=]?\s*$)"
+)
+#: Words that say that something is over, and belong to no name.
+_FILLER = re.compile(
+    r"^(?:(?:done|complete|completed|finished|ended|end|summary|results?|stats|metrics|now|with"
+    r"|is|took|at|so far|current|mean of)\s+)+",
+    re.IGNORECASE,
+)
+_SENTENCE = re.compile(
+    r"\b(?:the|was|is|are|to|of|at|after|has|had|a|an|went|with|by|from|for|we|my|our)\b",
+    re.IGNORECASE,
+)
+_OF_VALIDATION = re.compile(
+    r"\b(?:val|valid|validation|validating|validate|eval|evaluation|evaluating|dev|held-?out)\b",
+    re.IGNORECASE,
+)
+_OF_TEST = re.compile(r"\b(?:test|testing)\b", re.IGNORECASE)
+_RATES = frozenset((*CANONICAL["iterations_per_second"], *CANONICAL["seconds_per_iteration"]))
+_RATES_OF_TOKENS = frozenset((*CANONICAL["tokens_per_second"], "tokens_s", "tok_s"))
+_KNOWN = frozenset(
+    alias
+    for table in (CANONICAL, STAND_INS)
+    for name, aliases in table.items()
+    for alias in (name, *aliases)
+)
+#: A name that says how fast it went and leaves the rest to the unit.
+_SPEED = frozenset(("speed", "rate", "throughput", "perf", "avg_speed"))
+
+
+@dataclass(frozen=True)
+class Words:
+    """A line taken apart.
+
+    Attributes:
+        texts: what stands before each number, and what follows the last.
+        names: the name of each number, in the line's own words; None for a counter or none.
+        counters: word -> place, of the numbers that count: "epoch", "step" or "batch".
+        totals: place of a counter -> place of how many there are to be.
+        split: "val" or "test" where the line says that it is of that split.
+        is_sentence: whether the words around the numbers are those of a sentence.
+    """
+
+    texts: tuple[str, ...]
+    names: tuple[str | None, ...]
+    counters: dict[str, int]
+    totals: dict[int, int]
+    split: str
+    is_sentence: bool
+
+
+def cleaned(line: str) -> str:
+    """The line without times, a progress bar behind it, and what is printed around a scalar."""
+    if bar := _BAR.search(line):
+        line = line[: bar.start()]
+    if ":" in line:
+        line = _TIMES.sub("", line)
+    if "(" in line:
+        line = _SCALAR.sub(r"\1", line)
+    return _GLUED.sub(lambda match: f"{match[0]} ", line)
+
+
+def split(line: str) -> tuple[tuple[str, ...], list[str]]:
+    """The texts of a line (one more than numbers), and its numbers."""
+    pieces = _NUMBERS.split(line, maxsplit=MAX_NUMBERS)
+    return tuple(pieces[0::2]), pieces[1::2]
+
+
+def understand(texts: tuple[str, ...]) -> Words:
+    """What the texts around a line's numbers say."""
+    before = texts[:-1]
+    totals = {
+        place - 1: place
+        for place, text in enumerate(before)
+        if place and text.strip().lower() in _TOTAL
+    }
+    counters = _counters(before, totals)
+    places = set(counters.values()) | set(totals.values())
+    names = tuple(
+        None if place in places else _named(text, texts[place + 1], is_first=not place)
+        for place, text in enumerate(before)
+    )
+    around = " ".join(_context(before, names))
+    split_name = "val" if _OF_VALIDATION.search(around) else ""
+    if not split_name and _OF_TEST.search(around):
+        split_name = "test"
+    long = any(name is not None and name.count(" ") > MAX_BLANKS for name in names)
+    said = " ".join(text for place, text in enumerate(before) if place not in totals.values())
+    return Words(
+        texts, names, counters, totals, split_name, long or _SENTENCE.search(said) is not None
+    )
+
+
+def _counters(before: Sequence[str], totals: dict[int, int]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    letters: dict[str, int] = {}
+    for place, text in enumerate(before):
+        if place in totals.values() or (match := _COUNTER.search(text)) is None:
+            continue
+        if _OF_OTHERS.search(text[: match.start(1)]):
+            continue
+        word = match.group(1).lower()
+        kind = "step"
+        if word in _EPOCH_WORDS:
+            kind = "epoch"
+        elif word in _BATCH_WORDS:
+            kind = "batch"
+        # A letter counts something only as the first, or beside another counter.
+        (letters if word in _LETTERS else found).setdefault(kind, place)
+    if letters and (found or len(letters) > 1 or min(letters.values()) == 0):
+        for kind, place in letters.items():
+            found.setdefault(kind, place)
+    if "step" not in found and "batch" not in found:
+        bare = (
+            place
+            for place in totals
+            if place not in found.values() and _names_nothing(before[place])
+        )
+        first = next(bare, None)
+        if first is not None:
+            found["step"] = first
+    # `batch=16` behind the step is its size.
+    if "step" in found and "batch" in found and found["batch"] not in totals:
+        del found["batch"]
+    return found
+
+
+def _names_nothing(text: str) -> bool:
+    """Whether `text` may stand before a bare `12/100`."""
+    return not text.strip() or text.rstrip().endswith(("[", "(", "|", "]", ",", ":", "-", ">", "#"))
+
+
+def _context(before: Sequence[str], names: Sequence[str | None]) -> list[str]:
+    """The words up to the first loss that are part of no name."""
+    words = []
+    for text, name in zip(before, names, strict=True):
+        words.append(text.rpartition(name)[0] if name else text)
+        if name and "loss" in name.lower():
+            break
+    return words
+
+
+def _named(text: str, after: str, *, is_first: bool) -> str | None:
+    """The name of the number between `text` and `after`; None where it has none."""
+    name = _name(text, is_first=is_first)
+    unit = _UNIT.match(after)
+    said = snake_case(unit.group()) if unit else ""
+    if said in _RATES or said in _RATES_OF_TOKENS:
+        if name is None or snake_case(name) in _SPEED:
+            return unit.group().strip() if unit else None
+    elif name is not None and said in ("mb", "mi_b", "mib") and "mem" in name.lower():
+        return f"{name} mb"
+    return name
+
+
+def _name(text: str, *, is_first: bool) -> str | None:
+    if match := _KEY.search(text) or _ASSIGNED.search(text):
+        return match.group(1)
+    if match := _OF_SPLIT.search(text):
+        return f"{match.group(1)} {match.group(2)}"
+    if not is_first and (unit := _UNIT.match(text)):
+        text = text[unit.end() :]
+    text = text.rstrip(" :=\t'\"~≈@*_`#→>")
+    text = _DELIMITER.split(text)[-1]
+    text = re.sub(r"^[\W\d_]+", "", text.strip(" '\"*_`"))
+    text = _FILLER.sub("", _LEVEL.sub("", text))
+    if not text or len(text) > 60:
+        return None
+    words = text.split()
+    # `done avg loss`: the longest end of it that is a known name, where it is a known one's.
+    if snake_case(text) not in _KNOWN and len(words) > 2 and snake_case(words[-1]) not in ("loss",):
+        for start in range(1, len(words)):
+            if snake_case(" ".join(words[start:])) in _KNOWN:
+                return " ".join(words[start:])
+    return text
+
+
+def pattern(texts: Sequence[str], keep: Sequence[int], fixed: dict[int, str]) -> re.Pattern[str]:
+    """A pattern for lines with these texts; `fixed` numbers must not change."""
+    parts = []
+    for place, before in enumerate(texts[:-1]):
+        one = re.escape(fixed[place]) if place in fixed else LIKE_NUMBER
+        parts.append(re.escape(before) + (f"({one})" if place in keep else one))
+    return re.compile("".join(parts) + re.escape(texts[-1]))
