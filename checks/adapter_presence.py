@@ -37,7 +37,7 @@ from mlxdoctor.check import Cost, NotApplicable, check
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tensor import count_nonfinite
-from mlxdoctor.finding import Severity, Sign, Symptom, some_of
+from mlxdoctor.finding import Seen, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.weights.spectrum import ModuleStatistics, adapter_statistics
 
 _EXAMPLES = 3
@@ -114,10 +114,9 @@ _Pair = tuple[LoraModule, ModuleStatistics]
         ),
     },
     cost=Cost.WEIGHTS,
-    decisive=True,
     rerun_symptom=True,
 )
-def adapter_presence(adapter: Adapter, config: TrainingConfig | None) -> Iterator[Sign]:
+def adapter_presence(adapter: Adapter, config: TrainingConfig | None) -> Iterator[Sign | Seen]:
     """Look for LoRA factors, and for signs that they were trained."""
     file = adapter.path.name
     if not adapter.tensor_count:
@@ -148,6 +147,18 @@ def adapter_presence(adapter: Adapter, config: TrainingConfig | None) -> Iterato
             expected="A (rank, inputs) and B (outputs, rank)" if is_peft else None,
         )
     yield from _zeros(adapter, config)
+    yield from _sound(adapter)
+
+
+def _sound(adapter: Adapter) -> Iterator[Seen]:
+    stats = adapter_statistics(adapter)
+    if not stats or adapter.unpaired or adapter.mismatched:
+        return
+    if all(not one.a_nonfinite and not one.b_nonfinite and not one.b_is_zero for one in stats):
+        yield Seen(
+            f"The adapter has {len(stats)} pairs of LoRA factors, all finite and none zero.",
+            {"modules": len(stats)},
+        )
 
 
 def _nonfinite(adapter: Adapter) -> Iterator[Sign]:

@@ -32,7 +32,7 @@ prefix, rename the tensors. If modules are missing, look at the keys and at num_
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
+from mlxdoctor.check import DoesNotArise, Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
@@ -127,7 +127,7 @@ def adapter_structure(
 ) -> Iterator[Sign]:
     """Compare names and shapes of adapter, configuration and base model."""
     if config is not None and config.fine_tune_type == "full":
-        raise NotApplicable("a full fine-tune has no LoRA factors")
+        raise DoesNotArise("a full fine-tune has no LoRA factors")
     if not adapter.modules and not adapter.mismatched:
         raise NotApplicable("the adapter holds no LoRA factors")
     if (config is None or config.path.name != CONFIG_NAME) and not adapter.has_configuration:

@@ -67,7 +67,6 @@ class Limits:
         )
     },
     limits=Limits(),
-    decisive=True,
     rerun_symptom=True,
 )
 def answer_order(

@@ -33,7 +33,7 @@ from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
@@ -107,7 +107,6 @@ _END_ROWS = "Check that every training row ends with the token that ends generat
         ),
     },
     limits=Limits(),
-    decisive=True,
     rerun_symptom=True,
 )
 def end_token(
@@ -116,7 +115,7 @@ def end_token(
     base: BaseModel | None,
     rows: SupervisedRows | None,
     limits: Limits,
-) -> Iterator[Sign]:
+) -> Iterator[Sign | Seen]:
     """Report how answers end, as shares of prompts."""
     found = pairs(generations, tokenizer, base)
     if not found:
@@ -150,6 +149,9 @@ def end_token(
             {**counted.measured, **extra},
             severity=Severity.ERROR if certain else None,
         )
+    ended = sum(pair.tuned.has_ended for pair in found)
+    if ended == len(found):
+        yield Seen(f"All {ended} answers end by themselves.", {"prompts": ended})
     if (few := too_few(len(found), limits)) is not None:
         raise Inconclusive(few)
 

@@ -24,12 +24,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
-from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
+from mlxdoctor.check import Cost, DoesNotArise, Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.finding import Sign, Symptom
+from mlxdoctor.finding import Seen, Sign, Symptom
 from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
 
 _EXAMPLES = 3
@@ -69,7 +69,6 @@ class Limits:
     },
     cost=Cost.WEIGHTS,
     limits=Limits(),
-    decisive=True,
     rerun_symptom=True,
 )
 def frozen_weights(
@@ -78,10 +77,10 @@ def frozen_weights(
     config: TrainingConfig | None,
     adapter: Adapter | None,
     limits: Limits,
-) -> Iterator[Sign]:
+) -> Iterator[Sign | Seen]:
     """Compare full weights with the base model's."""
     if config is not None and config.fine_tune_type == "full":
-        raise NotApplicable("a full fine-tune changes weights on purpose")
+        raise DoesNotArise("a full fine-tune changes weights on purpose")
     adapted = {module.name for module in adapter.modules} if adapter is not None else set()
     if not tuned.from_adapter and not adapted:
         raise NotApplicable("which weights of the fused model should differ is not known")
@@ -99,7 +98,12 @@ def frozen_weights(
         raise Inconclusive("no tensor has the name and shape of one in the base model")
     if relative:
         yield _changed(relative, compared, is_fused=not tuned.from_adapter)
-    elif tuned.from_adapter:
+        return
+    yield Seen(
+        f"The {compared} weights that were to stay frozen are the base model's.",
+        {"compared": compared},
+    )
+    if tuned.from_adapter:
         yield Sign(
             "unchanged-copy",
             f"{tuned.path.name} carries {compared} weights of the base model, and none of them "

@@ -35,7 +35,7 @@ from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.weights.changed_tensors import WeightChange, weight_changes
 
 _EXAMPLES = 3
@@ -89,7 +89,6 @@ class Limits:
     },
     cost=Cost.WEIGHTS,
     limits=Limits(),
-    decisive=True,
     rerun_symptom=True,
 )
 def full_weights(
@@ -98,7 +97,7 @@ def full_weights(
     config: TrainingConfig | None,
     adapter: Adapter | None,
     limits: Limits,
-) -> Iterator[Sign]:
+) -> Iterator[Sign | Seen]:
     """Judge how far each weight was moved."""
     was_full = config is not None and config.fine_tune_type == "full"
     if not was_full:
@@ -134,6 +133,11 @@ def full_weights(
             f"{count:,} weights are NaN or infinite, in {len(broken)} of {len(compared)} tensors.",
             {"nonfinite": count, "tensors": len(broken), "compared": len(compared)},
             where=", ".join(one.name for one in broken[:_EXAMPLES]),
+        )
+    else:
+        yield Seen(
+            f"Training changed {len(changed)} of {len(compared)} weights, and all are finite.",
+            {"changed": len(changed), "compared": len(compared)},
         )
     yield from _moved(changed, limits)
     yield from _untouched_layers(changed, base)

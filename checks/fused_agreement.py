@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.check import Cost, DoesNotArise, Inconclusive, check, limit
+from mlxdoctor.finding import Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.losses.row_readings import Reading, mean_loss
 from mlxdoctor.measure.losses.validation import ValidationRows
 from mlxdoctor.measure.text.statistics import sign_test
@@ -51,12 +51,11 @@ class Limits:
     },
     cost=Cost.FORWARD,
     limits=Limits(),
-    decisive=True,
 )
-def fused_agreement(validation: ValidationRows, limits: Limits) -> Iterator[Sign]:
+def fused_agreement(validation: ValidationRows, limits: Limits) -> Iterator[Sign | Seen]:
     """Compare the losses of the fused model with those of base and adapter."""
     if validation.measure_unfused is None:
-        raise NotApplicable("there is no fused model with its adapter beside it")
+        raise DoesNotArise("there is no fused model with its adapter beside it")
     count = min(validation.total, max(validation.affordable, limits.enough))
     unfused, fused = validation.measure_unfused(count), validation.measure(None, count)
     if any(row.tuned is None for row in (*unfused, *fused)):
@@ -72,6 +71,11 @@ def fused_agreement(validation: ValidationRows, limits: Limits) -> Iterator[Sign
     apart, together = (mean_loss(rows, "tuned", reading).value for rows in (unfused, fused))
     lost = together - apart
     if lost <= max(limits.least, limits.share * apart) or p_value >= limits.significance:
+        yield Seen(
+            f"On {len(fused)} rows the fused model's loss is {together:.3f}, that of base and "
+            f"adapter {apart:.3f}.",
+            {"rows": len(fused), "adapter_loss": apart, "fused_loss": together},
+        )
         return
     yield Sign(
         "worse",

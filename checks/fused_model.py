@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import isfinite, sqrt
 
-from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
+from mlxdoctor.check import Cost, DoesNotArise, Inconclusive, check, limit
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
@@ -131,7 +131,7 @@ def fused_model(
     """Compare the fused weights with base plus update, or predict what fusing would do."""
     if tuned is None or tuned.from_adapter:
         if not base.quantized:
-            raise NotApplicable("there is no fused model, and fusing into this base loses nothing")
+            raise DoesNotArise("there is no fused model, and fusing into this base loses nothing")
         yield from _predicted(adapter, base, config, limits)
         return
     modules = fusions(adapter, config, base, tuned)

@@ -126,7 +126,6 @@ class Limits:
     },
     cost=Cost.WEIGHTS,
     limits=Limits(),
-    decisive=True,
     rerun_symptom=True,
 )
 def generation_effect(

@@ -34,7 +34,7 @@ import numpy as np
 from mlxdoctor.check import Cost, Inconclusive, check, limit
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.losses import row_changes as loss_changes
 from mlxdoctor.measure.losses.row_changes import (
     LossChange,
@@ -190,12 +190,11 @@ class Limits:
     },
     cost=Cost.FORWARD,
     limits=Limits(),
-    decisive=True,
     rerun_symptom=True,
 )
 def learned_targets(
     losses: TokenLosses, tokenizer: Tokenizer | None, limits: Limits
-) -> Iterator[Sign]:
+) -> Iterator[Sign | Seen]:
     """Compare both models' losses by region and shift."""
     base = list(_base(losses, limits))
     yield from base
@@ -404,7 +403,7 @@ def _prompt(rows: Sequence[RowLosses], mask_prompt: bool, limits: Limits) -> Ite
         )
 
 
-def _answers(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign]:
+def _answers(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign | Seen]:
     held_out = [row for row in rows if row.split != "train"]
     train = [row for row in rows if row.split == "train"]
     trained, kept = (region(some, 1, Role.ANSWER) for some in (train or held_out, held_out))
@@ -435,6 +434,16 @@ def _answers(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign]:
             f"{mean_of(trained.base)} and {mean_of(kept.base)}.",
             {**kept.measured, "trained_loss": mean_of(trained.tuned)},
         )
+    if not trained.rose(limits.significance, limits.worse):
+        for what, those in (("held out", kept), ("trained on", trained)):
+            if len(those.gains) >= limits.rows and those.fell(limits.significance, limits.worse):
+                yield Seen(
+                    f"The loss on answers {what} is {mean_of(those.tuned)}, the base model's "
+                    f"{mean_of(those.base)} ({len(those.gains)} rows).",
+                    those.measured,
+                    # Rows trained on get better by heart, too.
+                    learned=what == "held out" or not held_out,
+                )
     yield from _nothing(train or held_out, trained, limits)
 
 

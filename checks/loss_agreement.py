@@ -34,7 +34,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.losses.fit import (
     USUAL_ENDS,
     Fit,
@@ -149,7 +149,6 @@ class Limits:
     },
     cost=Cost.FORWARD,
     limits=Limits(),
-    decisive=True,
     rerun_symptom=True,
 )
 def loss_agreement(
@@ -161,7 +160,7 @@ def loss_agreement(
     config: TrainingConfig | None,
     adapter: Adapter | None,
     limits: Limits,
-) -> Iterator[Sign]:
+) -> Iterator[Sign | Seen]:
     """Compute the log's first and last losses again, and explain a difference."""
     logged = _logged(log, config, saved_at(adapter))
     sample = first_look(losses, validation, trained, logged, config)
@@ -178,6 +177,11 @@ def loss_agreement(
     if found.agrees:
         if losses.load_failure is not None:
             raise Inconclusive("the adapter could not be loaded on this base model")
+        yield Seen(
+            f"Computed again from the files, the loss is {found.tuned.value:.3f}; the log has "
+            f"{logged.after:.3f} at iteration {logged.iteration}.",
+            _measured(sample, found),
+        )
         return
     counted = counted_tokens(log, config)
     explanation = _explanation(sample, validation, found, counted, limits)

@@ -37,7 +37,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.exhibits import LossCurve
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.curve import Limits, divergence, has_exploded, second_rise, start_of
 from mlxdoctor.measure.exhibited import losses_shown
 from mlxdoctor.measure.losses.memorising import memorising, passes_over
@@ -70,7 +70,6 @@ from mlxdoctor.measure.losses.trend import LossFit, blocks, fit, theil_sen
         ),
     },
     limits=Limits(),
-    decisive=True,
     marks_onset=True,
     rerun_symptom=True,
 )
@@ -80,7 +79,7 @@ def loss_trend(
     config: TrainingConfig | None,
     rows: SupervisedRows | None,
     base: BaseModel | None,
-) -> Iterator[Sign | LossCurve]:
+) -> Iterator[Sign | LossCurve | Seen | Unsought]:
     """Judge the curve of the log's main segment."""
     segment = log.main
     yield from losses_shown(segment, base, rows)
@@ -90,15 +89,61 @@ def loss_trend(
         raise Inconclusive("the log holds no finite training loss")
     if log.is_preference:
         raise NotApplicable("the loss of preference training has no level or trend to judge")
+    yield from _out_of_sight(segment)
     if (lost := _lost(segment, losses, curve, limits)) is not None:
         yield lost
     else:
         yield from _never_learned(segment, losses, curve, _fresh(log, config), limits)
         yield from _overfitting(segment, curve, passes_over(rows, config, segment), limits)
+        yield from _learned(segment, losses, curve, limits)
     if curve.points < limits.enough:
         raise Inconclusive(
             f"{curve.points} finite training losses are too few to judge a trend; "
             f"{limits.enough} are needed"
+        )
+
+
+def _out_of_sight(segment: Segment) -> Iterator[Unsought]:
+    if not segment.shows_start:
+        yield Unsought(
+            ("diverged", "never-learned"),
+            "the log does not show where the loss began; the whole log would",
+        )
+    validation = segment.get("val_loss")
+    if validation is None or int(np.isfinite(validation.values).sum()) < 2:
+        yield Unsought(
+            ("overfitting", "rose-again"),
+            "the log has no two validation losses to compare; validate while training",
+        )
+
+
+def _learned(segment: Segment, losses: Series, curve: LossFit, limits: Limits) -> Iterator[Seen]:
+    """What the curve shows to have been learned; held-out rows alone show learning."""
+    if not segment.shows_start:
+        return
+    validation = segment.get("val_loss")
+    known = np.isfinite(validation.values) if validation is not None else np.zeros(0, bool)
+    if validation is not None and known.sum() >= 2:
+        values, iterations = validation.values[known], validation.iterations[known]
+        first, last = float(values[0]), float(values[-1])
+        if first - last >= limits.unmoved * first:
+            began = int(iterations[0])
+            when = (
+                "before the first update"
+                if segment.base_val_loss is not None
+                else f"at iteration {began}"
+            )
+            yield Seen(
+                f"The validation loss fell from {first:.3f} {when} to {last:.3f} at iteration "
+                f"{int(iterations[-1])}.",
+                {"first_validation_loss": first, "last_validation_loss": last},
+                learned=True,
+            )
+    if curve.start - curve.end >= limits.unmoved * curve.start:
+        yield Seen(
+            f"The training loss fell from {curve.start:.3f} to {curve.end:.3f} in "
+            f"{int(losses.iterations[-1])} iterations.",
+            {"start": curve.start, "end": curve.end},
         )
 
 

@@ -26,7 +26,7 @@ from statistics import mean
 
 import numpy as np
 
-from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
+from mlxdoctor.check import DoesNotArise, Inconclusive, check, limit
 from mlxdoctor.evidence.metrics import ReportedMetric, ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Sign, Symptom
@@ -89,7 +89,7 @@ def metric_consistency(
     """Compare reported figures, logged losses and answers."""
     reported = _reported(metrics, log)
     if metrics is None and (log is None or not (reported or generations is not None)):
-        raise NotApplicable("no reported figure, and no log with answers to compare")
+        raise DoesNotArise("no figure was reported of the tuned model")
     if metrics is not None:
         yield from _contradictions(metrics, limits)
     if log is not None and reported:

@@ -22,8 +22,9 @@ does not fit.
 
 from collections.abc import Iterator
 
-from mlxdoctor.check import check
+from mlxdoctor.check import DoesNotArise, NotApplicable, check
 from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.resumed import ResumedAdapter
 from mlxdoctor.finding import Sign, Symptom
 
@@ -51,8 +52,16 @@ _TAKEN_UP = {
     },
     rerun_symptom=True,
 )
-def resume(resumed: ResumedAdapter, adapter: Adapter) -> Iterator[Sign]:
+def resume(
+    resumed: ResumedAdapter | None, adapter: Adapter | None, config: TrainingConfig | None
+) -> Iterator[Sign]:
     """Compare the names and shapes of what was resumed and what was saved."""
+    if config is not None and not config.resume_adapter_file:
+        raise DoesNotArise("the run was not resumed")
+    if resumed is None or adapter is None:
+        named = config.resume_adapter_file if config is not None else None
+        what = f"{named}, which it was resumed from," if named else "what it was resumed from"
+        raise NotApplicable(f"{what} is not here, or what it trained is not")
     before, after = resumed.adapter.tensors, adapter.tensors
     shared = before.keys() & after.keys()
     lost = sorted(before.keys() - after.keys())

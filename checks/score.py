@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, check, limit
-from mlxdoctor.finding import Sign, Symptom
+from mlxdoctor.finding import Seen, Sign, Symptom
 from mlxdoctor.measure.scoring import Scores
 from mlxdoctor.measure.text.statistics import mean_interval, paired_permutation
 from mlxdoctor.safety.quoting import quoted
@@ -52,9 +52,8 @@ class Limits:
         ),
     },
     limits=Limits(),
-    decisive=True,
 )
-def score(scores: Scores, limits: Limits) -> Iterator[Sign]:
+def score(scores: Scores, limits: Limits) -> Iterator[Sign | Seen]:
     """Compare the scores of both models."""
     count, reason = scores.unscored
     if count:
@@ -71,6 +70,13 @@ def score(scores: Scores, limits: Limits) -> Iterator[Sign]:
     differences = np.array([item.tuned - base for item, base in known])
     p_value = paired_permutation(differences)
     if differences.mean() >= 0 or p_value >= limits.significance:
+        if differences.mean() > 0 and p_value < limits.significance:
+            yield Seen(
+                f"By {scores.name}, the tuned model scores {differences.mean():.3g} higher than "
+                f"the base model ({len(known)} prompts).",
+                {"prompts": len(known), "difference": float(differences.mean())},
+                learned=True,
+            )
         return
     interval = mean_interval(differences)
     worst = known[int(differences.argmin())][0]

@@ -33,7 +33,7 @@ from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Exhibit, Measurement, Severity, Sign, Symptom
+from mlxdoctor.finding import Exhibit, Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.judge.collapse import Limits, is_dominated, is_loop, is_poor, is_single
 from mlxdoctor.measure.exhibited import answers_shown
 from mlxdoctor.measure.generations import Generations
@@ -73,7 +73,6 @@ def _of_tokens(meaning: str) -> Symptom:
         ),
     },
     limits=Limits(),
-    decisive=True,
     rerun_symptom=True,
 )
 def token_collapse(
@@ -82,7 +81,7 @@ def token_collapse(
     base: BaseModel | None,
     rows: SupervisedRows | None,
     limits: Limits,
-) -> Iterator[Sign | Exhibit]:
+) -> Iterator[Sign | Exhibit | Seen]:
     """Report collapsed outputs, as shares of prompts."""
     yield from answers_shown(generations, tokenizer)
     found = pairs(generations, tokenizer, base)
@@ -129,6 +128,13 @@ def token_collapse(
     if is_raised(loop, limits):
         said = f"repeats itself to the end on {loop.tuned} of {loop.prompts} prompts"
         yield _sign("repetition", loop, said, _loops(outputs), outputs)
+    whole = sum(
+        not any(hit(pair.tuned) for hit, _ in forms.values())
+        and not is_loop(pair.tuned.content, limits)
+        for pair in found
+    )
+    if whole == len(found):
+        yield Seen(f"None of the model's {whole} answers is degenerate.", {"prompts": whole})
     if (few := too_few(len(found), limits)) is not None:
         raise Inconclusive(few)
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from mlxdoctor.causes import load_causes
 from mlxdoctor.check import Check, Thresholds, discover, selected, with_thresholds
-from mlxdoctor.diagnosis import Diagnosed, rank, unlocks_most
-from mlxdoctor.diagnosis import diagnose as diagnose_outcomes
+from mlxdoctor.diagnosis import Diagnosed, Judged, judge, unlocks_most
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.environment import Environment
 from mlxdoctor.evidence.kind import Progress
@@ -25,7 +24,6 @@ from mlxdoctor.run import Run
 from mlxdoctor.run_texts import texts_of
 from mlxdoctor.safety.texts import as_seen_here
 from mlxdoctor.timeline import timeline
-from mlxdoctor.verdict import Verdict, verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,21 +135,20 @@ def _filtered(outcome: Outcome, select: set[str], ignore: set[str]) -> Outcome:
 
 def _report(run: Run, outcomes: tuple[Outcome, ...], command: str) -> RunReport:
     knowledge = load_causes()
-    diagnosis = diagnose_outcomes(outcomes, knowledge)
-    said = verdict(outcomes)
+    unreadable = tuple(str(error) for error in run.unreadable)
+    judged = judge(outcomes, knowledge, whole=not unreadable)
+    diagnosis = judged.diagnosis
     findings = [finding for outcome in outcomes for finding in outcome.findings]
     change = diagnosis[0].cause.change if diagnosis else None
     fix = fix_for(change, run.get(TrainingConfig), usual_rates(findings))
     log = run.get(TrainingLog)
-    helpful = None
-    if said is not Verdict.HEALTHY:
-        helpful = _next(outcomes, diagnosis or rank(outcomes, knowledge))
     return RunReport(
         run=run,
         name=run.name,
-        verdict=said,
+        verdict=judged.verdict,
         outcomes=outcomes,
         diagnosis=diagnosis,
+        coverage=judged.coverage,
         evidence=tuple(
             FileRead(record.kind, str(source.path), source.sha256, source.note)
             for record in run.evidence
@@ -161,10 +158,10 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: str) -> RunReport:
         contributing=_contributing(outcomes, diagnosis),
         fix=fix,
         timeline=timeline(outcomes),
-        next=helpful,
+        next=_next(judged, outcomes),
         commands=(command,),
         versions={**Environment.read().here, **(log.versions if log is not None else {})},
-        unreadable=tuple(str(error) for error in run.unreadable),
+        unreadable=unreadable,
         version=version("mlxdoctor"),
     )
 
@@ -181,12 +178,9 @@ def _contributing(outcomes: Iterable[Outcome], diagnosis: Sequence[Diagnosed]) -
     return tuple(dict.fromkeys(codes))
 
 
-def _next(outcomes: Sequence[Outcome], ranked: Sequence[Diagnosed]) -> NextCheck | None:
-    unlocks = unlocks_most(outcomes, ranked)
-    if unlocks is None:
-        return None
-    why, _, how = unlocks.reason.partition("; ")
-    return NextCheck(unlocks.check, why, how)
+def _next(judged: Judged, outcomes: Sequence[Outcome]) -> NextCheck | None:
+    unlocks = unlocks_most(outcomes, judged)
+    return NextCheck(unlocks.why, unlocks.how, unlocks.settles) if unlocks is not None else None
 
 
 def _command(run: Run, paths: Sequence[Path], with_text: bool) -> str:

@@ -13,8 +13,14 @@ from mlxdoctor.safety.errors import InputError
 
 _CAUSE_KEYS = {"title", "summary", "explanation", "remedy", "prior"}
 #: Keys of a cause that are taken as they stand; see `Cause`.
-_FACTS = {"leave_out", "no_experiment", "only_in_code", "changes_losses", "of_the_report"}
-_OPTIONAL_KEYS = {"for", "against", "absent", "change", "inject", *_FACTS}
+_FACTS = {
+    "leave_out",
+    "no_experiment",
+    "only_in_code",
+    "changes_losses",
+    "of_the_report",
+}
+_OPTIONAL_KEYS = {"for", "against", "absent", "change", "inject", "ruled_out_by", *_FACTS}
 _GROUP_KEYS = {"codes", "configured", "gradual"}
 _OPERATIONS = ("set", "divide", "multiply")
 
@@ -48,6 +54,8 @@ class Cause:
         weights: code -> log-odds that the finding adds; negative: it speaks against.
         absent: code -> log-odds (negative) added when the check looked and did
             not report that code.
+        ruled_out_by: codes any one of which, looked for and not found, rules the cause out
+            where nothing speaks for it.
         change: the configuration change that cures it; None where no key does.
         inject: faults of the reference trainer that re-create it where it lies in a run's
             own trainer, the likeliest first.
@@ -69,6 +77,7 @@ class Cause:
     prior: float
     weights: Mapping[str, float] = field(default_factory=dict)
     absent: Mapping[str, float] = field(default_factory=dict)
+    ruled_out_by: tuple[str, ...] = ()
     change: Change | None = None
     inject: tuple[str, ...] = ()
     leave_out: Mapping[str, str] = field(default_factory=dict)
@@ -120,7 +129,7 @@ class KnowledgeBase:
         of_causes = (
             code
             for cause in self.causes.values()
-            for code in (*cause.weights, *cause.absent, *cause.leave_out)
+            for code in (*cause.weights, *cause.absent, *cause.ruled_out_by, *cause.leave_out)
         )
         return frozenset((*of_causes, *self._group_of))
 
@@ -185,6 +194,7 @@ def _cause(name: str, table: Mapping[str, Any]) -> Cause:
         absent={code: -float(weight) for code, weight in table.get("absent", {}).items()},
         change=_change(name, table["change"]) if "change" in table else None,
         inject=tuple(table.get("inject", ())),
+        ruled_out_by=tuple(table.get("ruled_out_by", ())),
         **{key: table[key] for key in _FACTS & table.keys()},
     )
 

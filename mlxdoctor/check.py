@@ -10,6 +10,8 @@ parameters say, by their type annotations, which evidence it needs:
 A parameter annotated `X` is required: without that evidence the check is
 skipped, and the reason is reported. `X | None` is optional. A parameter whose
 annotation is the dataclass given as `limits=` receives the thresholds.
+Beside signs it may yield what a figure shows (`Exhibit`), what was as it should be
+(`Seen`, on which `healthy` rests), and what it could not look for (`Unsought`).
 The check's name is its module's name with dashes; its module docstring is the
 text that `mlxdoctor explain` prints.
 """
@@ -27,7 +29,7 @@ from enum import StrEnum
 from importlib.metadata import entry_points
 from typing import Any, Protocol, TypeVar
 
-from mlxdoctor.finding import Exhibit, Finding, Outcome, Sign, Status, Symptom
+from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Sign, Status, Symptom, Unsought
 from mlxdoctor.members import modules_of
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
@@ -38,6 +40,8 @@ ENTRY_POINT_GROUP = "mlxdoctor.checks"
 BUILTIN_PACKAGE = "mlxdoctor.checks"
 
 T = TypeVar("T")
+#: What a check's function may yield.
+Yield = Sign | Exhibit | Seen | Unsought
 #: Check -> name of a field of its `Limits` -> value.
 Thresholds = Mapping[str, Mapping[str, Any]]
 
@@ -56,6 +60,10 @@ class Inconclusive(Exception):  # noqa: N818 - an outcome, not an error
 
 class NotApplicable(Exception):  # noqa: N818 - an outcome, not an error
     """Raised by a check whose question does not arise for this run."""
+
+
+class DoesNotArise(NotApplicable):
+    """Raised by a check for a run that cannot have what it looks for: nothing was fused, say."""
 
 
 class EvidenceSource(Protocol):
@@ -77,6 +85,17 @@ class Requirement:
     optional: bool
 
 
+@dataclass
+class _Gathered:
+    """What a check has yielded so far."""
+
+    findings: list[Finding] = field(default_factory=list)
+    exhibits: list[Exhibit] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
+    unsought: dict[str, str] = field(default_factory=dict)
+    arises: bool = True
+
+
 @dataclass(frozen=True)
 class Check:
     """A check, ready to run.
@@ -88,8 +107,6 @@ class Check:
         documentation: its module's docstring.
         limits: its thresholds, or None.
         requirements: the evidence it takes.
-        decisive: whether it looks at what training did, so that its silence
-            says something about the run; False for checks of what a run was told to do.
         marks_onset: whether the onset of a finding is where the loss began to go wrong.
         rerun_symptom: whether it looks at what a run did, so that a rerun under a changed
             condition can have its findings or lack them.
@@ -101,9 +118,8 @@ class Check:
     documentation: str
     limits: Any
     requirements: tuple[Requirement, ...]
-    function: Callable[..., Iterable[Sign | Exhibit]] = field(repr=False)
+    function: Callable[..., Iterable[Yield]] = field(repr=False)
     limits_parameter: str | None = None
-    decisive: bool = False
     marks_onset: bool = False
     rerun_symptom: bool = False
 
@@ -124,63 +140,69 @@ class Check:
         `check_seconds` (in the main thread; see `time_limit`), or more memory than there is.
         """
         start = time.perf_counter()
-        findings: list[Finding] = []
-        exhibits: list[Exhibit] = []
-
-        def outcome(status: Status, reason: str = "") -> Outcome:
-            found = tuple(sorted(findings, key=lambda f: -f.severity.rank))
-            seconds = time.perf_counter() - start
-            # A fact found before the check gave up is still a fact.
-            if found and status is Status.INCONCLUSIVE:
-                status = Status.FOUND
-            return Outcome(
-                self.name,
-                status,
-                reason,
-                seconds,
-                found,
-                self.decisive,
-                tuple(exhibits),
-                self.marks_onset,
-            )
-
+        got = _Gathered()
         try:
             with time_limit(current().check_seconds):
-                arguments: dict[str, Any] = {}
-                for requirement in self.requirements:
-                    value = source.get(requirement.kind)
-                    if value is None and not requirement.optional:
-                        return outcome(Status.SKIPPED, source.why_missing(requirement.kind))
-                    arguments[requirement.parameter] = value
-                if self.limits_parameter is not None:
-                    arguments[self.limits_parameter] = self.limits
-                for seen in self.function(**arguments):
-                    if isinstance(seen, Exhibit):
-                        exhibits.append(seen)
-                    else:
-                        findings.append(self._finding(seen))
-        except Inconclusive as reason:
-            return outcome(Status.INCONCLUSIVE, str(reason))
-        except NotApplicable as reason:
-            return outcome(Status.SKIPPED, str(reason))
-        except InputError as error:
-            return outcome(Status.SKIPPED, str(error))
+                status, reason = self._ask(source, got)
+        except Inconclusive as error:
+            # A fact found before the check gave up is still a fact.
+            status, reason = Status.FOUND if got.findings else Status.INCONCLUSIVE, str(error)
+        except (NotApplicable, InputError) as error:
+            status, reason = Status.SKIPPED, str(error)
+            got.arises = not isinstance(error, DoesNotArise)
         except TimeLimitExceeded as error:
             # Not inconclusive: evidence made to keep a check busy must not pass.
             remedy = "raise it with --limit check_seconds=N if the evidence is sound"
-            return outcome(Status.CRASHED, f"{error}, the limit check_seconds; {remedy}")
+            status, reason = Status.CRASHED, f"{error}, the limit check_seconds; {remedy}"
         except MemoryError as error:
-            return outcome(Status.CRASHED, f"needed more memory than there is{_origin(error)}")
+            status, reason = Status.CRASHED, f"needed more memory than there is{_origin(error)}"
         except Exception as error:  # one check's bug must not hide the others' findings
             # What an exception says may repeat a row or an output.
             said = quoted(str(error), MAX_LINE)
-            return outcome(Status.CRASHED, f"{type(error).__name__}: {said}{_origin(error)}")
-        return outcome(Status.FOUND if findings else Status.PASSED)
+            status, reason = Status.CRASHED, f"{type(error).__name__}: {said}{_origin(error)}"
+        return Outcome(
+            check=self.name,
+            status=status,
+            reason=reason,
+            seconds=time.perf_counter() - start,
+            findings=tuple(sorted(got.findings, key=lambda one: -one.severity.rank)),
+            exhibits=tuple(got.exhibits),
+            marks_onset=self.marks_onset,
+            seen=tuple(got.seen),
+            unsought=got.unsought,
+            arises=got.arises,
+        )
 
-    def _finding(self, sign: Sign) -> Finding:
-        code = f"{self.name}.{sign.symptom}"
+    def _ask(self, source: EvidenceSource, got: _Gathered) -> tuple[Status, str]:
+        """Call the function with its evidence; what it yields goes into `got` as it comes."""
+        arguments: dict[str, Any] = {}
+        for requirement in self.requirements:
+            value = source.get(requirement.kind)
+            if value is None and not requirement.optional:
+                return Status.SKIPPED, source.why_missing(requirement.kind)
+            arguments[requirement.parameter] = value
+        if self.limits_parameter is not None:
+            arguments[self.limits_parameter] = self.limits
+        for one in self.function(**arguments):
+            match one:
+                case Exhibit():
+                    got.exhibits.append(one)
+                case Seen():
+                    got.seen.append(one)
+                case Unsought():
+                    got.unsought |= {self._declared(each): one.why for each in one.symptoms}
+                case Sign():
+                    got.findings.append(self._finding(one))
+        return (Status.FOUND if got.findings else Status.PASSED), ""
+
+    def _declared(self, symptom: str) -> str:
+        code = f"{self.name}.{symptom}"
         if code not in self.symptoms:
             raise ValueError(f"the check reported the undeclared code {code}")
+        return code
+
+    def _finding(self, sign: Sign) -> Finding:
+        code = self._declared(sign.symptom)
         symptom = self.symptoms[code]
         return Finding(
             code,
@@ -213,23 +235,22 @@ def check(
     codes: Mapping[str, Symptom],
     cost: Cost = Cost.INSTANT,
     limits: Any = None,
-    decisive: bool = False,
     marks_onset: bool = False,
     rerun_symptom: bool = False,
-) -> Callable[[Callable[..., Iterable[Sign | Exhibit]]], Check]:
+) -> Callable[[Callable[..., Iterable[Yield]]], Check]:
     """Turn a function into a `Check` named after its module.
 
     Args:
         codes: code -> what it stands for; the check's name is put before each code.
         cost: what the check has to read.
         limits: an instance of a frozen dataclass of thresholds.
-        decisive, marks_onset, rerun_symptom: what the check is good for; see `Check`.
+        marks_onset, rerun_symptom: what the check is good for; see `Check`.
 
     Raises:
         TypeError: the function's annotations do not say which evidence it needs.
     """
 
-    def decorate(function: Callable[..., Iterable[Sign | Exhibit]]) -> Check:
+    def decorate(function: Callable[..., Iterable[Yield]]) -> Check:
         module = sys.modules[function.__module__]
         name = function.__module__.rsplit(".", 1)[-1].replace("_", "-")
         documentation = inspect.cleandoc(module.__doc__ or "")
@@ -245,7 +266,6 @@ def check(
             requirements=requirements,
             function=function,
             limits_parameter=limits_parameter,
-            decisive=decisive,
             marks_onset=marks_onset,
             rerun_symptom=rerun_symptom,
         )

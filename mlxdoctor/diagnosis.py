@@ -9,19 +9,21 @@ not a probability until it has been calibrated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mlxdoctor.causes import Cause, KnowledgeBase, load_causes
 from mlxdoctor.confirmation import Confirmation
-from mlxdoctor.finding import Finding, Outcome, Status
-from mlxdoctor.verdict import LOOKED, Verdict, verdict
+from mlxdoctor.finding import Finding, Outcome, Severity, Status
+from mlxdoctor.verdict import CauseStatus, Coverage, Verdict
 
 #: Log-odds below which a cause is not worth a reader's time (natural logarithm).
 MIN_SCORE = 0.0
 #: How many causes a diagnosis lists at most.
 MAX_CAUSES = 6
+#: Log-odds from which a cause makes a run unhealthy without any error.
+CROSSES = 4.0
 
 
 @dataclass(frozen=True)
@@ -71,28 +73,90 @@ class Diagnosed:
 
 @dataclass(frozen=True)
 class Unlocks:
-    """The missing evidence that could change the order of causes most."""
+    """The missing evidence that would say most.
 
-    check: str
-    reason: str
-    swing: float
+    `why` is a clause for what is lacking, `how` one for what would provide it, and `settles`
+    are the ids of the causes it is about.
+    """
+
+    why: str
+    how: str
+    settles: tuple[str, ...]
 
 
-def diagnose(
-    outcomes: Sequence[Outcome], knowledge: KnowledgeBase | None = None
-) -> tuple[Diagnosed, ...]:
-    """Rank the causes by what was found; empty where no finding is an error.
+@dataclass(frozen=True)
+class Judged:
+    """What all outcomes together say of a run.
+
+    Attributes:
+        verdict: the answer in one word.
+        diagnosis: the causes, best first; empty of a healthy run, and where too little is known.
+        coverage: what is known of every cause, in the knowledge base's order.
+    """
+
+    verdict: Verdict
+    diagnosis: tuple[Diagnosed, ...]
+    coverage: tuple[Coverage, ...]
+
+
+def judge(
+    outcomes: Sequence[Outcome], knowledge: KnowledgeBase | None = None, *, whole: bool = True
+) -> Judged:
+    """Weigh what was found, what was seen to be sound, and what could not be looked at.
 
     Args:
         outcomes: of every check, those that did not run included.
         knowledge: the causes; the shipped ones by default.
+        whole: whether every file of the run could be read: no run is healthy otherwise.
     """
     knowledge = knowledge or load_causes()
-    if verdict(outcomes) is not Verdict.UNHEALTHY:
-        return ()
     ranked = rank(outcomes, knowledge)
-    worthwhile = [one for one in ranked if one.score >= MIN_SCORE]
-    return tuple((worthwhile or ranked[:1])[:MAX_CAUSES])
+    found = [finding for outcome in outcomes for finding in outcome.findings]
+    is_certain = any(one.severity is Severity.ERROR for one in found)
+    suspicions = {one.code for one in found if one.severity is not Severity.INFO}
+    suspected = [one for one in ranked if suspicions & set(one.supporting)]
+    learned = any(one.learned for outcome in outcomes for one in outcome.seen)
+    if is_certain or any(_crosses(one, suspicions) for one in suspected):
+        worthwhile = [one for one in ranked if one.score >= MIN_SCORE]
+        verdict, diagnosis = Verdict.UNHEALTHY, worthwhile or ranked[:1]
+    elif suspected:
+        verdict, diagnosis = Verdict.SUSPECT, suspected
+    else:
+        is_sound = learned and whole
+        verdict, diagnosis = (Verdict.HEALTHY if is_sound else Verdict.INCONCLUSIVE), []
+    diagnosis = diagnosis[:MAX_CAUSES]
+    named = diagnosis[0].cause.id if verdict is Verdict.UNHEALTHY and diagnosis else None
+    possible = {one.cause.id: one for one in (*diagnosis, *suspected)}
+    coverage = (_covered(one, named, possible, outcomes) for one in knowledge.causes.values())
+    return Judged(verdict, tuple(diagnosis), tuple(coverage))
+
+
+def _crosses(one: Diagnosed, suspicions: set[str]) -> bool:
+    """Whether warnings add up to a certainty. A single one is a warning, whatever it weighs."""
+    counted = [term for term in one.arithmetic if term.weight > 0 and term.code in suspicions]
+    return one.score >= CROSSES and len(counted) > 1
+
+
+def _covered(
+    cause: Cause,
+    named: str | None,
+    possible: Mapping[str, Diagnosed],
+    outcomes: Sequence[Outcome],
+) -> Coverage:
+    if cause.id in possible:
+        status = CauseStatus.NAMED if cause.id == named else CauseStatus.POSSIBLE
+        return Coverage(cause.id, status, possible[cause.id].supporting[0])
+    by_check = {one.check: one for one in outcomes}
+    lacking: list[str] = []
+    for code in cause.ruled_out_by:
+        outcome = by_check.get(code.split(".", 1)[0])
+        if outcome is None:
+            continue
+        if outcome.looked_for(code):
+            return Coverage(cause.id, CauseStatus.RULED_OUT, code)
+        lacking.append(outcome.unsought.get(code) or outcome.reason)
+    why, _, needs = next((one for one in lacking if one), "its check did not run").partition("; ")
+    return Coverage(cause.id, CauseStatus.OPEN, why, needs)
 
 
 def rank(outcomes: Sequence[Outcome], knowledge: KnowledgeBase) -> list[Diagnosed]:
@@ -101,14 +165,22 @@ def rank(outcomes: Sequence[Outcome], knowledge: KnowledgeBase) -> list[Diagnose
     for outcome in outcomes:
         for finding in outcome.findings:
             present.setdefault(finding.code, finding)
-    looked = {outcome.check for outcome in outcomes if outcome.status in LOOKED}
-    scored = (_score(cause, present, looked, knowledge) for cause in knowledge.causes.values())
+    by_check = {outcome.check: outcome for outcome in outcomes}
+
+    def looked_for(code: str) -> bool:
+        outcome = by_check.get(code.split(".", 1)[0])
+        return outcome is not None and outcome.looked_for(code)
+
+    scored = (_score(cause, present, looked_for, knowledge) for cause in knowledge.causes.values())
     supported = [one for one in scored if one.supporting]
     return sorted(supported, key=lambda one: (-one.score, one.cause.id))
 
 
 def _score(
-    cause: Cause, present: Mapping[str, Finding], looked: set[str], knowledge: KnowledgeBase
+    cause: Cause,
+    present: Mapping[str, Finding],
+    looked_for: Callable[[str], bool],
+    knowledge: KnowledgeBase,
 ) -> Diagnosed:
     terms: list[Term] = []
     strongest: dict[tuple[str, bool], tuple[str, float]] = {}
@@ -128,7 +200,7 @@ def _score(
         else:
             terms.append(Term(code, group, 0.0, f"found; counted with {counted}"))
     for code, weight in cause.absent.items():
-        if code not in present and code.split(".", 1)[0] in looked:
+        if code not in present and looked_for(code):
             terms.append(Term(code, code, weight, "looked for, not found"))
     return Diagnosed(
         cause=cause,
@@ -141,25 +213,40 @@ def _score(
         unknown=tuple(
             code
             for code in dict.fromkeys((*cause.weights, *cause.absent))
-            if code not in present and code.split(".", 1)[0] not in looked
+            if code not in present and not looked_for(code)
         ),
         arithmetic=tuple(terms),
     )
 
 
-def unlocks_most(outcomes: Sequence[Outcome], ranked: Sequence[Diagnosed]) -> Unlocks | None:
-    """The skipped check whose answer could move the leading causes most."""
-    unavailable = {
+def unlocks_most(outcomes: Sequence[Outcome], judged: Judged) -> Unlocks | None:
+    """What would say most: of the leading causes, or else of those that are open."""
+    if judged.diagnosis:
+        return _of_the_leading(outcomes, judged.diagnosis)
+    lacking: dict[tuple[str, str], list[str]] = {}
+    for one in judged.coverage:
+        # What nobody can provide is no advice.
+        if one.status is CauseStatus.OPEN and one.needs:
+            lacking.setdefault((one.why, one.needs), []).append(one.cause)
+    if not lacking:
+        return None
+    (why, how), settles = max(lacking.items(), key=lambda item: len(item[1]))
+    return Unlocks(why, how, tuple(settles))
+
+
+def _of_the_leading(outcomes: Sequence[Outcome], diagnosis: Sequence[Diagnosed]) -> Unlocks | None:
+    """The evidence of the skipped check whose answer could move the leading causes most."""
+    reasons = {
         one.check: one.reason
         for one in outcomes
-        if one.status in (Status.SKIPPED, Status.INCONCLUSIVE) and one.reason
+        if one.status in (Status.SKIPPED, Status.INCONCLUSIVE) and one.arises and one.reason
     }
     best: Unlocks | None = None
-    for diagnosed in ranked[:3]:
+    largest = 0.0
+    for diagnosed in diagnosis[:3]:
         for code in diagnosed.unknown:
-            check = code.split(".", 1)[0]
+            why, _, how = reasons.get(code.split(".", 1)[0], "").partition("; ")
             weight = diagnosed.cause.weights.get(code, diagnosed.cause.absent.get(code, 0.0))
-            swing = abs(weight)
-            if check in unavailable and (best is None or swing > best.swing):
-                best = Unlocks(check, unavailable[check], swing)
+            if how and abs(weight) > largest:
+                best, largest = Unlocks(why, how, (diagnosed.cause.id,)), abs(weight)
     return best

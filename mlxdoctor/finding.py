@@ -38,6 +38,10 @@ class Status(StrEnum):
     CRASHED = "crashed"
 
 
+#: The check looked: what it did not report is not there.
+LOOKED = frozenset({Status.PASSED, Status.FOUND})
+
+
 @dataclass(frozen=True)
 class Symptom:
     """What a code stands for, said once, beside the code, in `@check(codes=...)`.
@@ -91,6 +95,43 @@ class Sign:
     severity: Severity | None = None
     expected: str | None = None
     fix: str | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a check saw to be as it should: the ground a `healthy` stands on.
+
+    Attributes:
+        message: one sentence that a person understands, with the figures in it.
+        measured: the figures behind the message, by name.
+        learned: whether it shows that training made the model better at its rows: the loss
+            against where it began, held-out rows, answers. Sound files alone do not.
+    """
+
+    message: str
+    measured: Mapping[str, Measurement] = field(default_factory=dict)
+    learned: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "measured", MappingProxyType(dict(self.measured)))
+
+    def __reduce__(self) -> tuple[type[Seen], tuple[Any, ...]]:
+        return Seen, (self.message, dict(self.measured), self.learned)
+
+
+@dataclass(frozen=True)
+class Unsought:
+    """Symptoms that a check, although it ran, could not look for in this evidence.
+
+    Their absence says nothing, so that no cause is ruled out by it.
+
+    Attributes:
+        symptoms: their codes without the check's name.
+        why: a clause: "the log has no validation loss".
+    """
+
+    symptoms: tuple[str, ...]
+    why: str
 
 
 def some_of(names: Sequence[str], most: int = 3) -> str:
@@ -175,9 +216,12 @@ class Outcome:
         reason: why it was skipped, inconclusive or crashed; empty otherwise.
         seconds: wall-clock time it took.
         findings: what it found, worst first.
-        decisive: whether its silence says that training worked.
         marks_onset: whether the onset of a finding is where the loss began to go wrong.
         exhibits: what it measured that a report can show, whatever it found.
+        seen: what it saw to be as it should.
+        unsought: codes that it could not look for although it ran -> why, as a clause.
+        arises: whether its question arises for this run. Where it does not, what it looks for
+            cannot be there.
     """
 
     check: str
@@ -185,9 +229,15 @@ class Outcome:
     reason: str = ""
     seconds: float = 0.0
     findings: tuple[Finding, ...] = ()
-    decisive: bool = False
     exhibits: tuple[Exhibit, ...] = ()
     marks_onset: bool = False
+    seen: tuple[Seen, ...] = ()
+    unsought: Mapping[str, str] = field(default_factory=dict)
+    arises: bool = True
+
+    def looked_for(self, code: str) -> bool:
+        """Whether one of its symptoms, if not among its findings, is not there."""
+        return not self.arises or (self.status in LOOKED and code not in self.unsought)
 
     def to_dict(self) -> dict[str, Any]:
         """The outcome as the JSON report shows it."""
@@ -197,4 +247,9 @@ class Outcome:
             "reason": self.reason,
             "seconds": round(self.seconds, 4),
             "findings": [finding.to_dict() for finding in self.findings],
+            "seen": [
+                {"message": one.message, "measured": dict(one.measured), "learned": one.learned}
+                for one in self.seen
+            ],
+            "unsought": dict(self.unsought),
         }

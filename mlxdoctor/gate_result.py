@@ -80,6 +80,7 @@ class GateItem:
         held: its report; None where it could not be examined.
         findings: every finding of the report, worst first.
         seconds: how long it took.
+        suspicion: of an item that passed although its run is suspect: what is suspected.
     """
 
     path: str
@@ -88,6 +89,7 @@ class GateItem:
     held: HeldReport | None
     findings: tuple[GatedFinding, ...]
     seconds: float
+    suspicion: str = ""
 
     @property
     def report(self) -> Report | None:

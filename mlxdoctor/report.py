@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 from mlxdoctor.confirmation import Experiment
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.exhibits import FIGURES, LossCurve, SampleAnswer
-from mlxdoctor.finding import Exhibit, Finding, Outcome, Severity
-from mlxdoctor.verdict import Verdict
+from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Severity
+from mlxdoctor.verdict import CauseStatus, Coverage, Verdict
 
 #: Rises when a key of `to_dict` up to `suppressed` changes its meaning or goes away.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 X = TypeVar("X", bound=Exhibit)
 
@@ -62,14 +62,17 @@ class Event:
 
 @dataclass(frozen=True)
 class NextCheck:
-    """The check whose answer could change the order of causes most.
+    """The evidence that would say most.
 
-    `kind` is its name, `why` the clause for what it lacked, `how` what would provide it.
+    Attributes:
+        why: what is lacking, as a clause.
+        how: what would provide it, as a clause that tells a person what to do; may be empty.
+        settles: ids of the open causes that it would rule out or find.
     """
 
-    kind: str
     why: str
     how: str
+    settles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +84,7 @@ class Report:
         verdict: the answer in one word.
         outcomes: of every check, with what it measured for the figures.
         diagnosis: the causes, best first.
+        coverage: what is known of every cause.
         evidence: the files that were read.
         missing: the evidence that was not there.
         experiments: what `reproduce` tried.
@@ -99,6 +103,7 @@ class Report:
     verdict: Verdict
     outcomes: tuple[Outcome, ...]
     diagnosis: tuple[Diagnosed, ...] = ()
+    coverage: tuple[Coverage, ...] = ()
     evidence: tuple[FileRead, ...] = ()
     missing: tuple[MissingEvidence, ...] = ()
     experiments: tuple[Experiment, ...] = ()
@@ -119,9 +124,24 @@ class Report:
         return sorted(found, key=lambda finding: -finding.severity.rank)
 
     @property
+    def suspected(self) -> Diagnosed | None:
+        """The cause that a suspect run may have; None for a run that is not suspect."""
+        return self.diagnosis[0] if self.verdict is Verdict.SUSPECT and self.diagnosis else None
+
+    @property
     def root(self) -> Diagnosed | None:
         """The cause that explains the failure best; None for a run that is not unhealthy."""
         return self.diagnosis[0] if self.verdict is Verdict.UNHEALTHY and self.diagnosis else None
+
+    @property
+    def seen(self) -> list[Seen]:
+        """What was seen to be as it should, learning first."""
+        seen = [one for outcome in self.outcomes for one in outcome.seen]
+        return sorted(seen, key=lambda one: not one.learned)
+
+    def causes(self, status: CauseStatus) -> list[Coverage]:
+        """The causes of one status, in the knowledge base's order."""
+        return [one for one in self.coverage if one.status is status]
 
     @property
     def onset(self) -> int | None:
@@ -170,6 +190,7 @@ class Report:
                 "schema_version": SCHEMA_VERSION,
                 "tool": {"name": "mlxdoctor", "version": self.version},
                 "verdict": self.verdict,
+                "coverage": self.coverage,
                 "run": {"evidence": self.evidence, "missing": self.missing},
                 "diagnosis": self.diagnosis,
                 "outcomes": self.outcomes,

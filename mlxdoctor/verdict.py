@@ -1,30 +1,46 @@
-"""The answer in one word, and the checks that it rests on."""
+"""The answer in one word, and what was learned of every cause."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
-
-from mlxdoctor.finding import Outcome, Severity, Status
-
-#: The check looked: what it did not report is not there.
-LOOKED = frozenset({Status.PASSED, Status.FOUND})
 
 
 class Verdict(StrEnum):
-    """What is said of a run."""
+    """What is said of a run. `healthy` is earned: learning was seen, and nothing speaks against."""
 
     HEALTHY = "healthy"
+    SUSPECT = "suspect"
     UNHEALTHY = "unhealthy"
     INCONCLUSIVE = "inconclusive"
 
 
-def verdict(outcomes: Iterable[Outcome]) -> Verdict:
-    """Unhealthy with any error; inconclusive where no decisive check looked."""
-    outcomes = tuple(outcomes)
-    findings = [finding for outcome in outcomes for finding in outcome.findings]
-    if any(finding.severity is Severity.ERROR for finding in findings):
-        return Verdict.UNHEALTHY
-    if not any(one.decisive and one.status in LOOKED for one in outcomes):
-        return Verdict.INCONCLUSIVE
-    return Verdict.HEALTHY
+class CauseStatus(StrEnum):
+    """How far a cause was looked into.
+
+    `named`: it is the root cause. `possible`: a finding speaks for it. `ruled-out`: its signs
+    were looked for and not found. `open`: they could not be looked for.
+    """
+
+    NAMED = "named"
+    POSSIBLE = "possible"
+    RULED_OUT = "ruled-out"
+    OPEN = "open"
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What is known of one cause.
+
+    Attributes:
+        cause: its id.
+        status: how far it was looked into.
+        why: the finding that speaks for it, the check that rules it out, or, as a clause, why
+            its signs could not be looked for.
+        needs: of an open cause: what would let its signs be looked for, as a clause.
+    """
+
+    cause: str
+    status: CauseStatus
+    why: str
+    needs: str = ""

@@ -12,10 +12,9 @@ import pytest
 
 from mlxdoctor.api import run_checks
 from mlxdoctor.check import discover
-from mlxdoctor.diagnosis import diagnose
+from mlxdoctor.diagnosis import judge
 from mlxdoctor.finding import Outcome, Severity, Status
 from mlxdoctor.run import Run
-from mlxdoctor.verdict import verdict
 from tests.conftest import FIXTURES
 from tests.reproduce.real import BASE, trained
 
@@ -34,8 +33,8 @@ def examined(folder: Path, *, models: bool = False) -> tuple[Outcome, ...]:
 def first_cause(folder: Path, *, models: bool = False) -> str:
     """The first cause that is named, or else the verdict."""
     outcomes = examined(folder, models=models)
-    said = diagnose(outcomes)
-    return said[0].cause.id if said else verdict(outcomes).value
+    said = judge(outcomes)
+    return said.diagnosis[0].cause.id if said.diagnosis else said.verdict.value
 
 
 def errors(folder: Path) -> list[str]:

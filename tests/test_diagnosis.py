@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from mlxdoctor.causes import load_causes, parse_causes
 from mlxdoctor.check import discover
-from mlxdoctor.diagnosis import diagnose, rank, unlocks_most
-from mlxdoctor.finding import Finding, Outcome, Severity, Status
+from mlxdoctor.diagnosis import judge, rank, unlocks_most
+from mlxdoctor.finding import Finding, Outcome, Seen, Severity, Status
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.verdict import Verdict, verdict
+from mlxdoctor.verdict import CauseStatus, Verdict
 
 TABLE = """
 [groups]
@@ -21,6 +23,7 @@ summary = "rate"
 explanation = "rate"
 remedy = "lower it"
 prior = -1.0
+ruled_out_by = ["loss.leapt"]
 for = { "loss.rose" = 2.0, "loss.leapt" = 3.0, "config.fast" = 1.0 }
 against = { "adapter.zero" = 4.0 }
 absent = { "weights.large" = 0.5 }
@@ -38,13 +41,25 @@ KNOWLEDGE = parse_causes(TABLE)
 
 
 def outcome(
-    check: str, *symptoms: str, status: Status | None = None, decisive: bool = True
+    check: str,
+    *symptoms: str,
+    status: Status | None = None,
+    learned: bool = False,
+    severity: Severity = Severity.ERROR,
+    reason: str = "no file was found; name one",
+    unsought: Mapping[str, str] | None = None,
+    arises: bool = True,
 ) -> Outcome:
-    findings = tuple(
-        Finding(f"{check}.{symptom}", Severity.ERROR, f"{symptom}.") for symptom in symptoms
+    findings = tuple(Finding(f"{check}.{one}", severity, f"{one}.") for one in symptoms)
+    return Outcome(
+        check,
+        status or (Status.FOUND if findings else Status.PASSED),
+        reason,
+        findings=findings,
+        seen=(Seen("The loss fell.", learned=True),) if learned else (),
+        unsought=unsought or {},
+        arises=arises,
     )
-    status = status or (Status.FOUND if findings else Status.PASSED)
-    return Outcome(check, status, "no file was found", 0.0, findings, decisive)
 
 
 def score(cause: str, *outcomes: Outcome) -> float:
@@ -90,35 +105,84 @@ def test_a_cause_that_nothing_speaks_for_is_not_listed() -> None:
     assert [one.cause.id for one in rank([outcome("adapter", "zero")], KNOWLEDGE)] == ["zero"]
 
 
-def test_a_run_without_errors_has_no_diagnosis() -> None:
-    warning = Outcome(
-        "loss",
-        Status.FOUND,
-        findings=(Finding("loss.leapt", Severity.WARNING, "It leapt."),),
-        decisive=True,
+def verdict(*outcomes: Outcome, whole: bool = True) -> Verdict:
+    return judge(outcomes, KNOWLEDGE, whole=whole).verdict
+
+
+def test_healthy_is_earned() -> None:
+    assert verdict() is Verdict.INCONCLUSIVE
+    for status in (Status.SKIPPED, Status.CRASHED, Status.INCONCLUSIVE):
+        assert verdict(outcome("loss", status=status)) is Verdict.INCONCLUSIVE
+    # Nothing found is not learning seen.
+    assert verdict(outcome("loss"), outcome("weights")) is Verdict.INCONCLUSIVE
+    assert verdict(outcome("loss", learned=True)) is Verdict.HEALTHY
+    assert judge([outcome("loss", learned=True)], KNOWLEDGE).diagnosis == ()
+
+
+def test_a_file_that_could_not_be_read_forbids_healthy() -> None:
+    assert verdict(outcome("loss", learned=True), whole=False) is Verdict.INCONCLUSIVE
+
+
+def test_a_warning_that_speaks_for_a_cause_makes_a_run_suspect() -> None:
+    warned = judge(
+        [outcome("config", "fast", severity=Severity.WARNING), outcome("loss", learned=True)],
+        KNOWLEDGE,
     )
-    assert verdict([warning]) is Verdict.HEALTHY
-    assert diagnose([warning], KNOWLEDGE) == ()
+    assert warned.verdict is Verdict.SUSPECT
+    assert [one.cause.id for one in warned.diagnosis] == ["rate"]
+    statuses = {one.cause: one.status for one in warned.coverage}
+    assert statuses["rate"] is CauseStatus.POSSIBLE
+    note = outcome("config", "fast", severity=Severity.INFO)
+    assert verdict(note, outcome("loss", learned=True)) is Verdict.HEALTHY
 
 
-def test_unverified_is_never_healthy() -> None:
-    assert verdict([]) is Verdict.INCONCLUSIVE
-    assert verdict([outcome("loss", status=Status.SKIPPED)]) is Verdict.INCONCLUSIVE
-    assert verdict([outcome("loss", status=Status.CRASHED)]) is Verdict.INCONCLUSIVE
-    assert verdict([outcome("config", decisive=False)]) is Verdict.INCONCLUSIVE
-    assert verdict([outcome("loss")]) is Verdict.HEALTHY
-    assert verdict([outcome("config", "fast", decisive=False)]) is Verdict.UNHEALTHY
+def test_warnings_that_add_up_make_a_run_unhealthy() -> None:
+    knowledge = parse_causes(TABLE.replace("prior = -1.0", "prior = 1.0"))
+    warnings = [
+        outcome("config", "fast", severity=Severity.WARNING),
+        outcome("loss", "leapt", severity=Severity.WARNING),
+    ]
+    assert judge(warnings, knowledge).verdict is Verdict.UNHEALTHY
+    heavy = parse_causes(TABLE.replace('"loss.leapt" = 3.0', '"loss.leapt" = 9.0'))
+    assert judge(warnings[1:], heavy).verdict is Verdict.SUSPECT
+
+
+def test_an_error_names_the_cause() -> None:
+    judged = judge([outcome("config", "fast")], KNOWLEDGE)
+    assert judged.verdict is Verdict.UNHEALTHY
+    assert {one.cause: one.status for one in judged.coverage}["rate"] is CauseStatus.NAMED
+
+
+def test_a_cause_is_ruled_out_by_a_sign_that_was_looked_for() -> None:
+    def status(*outcomes: Outcome) -> tuple[CauseStatus, str, str]:
+        (one,) = (c for c in judge(outcomes, KNOWLEDGE).coverage if c.cause == "rate")
+        return one.status, one.why, one.needs
+
+    assert status(outcome("loss")) == (CauseStatus.RULED_OUT, "loss.leapt", "")
+    skipped = outcome("loss", status=Status.SKIPPED)
+    assert status(skipped) == (CauseStatus.OPEN, "no file was found", "name one")
+    half = outcome("loss", unsought={"loss.leapt": "the log has no start; bring it all"})
+    assert status(half) == (CauseStatus.OPEN, "the log has no start", "bring it all")
+    idle = outcome("loss", status=Status.SKIPPED, arises=False)
+    assert status(idle)[0] is CauseStatus.RULED_OUT
 
 
 def test_the_unknown_that_weighs_most_is_asked_for_next() -> None:
     outcomes = [
         outcome("config", "fast"),
-        outcome("loss", status=Status.SKIPPED),
+        outcome("loss", status=Status.SKIPPED, reason="there is no log; name one"),
         outcome("weights", status=Status.SKIPPED),
     ]
-    unlocks = unlocks_most(outcomes, rank(outcomes, KNOWLEDGE))
+    unlocks = unlocks_most(outcomes, judge(outcomes, KNOWLEDGE))
     assert unlocks is not None
-    assert (unlocks.check, unlocks.swing) == ("loss", 3.0)
+    assert (unlocks.why, unlocks.how) == ("there is no log", "name one")
+
+
+def test_of_a_run_without_a_diagnosis_what_settles_most_is_asked_for() -> None:
+    outcomes = [outcome("loss", status=Status.SKIPPED), outcome("adapter")]
+    unlocks = unlocks_most(outcomes, judge(outcomes, KNOWLEDGE))
+    assert unlocks is not None
+    assert (unlocks.how, unlocks.settles) == ("name one", ("rate",))
 
 
 def test_every_code_in_the_knowledge_base_is_one_that_a_check_reports() -> None:

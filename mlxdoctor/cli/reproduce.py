@@ -17,7 +17,6 @@ from mlxdoctor.cli import (
 from mlxdoctor.cli.progress import ProgressLine
 from mlxdoctor.formats.format import files_of, formats, text_of
 from mlxdoctor.report import Report
-from mlxdoctor.verdict import Verdict
 
 #: Below the run's report.
 FOLDER = "reproduction"
@@ -119,8 +118,8 @@ def command(
 
     with ProgressLine() as progress:
         report = diagnose(paths, base=base, data=data, with_text=not no_text, progress=progress)
-        if report.verdict is Verdict.HEALTHY and not causes:
-            click.echo(f"{report.name}: nothing to reproduce; no check found an error.")
+        if not report.diagnosis and not causes:
+            click.echo(f"{report.name}: nothing to reproduce; no cause is suspected.")
             return EXIT_CLEAN
         target = folder / slug(report.name)
         output.refuse_inside(target / FOLDER, inspected)

@@ -90,7 +90,7 @@ class ReportedMetrics:
         values: the figures, in the order of the files.
     """
 
-    kind: ClassVar[str] = "metrics"
+    kind: ClassVar[str] = "reported figures"
 
     sources: tuple[Source, ...]
     values: tuple[ReportedMetric, ...]

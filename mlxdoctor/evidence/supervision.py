@@ -87,7 +87,7 @@ class SupervisedRows:
         pad_id: the token mlx-lm pads with, whatever the tokenizer says.
     """
 
-    kind: ClassVar[str] = "supervised rows"
+    kind: ClassVar[str] = "rows as trained on"
 
     sources: tuple[Source, ...]
     split: str

@@ -78,7 +78,7 @@ class Tokenizer:
         folder = run.files.base or run.files.tuned
         if folder is None:
             run.get(BaseModel)
-            raise Missing(f"no tokenizer: {run.why_missing(BaseModel)}")
+            raise Missing(run.why_missing(BaseModel))
         return cls.read(folder)
 
     @classmethod

@@ -45,6 +45,8 @@ def tally(result: GateResult) -> str:
         for status, count in counted.items()
         if count
     ]
+    if suspects := sum(bool(one.suspicion) for one in result.items):
+        parts[-1] += f" ({suspects:,} suspect)"
     if result.unfinished:
         parts.append(f"{len(result.unfinished):,} not examined")
     return ", ".join(parts) or "nothing was examined"

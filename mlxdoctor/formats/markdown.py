@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -118,12 +117,14 @@ def _view(report: Report, figures: Mapping[str, str]) -> dict[str, Any]:
         "is_clear": report.root is not None and summary.is_clear(report),
         "answers": summary.sample_sentence(report),
         "reasons": summary.reasons(report, FIRST_REASONS),
+        "seen": report.seen[: summary.SEEN],
+        "coverage": summary.coverage(report),
+        "useful": summary.most_useful(report),
         "changes": summary.changes(report),
         "confirm": summary.confirm_commands(report),
         "symptoms": [one for one in found if one.severity is not Severity.INFO],
         "notes": [one for one in found if one.severity is Severity.INFO],
         "messages": {one.code: one.message for one in reversed(found)},
-        "by_status": Counter(one.status.value for one in report.outcomes),
         "prior": prior,
         "captions": draw.captions(report),
         "titles": {name: one.title for name, one in draw.pictures().items()},

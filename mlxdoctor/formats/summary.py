@@ -11,7 +11,7 @@ from typing import Any
 
 from mlxdoctor.finding import Finding, Severity
 from mlxdoctor.report import Report
-from mlxdoctor.verdict import Verdict
+from mlxdoctor.verdict import CauseStatus, Verdict
 
 #: Between the first two causes, below which the first is called "probable" (log-odds).
 #: ln(9): the evidence then favours the first cause less than nine to one.
@@ -45,11 +45,10 @@ _FLAGS = frozenset(
 )
 
 
-_WITHOUT_CAUSE = {
-    Verdict.HEALTHY: "Healthy: nothing in this run points to a failure",
-    Verdict.INCONCLUSIVE: "Inconclusive: there was too little to judge this run by",
-    Verdict.UNHEALTHY: "Unhealthy, and no known cause explains it",
-}
+#: Things seen that the first screen tells.
+SEEN = 3
+#: Open causes that are named there.
+OPEN = 4
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,51 @@ def headline(report: Report) -> str:
     if report.root is not None:
         title = lowered(report.root.cause.title)
         return f"{'Root cause' if is_clear(report) else 'Probable cause'}: {title}"
-    return _WITHOUT_CAUSE[report.verdict]
+    if report.suspected is not None:
+        return f"Suspect: perhaps {lowered(report.suspected.cause.title)}"
+    if report.verdict is Verdict.HEALTHY:
+        learned = next((one.message for one in report.seen), "nothing points to a failure")
+        return f"Healthy: {lowered(learned.rstrip('.'))}"
+    if report.verdict is Verdict.UNHEALTHY:
+        return "Unhealthy, and no known cause explains it"
+    if report.unreadable:
+        return "Inconclusive: not every file could be read"
+    return "Inconclusive: nothing shows that the model learned"
+
+
+def coverage(report: Report) -> str:
+    """How many causes are ruled out and which are open, for want of what; "" where not known."""
+    if not report.coverage:
+        return ""
+    ruled_out = len(report.causes(CauseStatus.RULED_OUT))
+    said = f"{ruled_out} of {len(report.coverage)} known causes are ruled out"
+    groups: dict[str, list[str]] = {}
+    for one in report.causes(CauseStatus.OPEN):
+        groups.setdefault(one.why, []).append(one.cause.replace("-", " "))
+    if not groups:
+        return f"{said}."
+    largest = sorted(groups.items(), key=lambda item: -len(item[1]))
+    named: list[str] = []
+    left = OPEN
+    for why, causes in largest:
+        if left <= 0:
+            break
+        shown = causes[:left]
+        named.append(f"{', '.join(shown)} ({why})")
+        left -= len(shown)
+    count = sum(map(len, groups.values()))
+    more = count - min(count, OPEN)
+    return f"{said}; open: {'; '.join(named)}{f'; and {more} more' if more else ''}."
+
+
+def most_useful(report: Report) -> str:
+    """The one thing that would say most, in a person's words; "" for nothing."""
+    wanted = report.next
+    if wanted is None or not wanted.how or (report.root is not None and is_clear(report)):
+        return ""
+    settles = len(wanted.settles)
+    about = f" That would settle {settles} of the open causes." if settles > 1 else ""
+    return f"Most useful next: {wanted.why}; {wanted.how}.{about}"
 
 
 def lowered(title: str) -> str:
@@ -101,8 +144,8 @@ def reasons(report: Report, limit: int) -> list[Finding]:
     for one in report.findings:
         first_of_code.setdefault(one.code, one)
     found = list(first_of_code.values())
-    if report.root is not None:
-        weights = {term.code: term.weight for term in report.root.arithmetic}
+    if (first := report.root or report.suspected) is not None:
+        weights = {term.code: term.weight for term in first.arithmetic}
         counting = [one for one in found if weights.get(one.code, 0) > 0]
         return sorted(counting, key=lambda one: -weights[one.code])[:limit]
     return [one for one in found if one.severity is not Severity.INFO][:limit]

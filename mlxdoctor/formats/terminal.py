@@ -23,6 +23,7 @@ _MAX_REASON = 200
 _INDENT = "  "
 _COLOURS = {
     Verdict.HEALTHY: "green",
+    Verdict.SUSPECT: "yellow",
     Verdict.UNHEALTHY: "red",
     Verdict.INCONCLUSIVE: "yellow",
 }
@@ -98,11 +99,17 @@ def render(
     page = _Page(width, style)
     title = f"{report.name}: {summary.headline(report)}"
     page.title(title, _COLOURS[report.verdict])
+    for problem in report.unreadable:
+        page.paragraph(problem, "  - ")
     sample = summary.sample_sentence(report, with_base=False)
     if sample is not None:
         page.paragraph(sample, "  - ")
     for finding in summary.reasons(report, REASONS - (sample is not None)):
         page.paragraph(finding.message, "  - ")
+    if report.root is None:
+        # The headline of a healthy run is the first of what was seen.
+        for seen in report.seen[report.verdict is Verdict.HEALTHY : summary.SEEN]:
+            page.paragraph(seen.message, "  - ")
     _fix(report, page)
     _gaps(report, page)
     return page.ended(written)
@@ -120,17 +127,12 @@ def _fix(report: Report, page: _Page) -> None:
 
 def _gaps(report: Report, page: _Page) -> None:
     crashed = [one for one in report.outcomes if one.status is Status.CRASHED]
-    if not report.missing and not crashed:
-        return
-    page.heading("Not looked at")
-    if report.verdict is Verdict.INCONCLUSIVE:
-        for why, kinds in summary.missing(report).items():
-            page.paragraph(f"{', '.join(kinds)}: {why}")
-    elif report.missing:
-        page.paragraph(", ".join(one.kind for one in report.missing))
-    if (helpful := report.next) is not None:
-        how = f"; {helpful.how}" if helpful.how else ""
-        page.paragraph(f"most useful: {helpful.kind} lacked its evidence: {helpful.why}{how}")
+    known = summary.coverage(report) if report.root is None else ""
+    useful = summary.most_useful(report)
+    if known or useful:
+        page.lines.append("")
+    for sentence in filter(None, (known, useful)):
+        page.paragraph(sentence)
     for one in crashed:
         why = one.reason[:_MAX_REASON]
         page.paragraph(f"the check {one.check} crashed ({why}): please report it as a bug")
@@ -155,7 +157,13 @@ def render_gate(
             page.paragraph(reason.removeprefix(f"{item.path}: "), "  - ")
         if len(item.reasons) > REASONS:
             page.paragraph(f"and {len(item.reasons) - REASONS} more", "  - ")
-    if passed := [one.path for one in result.items if one.status is ItemStatus.PASSED]:
+    if suspects := [one for one in result.items if one.suspicion]:
+        page.heading("passed, and suspect", "yellow")
+        for line in _some([f"{one.path}: {summary.lowered(one.suspicion)}" for one in suspects]):
+            page.paragraph(line)
+    if passed := [
+        one.path for one in result.items if one.status is ItemStatus.PASSED and not one.suspicion
+    ]:
         page.heading("passed", gated.COLOURS[ItemStatus.PASSED])
         page.listed(_some(passed))
     if by := Counter(how for item in result.items for how in gated.suppressed(item).elements()):

@@ -11,7 +11,7 @@ from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.gate.bands import QUANTITIES, Band, Quantity, band, measure
 from mlxdoctor.gate.targets import targets
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.verdict import LOOKED, Verdict
+from mlxdoctor.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Learned:
 
     Attributes:
         runs: their paths.
-        require: the decisive checks that ran on all of them.
+        require: the checks that saw learning in all of them.
         bands: what can be demanded of later runs.
     """
 
@@ -47,7 +47,7 @@ def learn(
 
     items = targets(paths)
     checks = {one.name: one for one in discover()}
-    required = {one.name for one in checks.values() if one.decisive}
+    required = set(checks)
     reported: set[str] = set()
     values: dict[Quantity, list[float]] = {one: [] for one in QUANTITIES}
     for number, item in enumerate(items):
@@ -64,7 +64,7 @@ def learn(
                 f"is no healthy run to learn from ({headline(report)})",
                 "name healthy runs; `mlxdoctor diagnose` says more about this one",
             )
-        required &= {one.check for one in report.outcomes if one.status in LOOKED}
+        required &= {one.check for one in report.outcomes if any(s.learned for s in one.seen)}
         reported |= {one.code for one in report.findings}
         for quantity, seen in values.items():
             value = measure(quantity, checks[quantity.check], report.run)

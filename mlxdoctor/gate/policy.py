@@ -29,12 +29,15 @@ class Rules:
     Attributes:
         require: checks that must have run: passed or found.
         fail_on: the least severity that fails an item: "info", "warning", "error", "never".
+        suspect: what becomes of an item whose verdict is suspect: "pass", listed and counted,
+            or "fail".
         fail: codes, or checks for all their codes, that fail it whatever their severity.
         thresholds: check -> threshold -> value.
     """
 
     require: tuple[str, ...] = ()
     fail_on: str = "error"
+    suspect: str = "pass"
     fail: frozenset[str] = frozenset()
     thresholds: Thresholds = field(default_factory=dict)
 
@@ -46,6 +49,7 @@ class Override:
     paths: tuple[str, ...]
     require: tuple[str, ...] | None = None
     fail_on: str | None = None
+    suspect: str | None = None
     fail: frozenset[str] | None = None
     thresholds: Thresholds = field(default_factory=dict)
 
@@ -102,6 +106,7 @@ class Policy:
                 rules = Rules(
                     require=rules.require if one.require is None else one.require,
                     fail_on=rules.fail_on if one.fail_on is None else one.fail_on,
+                    suspect=rules.suspect if one.suspect is None else one.suspect,
                     fail=rules.fail if one.fail is None else one.fail,
                     thresholds=_merged(rules.thresholds, one.thresholds),
                 )

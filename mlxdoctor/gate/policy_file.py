@@ -16,7 +16,8 @@ from mlxdoctor.safety.errors import InputError
 #: A policy of its own.
 POLICY_NAME = "mlxdoctor.toml"
 SEVERITIES = ("info", "warning", "error", "never")
-_RULES = frozenset({"require", "fail-on", "fail", "thresholds"})
+_RULES = frozenset({"require", "fail-on", "suspect", "fail", "thresholds"})
+_SUSPECT = ("pass", "fail")
 _KEYS = _RULES | {"override", "ignore", "baseline"}
 
 
@@ -127,12 +128,17 @@ def _rules(
     if fail_on is not None and fail_on not in SEVERITIES:
         listed = ", ".join(repr(one) for one in SEVERITIES)
         raise InputError(path, f"{where}fail-on is {fail_on!r}", f"write one of {listed}")
+    suspect = table.get("suspect")
+    if suspect is not None and suspect not in _SUSPECT:
+        listed = " or ".join(f'"{one}"' for one in _SUSPECT)
+        raise InputError(path, f"{where}suspect is {suspect!r}", f"write {listed}")
     thresholds = table.get("thresholds", {})
     if not isinstance(thresholds, Mapping):
         raise InputError(path, f"{where}thresholds is no table", "write a table for each check")
     return {
         "require": require,
         "fail_on": fail_on,
+        "suspect": suspect,
         "fail": frozenset(fail) if fail is not None else None,
         "thresholds": parse_thresholds(thresholds, checks, str(path)),
     }

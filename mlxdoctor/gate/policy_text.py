@@ -45,6 +45,8 @@ def policy_text(learned: Learned) -> str:
         f"require = {_list(learned.require)}",
         '# The least severity that fails an item: "info", "warning", "error" or "never".\n'
         'fail-on = "error"',
+        '# What becomes of a run that is suspect: "pass", listed and counted, or "fail".\n'
+        'suspect = "pass"',
     ]
     if codes:
         parts.append(

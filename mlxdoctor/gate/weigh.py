@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path, PurePath
 
-from mlxdoctor.finding import Finding, Severity, Status
+from mlxdoctor.finding import LOOKED, Finding, Severity, Status
 from mlxdoctor.formats.gated import main_sources
-from mlxdoctor.formats.summary import missing
+from mlxdoctor.formats.summary import headline, missing
 from mlxdoctor.gate.baseline import Known
 from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.policy import Ignore, Policy, Rules, matches
 from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, HeldReport, ItemStatus
 from mlxdoctor.report import Report
-from mlxdoctor.verdict import LOOKED, Verdict
+from mlxdoctor.verdict import Verdict
 
 #: Reasons named for evidence that was missing.
 _MISSING = 3
@@ -169,7 +169,8 @@ def _item(
 ) -> GateItem:
     failing = [one.finding for one in gated if one.ruling == "fails"]
     undecided = _undecided(report, rules)
-    if failing:
+    suspicion = _suspicion(report, gated)
+    if failing or (suspicion and rules.suspect == "fail"):
         status = ItemStatus.FAILED
     elif report.unreadable:
         status = ItemStatus.UNUSABLE
@@ -177,10 +178,28 @@ def _item(
         status = ItemStatus.INCONCLUSIVE if undecided else ItemStatus.PASSED
     reasons = (
         *(f"{one.code}: {one.message}" for one in failing),
+        *([suspicion] if suspicion and rules.suspect == "fail" else []),
         *report.unreadable,
         *undecided,
     )
-    return GateItem(path, status, reasons, examined.held, tuple(gated), examined.seconds)
+    passed = status is ItemStatus.PASSED
+    return GateItem(
+        path,
+        status,
+        reasons,
+        examined.held,
+        tuple(gated),
+        examined.seconds,
+        suspicion if passed else "",
+    )
+
+
+def _suspicion(report: Report, gated: Sequence[GatedFinding]) -> str:
+    """What the run is suspected of, where that is not suppressed; "" for nothing."""
+    is_open = any(
+        one.ruling != "suppressed" and one.finding.severity is not Severity.INFO for one in gated
+    )
+    return headline(report) if report.suspected is not None and is_open else ""
 
 
 def _undecided(report: Report, rules: Rules) -> list[str]:
@@ -197,7 +216,8 @@ def _undecided(report: Report, rules: Rules) -> list[str]:
         for one in report.outcomes
         if one.status is Status.CRASHED and one.check not in rules.require
     ]
-    if report.verdict is Verdict.INCONCLUSIVE:
+    # An adapter that is sound as far as files can tell passes: nobody trains in CI.
+    if report.verdict is Verdict.INCONCLUSIVE and not report.seen:
         lacking = "; ".join(list(missing(report))[:_MISSING])
         reasons.append(f"there was too little to judge it by{': ' if lacking else ''}{lacking}")
     return reasons

@@ -76,7 +76,7 @@ class Generations:
         unreadable_lines: lines of a recorded file that were not usable.
     """
 
-    kind: ClassVar[str] = "generations"
+    kind: ClassVar[str] = "answers"
 
     sources: tuple[Source, ...]
     items: tuple[Generation, ...]

@@ -49,7 +49,7 @@ class LoadedModels:
     def find(cls, run: RunView) -> LoadedModels:
         """The run's models, loaded into memory once; see `Evidence`."""
         if not run.allow_model:
-            raise Missing("no model was run, because of --no-generate")
+            raise Missing("no model was run, because of --no-generate; leave that option out")
         base = run.need(BaseModel)
         tuned = run.files.tuned or run.files.adapter
         if tuned is None:

@@ -66,7 +66,7 @@ def _diagnosis(
         for one in report.diagnosis
     ]
     known = {one.cause.id for one in diagnosis}
-    if report.verdict is Verdict.UNHEALTHY:
+    if report.verdict in (Verdict.UNHEALTHY, Verdict.SUSPECT):
         diagnosis += [
             Diagnosed(causes[name], 0.0, (), (), (), (), "confirmed")
             for name, one in state.rulings.items()

@@ -24,7 +24,6 @@ from mlxdoctor.reproduce.investigate import Investigation, candidates, investiga
 from mlxdoctor.reproduce.minimize import minimize
 from mlxdoctor.run_texts import row_texts
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.verdict import Verdict
 
 #: The summary, beside the experiments' own folders.
 SUMMARY_FILE = "reproduction.json"
@@ -73,7 +72,7 @@ def reproduce(
     for name in asked:
         if name not in knowledge.causes:
             raise InputError(None, f"there is no cause {name!r}", "see `mlxdoctor explain`")
-    if report.verdict is not Verdict.UNHEALTHY and not asked:
+    if not report.diagnosis and not asked:
         return report
     run = report.run
     try:

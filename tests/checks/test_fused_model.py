@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from mlxdoctor.diagnosis import diagnose
+from mlxdoctor.diagnosis import judge
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
@@ -214,6 +214,7 @@ def test_the_diagnosis_names_it(sound: Path, tmp_path: Path) -> None:
     (run / "adapter_config.json").write_text(json.dumps({**config, **places}))
     for bits, first in ((8, []), (2, ["fused-model-differs"])):
         quantized(sound, run / "fused", bits)
-        said = diagnose(run_checks(discover(), Run.discover([run], allow_model=False)))
+        outcomes = run_checks(discover(), Run.discover([run], allow_model=False))
+        said = judge(outcomes).diagnosis
         assert [one.cause.id for one in said][:1] == first
         shutil.rmtree(run / "fused")

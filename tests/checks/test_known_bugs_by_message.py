@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.diagnosis import diagnose
+from mlxdoctor.diagnosis import judge
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome, Severity
 from tests.conftest import LOGS, check_called
@@ -55,7 +55,7 @@ def test_the_message_at_the_end(tmp_path: Path, message: str, bug: str) -> None:
     (finding,) = [one for one in said.findings if one.code == f"known-bugs.{bug}"]
     assert finding.measured["text"] == f"“{message}”"
     assert finding.where == "line 2 of the log"
-    assert [one.cause.id for one in diagnose([said])] == ["known-upstream-bug"]
+    assert [one.cause.id for one in judge([said]).diagnosis] == ["known-upstream-bug"]
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,9 @@ from mlxdoctor.exhibits import (
     SampleAnswer,
     TokenShares,
 )
-from mlxdoctor.finding import Exhibit, Finding, Outcome, Severity, Status
+from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Severity, Status
 from mlxdoctor.report import Event, FileRead, Fix, MissingEvidence, NextCheck, Report
-from mlxdoctor.verdict import Verdict
+from mlxdoctor.verdict import CauseStatus, Coverage, Verdict
 
 
 def finding(code: str, severity: str, message: str, **fields: Any) -> dict[str, Any]:
@@ -52,6 +52,8 @@ def outcome(check: str, status: str, *findings: dict[str, Any], reason: str = ""
         "reason": reason,
         "seconds": 0.01,
         "findings": list(findings),
+        "seen": [],
+        "unsought": {},
     }
 
 
@@ -87,7 +89,27 @@ def unhealthy() -> dict[str, Any]:
         },
     }
     return {
-        "schema_version": 1,
+        "schema_version": 2,
+        "coverage": [
+            {
+                "cause": "learning-rate-too-high",
+                "status": "named",
+                "why": "loss-trend.diverged",
+                "needs": "",
+            },
+            {
+                "cause": "bad-data",
+                "status": "ruled-out",
+                "why": "data-quality.mostly-copies",
+                "needs": "",
+            },
+            {
+                "cause": "wrong-base-model",
+                "status": "open",
+                "why": "the base model 'mlx-community/Llama' is not on this machine",
+                "needs": "name its folder with --base",
+            },
+        ],
         "tool": {"name": "mlxdoctor", "version": "0.1.0"},
         "name": "llama-commas",
         "verdict": "unhealthy",
@@ -254,9 +276,9 @@ def unhealthy() -> dict[str, Any]:
             {"iteration": 1000, "event": "a checkpoint was saved"},
         ],
         "next": {
-            "kind": "adapter-drift",
             "why": "the base model 'mlx-community/Llama' is not on this machine",
             "how": "name its folder with --base",
+            "settles": ["wrong-base-model", "adapter-not-loaded"],
         },
         "commands": ["mlxdoctor diagnose runs/llama-commas"],
         "versions": {"mlxdoctor": "0.1.0", "mlx": "0.32.4", "mlx-lm": "0.32.2"},
@@ -279,10 +301,20 @@ def healthy() -> dict[str, Any]:
         "name": "geography",
         "diagnosis": [],
         "outcomes": [
-            outcome("loss-trend", "passed"),
+            outcome("loss-trend", "passed")
+            | {
+                "seen": [
+                    {
+                        "message": "The validation loss fell from 2.1 to 1.2.",
+                        "measured": {"first": 2.1, "last": 1.2},
+                        "learned": True,
+                    }
+                ]
+            },
             outcome("adapter-presence", "passed"),
             outcome("adapter-drift", "skipped", reason="no base model"),
         ],
+        "coverage": data["coverage"][1:],
         "causes": {},
         "contributing": [],
         "fix": None,
@@ -334,13 +366,18 @@ def made(data: Mapping[str, Any]) -> Report:
         verdict=Verdict(data["verdict"]),
         outcomes=(Outcome(**told), *rest) if data["outcomes"] else (),
         diagnosis=tuple(_diagnosed(one, data["causes"]) for one in data["diagnosis"]),
+        coverage=tuple(
+            Coverage(**{**one, "status": CauseStatus(one["status"])}) for one in data["coverage"]
+        ),
         evidence=tuple(FileRead(**one) for one in data["run"]["evidence"]),
         missing=tuple(MissingEvidence(**one) for one in data["run"]["missing"]),
         experiments=tuple(made_experiment(one) for one in data["experiments"]),
         contributing=tuple(data["contributing"]),
         fix=Fix(**data["fix"]) if data["fix"] else None,
         timeline=tuple(Event(**one) for one in data["timeline"]),
-        next=NextCheck(**data["next"]) if data["next"] else None,
+        next=NextCheck(**{**data["next"], "settles": tuple(data["next"]["settles"])})
+        if data["next"]
+        else None,
         commands=tuple(data["commands"]),
         versions=data["versions"],
         unreadable=tuple(data["unreadable"]),
@@ -357,7 +394,8 @@ def made_finding(data: Mapping[str, Any]) -> Finding:
 def made_outcome(data: Mapping[str, Any]) -> Outcome:
     """The outcome of a check."""
     found = tuple(made_finding(one) for one in data["findings"])
-    return Outcome(**{**data, "status": Status(data["status"]), "findings": found})
+    seen = tuple(Seen(**one) for one in data.get("seen", ()))
+    return Outcome(**{**data, "status": Status(data["status"]), "findings": found, "seen": seen})
 
 
 def made_exhibit(name: str, data: Mapping[str, Any]) -> Exhibit:

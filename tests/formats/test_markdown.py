@@ -53,6 +53,7 @@ def test_the_sections_come_in_the_order_of_the_design() -> None:
         "The fix",
         "Contributing factors",
         "Timeline",
+        "Every cause",
         "Every check",
         "What could not be checked",
         "How to prevent it",
@@ -114,7 +115,7 @@ def test_a_loss_that_is_nan_throughout_has_a_caption() -> None:
 
 def test_a_healthy_report_says_so_and_is_short() -> None:
     text = rendered(sample.healthy())
-    assert text.startswith("# Healthy: nothing in this run points to a failure\n")
+    assert text.startswith("# Healthy: the validation loss fell from 2.1 to 1.2\n")
     assert "Differential diagnosis" not in text
     assert "How to prevent it" not in text
     assert len(text.splitlines()) < len(rendered(sample.unhealthy()).splitlines()) / 2
@@ -126,7 +127,7 @@ def test_an_inconclusive_report_says_what_to_provide() -> None:
     assert "not a clean bill of health" in first
     assert "name its folder with --base" in first
     assert "adapters/adapters.safetensors: is cut off" in first
-    assert "- base model: 'mlx-community/Llama' is not on this machine" in first
+    assert "1 of 2 known causes are ruled out; open: wrong base model" in first
 
 
 def test_close_causes_are_only_probable_and_name_the_runner_up() -> None:

@@ -20,7 +20,7 @@ from fixtures.lab.ward.judge import Judged, Label, weighed
 from fixtures.lab.ward.page import official
 from fixtures.lab.ward.runs import all_runs
 from fixtures.lab.ward.sections import Part, by_base, by_fault, equivalents, overview, sound_runs
-from mlxdoctor.finding import Finding, Outcome, Severity, Status
+from mlxdoctor.finding import Finding, Outcome, Seen, Severity, Status
 
 RUNS = {run.name: run for run in all_runs()}
 #: A symptom that names one cause, by itself.
@@ -37,10 +37,13 @@ def judged(
         Outcome(
             check="learning-rate",
             status=Status.FOUND if found else Status.PASSED,
-            decisive=True,
             findings=found,
         ),
-        Outcome(check="loss-trend", status=Status.PASSED, decisive=True),
+        Outcome(
+            check="loss-trend",
+            status=Status.PASSED,
+            seen=(Seen("The validation loss fell.", learned=True),),
+        ),
     )
     measured = {"loss": loss}
     alarms = {"rule": severity is Severity.ERROR}
@@ -89,7 +92,7 @@ def test_counts() -> None:
     assert warned(runs) == Share(1, 2)
     assert confusions(runs) == {
         (CAUSE, CAUSE): 1,
-        (CAUSE, "none (healthy)"): 1,
+        (CAUSE, "none (suspect)"): 1,
         ("bad-data", CAUSE): 1,
         ("bad-data", "none (healthy)"): 1,
     }
@@ -126,7 +129,7 @@ def test_the_page_tells_what_was_found() -> None:
     assert "| dev | llama | geography | 0.30 |" in by_base([part])
     faults = by_fault([part])
     assert "| rate-too-low | 0 | 1/1 | learning-rate-too-low 1 |" in faults
-    assert "| rate-too-low | 0.0001 | 0/1 | healthy 1 |" in faults
+    assert "| rate-too-low | 0.0001 | 0/1 | suspect 1 |" in faults
     assert "| base-not-frozen | norms | 0/0 |  |" in faults
     sound = sound_runs([part])
     assert f"| dev | error | {CODE} | 0 | 1 | llama-low-rate-s27 |" in sound

@@ -10,9 +10,8 @@ import pytest
 
 from fixtures.lab.ward.examine import read_outcomes
 from fixtures.lab.ward.runs import SLICE
-from mlxdoctor.diagnosis import diagnose
+from mlxdoctor.diagnosis import judge
 from mlxdoctor.finding import Status
-from mlxdoctor.verdict import verdict
 from tests.conftest import ROOT
 
 #: The run -> the cause that was put into it; None where it is sound.
@@ -41,8 +40,9 @@ def said_of(cache: Path, kind: str) -> dict[str, tuple[str, str | None]]:
     for name in SLICE:
         outcomes, _ = read_outcomes(cache / "outcomes" / f"{name}.{kind}.json.gz")
         assert [one.check for one in outcomes if one.status is Status.CRASHED] == []
-        named = diagnose(outcomes)
-        found[name] = (verdict(outcomes).value, named[0].cause.id if named else None)
+        said = judge(outcomes)
+        named = said.diagnosis
+        found[name] = (said.verdict.value, named[0].cause.id if named else None)
     return found
 
 
