@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,6 +14,7 @@ from mlxdoctor.evidence.json_text import mended
 from mlxdoctor.evidence.kind import Missing, Progress, RunView
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.measure.base_memory import as_before
 from mlxdoctor.measure.generate import Answer, Prompt, answer, prompts_for
 from mlxdoctor.measure.models import LoadedModels, Which
 from mlxdoctor.safety.errors import InputError
@@ -179,7 +181,9 @@ def produce(
     for which in ("base", "tuned") if models.has_tuned else ("base",):
         model = models.select(which)
         try:
-            answers[which] = answer(model, prompts, ends, max_tokens, _named(progress, which))
+            ask = partial(answer, model, prompts, ends, max_tokens, _named(progress, which))
+            asked = "answers", tuple(prompt.tokens for prompt in prompts), ends, max_tokens
+            answers[which] = as_before(models.base, asked, ask) if which == "base" else ask()
         except (ValueError, TypeError, AttributeError, RuntimeError) as error:
             raise InputError(
                 models.base.path,

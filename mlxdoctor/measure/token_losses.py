@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from mlxdoctor.evidence.kind import Progress, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.measure.base_memory import as_before
 from mlxdoctor.measure.models import LoadedModels, Which
 from mlxdoctor.measure.row_losses import Floats, RowLosses, RowPass
 from mlxdoctor.safety.errors import InputError
@@ -136,7 +138,12 @@ def measure(
     for which in ("base", "tuned") if models.has_tuned else ("base",):
         model = models.select(which)
         try:
-            results[which], vocab_size = _run(model, jobs, ends, _named(progress, which))
+            run = partial(_run, model, jobs, ends, _named(progress, which))
+            if which == "base":
+                asked = tuple((job.tokens.tobytes(), job.pad_id) for job in jobs)
+                results[which], vocab_size = as_before(models.base, ("losses", asked, ends), run)
+            else:
+                results[which], vocab_size = run()
         except (ValueError, TypeError, RuntimeError) as error:
             raise InputError(
                 models.base.path,
