@@ -58,7 +58,9 @@ def test_the_slice_is_made_and_every_run_of_it_is_told(tmp_path: Path) -> None:
         for name, cause in TRUTH.items()
     }
     assert set(SLICE) == set(TRUTH)
-    ward("build", tmp_path)
+    # A loss that never moves is not judged before a hundred iterations.
+    ward("build", tmp_path, "--only", "rate-too-low", "--short", "110")
+    ward("build", tmp_path, "--short", "60")
     ward("run", tmp_path)
     ward("run", tmp_path, "--models")
     assert said_of(tmp_path, "static") == right
