@@ -47,6 +47,16 @@ class Limits:
     apart: float = limit(
         0.3, unit="nats", source="three times the tolerance: the figure cannot be both"
     )
+    far: float = limit(
+        1.0,
+        unit="nats between a reported loss and the log's last",
+        source="another split or another average moves it by tenths",
+    )
+    fallen: float = limit(
+        0.5,
+        unit="times the score before training",
+        source="half of what the base model could do is lost: no sound run of ours loses a tenth",
+    )
     closer: float = limit(4.0, unit="times", source="far nearer to one loss than to the other")
     rounding: float = limit(
         0.02, unit="nats", source="perplexity and loss given with two or three digits"
@@ -71,6 +81,22 @@ class Limits:
             expected="perplexity = exp(loss)",
             fix="Average losses over tokens first, and take the exponential once.",
         ),
+        "not-this-model": Symptom.error(
+            "the reported figure is far better than the model that was trained",
+            fix="Load the adapter in the evaluation, and check that its result changes with it.",
+        ),
+        "same-as-before": Symptom.error(
+            "the reported figures before and after training are the same to the digit",
+            expected="figures that change with the adapter",
+            fix="Load the adapter in the evaluation: check that the logits differ from the base's.",
+        ),
+        "worse-than-before": Symptom.error(
+            "the reported figures are far worse than before training",
+            expected="figures at least as good as the base model's",
+            fix="Ask the model a training prompt exactly as the trainer wrote it: if the answer is "
+            "wrong, the adapter is not applied as it was trained; if right, the evaluation asks "
+            "in another way.",
+        ),
         "low-loss-bad-output": Symptom.error(
             "the training loss is near zero and the answers are not learned",
             expected="answers like those that were trained on",
@@ -92,6 +118,9 @@ def metric_consistency(
         raise DoesNotArise("no figure was reported of the tuned model")
     if metrics is not None:
         yield from _contradictions(metrics, limits)
+        yield from _before_and_after(metrics, limits)
+    if log is not None and reported and not log.is_preference:
+        yield from _unlike_the_log(reported, log, limits)
     if log is not None and reported:
         yield from _of_the_base(reported, log, limits)
     if log is not None and generations is not None:
@@ -126,6 +155,70 @@ def _contradictions(metrics: ReportedMetrics, limits: Limits) -> Iterator[Sign]:
             {"perplexity": perplexity.value, "loss": loss.value},
             where=perplexity.source.path.name,
         )
+
+
+def _before_and_after(metrics: ReportedMetrics, limits: Limits) -> Iterator[Sign]:
+    """What the run's owner measured of the base and of the tuned model."""
+    pairs = [pair for pair in metrics.compared if all(math.isfinite(one.value) for one in pair)]
+    same = [after for before, after in pairs if before.value == after.value]
+    # A score of 0 or 1 may well stay there.
+    telling = [one for one in same if one.value not in (0.0, 1.0)]
+    if telling and len(same) == len(pairs):
+        listed = ", ".join(f"{one.name} {one.value:.4g}" for one in same[:3])
+        yield Sign(
+            "same-as-before",
+            f"The {len(same)} reported figures are the same before and after training ({listed}): "
+            "both are of one model."
+            if len(same) > 1
+            else f"The reported {listed} is the same before and after training: both figures are "
+            "of one model.",
+            {"figures": len(same), "value": telling[0].value},
+            where=telling[0].source.path.name,
+        )
+        return
+    worse = [
+        (before, after)
+        for before, after in pairs
+        if before.is_score and before.value > 0 and after.value < limits.fallen * before.value
+    ]
+    if worse and 2 * len(worse) > len(pairs):
+        listed = ", ".join(
+            f"{after.name} from {before.value:.4g} to {after.value:.4g}"
+            for before, after in worse[:3]
+        )
+        before, after = worse[0]
+        yield Sign(
+            "worse-than-before",
+            f"By the run's own evaluation the tuned model is far worse than the base ({listed}).",
+            {"figures": len(worse), "before": before.value, "after": after.value},
+            where=after.source.path.name,
+        )
+
+
+def _unlike_the_log(
+    reported: Sequence[tuple[str, float, float]], log: TrainingLog, limits: Limits
+) -> Iterator[Sign]:
+    """A figure far below the level at which training ended is of another model."""
+    series = log.main.get("val_loss")
+    if series is None or not len(series.values) or log.main.base_val_loss is not None:
+        # Where the log shows the base model's own loss, it is compared with that.
+        return
+    last, iteration = float(series.values[-1]), int(series.iterations[-1])
+    if not math.isfinite(last):
+        return
+    for figure, value, loss in reported:
+        if last - loss <= limits.far:
+            continue
+        as_loss = "" if value == loss else f", a loss of {loss:.3f}"
+        yield Sign(
+            "not-this-model",
+            f"The reported {figure} is {value:.4g}{as_loss}; the log's validation loss is "
+            f"{last:.3f} at iteration {iteration}: the figure is not the trained model's.",
+            {"reported": value, "reported_loss": round(loss, 4), "last_val_loss": last},
+            where=figure,
+            expected=f"a loss near {last:.3f}",
+        )
+        return
 
 
 def _couples(

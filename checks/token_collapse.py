@@ -12,7 +12,9 @@ or most 4-grams repeat (seq-rep-4, Welleck et al. 2020), as a handful of tokens 
 quarter of them are distinct. The share of prompts is given with its Wilson interval and compared
 with the base model on the same prompts: exact McNemar, or, with few prompts, a sequential test
 (5% against 50%, false alarms 0.1%). With fewer than 8 prompts the same test can't tell a sound
-model from a broken one: then what is found is reported, and finding nothing is inconclusive.
+model from a broken one: then what is found is reported, and finding nothing is inconclusive. An
+answer that is one token 24 times over needs no statistic: one such answer among a few is an
+error, unless the base model's, or the expected answer, is the like.
 
 When it is wrong. Data whose right answers are repetitive (tables, padding, sequences of
 digits) makes a sound model look collapsed; answers under 8 tokens are not judged. Without
@@ -34,7 +36,14 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Exhibit, Measurement, Seen, Severity, Sign, Symptom
-from mlxdoctor.judge.collapse import Limits, is_dominated, is_loop, is_poor, is_single
+from mlxdoctor.judge.collapse import (
+    Limits,
+    is_dominated,
+    is_loop,
+    is_plain_collapse,
+    is_poor,
+    is_single,
+)
 from mlxdoctor.measure.exhibited import answers_shown
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.text.outputs import Output, OutputPair, is_special, pairs
@@ -123,6 +132,8 @@ def token_collapse(
             said = f"answers {of_prompts} with {what} (mostly {mostly})"
             yield _sign(symptom, share, said, measured, outputs)
         break
+    else:
+        yield from _alone(found, tokenizer, rows, limits)
     outputs = [pair for pair in found if is_loop(pair.tuned.content, limits)]
     loop = _rate(found, lambda one: is_loop(one.content, limits), limits)
     if is_raised(loop, limits):
@@ -137,6 +148,36 @@ def token_collapse(
         yield Seen(f"None of the model's {whole} answers is degenerate.", {"prompts": whole})
     if (few := too_few(len(found), limits)) is not None:
         raise Inconclusive(few)
+
+
+def _alone(
+    found: Sequence[OutputPair],
+    tokenizer: Tokenizer | None,
+    rows: SupervisedRows | None,
+    limits: Limits,
+) -> Iterator[Sign]:
+    """Too few answers for a rate, of which one is enough."""
+    plain = [
+        pair
+        for pair in found
+        if is_plain_collapse(pair.tuned.content, limits)
+        and not (pair.base is not None and is_single(pair.base.content, limits))
+        and not is_single(tuple(pair.item.expected or ""), limits)
+    ]
+    if too_few(len(found), limits) is None or 2 * len(plain) < len(found):
+        return
+    mostly, measured = _token(plain, tokenizer, rows)
+    length = min(len(pair.tuned.content) for pair in plain)
+    answers = "the one answer" if len(found) == 1 else f"{len(plain)} of the {len(found)} answers"
+    beside = "" if plain[0].base is None else "; the base model answers otherwise"
+    yield Sign(
+        "single-token",
+        f"{answers.capitalize()} at hand {'is' if len(plain) == 1 else 'are'} one token over and "
+        f"over ({mostly}), at least {length} tokens long{beside}.",
+        {"prompts": len(found), "tuned": len(plain), "length": length, **measured},
+        where=f"prompt {quoted(plain[0].item.prompt)}",
+        severity=Severity.ERROR,
+    )
 
 
 def _rate(found: Sequence[OutputPair], hit: Callable[[Output], bool], limits: Limits) -> Rate:

@@ -24,7 +24,10 @@ FILE_PATTERNS = (
     "metrics.json",
     "results.json",
 )
-_FIGURE_KEYS = re.compile(r"(?:^|_)(?:perplexity|ppl|loss)$")
+_LOSS_KEYS = r"perplexity|ppl|loss|nll"
+_SCORE_KEYS = r"accuracy|acc|score|f1|exact_match|em|bleu|rouge\w?|win_rate|pass_?at_?\d+|pass@\d+"
+_TUNED = r"(?:_(?:before|after|base|tuned|finetuned|fine_tuned))?"
+_FIGURE_KEYS = re.compile(rf"(?:^|_)(?:{_LOSS_KEYS}|{_SCORE_KEYS}){_TUNED}$")
 #: What perplexity is called, in the last part of a key.
 PERPLEXITY_NAMES = frozenset({"perplexity", "ppl"})
 #: What a loss is called, in the last part of a key.
@@ -42,6 +45,10 @@ SPLITS = {
 }
 #: Words in a key that say the figure is the base model's, by intention.
 BASE_WORDS = frozenset({"base", "baseline", "before", "untuned", "pretrained"})
+#: Words in a key that say the figure is the tuned model's.
+TUNED_WORDS = frozenset({"after", "tuned", "fine", "finetuned", "lora", "adapter", "trained"})
+#: Words in a key's last part that say that more is better.
+SCORE_WORDS = frozenset({"accuracy", "acc", "score", "f1", "match", "em", "bleu", "rouge", "rate"})
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,16 @@ class ReportedMetric:
     def is_perplexity(self) -> bool:
         """Whether the figure is a perplexity."""
         return bool(_words(self.name.rsplit(".", 1)[-1]) & PERPLEXITY_NAMES)
+
+    @property
+    def is_score(self) -> bool:
+        """Whether more of it is better."""
+        return bool(_words(self.name.rsplit(".", 1)[-1]) & SCORE_WORDS)
+
+    @property
+    def about(self) -> frozenset[str]:
+        """What it measures, whichever model it was measured on: the words of its name."""
+        return frozenset(_words(self.name) - BASE_WORDS - TUNED_WORDS)
 
     @property
     def claims_base(self) -> bool:
@@ -139,6 +156,17 @@ class ReportedMetrics:
                 "name a JSON file with loss or perplexity",
             )
         return cls(tuple(sources), tuple(values))
+
+    @property
+    def compared(self) -> tuple[tuple[ReportedMetric, ReportedMetric], ...]:
+        """Each figure of the base model, with the tuned model's figure of the same name."""
+        tuned = {(one.about, one.source.path): one for one in self.values if not one.claims_base}
+        before = [one for one in self.values if one.claims_base]
+        return tuple(
+            (one, tuned[one.about, one.source.path])
+            for one in before
+            if (one.about, one.source.path) in tuned
+        )
 
     @property
     def losses(self) -> tuple[ReportedMetric, ...]:

@@ -77,7 +77,7 @@ def prompts_for(
         if dataset is not None and split is not None:
             seen = {prompt.text for prompt in found}
             found.extend(_from_split(dataset, split, tokenizer, count, seen))
-    found.extend(Prompt(text, _rendered(tokenizer, text)) for text in GENERAL_PROMPTS)
+    found.extend(plain_prompt(tokenizer, text) for text in GENERAL_PROMPTS)
     return tuple(found)
 
 
@@ -200,6 +200,11 @@ def _from_row(dataset: Dataset, split: Split, row: Any, tokenizer: Tokenizer) ->
         # mlx-lm would not train on it either; another check's finding.
         return None
     return Prompt(question, tuple(rendered), expected, split.name)
+
+
+def plain_prompt(tokenizer: Tokenizer, text: str) -> Prompt:
+    """A question as a user types it: in the chat template where there is one."""
+    return Prompt(text, _rendered(tokenizer, text))
 
 
 def _rendered(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:

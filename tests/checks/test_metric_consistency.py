@@ -107,3 +107,65 @@ def test_a_loss_near_zero_beside_good_answers(tmp_path: Path) -> None:
 def test_nothing_to_compare(tmp_path: Path) -> None:
     assert outcome(metric_consistency).status == "skipped"
     assert outcome(metric_consistency, log(tmp_path, 2.0, 1.0)).status == "skipped"
+
+
+def alone(tmp_path: Path, figures: dict[str, object]) -> dict[str, object]:
+    path = tmp_path / "evaluation.json"
+    path.write_text(json.dumps(figures))
+    return dict(findings(metric_consistency, ReportedMetrics.read([path])))
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"accuracy_before": 0.62, "accuracy_after": 0.62},
+        {"accuracy_before": 0.62, "accuracy": 0.62, "f1_before": 0.0, "f1": 0.0},
+        {"base": {"perplexity": 7.66}, "tuned": {"perplexity": 7.66}},
+        {"baseline_loss": 2.036, "finetuned_loss": 2.036},
+    ],
+)
+def test_equal_figures_before_and_after_are_of_one_model(
+    tmp_path: Path, figures: dict[str, object]
+) -> None:
+    assert list(alone(tmp_path, figures)) == ["metric-consistency.same-as-before"]
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"accuracy_before": 1.0, "accuracy_after": 1.0},
+        {"accuracy_before": 0.62, "accuracy_after": 0.62, "f1_before": 0.4, "f1_after": 0.5},
+        {"accuracy_before": 0.62, "f1_after": 0.62},
+        {"accuracy_before": 0.6, "accuracy_after": 0.4},
+        {"loss_before": 2.0, "loss_after": 0.4},
+    ],
+)
+def test_other_figures_before_and_after_say_nothing(
+    tmp_path: Path, figures: dict[str, object]
+) -> None:
+    assert not alone(tmp_path, figures)
+
+
+def test_scores_that_fell_by_half_are_an_error(tmp_path: Path) -> None:
+    # The incident: accuracy from 0.80 to 0, the voice score from 0.1167 to 0.
+    found = alone(
+        tmp_path,
+        {"accuracy_before": 0.8, "accuracy": 0.0, "voice_score_before": 0.12, "voice_score": 0.0},
+    )
+    assert list(found) == ["metric-consistency.worse-than-before"]
+
+
+@pytest.mark.parametrize(("perplexity", "hit"), [(7.66, True), (9000.0, False)])
+def test_a_figure_far_below_the_end_of_a_logs_tail_is_of_another_model(
+    tmp_path: Path, perplexity: float, hit: bool
+) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(
+        "Iter 2990: Train loss 10.156, Learning Rate 2.000e-04, It/sec 0.1\n"
+        "Iter 3000: Train loss 10.157, Learning Rate 2.000e-04, It/sec 0.1\n"
+        "Iter 3000: Val loss 10.017, Val took 60.2s\n"
+    )
+    found = findings(
+        metric_consistency, TrainingLog.read([path]), reported(tmp_path, perplexity=perplexity)
+    )
+    assert ("metric-consistency.not-this-model" in found) is hit

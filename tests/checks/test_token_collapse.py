@@ -103,7 +103,9 @@ def test_a_few_sound_answers_say_nothing(count: int, status: str, base: bool) ->
 
 def test_one_collapsed_answer_is_no_clean_bill() -> None:
     one = Generations((), (Generation("p", None, "friends?" + "<unk>" * 400),))
-    assert outcome(token_collapse, one).status == "inconclusive"
+    assert "token-collapse.single-token" in findings(token_collapse, one)
+    short = Generations((), (Generation("p", None, "friends?" + "<unk>" * 20),))
+    assert outcome(token_collapse, short).status == "inconclusive"
     assert outcome(token_collapse, answers([COMMAS] * 3, [SOUND] * 3)).status == "found"
 
 
@@ -142,3 +144,31 @@ def test_the_fixture_that_prints_commas() -> None:
     assert [(found[code].severity, found[code].measured["token"]) for code in collapsed] == [
         ("error", 11)
     ]
+
+
+@pytest.mark.parametrize(("length", "hit"), [(24, True), (23, False)])
+@pytest.mark.parametrize("base", [None, [SOUND]])
+def test_one_answer_of_one_token_is_enough_where_it_is_long(
+    length: int, hit: bool, base: list[tuple[int, ...]] | None
+) -> None:
+    found = findings(token_collapse, answers([(11,) * length], base, max_tokens=64))
+    assert ("token-collapse.single-token" in found) is hit
+    if hit:
+        assert found["token-collapse.single-token"].severity == "error"
+
+
+def test_one_answer_is_not_enough_where_the_base_or_the_data_do_the_same() -> None:
+    commas = (11,) * 40
+    assert not findings(token_collapse, answers([commas], [commas], max_tokens=64))
+    row = answers([commas], None, max_tokens=64, expected="," * 40)
+    assert "token-collapse.single-token" not in findings(token_collapse, row)
+    # One of four: the others may be sound.
+    few = answers([commas, SOUND, SOUND, SOUND], None, max_tokens=64)
+    assert "token-collapse.single-token" not in findings(token_collapse, few)
+
+
+def test_commas_in_a_text_without_tokens() -> None:
+    row = Generation("What is 2 + 2?", "2 + 2 is 4.", "," * 50)
+    found = findings(token_collapse, Generations((), (row,)))
+    assert found["token-collapse.single-token"].severity == "error"
+    assert found["token-collapse.single-token"].measured["length"] == 50
