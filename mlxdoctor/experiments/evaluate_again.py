@@ -26,33 +26,34 @@ def evaluate_again(lab: Laboratory, run: Run, folder: Path) -> Ruling:
         return Ruling("undecided", "there is no reported loss, or no adapter to evaluate")
     from mlxdoctor.measure.loading import load_local
     from mlxdoctor.train.batches import Worker
-    from mlxdoctor.train.masked_loss import evaluate, exact_loss, parity_loss
+    from mlxdoctor.train.masked_loss import LossFunction, evaluate, exact_loss, parity_loss
     from mlxdoctor.train.parts import parts_of
+    from mlxdoctor.train.token_rows import TokenRows
 
     copied(run.files, adapter, folder)
     said = float(reported[0].loss or math.nan)
-    closest: tuple[float, float, float] | None = None
-    for masks_prompt in (True, False):
-        values = {**lab.recipe.values, "mask_prompt": masks_prompt}
-        settings = lab.recipe.settings(folder, 1, lab.recipe.seed, values)
-        for loss_of in (exact_loss, parity_loss):
-            losses = []
-            for path in (None, folder):
-                model, tokenizer = load_local(Path(settings.model), path)
-                parts = parts_of(settings)
-                rows = parts.encode(settings, tokenizer)
-                split = rows.test if reported[0].split == "test" else rows.valid
-                if not split:
-                    return Ruling("undecided", "the split that was evaluated is not here")
+    found: dict[tuple[bool, LossFunction], list[float]] = {}
+    # One model in memory at a time, each loaded once; the rows are the same for both.
+    rows: dict[bool, TokenRows] = {}
+    for path in (None, folder):
+        model, tokenizer = load_local(lab.recipe.base, path)
+        for masks_prompt in (True, False):
+            values = {**lab.recipe.values, "mask_prompt": masks_prompt}
+            settings = lab.recipe.settings(folder, 1, lab.recipe.seed, values)
+            parts = parts_of(settings)
+            if masks_prompt not in rows:
+                rows[masks_prompt] = parts.encode(settings, tokenizer)
+            known = rows[masks_prompt]
+            split = known.test if reported[0].split == "test" else known.valid
+            if not split:
+                return Ruling("undecided", "the split that was evaluated is not here")
+            for loss_of in (exact_loss, parity_loss):
                 batches = parts.batches(settings, Worker()).evaluation(split, -1)
                 batches = lab.within_time(batches, "base and adapter evaluated again")
+                losses = found.setdefault((masks_prompt, loss_of), [])
                 losses.append(evaluate(model, batches, loss_of))
-            off = min(abs(one - said) for one in losses)
-            if closest is None or off < closest[0]:
-                closest = (off, losses[0], losses[1])
-    if closest is None:
-        return Ruling("undecided", "nothing could be evaluated")
-    return _judged(said, *closest[1:])
+    base, tuned = min(found.values(), key=lambda losses: min(abs(one - said) for one in losses))
+    return _judged(said, base, tuned)
 
 
 def _judged(said: float, base: float, tuned: float) -> Ruling:
