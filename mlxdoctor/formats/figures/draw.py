@@ -6,7 +6,8 @@ Every series differs by its colour and also by its marker, hatching or label.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
+from typing import Any
 
 from mlxdoctor.confirmation import Rerun
 from mlxdoctor.formats.figures.canvas import png, style
@@ -48,12 +49,26 @@ def captions(report: Report) -> dict[str, str]:
 
 def draw(report: Report) -> dict[str, bytes]:
     """The figures that have data, as PNG, by name."""
-    with style():
-        drawn = {
-            name: png(pictures()[name].draw(shown))
-            for name, shown in report.figures.items()
-            if name in pictures()
-        }
-        if reruns := [one for one in report.experiments if isinstance(one, Rerun)]:
+    drawn = {
+        name: _picture(name, shown) for name, shown in report.figures.items() if name in pictures()
+    }
+    if reruns := [one for one in report.experiments if isinstance(one, Rerun)]:
+        with style():
             drawn[EXPERIMENTS] = png(draw_reruns(reruns))
     return drawn
+
+
+def _picture(name: str, shown: Any) -> bytes:
+    try:
+        hash(shown)
+    except TypeError:
+        # Of another package's check, with a list in it.
+        return drawn_once.__wrapped__(name, shown)
+    return drawn_once(name, shown)
+
+
+@lru_cache(maxsize=16)  # a report's formats have the same pictures
+def drawn_once(name: str, shown: Any) -> bytes:
+    """One figure, as PNG."""
+    with style():
+        return png(pictures()[name].draw(shown))
