@@ -1,7 +1,9 @@
 """The run broke off, or the log ends before the run did.
 
-What it finds. Lines that say the run ended by itself: out of memory, a traceback, an abort,
-a kill, an error of the GPU; and a log that ends before the iterations it announced.
+What it finds. Lines that say the run ended by itself: out of memory, an exception, an abort,
+a kill, an error of the GPU; and a log that ends before the iterations it announced. The last
+exception is quoted, with the file and line it came from, and where it is one that is known, what
+it means: rows that mlx-lm refused, a setting, a model, an adapter, or an error in the code.
 
 Why it matters. A run that broke off leaves its last checkpoint, not its last state, and what
 it would have become is unknown. The adapter file in the folder is then older than the log.
@@ -9,18 +11,23 @@ it would have become is unknown. The adapter file in the folder is then older th
 How it is measured. Known messages of Metal, CUDA, Python and the shell, looked for in lines
 that are not reports. An abort after an out-of-memory message is the same event. A failure
 that later reports follow was survived, or belongs to an earlier attempt in the same file.
+Exceptions are looked up in a list of those that mlx-lm 0.32.2, MLX and the packages below them
+raise, by their type, their message, and the functions on the way.
 
 When it is wrong. A log that was cut for a post ends early too, so an early end by itself is
 only noted. A message quoted in the training data's own text is not told apart if the trainer
 prints rows.
 
 What to do. Out of memory: smaller batches, fewer layers, a shorter max_seq_length, gradient
-checkpointing. Then resume from the last save the log mentions.
+checkpointing. Then resume from the last save the log mentions. An exception: what the finding
+says, which is made for it.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import PurePath
 
+from mlxdoctor.bugs.exceptions import Meaning, meaning_of
 from mlxdoctor.check import check, limit
 from mlxdoctor.evidence.training_log import LogFailure, TrainingLog
 from mlxdoctor.finding import Severity, Sign, Symptom
@@ -29,17 +36,48 @@ from mlxdoctor.safety.quoting import MAX_LINE, quoted
 _READ = "Read the line quoted; then resume from the last save."
 _SMALLER = "Halve batch_size or max_seq_length, or set grad_checkpoint; then resume."
 _KILLED = "The system kills what takes too much memory: watch it, and train a smaller batch."
+_CORRECT = "Read the exception: correct the line that it names, or what that line was given."
 
 
 _ENDED = "a log that ends with the final save"
 _FAILURES = {
     "out-of-memory": Symptom.error("the run ran out of memory", _ENDED, _SMALLER),
-    "traceback": Symptom.error("the run ended with an exception", _ENDED, _READ),
+    "traceback": Symptom.error("the run ended with an exception", _ENDED, _CORRECT),
     "killed": Symptom.error("the run was killed", _ENDED, _KILLED),
     "aborted": Symptom.error("the process aborted", _ENDED, _READ),
     "gpu-error": Symptom.error("the GPU reported an error", _ENDED, _READ),
     "interrupted": Symptom.warning("the run was interrupted by hand", _ENDED, _READ),
 }
+#: What exceptions that are known mean: mlxdoctor/bugs/exceptions.toml sorts them into these.
+_MEANINGS = {
+    "rows-refused": Symptom.error("the run ended with an exception: rows were refused", _ENDED),
+    "template-missing": Symptom.error(
+        "the run ended with an exception: the model has no chat template", _ENDED
+    ),
+    "setting-refused": Symptom.error(
+        "the run ended with an exception: a setting was refused", _ENDED
+    ),
+    "model-refused": Symptom.error(
+        "the run ended with an exception: the model could not be loaded", _ENDED
+    ),
+    "adapter-refused": Symptom.error(
+        "the run ended with an exception: the adapter could not be loaded", _ENDED
+    ),
+    "environment-lacking": Symptom.error(
+        "the run ended with an exception: the machine lacks something", _ENDED
+    ),
+    "code-error": Symptom.error(
+        "the run ended with an exception: the training code has an error", _ENDED
+    ),
+    "shapes-disagree": Symptom.error(
+        "the run ended with an exception: shapes do not go together", _ENDED
+    ),
+    "loss-refused": Symptom.error(
+        "the trainer stopped itself at a loss or gradient that is no number", _ENDED
+    ),
+}
+#: Folders of a path that are shown.
+MAX_PARTS = 5
 #: What a crash shows as, most telling first: later kinds follow from earlier ones.
 _TELLING = ("out-of-memory", "gpu-error", "traceback", "killed", "aborted", "interrupted")
 
@@ -58,6 +96,7 @@ class Limits:
 @check(
     codes={
         **_FAILURES,
+        **_MEANINGS,
         "ends-early": Symptom.info(
             "the log ends before the iterations it announced",
             fix="If the log is complete, the run broke off: resume from the last save.",
@@ -92,28 +131,59 @@ def log_failures(log: TrainingLog, limits: Limits) -> Iterator[Sign]:
 def _failure(
     failures: list[LogFailure], log: TrainingLog, reached: int | None, *, ended: bool
 ) -> Sign:
-    worst = min(failures, key=lambda one: (_TELLING.index(one.kind), one.line_number))
+    worst = _most_telling(failures)
     memory = log.main.get("peak_memory_gb")
+    meaning = _meaning(worst) if ended else None
     story = _FAILURES[worst.kind].meaning
     if not ended:
         story += ", and reports follow"
     elif reached is not None:
         story += f" after iteration {reached}"
+    place = _short(worst.place)
+    at = f"{place}; line" if place else "line"
+    text = quoted(worst.text, MAX_LINE)
+    quotation = f": {text}" if worst.kind == "traceback" and worst.text[:9] != "Traceback" else ""
+    sentence = f"{story[0].upper()}{story[1:]} ({at} {worst.line_number} of the log){quotation}."
     return Sign(
-        worst.kind,
-        f"{story[0].upper()}{story[1:]} (line {worst.line_number} of the log).",
+        meaning.finding if meaning is not None else worst.kind,
+        f"{sentence} {meaning.says}" if meaning is not None else sentence,
         {
             "line": worst.line_number,
-            "text": quoted(worst.text, MAX_LINE),
+            "text": text,
+            "raised_at": place or None,
             "last_iteration": reached,
             "announced": log.main.announced_iterations,
             "last_save": _last_save(log),
             "peak_memory_gb": float(memory.values[-1]) if memory is not None else None,
         },
-        where=f"line {worst.line_number}",
+        where=place or f"line {worst.line_number}",
         onset=reached if ended else None,
         severity=None if ended else Severity.INFO,
+        fix=_sentence(meaning.remedy) if meaning is not None else None,
     )
+
+
+def _most_telling(failures: list[LogFailure]) -> LogFailure:
+    """The failure that the others follow from; of exceptions the last, which ended the run."""
+    kind = min((one.kind for one in failures), key=_TELLING.index)
+    of_kind = [one for one in failures if one.kind == kind]
+    return of_kind[-1 if kind == "traceback" else 0]
+
+
+def _meaning(failure: LogFailure) -> Meaning | None:
+    return meaning_of(failure) if failure.kind in ("traceback", "out-of-memory") else None
+
+
+def _short(place: str) -> str:
+    """The end of a long path: the file and the folder it is in."""
+    path, _, line = place.rpartition(":")
+    parts = PurePath(path.replace("\\", "/")).parts
+    shown = path if len(parts) <= MAX_PARTS and not path.startswith("/") else "/".join(parts[-2:])
+    return f"{shown}:{line}" if place else ""
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _last_save(log: TrainingLog) -> int | None:

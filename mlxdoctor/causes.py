@@ -19,6 +19,7 @@ _FACTS = {
     "only_in_code",
     "changes_losses",
     "of_the_report",
+    "finding_says",
 }
 _OPTIONAL_KEYS = {"for", "against", "absent", "change", "inject", "ruled_out_by", *_FACTS}
 _GROUP_KEYS = {"codes", "configured", "gradual"}
@@ -67,6 +68,8 @@ class Cause:
             steps on.
         of_the_report: whether it spoils what is reported and not the model: what else
             failed has its own cause.
+        finding_says: whether what to do depends on the finding that speaks for it most, which
+            says so in the remedy's place.
     """
 
     id: str
@@ -85,6 +88,7 @@ class Cause:
     only_in_code: bool = False
     changes_losses: bool = False
     of_the_report: bool = False
+    finding_says: bool = False
 
     @property
     def words(self) -> dict[str, str]:

@@ -45,7 +45,11 @@ class Term:
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """One cause with its score and the evidence on both sides, best first."""
+    """One cause with its score and the evidence on both sides, best first.
+
+    `advice`: what the finding that speaks for it most says to do, where that takes the place of
+    the cause's own remedy.
+    """
 
     cause: Cause
     score: float
@@ -54,6 +58,12 @@ class Diagnosed:
     unknown: tuple[str, ...]
     arithmetic: tuple[Term, ...]
     confirmation: Confirmation | None = None
+    advice: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """What to do in this run: in Markdown, one or two sentences."""
+        return self.advice or self.cause.remedy
 
     def to_dict(self) -> dict[str, Any]:
         """The entry as the JSON report shows it."""
@@ -216,7 +226,17 @@ def _score(
             if code not in present and not looked_for(code)
         ),
         arithmetic=tuple(terms),
+        advice=_advice(cause, present) if cause.finding_says else "",
     )
+
+
+def _advice(cause: Cause, present: Mapping[str, Finding]) -> str:
+    """The remedy of the finding that speaks for the cause most, as a sentence."""
+    speaking = [code for code, weight in cause.weights.items() if weight > 0 and code in present]
+    for code in sorted(speaking, key=lambda one: -cause.weights[one]):
+        if fix := present[code].fix.strip():
+            return f"{fix[:1].upper()}{fix[1:]}{'' if fix.endswith('.') else '.'}"
+    return ""
 
 
 def unlocks_most(outcomes: Sequence[Outcome], judged: Judged) -> Unlocks | None:

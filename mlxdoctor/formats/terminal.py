@@ -122,7 +122,7 @@ def _fix(report: Report, page: _Page) -> None:
     for change in summary.changes(report):
         before, after = summary.plain(change.before), summary.plain(change.after)
         page.paragraph(f"{change.key}: {before} -> {after}", colour="cyan")
-    page.paragraph(report.root.cause.remedy.replace("`", ""))
+    page.paragraph(report.root.remedy.replace("`", ""))
 
 
 def _gaps(report: Report, page: _Page) -> None:

@@ -62,6 +62,75 @@ def test_early_end(logs: LogWriter, reports: int, hit: bool) -> None:
     assert errors(outcome) == []
 
 
+def test_the_exception_is_quoted_with_its_place(logs: LogWriter) -> None:
+    outcome = judge(
+        log_failures,
+        logs.text(
+            *REPORTS[:2],
+            "Traceback (most recent call last):",
+            '  File "/home/me/work/train/loop.py", line 41, in main',
+            "    run_epoch(model)",
+            '  File "/home/me/work/train/loop.py", line 12, in run_epoch',
+            "    weights = table[index]",
+            '  File "/opt/lib/python3.11/site-packages/mlx/nn/layers/base.py", line 9, in get',
+            "    return self[name]",
+            "IndexError: no such row",
+        ),
+    )
+    one = finding(outcome, "traceback")
+    assert "“IndexError: no such row”" in one.message
+    assert one.where == "train/loop.py:12"
+    assert one.measured["raised_at"] == "train/loop.py:12"
+    assert one.onset == 20
+
+
+def test_an_exception_that_is_known_says_what_to_do(logs: LogWriter) -> None:
+    log = logs.text(
+        "Loading datasets",
+        "Traceback (most recent call last):",
+        '  File "/opt/lib/python3.11/site-packages/mlx_lm/tuner/trainer.py", line 119, in iterate',
+        "    raise ValueError(",
+        "ValueError: Dataset must have at least batch_size=4 examples but only has 3.",
+    )
+    one = finding(judge(log_failures, log), "rows-refused")
+    assert "fewer than one batch: 3, and a batch takes 4" in one.message
+    assert one.fix == "Set batch_size to 3 or less, or add rows."
+    assert one.where == "line 2"
+
+
+def test_the_last_exception_counts(logs: LogWriter) -> None:
+    log = logs.text(
+        "Traceback (most recent call last):",
+        "  x",
+        "requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url",
+        "The above exception was the direct cause of the following exception:",
+        "Traceback (most recent call last):",
+        "  x",
+        "huggingface_hub.errors.GatedRepoError: 401 Client Error. (Request ID: Root=1)",
+    )
+    one = finding(judge(log_failures, log), "model-refused")
+    assert "gated" in one.message
+    assert one.measured["line"] == 5
+
+
+def test_a_traceback_as_rich_draws_it(logs: LogWriter) -> None:
+    log = logs.text(
+        "╭───── Traceback (most recent call last) ─────╮",
+        "│ /home/me/train.py:7 in main                 │",
+        "│                                             │",
+        "│ ❱ 7     loss.backward()                     │",
+        "╰─────────────────────────────────────────────╯",
+        "AttributeError: 'array' object has no attribute 'backward'",
+    )
+    one = finding(judge(log_failures, log), "code-error")
+    assert "“AttributeError: 'array' object has no attribute 'backward'”" in one.message
+
+
+def test_an_exception_whose_traceback_was_cut_off(logs: LogWriter) -> None:
+    outcome = judge(log_failures, logs.text("Loading datasets", "KeyError: 'messages'"))
+    assert found(outcome) == {"rows-refused": "error"}
+
+
 def test_failure_without_any_report(logs: LogWriter) -> None:
     outcome = judge(log_failures, logs.text("Loading pretrained model", OOM))
     assert found(outcome) == {"out-of-memory": "error"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
@@ -11,6 +12,8 @@ from mlxdoctor.evidence.logs.series import MAX_HEADER, LogFailure, Save, Trainab
 #: Failures kept; a crash loop repeats itself.
 MAX_FAILURES = 50
 MAX_TEXT = 300
+#: Innermost frames of a traceback that are kept; a recursion has a thousand.
+MAX_FRAMES = 40
 
 _HINT = re.compile(
     r"[Ss]av(?:ed|ing)|longest|arameters|params|[Ss]tarting|Test loss|Loading|[Tt]rainer|Training"
@@ -81,6 +84,9 @@ _FAILURES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 _RAISED = re.compile(
     r"^(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning|Exit)\b.*|^[A-Za-z_][\w.]*: .+"
 )
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<name>\S+))?')
+_IN_LIBRARY = re.compile(r"site-packages|dist-packages|lib/python\d|^<|\\Lib\\")
+_BARE = re.compile(r"^(?P<name>[A-Za-z_][\w.]{0,100}(?:Error|Exception)): \S")
 
 
 class Events(LineFormat):
@@ -92,6 +98,9 @@ class Events(LineFormat):
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
         self._traceback: int | None = None
+        self._frames: list[re.Match[str]] = []
+        self._own: re.Match[str] | None = None
+        self._code = ""
 
     def read(self, number: int, line: str) -> bool:
         """Whether the line was one of the known events."""
@@ -158,6 +167,7 @@ class Events(LineFormat):
 
     def _in_traceback(self, number: int, line: str) -> bool:
         if not line.strip() or line[0] in " \t|^~":
+            self._frame(line)
             return True
         begun, self._traceback = self._traceback, None
         if not _RAISED.match(line):
@@ -166,6 +176,15 @@ class Events(LineFormat):
         kind = next((kind for kind, pattern in _FAILURES if pattern.search(line)), "traceback")
         self._add(begun or number, kind, line)
         return True
+
+    def _frame(self, line: str) -> None:
+        """Keep a frame of a traceback, and the source line below the last that is no library's."""
+        if found := _FRAME.match(line):
+            self._frames = [*self._frames[1 - MAX_FRAMES :], found]
+            if not _IN_LIBRARY.search(found["file"]):
+                self._own, self._code = found, ""
+        elif self._own is not None and self._own is self._frames[-1] and not self._code:
+            self._code = line.strip()[:MAX_TEXT]
 
     def finish(self) -> None:
         """A traceback that the log cuts off is one nonetheless."""
@@ -181,11 +200,22 @@ class Events(LineFormat):
             if pattern.search(line):
                 self._add(number, kind, line)
                 return True
+        bare = _BARE.match(line)
+        if bare is not None and ("." in bare["name"] or hasattr(builtins, bare["name"])):
+            # The end of a traceback whose beginning was not kept.
+            self._add(number, "traceback", line)
+            return True
         return False
 
     def _add(self, number: int, kind: str, text: str) -> None:
-        if len(self.notes.failures) < MAX_FAILURES:
-            self.notes.failures.append(LogFailure(number, kind, text.strip()[:MAX_TEXT]))
+        own = self._own
+        place = f"{own['file']}:{own['line']}" if own is not None else ""
+        names = tuple(one["name"] or "" for one in self._frames)
+        code, self._frames, self._own, self._code = self._code, [], None, ""
+        # The last one is what ended the run: it is kept in any case.
+        del self.notes.failures[MAX_FAILURES - 1 :]
+        text = text.strip()[:MAX_TEXT]
+        self.notes.failures.append(LogFailure(number, kind, text, place, code, names))
 
     def _head(self, line: str) -> bool:
         notes = self.notes

@@ -133,11 +133,17 @@ class LogFailure:
         line_number: from 1.
         kind: out-of-memory, traceback, killed, aborted, gpu-error or interrupted.
         text: the line, at most 300 characters; for a traceback its last line.
+        place: `file:line` of the innermost frame outside of libraries; empty where none is shown.
+        code: the source line there, as far as the log shows it.
+        functions: the names of a traceback's functions, outermost first.
     """
 
     line_number: int
     kind: str
     text: str
+    place: str = ""
+    code: str = ""
+    functions: tuple[str, ...] = ()
 
 
 @dataclass
