@@ -10,7 +10,9 @@ makes steps ten times too large, and the model is destroyed within a few of them
 How it is measured. The highest rate of the run times the scale is compared with a band that
 becomes lower as the model grows. The band spans mlx-lm's advice (1e-5 to 5e-5 at scale 20 for
 models of 1 to 3 billion parameters) and the best rates of published sweeps (3e-4 to 1e-3 at a
-scale of 1 to 2).
+scale of 1 to 2). The size is that of the base model's files, the count in the log, or what the
+model's name says ("llama-3.2-3b"). It is compared before a run as well, from the configuration
+alone.
 
 When it is wrong. It is advice from other runs, not a measurement of this one: the loss decides.
 A large batch, a warm-up or clipping allows more, and models much smaller than a billion
@@ -27,6 +29,7 @@ from dataclasses import dataclass
 from mlxdoctor.check import NotApplicable, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.judge.rate import BandLimits, Step, step_of
 
@@ -69,7 +72,9 @@ class Limits(BandLimits):
     },
     limits=Limits(),
 )
-def learning_rate(config: TrainingConfig, base: BaseModel | None, limits: Limits) -> Iterator[Sign]:
+def learning_rate(
+    config: TrainingConfig, base: BaseModel | None, log: TrainingLog | None, limits: Limits
+) -> Iterator[Sign]:
     """Compare the configured step with what is usual."""
     rate = config.learning_rate
     if rate is None:
@@ -84,7 +89,7 @@ def learning_rate(config: TrainingConfig, base: BaseModel | None, limits: Limits
         message = f"The learning rate is {rate}, which is no rate to learn at."
         yield Sign("not-a-rate", message, {"learning_rate": shown})
         return
-    step, scale = step_of(config, base, limits), config.scale
+    step, scale = step_of(config, base, limits, log), config.scale
     if step is None or scale is None:
         raise NotApplicable("the guideline is one for LoRA, and the run is not")
     if scale >= limits.alpha_like and config.origin == "mlx-lm":
@@ -112,28 +117,40 @@ def _against_the_band(rate: float, scale: float, step: Step, limits: Limits) -> 
     low, high = step.low, step.high
     if low <= step.size <= high:
         return
-    size = f"{_in_words(step.parameters)} parameters" if step.parameters else "unknown size"
-    side, times = ("above", step.times_above) if step.size > high else ("below", step.times_below)
+    size = "a model of unknown size (taken for a billion parameters)"
+    if step.parameters is not None:
+        size = f"a model of {_in_words(step.parameters)} parameters (by {step.size_from})"
+    is_above = step.size > high
+    side, times = ("above", step.times_above) if is_above else ("below", step.times_below)
+    product = f"Rate × scale is {step.size:.2g} ({rate:g} × {scale:g})"
+    message = f"{product}: the lowest usual value for {size} is {low:.2g}."
+    if is_above:
+        message = f"{product}: {times:.3g} times the highest usual value for {size}, {high:.2g}."
+    elif step.size:
+        message = f"{message[:-1]}, {times:.3g} times as much."
+    expected, fix = "a scale above 0", "set lora_parameters.scale to 20"
+    if scale:
+        slowest, fastest = low / abs(scale), high / abs(scale)
+        expected = f"a learning rate of {slowest:.1e} to {fastest:.1e} at this scale"
+        better = rate / 10 if is_above else rate * 10
+        # A tenth or ten times as much, where that is a usual rate.
+        better = better if slowest <= better <= fastest else math.sqrt(slowest * fastest)
+        fix = f"try a learning rate of {better:.1e}"
     yield Sign(
         f"{'far-' if times >= limits.far else ''}{side}-guideline",
-        f"Rate × scale is {step.size:.2g} ({rate:g} × {scale:g}), {times:.3g} times "
-        f"{side} the {low:.2g} to {high:.2g} usual for a model of {size}.",
+        message,
         {
             "learning_rate": rate,
             "scale": scale,
             "rate_times_scale": step.size,
             "guideline": (low, high),
+            "times": times if math.isfinite(times) else None,
             "parameters": step.parameters,
         },
         # Without the model's size the band may be off by a power of ten.
         severity=None if step.parameters is not None else Severity.INFO,
-        expected=f"a learning rate of {low / abs(scale):.1e} to {high / abs(scale):.1e} at this "
-        f"scale"
-        if scale
-        else "a scale above 0",
-        fix=f"try a learning rate of {math.sqrt(low * high) / abs(scale):.1e}"
-        if scale
-        else "set lora_parameters.scale to 20",
+        expected=expected,
+        fix=fix,
     )
 
 

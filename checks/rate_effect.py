@@ -96,7 +96,7 @@ def rate_effect(
     limits: Limits,
 ) -> Iterator[Sign]:
     """Hold the step against the curve and against the update."""
-    step = step_of(config, base, limits)
+    step = step_of(config, base, limits, log)
     if step is None:
         raise NotApplicable("the configuration states no LoRA step")
     if config.optimizer not in _ADAM:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from mlxdoctor.check import limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.judge.model_facts import model_facts
 
 _SEED = "mlx-lm runs at scale 20: 1-3 B 1e-5 to 5e-5, 7 B 5e-6 to 2e-5, 13 B 1e-6 to 1e-5"
 
@@ -36,7 +38,7 @@ class BandLimits:
         3.0, unit="times the band's edge", source="seed 000 failed at 4 times the advised maximum"
     )
     unknown_size: float = limit(
-        1e9, unit="parameters", source="assumed where the base model is not known"
+        1e9, unit="parameters", source="assumed where neither files, log nor name tell the size"
     )
 
 
@@ -49,12 +51,14 @@ class Step:
         low: the band's lower edge.
         high: its upper edge.
         parameters: of the base model; None where a size was assumed.
+        size_from: what says how many: "its files", "the log" or "its name".
     """
 
     size: float
     low: float
     high: float
     parameters: float | None
+    size_from: str = ""
 
     @property
     def times_above(self) -> float:
@@ -67,7 +71,12 @@ class Step:
         return self.low / self.size if self.size else float("inf")
 
 
-def step_of(config: TrainingConfig, base: BaseModel | None, limits: BandLimits) -> Step | None:
+def step_of(
+    config: TrainingConfig,
+    base: BaseModel | None,
+    limits: BandLimits,
+    log: TrainingLog | None = None,
+) -> Step | None:
     """The step of a LoRA run; None where the configuration states no usable one."""
     rate, scale = config.learning_rate, config.scale
     # Also false for NaN.
@@ -75,9 +84,16 @@ def step_of(config: TrainingConfig, base: BaseModel | None, limits: BandLimits) 
         return None
     if config.fine_tune_type == "full":
         return None
-    parameters = float(base.parameter_count) if base is not None else None
+    model = model_facts(config, log, base)
+    parameters = model.parameters
     growth = (1e10 / max(parameters or limits.unknown_size, 1.0)) ** limits.exponent
-    return Step(rate * abs(scale), limits.lowest * growth, limits.highest * growth, parameters)
+    return Step(
+        rate * abs(scale),
+        limits.lowest * growth,
+        limits.highest * growth,
+        parameters,
+        model.size_from,
+    )
 
 
 def planned_rates(config: TrainingConfig, updates: int) -> NDArray[np.float64] | None:

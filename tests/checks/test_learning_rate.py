@@ -110,3 +110,30 @@ def test_full_fine_tuning_has_no_band_but_zero_is_zero(tmp_path):
 
 def test_missing_evidence_is_skipped():
     assert run(learning_rate)[0].status.value == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("name", "severity", "words"),
+    [
+        ("models/llama-3.2-3b-instruct", "warning", "3 billion parameters (by its name)"),
+        ("models/mine", "info", "unknown size (taken for a billion parameters)"),
+    ],
+)
+def test_before_a_run_the_name_tells_the_size(tmp_path, name, severity, words):
+    (finding,) = findings_of(with_step(tmp_path, 2e-3, model=name))
+    assert finding.severity.value == severity
+    assert words in finding.message
+    assert f"{finding.measured['times']:.3g} times the highest usual value" in finding.message
+
+
+def test_a_tenth_of_the_rate_is_advised_where_that_is_usual(tmp_path):
+    (finding,) = findings_of(with_step(tmp_path, 2e-4), 3.2e9)
+    assert finding.fix == "try a learning rate of 2.0e-05"
+    (finding,) = findings_of(with_step(tmp_path, 2e-1), 3.2e9)
+    low, high = finding.measured["guideline"]
+    assert low <= float(finding.fix.rsplit(" ", 1)[1]) * 20 <= high
+
+
+def test_far_below_says_how_far(tmp_path):
+    (finding,) = findings_of(with_step(tmp_path, 1e-8), 3.2e9)
+    assert f"{finding.measured['times']:.3g} times as much" in finding.message

@@ -1,0 +1,100 @@
+"""A base model's size and vocabulary: from its folder, from the log, or from its name."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import PurePosixPath
+
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.training_log import TrainingLog
+
+_FILE = "model_families.toml"
+#: A size in a name: "3b", "0.5B", "135M"; not the "4b" of "4bit", nor the second half of "8x7b".
+_SIZE = re.compile(r"(?<![a-z0-9.])(\d{1,4}(?:\.\d{1,3})?)(b|m)(?![a-z0-9])")
+_UNITS = {"b": 1e9, "m": 1e6}
+#: A name in the cache of the Hugging Face hub: models--owner--name/snapshots/...
+_CACHED = re.compile(r"models--[^/]*?--([^/]+)/snapshots/")
+_OF_COMMAND = re.compile(r"--model[= ]([^\s\"']+)")
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What is known of a base model.
+
+    Attributes:
+        parameters: how many it has; None where that is not known.
+        size_from: what says so: "its files", "the log" or "its name"; empty where nothing does.
+        vocabulary: entries of its output layer; None where that is not known.
+        vocabulary_from: what says so, likewise.
+    """
+
+    parameters: float | None = None
+    size_from: str = ""
+    vocabulary: int | None = None
+    vocabulary_from: str = ""
+
+
+@dataclass(frozen=True)
+class _Family:
+    pattern: re.Pattern[str]
+    vocabulary: int | None
+    parameters: float | None
+
+
+def model_facts(
+    config: TrainingConfig | None, log: TrainingLog | None, base: BaseModel | None
+) -> ModelFacts:
+    """Size and vocabulary of the model that a run was trained on, from the best that says so."""
+    named = facts_of_name(model_name(config, log) or "")
+    parameters, size_from = named.parameters, named.size_from
+    if log is not None and log.trainable is not None and log.trainable.total_millions > 0:
+        parameters, size_from = log.trainable.total_millions * 1e6, "the log"
+    vocabulary, vocabulary_from = named.vocabulary, named.vocabulary_from
+    if base is not None:
+        parameters, size_from = float(base.parameter_count), "its files"
+        stated = getattr(base, "vocab_size", None)
+        vocabulary, vocabulary_from = stated, "its files" if stated else ""
+    return ModelFacts(parameters, size_from, vocabulary, vocabulary_from)
+
+
+def model_name(config: TrainingConfig | None, log: TrainingLog | None) -> str | None:
+    """The base model as the configuration or the log calls it; None where neither does."""
+    if config is not None and config.model:
+        return config.model
+    header = log.header if log is not None else {}
+    told = _OF_COMMAND.search(header.get("command", ""))
+    return header.get("model") or (told[1] if told else None)
+
+
+def facts_of_name(name: str) -> ModelFacts:
+    """What a model's name says of it: a folder's or one of the Hugging Face hub."""
+    cached = _CACHED.search(name.replace("\\", "/"))
+    last = cached[1] if cached else PurePosixPath(name.replace("\\", "/")).name
+    plain = last.lower().replace("_", "-")
+    family = next((one for one in _families() if one.pattern.search(plain)), None)
+    size = _SIZE.search(plain)
+    parameters = float(size[1]) * _UNITS[size[2]] if size else None
+    if family is not None and family.parameters is not None:
+        parameters = family.parameters
+    vocabulary = family.vocabulary if family is not None else None
+    return ModelFacts(
+        parameters,
+        "its name" if parameters else "",
+        vocabulary,
+        "its name" if vocabulary else "",
+    )
+
+
+@cache
+def _families() -> Sequence[_Family]:
+    document = tomllib.loads(files("mlxdoctor.judge").joinpath(_FILE).read_text("utf-8"))
+    return [
+        _Family(re.compile(one["name"]), one.get("vocabulary"), one.get("parameters"))
+        for one in document.values()
+    ]
