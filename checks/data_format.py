@@ -1,8 +1,8 @@
 """Whether the data files are what mlx-lm can train on.
 
 What it finds. Lines that are no JSON objects, rows in a format mlx-lm does not know or in another
-one than the first row, rows that the chat template refuses, conversations without an answer or
-with unusual roles, and empty answers.
+one than the first row, rows that need a chat template where the model has none, rows that the
+template refuses, conversations without an answer or with unusual roles, and empty answers.
 
 Why it matters. mlx-lm stops at a line it can't read and at a row it can't tokenize, sometimes in
 the middle of a run. What it does read but nobody meant to train on is learned all the same.
@@ -13,7 +13,8 @@ others are compared with it. The rows examined are rendered with the model's cha
 When it is wrong. A trainer other than mlx-lm may read more formats. Where the log shows that the
 run got going, unreadable rows are warnings: it must have skipped them, or the files have changed.
 
-What to do. Repair or remove the lines that are named.
+What to do. What the finding says: which keys or roles to rename to what, which model to take, or
+which lines to repair or remove.
 """
 
 from collections import defaultdict
@@ -25,8 +26,10 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Row, Split
 from mlxdoctor.evidence.prompt_answer import Message, messages_of
 from mlxdoctor.evidence.supervision import SupervisedRows
+from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.measure.text.renames import how_to_rename, of_messages, roles_renamed
 from mlxdoctor.safety.quoting import quoted
 
 #: Characters of an unusual role that are shown.
@@ -63,6 +66,12 @@ _FILL_IN = "remove these rows, or fill them in"
             expected=_ROWS,
             fix="mlx-lm stops at such a row: repair or remove it",
         ),
+        "no-template": Symptom.error(
+            "the rows need a chat template, and the model has none",
+            expected="a model with a chat template, or rows of text",
+            fix="train the model's instruct version, which has a chat template, or write the rows "
+            'as {"text": ...} in the format that the model is to continue',
+        ),
         "mask-needs-messages": Symptom.error(
             "mask_prompt is set on rows of plain text",
             expected="rows with messages, or with a prompt and a completion",
@@ -87,6 +96,7 @@ def data_format(
     rows: SupervisedRows | None,
     config: TrainingConfig | None,
     log: TrainingLog | None,
+    tokenizer: Tokenizer | None,
 ) -> Iterator[Sign]:
     """Report lines and rows that can't be trained on."""
     started = log is not None and log.main.get("train_loss") is not None
@@ -103,7 +113,18 @@ def data_format(
         for one in (rows.refused if rows is not None else ())
         if dataset.features.format_of(train.rows[one.index]) == train.format
     ]
-    if rows is not None and refused:
+    needs_template = train.format in ("chat", "completions")
+    if needs_template and refused and tokenizer is not None and _lacks_template(tokenizer):
+        what = "conversations" if train.format == "chat" else "prompts with completions"
+        yield Sign(
+            "no-template",
+            f"The rows of {train.path.name} are {what}, and the base model's tokenizer has no chat "
+            "template to write them with: mlx-lm does not start.",
+            {"format": train.format, "rows": len(train.rows)},
+            where=train.path.name,
+            severity=survived,
+        )
+    elif rows is not None and refused:
         yield _sign(
             "rows-refused",
             f"{len(refused)} of {rows.examined_rows} rows cannot be tokenized: "
@@ -111,6 +132,7 @@ def data_format(
             train,
             [train.line_numbers[one.index] for one in refused],
             survived,
+            fix=_repair(refused[0].reason, dataset, train, refused[0].index),
         )
     if train.format == "text" and config is not None and config.mask_prompt:
         yield Sign(
@@ -122,6 +144,27 @@ def data_format(
             severity=survived,
         )
     yield from _conversations(dataset, train)
+
+
+def _lacks_template(tokenizer: Tokenizer) -> bool:
+    return tokenizer.chat_template is None and not tokenizer.renders_itself
+
+
+def _repair(reason: str, dataset: Dataset, split: Split, index: int) -> str | None:
+    """What to do about a row that is refused, where the reason tells."""
+    inner = of_messages(split.rows[index].get(dataset.features.chat))
+    if inner is not None:
+        return f"rename {inner}"
+    if "alternate" in reason:
+        return (
+            "let user and assistant take turns, beginning with the user: join two messages of one "
+            "role into one"
+        )
+    if "system" in reason.lower() and "support" in reason.lower():
+        return "put the text of the system message at the start of the first user's message"
+    if reason.startswith("its text is not"):
+        return "write the text of every row as a string"
+    return None
 
 
 def _lines(split: Split, survived: Severity | None) -> Iterator[Sign]:
@@ -152,6 +195,7 @@ def _formats(dataset: Dataset, split: Split, survived: Severity | None) -> Itera
             split,
             split.line_numbers[:1],
             survived,
+            fix=how_to_rename(split.rows[0]),
         )
         return
     other = [
@@ -188,6 +232,9 @@ def _conversations(dataset: Dataset, split: Split) -> Iterator[Sign]:
         messages = _messages(dataset, split, row)
         if not messages:
             continue
+        if of_messages(messages) is not None:
+            # Their roles have another key: the row is refused, and told how to be renamed.
+            continue
         roles = [str(message.get("role")) for message in messages]
         unknown = set(roles) - _ROLES
         strange |= unknown
@@ -210,9 +257,12 @@ def _conversations(dataset: Dataset, split: Split) -> Iterator[Sign]:
         "empty-answers": "have an empty answer",
         "empty-prompts": "have an empty prompt",
     }
+    renames = " and ".join(f"{old} -> {new}" for old, new in roles_renamed(strange))
+    fixes = {"unknown-roles": f"rename the roles {renames}" if renames else None}
     for symptom, what in said.items():
         if found := lines[symptom]:
-            yield _sign(symptom, f"{len(found)} of {len(split.rows)} rows {what}.", split, found)
+            message = f"{len(found)} of {len(split.rows)} rows {what}."
+            yield _sign(symptom, message, split, found, fix=fixes.get(symptom))
 
 
 def _messages(dataset: Dataset, split: Split, row: Row) -> list[Message]:
@@ -236,9 +286,11 @@ def _sign(
     split: Split,
     lines: Sequence[int],
     severity: Severity | None = None,
+    *,
+    fix: str | None = None,
 ) -> Sign:
     measured: dict[str, Measurement] = {"lines": len(lines), "rows": len(split.rows)}
     if lines:
         measured["first_lines"] = tuple(lines[:5])
     where = f"{split.path.name}, line {lines[0]}" if lines else split.path.name
-    return Sign(symptom, message, measured, where, severity=severity)
+    return Sign(symptom, message, measured, where, severity=severity, fix=fix)

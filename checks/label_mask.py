@@ -36,7 +36,7 @@ from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.exhibited import labels_shown
 from mlxdoctor.safety.quoting import quoted
 
-_LONGER = "raise max_seq_length above the longest prompt, or remove these rows"
+_LONGER = "raise max_seq_length above these rows, or shorten them"
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,17 @@ def label_mask(
             "no-supervised-tokens",
             f"{len(bare)} of {len(rows.rows)} rows have no supervised token: the longest "
             f"of their prompts has {prompts} tokens, and rows are cut after {rows.max_seq_length}.",
-            {"rows": len(bare), "examined": len(rows.rows), **_examples(bare)},
+            {
+                "rows": len(bare),
+                "examined": len(rows.rows),
+                "longest_prompt": prompts,
+                "max_seq_length": rows.max_seq_length,
+                **_examples(bare),
+                **_needed(rows, bare),
+            },
             where=_place(rows, bare),
             severity=Severity.ERROR if len(bare) == len(rows.rows) else None,
+            fix=_longer(rows, bare),
         )
     yield from _cut(rows, limits)
     if rows.eos_token_ids:
@@ -158,6 +166,7 @@ def _empty_batches(
     chance = _chance_of_meeting(total, max(affected, 1), iters)
     # A trainer that guards the division survives such a batch, and its log shows it.
     severe = chance >= limits.certain and not _loss_stayed_finite(log)
+    affected_rows = [rows.rows[at] for batch in empty for at in batch]
     yield Sign(
         "empty-batch",
         f"{len(empty)} of {len(rows.batches)} batches of {rows.batch_size} have no "
@@ -166,9 +175,11 @@ def _empty_batches(
             "empty_batches": len(empty),
             "batches": len(rows.batches),
             "probability_of_meeting_one": chance,
+            **_needed(rows, affected_rows),
         },
         where=_place(rows, [rows.rows[empty[0][0]]]),
         severity=None if severe else Severity.WARNING,
+        fix=_longer(rows, affected_rows),
     )
 
 
@@ -205,10 +216,34 @@ def _cut(rows: SupervisedRows, limits: Limits) -> Iterator[Sign]:
             "longest_row": longest,
             "max_seq_length": rows.max_seq_length,
             **_examples(cut),
+            **_needed(rows, cut),
         },
         where=_place(rows, cut),
         severity=severity,
-        fix=f"set max_seq_length to at least {longest}, or split long rows",
+        fix=_longer(rows, cut),
+    )
+
+
+def _longest(rows: SupervisedRows, affected: Sequence[SupervisedRow]) -> int | None:
+    """The tokens of the longest row that is cut; None where none is."""
+    lengths = [row.full_length for row in affected if row.full_length > rows.max_seq_length]
+    return max(lengths, default=None)
+
+
+def _needed(rows: SupervisedRows, affected: Sequence[SupervisedRow]) -> dict[str, Measurement]:
+    """The limit that these rows need, for the change that is proposed."""
+    longest = _longest(rows, affected)
+    return {"needed_max_seq_length": longest} if longest is not None else {}
+
+
+def _longer(rows: SupervisedRows, affected: Sequence[SupervisedRow]) -> str:
+    """What to do about rows without a target: where the limit does not cut them, they are empty."""
+    longest = _longest(rows, affected)
+    if longest is None:
+        return "remove the rows without an answer, or fill them in"
+    return (
+        f"set max_seq_length to at least {longest}, or shorten these rows (the answer is at the "
+        "end, and is what is cut first)"
     )
 
 

@@ -1,12 +1,13 @@
 """A resumed run that did not take up what it resumed from.
 
 What it finds. A run whose `resume_adapter_file` holds tensors that do not exist in the
-adapter it trained, so that they were left out: all of them, or some; and tensors of another
-shape.
+adapter it trained, so that they were left out: all of them, or some; tensors of another
+shape; and another rank than the configuration's.
 
 Why it matters. mlx-lm loads that file with `strict=False`: what does not fit is dropped
 without a word. The run then starts again from the base model, and hours of earlier training
-are lost while everything looks as usual.
+are lost while everything looks as usual. Tensors of another rank replace the run's own, and what
+is saved no longer fits the configuration saved beside it.
 
 How it is measured. The names and shapes in the resumed file are compared with those in
 the adapter that the run saved. The loss tells the same story: resumed, it should begin where
@@ -15,7 +16,8 @@ the earlier run ended, and not where the base model does.
 When it is wrong. When the resumed file was replaced after the run began: mlx-lm overwrites
 `adapters.safetensors` in place, so that a run resumed from its own folder looks sound.
 
-What to do. Rename the tensors, or set `num_layers`, `keys` and the rank as they were, before
+What to do. Another rank: set `lora_parameters.rank` to the file's, or start afresh without it.
+Otherwise rename the tensors, or set `num_layers`, `keys` and the rank as they were, before
 resuming. Loading the adapter once with `mlx_lm.load(model, adapter_path=...)` refuses what
 does not fit.
 """
@@ -49,16 +51,24 @@ _TAKEN_UP = {
             expected="the same shapes",
             fix="Resume with the rank that the adapter was trained with.",
         ),
+        "rank-differs": Symptom.error(
+            "the file resumed from has another rank than the configuration",
+            expected="the same rank",
+        ),
     },
     rerun_symptom=True,
 )
 def resume(
     resumed: ResumedAdapter | None, adapter: Adapter | None, config: TrainingConfig | None
 ) -> Iterator[Sign]:
-    """Compare the names and shapes of what was resumed and what was saved."""
+    """Compare the names and shapes of what was resumed, what was saved, and what was asked for."""
     if config is not None and not config.resume_adapter_file:
         raise DoesNotArise("the run was not resumed")
+    of_rank = list(_rank(resumed.adapter, adapter, config)) if resumed is not None else []
+    yield from of_rank
     if resumed is None or adapter is None:
+        if of_rank:
+            return
         named = config.resume_adapter_file if config is not None else None
         what = f"{named}, which it was resumed from," if named else "what it was resumed from"
         raise NotApplicable(f"{what} is not here, or what it trained is not")
@@ -90,3 +100,23 @@ def resume(
             {"tensors": len(reshaped)},
             where=first,
         )
+
+
+def _rank(resumed: Adapter, saved: Adapter | None, config: TrainingConfig | None) -> Iterator[Sign]:
+    ranks = sorted({one.rank for one in resumed.modules})
+    if saved is not None and {one.rank for one in saved.modules} != set(ranks):
+        # The file was replaced since, or the tensors were left out: the shapes tell.
+        return
+    wanted = config.rank if config is not None and config.origin == "mlx-lm" else None
+    if wanted is None or len(ranks) != 1 or ranks[0] == wanted:
+        return
+    yield Sign(
+        "rank-differs",
+        f"{resumed.path.name}, which the run was resumed from, has rank {ranks[0]}, and the "
+        f"configuration asks for rank {wanted}: mlx-lm puts the file's tensors in place of the "
+        f"run's own without a word, and what it saves does not fit its configuration.",
+        {"resumed_rank": ranks[0], "rank": wanted},
+        where=resumed.modules[0].name,
+        fix=f"Set lora_parameters.rank to {ranks[0]} and resume again, or leave "
+        f"resume_adapter_file out and start afresh with rank {wanted}.",
+    )

@@ -18,7 +18,7 @@ from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome, Severity, Status
 from mlxdoctor.formats.withheld import without_text
-from mlxdoctor.judge.remedy import fix_for, usual_rates
+from mlxdoctor.judge.remedy import fix_for, needed_values
 from mlxdoctor.report import FileRead, MissingEvidence, NextCheck, Report
 from mlxdoctor.run import Run
 from mlxdoctor.run_texts import texts_of
@@ -140,7 +140,7 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: str) -> RunReport:
     diagnosis = judged.diagnosis
     findings = [finding for outcome in outcomes for finding in outcome.findings]
     change = diagnosis[0].cause.change if diagnosis else None
-    fix = fix_for(change, run.get(TrainingConfig), usual_rates(findings))
+    fix = fix_for(change, run.get(TrainingConfig), needed_values(findings))
     log = run.get(TrainingLog)
     return RunReport(
         run=run,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -76,8 +77,29 @@ def _changed(before: Any, change: Change, usual: tuple[float, float] | None) -> 
         scaled = min(scaled, usual[1]) if usual is not None else scaled
     else:
         scaled = before * change.value
-        scaled = max(scaled, usual[0]) if usual is not None else scaled
+        if usual is not None:
+            # What is needed is known, and more would only take memory.
+            scaled = usual[0] if math.isinf(usual[1]) else max(scaled, usual[0])
+        if isinstance(before, int):
+            scaled = _rounded_up(scaled)
     return max(1, round(scaled)) if isinstance(before, int) else float(f"{scaled:.2g}")
+
+
+def _rounded_up(count: float) -> int:
+    """A count of tokens as people set it: the next multiple of 64, where it is that large."""
+    return math.ceil(count / 64) * 64 if count >= 64 else math.ceil(count)
+
+
+def needed_values(findings: Iterable[Finding]) -> dict[str, tuple[float, float]]:
+    """Key of a configuration -> the range that its value has to be in, where a check measured it.
+
+    A finding says of a length in tokens `needed_max_seq_length`; of a step, the guideline.
+    """
+    findings = tuple(findings)
+    lengths = [one.measured.get("needed_max_seq_length") for one in findings]
+    needed = [one for one in lengths if isinstance(one, int)]
+    longest = {"max_seq_length": (float(max(needed)), math.inf)} if needed else {}
+    return {**usual_rates(findings), **longest}
 
 
 def usual_rates(findings: Iterable[Finding]) -> dict[str, tuple[float, float]]:

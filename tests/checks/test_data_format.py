@@ -7,7 +7,18 @@ import json
 import pytest
 
 from mlxdoctor.evidence.dataset import Dataset
-from tests.checks.data_evidence import DATA, chat, config_of, log_of, rows_of, run, write_data
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from tests.checks.data_evidence import (
+    BASE,
+    DATA,
+    chat,
+    config_of,
+    log_of,
+    model_copy,
+    rows_of,
+    run,
+    write_data,
+)
 from tests.conftest import check_called
 
 data_format = check_called("data-format")
@@ -105,3 +116,51 @@ def test_a_tool_call_is_no_empty_answer(tmp_path):
 def test_empty_completions(tmp_path):
     dataset = write_data(tmp_path, train=[{"prompt": "a", "completion": ""}])
     assert run(data_format, dataset)[1] == {"data-format.empty-answers": "warning"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "code", "fix"),
+    [
+        (
+            [{"role": "human", "content": "a"}, {"role": "gpt", "content": "b"}],
+            "data-format.unknown-roles",
+            "rename the roles gpt -> assistant and human -> user",
+        ),
+        (
+            [{"role": "narrator", "content": "a"}, {"role": "assistant", "content": "b"}],
+            "data-format.unknown-roles",
+            "use the roles system, user, assistant and tool",
+        ),
+    ],
+)
+def test_what_to_rename_roles_to(tmp_path, messages, code, fix):
+    outcome, _ = run(data_format, write_data(tmp_path, train=[{"messages": messages}]))
+    assert {one.code: one.fix for one in outcome.findings}[code] == fix
+
+
+def test_messages_of_sharegpt_are_told_how_to_be_renamed(tmp_path):
+    spoken = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
+    dataset = write_data(tmp_path, train=[{"messages": spoken}] * 2)
+    outcome, codes = run(data_format, dataset, rows_of(dataset), Tokenizer.read(BASE))
+    assert codes == {"data-format.rows-refused": "error"}
+    assert "from -> role and value -> content" in outcome.findings[0].fix
+
+
+def test_a_model_without_a_template(tmp_path):
+    model = model_copy(tmp_path)
+    dataset = write_data(tmp_path, train=[ROW] * 3)
+    bare = without_template(model)
+    outcome, codes = run(data_format, dataset, rows_of(dataset, model=bare), Tokenizer.read(bare))
+    assert codes == {"data-format.no-template": "error"}
+    assert "instruct version" in outcome.findings[0].fix
+    text = write_data(tmp_path, train=[{"text": "a lake"}] * 3)
+    assert run(data_format, text, rows_of(text, model=bare), Tokenizer.read(bare))[1] == {}
+
+
+def without_template(model):
+    (model / "chat_template.jinja").unlink(missing_ok=True)
+    path = model / "tokenizer_config.json"
+    settings = json.loads(path.read_text())
+    settings.pop("chat_template", None)
+    path.write_text(json.dumps(settings))
+    return model

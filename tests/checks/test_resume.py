@@ -86,3 +86,20 @@ def test_a_file_that_is_gone_is_missing_with_its_name(
     found = outcome(folder)
     assert found.status is Status.SKIPPED
     assert "before.safetensors" in found.reason
+
+
+@pytest.mark.parametrize(("asked", "codes"), [(8, []), (4, ["resume.rank-differs"])])
+def test_a_rank_other_than_the_configuration_asks_for(
+    resumed: Callable[..., Path], asked: int, codes: list[str]
+) -> None:
+    """mlx-lm trains the file's rank then, and saves it beside the other number."""
+    folder = resumed(lambda tensors: tensors)
+    path = folder / "adapter_config.json"
+    config = json.loads(path.read_text())
+    config["lora_parameters"]["rank"] = asked
+    path.write_text(json.dumps(config))
+    found = outcome(folder).findings
+    assert [one.code for one in found] == codes
+    for one in found:
+        assert (one.measured["resumed_rank"], one.measured["rank"]) == (8, 4)
+        assert "Set lora_parameters.rank to 8" in one.fix

@@ -10,7 +10,7 @@ import pytest
 from mlxdoctor.causes import Change
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.judge.remedy import fix_for, usual_rates
+from mlxdoctor.judge.remedy import fix_for, needed_values, usual_rates
 from tests.conftest import RUNS
 
 
@@ -85,3 +85,22 @@ def test_the_usual_rates_come_from_the_finding_that_measured_them() -> None:
     finding = Finding("learning-rate.far-above-guideline", Severity.WARNING, "High.", measured)
     assert usual_rates([finding]) == {"learning_rate": (5e-5, 1e-3)}
     assert usual_rates([Finding("loss-trend.diverged", Severity.ERROR, "Up.")]) == {}
+
+
+@pytest.mark.parametrize(("needed", "after"), [(1142, 1152), (130, 192), (1152, 1152)])
+def test_the_sequence_limit_becomes_what_the_rows_need(
+    tmp_path: Path, needed: int, after: int
+) -> None:
+    path = tmp_path / "adapter_config.json"
+    path.write_text('{"iters": 100, "max_seq_length": 128}')
+    found = [
+        Finding("label-mask.answers-truncated", Severity.ERROR, "", {"needed_max_seq_length": one})
+        for one in (needed, 10)
+    ]
+    change = Change("max_seq_length", "multiply", 4)
+    fix = fix_for(change, TrainingConfig.read(path), needed_values(found))
+    assert fix is not None
+    assert fix.after == {"max_seq_length": after}
+    fix = fix_for(change, TrainingConfig.read(path))
+    assert fix is not None
+    assert fix.after == {"max_seq_length": 512}

@@ -1,0 +1,66 @@
+"""What rows of other formats have to be renamed to."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlxdoctor.measure.text.renames import how_to_rename, of_messages, roles_renamed
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (
+            {"instruction": "a", "input": "b", "output": "c"},
+            "rename instruction -> prompt and output -> completion in every row, with the text of "
+            "input added to it where there is some; or set prompt_feature: instruction, "
+            "completion_feature: output",
+        ),
+        (
+            {"question": "a", "answer": "b"},
+            "rename question -> prompt and answer -> completion in every row; or set "
+            "prompt_feature: question, completion_feature: answer",
+        ),
+        (
+            {"Prompt": "a", "response": "b"},
+            "rename Prompt -> prompt and response -> completion in every row; or set "
+            "prompt_feature: Prompt, completion_feature: response",
+        ),
+        (
+            {"prompt": "a", "response": "b"},
+            "rename response -> completion in every row; or set completion_feature: response",
+        ),
+        (
+            {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]},
+            "rename conversations -> messages in every row, from -> role and value -> content in "
+            "every message, and the roles gpt -> assistant, human -> user",
+        ),
+        (
+            {"dialog": [{"role": "user", "content": "a"}]},
+            "rename dialog -> messages in every row, or set chat_feature: dialog",
+        ),
+        ({"content": "a"}, "rename content -> text in every row, or set text_feature: content"),
+        ({"id": 1, "label": 0}, None),
+        ({"conversations": "a"}, None),
+        ({}, None),
+    ],
+)
+def test_what_is_said_of_a_row(row: dict[str, object], said: str | None) -> None:
+    assert how_to_rename(row) == said
+
+
+def test_messages_as_sharegpt_writes_them() -> None:
+    assert of_messages([{"from": "user", "value": "a"}]) == (
+        "from -> role and value -> content in every message"
+    )
+    assert of_messages([{"role": "user", "content": "a"}]) is None
+    assert of_messages([1, 2]) is None
+    assert of_messages("text") is None
+
+
+def test_roles_that_are_known_under_another_name() -> None:
+    assert roles_renamed(["Human", "gpt", "user", "narrator", None, "System"]) == [
+        ("Human", "user"),
+        ("System", "system"),
+        ("gpt", "assistant"),
+    ]
