@@ -143,7 +143,7 @@ def data_format(
             where=train.path.name,
             severity=survived,
         )
-    yield from _conversations(dataset, train)
+    yield from _conversations(dataset, train, tokenizer)
 
 
 def _lacks_template(tokenizer: Tokenizer) -> bool:
@@ -225,7 +225,8 @@ def _readable_as(row_format: str, row: Row, dataset: Dataset) -> bool:
     return all(key in row for key in wanted)
 
 
-def _conversations(dataset: Dataset, split: Split) -> Iterator[Sign]:
+def _conversations(dataset: Dataset, split: Split, tokenizer: Tokenizer | None) -> Iterator[Sign]:
+    template = tokenizer.chat_template if tokenizer is not None else None
     lines: dict[str, list[int]] = defaultdict(list)
     strange: set[str] = set()
     for line, row in zip(split.line_numbers, split.rows, strict=True):
@@ -236,11 +237,11 @@ def _conversations(dataset: Dataset, split: Split) -> Iterator[Sign]:
             # Their roles have another key: the row is refused, and told how to be renamed.
             continue
         roles = [str(message.get("role")) for message in messages]
-        unknown = set(roles) - _ROLES
+        unknown = {one for one in set(roles) - _ROLES if template is None or one not in template}
         strange |= unknown
         empty = [role for role, one in zip(roles, messages, strict=True) if _is_empty(one)]
         wrong = {
-            "no-answer": roles[-1] != "assistant",
+            "no-answer": roles[-1] != "assistant" and not _means_assistant(roles[-1]),
             "unknown-roles": bool(unknown),
             "empty-answers": roles[-1] == "assistant" and _is_empty(messages[-1]),
             "empty-prompts": "user" in empty,
@@ -259,10 +260,14 @@ def _conversations(dataset: Dataset, split: Split) -> Iterator[Sign]:
     }
     renames = " and ".join(f"{old} -> {new}" for old, new in roles_renamed(strange))
     fixes = {"unknown-roles": f"rename the roles {renames}" if renames else None}
+    # Speakers under another trainer's names, of whom this model's template has never heard.
+    foreign = bool(renames) and template is not None
+    severe = {"unknown-roles"} if foreign and len(lines["unknown-roles"]) == len(split.rows) else ()
     for symptom, what in said.items():
         if found := lines[symptom]:
             message = f"{len(found)} of {len(split.rows)} rows {what}."
-            yield _sign(symptom, message, split, found, fix=fixes.get(symptom))
+            severity = Severity.ERROR if symptom in severe else None
+            yield _sign(symptom, message, split, found, severity, fix=fixes.get(symptom))
 
 
 def _messages(dataset: Dataset, split: Split, row: Row) -> list[Message]:
@@ -271,6 +276,10 @@ def _messages(dataset: Dataset, split: Split, row: Row) -> list[Message]:
     except (KeyError, TypeError):
         return []
     return messages if all(isinstance(one, Mapping) for one in messages) else []
+
+
+def _means_assistant(role: str) -> bool:
+    return any(new == "assistant" for _, new in roles_renamed([role]))
 
 
 def _is_empty(message: Mapping[str, Any]) -> bool:

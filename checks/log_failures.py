@@ -76,6 +76,8 @@ _MEANINGS = {
         "the trainer stopped itself at a loss or gradient that is no number", _ENDED
     ),
 }
+#: Characters of an exception in the sentence; `measured` has more.
+MAX_SHOWN = 160
 #: Folders of a path that are shown.
 MAX_PARTS = 5
 #: What a crash shows as, most telling first: later kinds follow from earlier ones.
@@ -142,7 +144,8 @@ def _failure(
     place = _short(worst.place)
     at = f"{place}; line" if place else "line"
     text = quoted(worst.text, MAX_LINE)
-    quotation = f": {text}" if worst.kind == "traceback" and worst.text[:9] != "Traceback" else ""
+    short = quoted(worst.text, MAX_SHOWN)
+    quotation = f": {short}" if worst.kind == "traceback" and worst.text[:9] != "Traceback" else ""
     sentence = f"{story[0].upper()}{story[1:]} ({at} {worst.line_number} of the log){quotation}."
     return Sign(
         meaning.finding if meaning is not None else worst.kind,

@@ -157,6 +157,22 @@ def test_a_model_without_a_template(tmp_path):
     assert run(data_format, text, rows_of(text, model=bare), Tokenizer.read(bare))[1] == {}
 
 
+def test_foreign_roles_everywhere_are_an_error_unless_the_template_knows_them(tmp_path):
+    spoken = [{"role": "human", "content": "a"}, {"role": "gpt", "content": "b"}]
+    dataset = write_data(tmp_path, train=[{"messages": spoken}] * 3)
+    code = "data-format.unknown-roles"
+    assert run(data_format, dataset, Tokenizer.read(BASE))[1][code] == "error"
+    assert run(data_format, dataset)[1][code] == "warning"
+    mixed = write_data(tmp_path, train=[{"messages": spoken}, ROW])
+    assert run(data_format, mixed, Tokenizer.read(BASE))[1][code] == "warning"
+    knows = (
+        "{% for m in messages %}{% if m.role in ['human', 'gpt'] %}{{ m.content }}"
+        "{% endif %}{% endfor %}"
+    )
+    model = Tokenizer.read(model_copy(tmp_path, template=knows))
+    assert code not in run(data_format, dataset, model)[1]
+
+
 def without_template(model):
     (model / "chat_template.jinja").unlink(missing_ok=True)
     path = model / "tokenizer_config.json"
