@@ -162,6 +162,28 @@ class SourceFile:
             if place < len(names):
                 yield call, function, names[place]
 
+    def uses_of(self, made: ast.Call) -> Iterator[ast.Call]:
+        """Where a function that a call returns is called: at once, or by the name it was given."""
+        parent = self.parents.get(made)
+        if isinstance(parent, ast.Call) and parent.func is made:
+            yield parent
+        targets = parent.targets if isinstance(parent, ast.Assign) else []
+        for target in targets:
+            within = self.scope(made) if isinstance(target, ast.Name) else self.tree
+            name = ast.unparse(target)
+            for node in ast.walk(within):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == name:
+                    yield node
+
+    def are_parameters(self, node: ast.expr) -> bool:
+        """Whether an expression is what `parameters()` of a module returns, or a name for it."""
+        if isinstance(node, ast.Name):
+            values = assigned(self.scope(node), node.id)
+            return bool(values) and all(
+                self.is_call(one, ".parameters", ".trainable_parameters") for one in values
+            )
+        return self.is_call(node, ".parameters", ".trainable_parameters")
+
 
 def body(function: Function) -> list[ast.AST]:
     """The statements of a function; the expression of a lambda."""

@@ -6,6 +6,7 @@ wrong axis.
 """
 
 import ast
+import re
 
 from mlxdoctor.finding import Severity
 from mlxdoctor.lint.python_file import SourceFile, assigned, constant, keyword
@@ -36,9 +37,19 @@ class Encoder(nn.Module):
 CONVOLUTIONS = tuple(f"mlx.nn.Conv{n}d" for n in (1, 2, 3))
 
 
+#: A layout as comments and docstrings write it.
+_SAID = re.compile(
+    r"\b(?P<name>\w+)\s*(?::|is|=|has shape|of shape)?\s*[\[(]\s*(?:batch\w*|b|n)\s*,"
+    r"\s*(?:\w*channels?|c)\s*,\s*(?:length|len|l|time|t|steps|seq\w*|height|h)\b",
+    re.IGNORECASE,
+)
+_MOVES = (".swapaxes", ".transpose", ".moveaxis", ".reshape", ".permute", "mlx.core.swapaxes",
+          "mlx.core.transpose", "mlx.core.moveaxis", "mlx.core.reshape")  # fmt: skip
+
+
 @rule(severity=Severity.ERROR, symptom="step-forward.failed", bad=BAD, good=GOOD)
 def channels_first(source: SourceFile) -> Hits:
-    """A channel axis is added in second place right before a convolution."""
+    """Channels that are put, or said to be, in second place right before a convolution."""
     convolutions = {
         target.attr
         for node in source.nodes
@@ -55,6 +66,33 @@ def channels_first(source: SourceFile) -> Hits:
             and _is_second(source, _value(source, node))
         ):
             yield node, "the channels are the last axis in MLX: (batch, length, channels)"
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in convolutions
+            and node.args
+            and isinstance(node.args[0], ast.Name)
+            and _is_said_second(source, node, node.args[0].id)
+        ):
+            yield (
+                node,
+                f"{node.args[0].id!r} is said to have its channels second, and they are the last "
+                "axis in MLX: (batch, length, channels)",
+            )
+
+
+def _is_said_second(source: SourceFile, call: ast.Call, name: str) -> bool:
+    """Whether a comment or the docstring of the function says so, and nothing moves an axis."""
+    scope = source.scope(call)
+    if not isinstance(scope, ast.FunctionDef) or any(source.calls(*_MOVES, within=scope)):
+        return False
+    lines = range(scope.lineno, call.lineno + 1)
+    comments = [source.comments[one] for one in lines if one in source.comments]
+    said = [ast.get_docstring(scope) or "", *comments]
+    before = [one for one in assigned(scope, name) if one.lineno < call.lineno]
+    return not before and any(
+        found["name"] == name for text in said for found in _SAID.finditer(text)
+    )
 
 
 def _value(source: SourceFile, call: ast.Call) -> ast.expr:

@@ -1,15 +1,14 @@
-"""`mx.value_and_grad` or `mx.grad` of a loss that calls the model it is given.
+"""`mx.value_and_grad` or `mx.grad` with respect to a model.
 
-These two differentiate with respect to arrays in plain containers. A module is turned into a dict
-of its parameters on the way, and calling that fails, or what is differentiated is not what the
-model computes with. `nn.value_and_grad(model, loss)` is made for modules: it puts the parameters
-into the model, and gives gradients for those that are trainable.
+These two know nothing of `freeze()`: they give a gradient for every parameter of a module, of the
+frozen base model too, and an update with these changes all of it. `nn.value_and_grad(model, loss)`
+is made for modules: it gives gradients for what is trainable, and for nothing else.
 """
 
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile, body
+from mlxdoctor.lint.python_file import SourceFile, body, names_in
 from mlxdoctor.lint.rule import Hits, rule
 
 BAD = """
@@ -33,15 +32,20 @@ def step(model, inputs, targets):
 """
 
 
-@rule(severity=Severity.ERROR, symptom="step-update.failed", bad=BAD, good=GOOD)
+@rule(severity=Severity.ERROR, symptom="step-update.frozen-changed", bad=BAD, good=GOOD)
 def gradient_of_module(source: SourceFile) -> Hits:
-    """The differentiated parameter is called in the loss."""
+    """The differentiated parameter is called in the loss, or a model is handed over for it."""
     for call, function, name in source.differentiated():
-        if _is_called(name, body(function)):
+        given = [use.args[0] for use in source.uses_of(call) if use.args]
+        if any(source.are_parameters(one) for one in given):
+            continue
+        used = set[str]().union(*(names_in(one) for one in body(function)))
+        handed = name in used and any(_is_model(one) for one in given)
+        if handed or _is_called(name, body(function)):
             yield (
                 call,
-                f"the loss calls its parameter {name!r}, which here is a dict of arrays "
-                f"and no module: use nn.value_and_grad(model, loss)",
+                f"the gradient is by every parameter of {name!r}, frozen or not: use "
+                "nn.value_and_grad(model, loss), which leaves out what is frozen",
             )
 
 
@@ -51,3 +55,8 @@ def _is_called(name: str, statements: list[ast.AST]) -> bool:
         for statement in statements
         for node in ast.walk(statement)
     )
+
+
+def _is_model(node: ast.expr) -> bool:
+    last = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return last == "model" or last.endswith("_model")
