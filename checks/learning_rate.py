@@ -125,9 +125,9 @@ def _against_the_band(rate: float, scale: float, step: Step, limits: Limits) -> 
     product = f"Rate × scale is {step.size:.2g} ({rate:g} × {scale:g})"
     message = f"{product}: the lowest usual value for {size} is {low:.2g}."
     if is_above:
-        message = f"{product}: {times:.3g} times the highest usual value for {size}, {high:.2g}."
+        message = f"{product}: {_often(times)} times the highest usual value for {size}, {high:.2g}."
     elif step.size:
-        message = f"{message[:-1]}, {times:.3g} times as much."
+        message = f"{message[:-1]}, {_often(times)} times as much."
     expected, fix = "a scale above 0", "set lora_parameters.scale to 20"
     if scale:
         slowest, fastest = low / abs(scale), high / abs(scale)
@@ -152,6 +152,10 @@ def _against_the_band(rate: float, scale: float, step: Step, limits: Limits) -> 
         expected=expected,
         fix=fix,
     )
+
+
+def _often(times: float) -> str:
+    return f"{times:.3g}" if times < 1000 else f"{times:,.0f}"
 
 
 def _in_words(parameters: float) -> str:
