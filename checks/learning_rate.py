@@ -125,7 +125,9 @@ def _against_the_band(rate: float, scale: float, step: Step, limits: Limits) -> 
     product = f"Rate × scale is {step.size:.2g} ({rate:g} × {scale:g})"
     message = f"{product}: the lowest usual value for {size} is {low:.2g}."
     if is_above:
-        message = f"{product}: {_often(times)} times the highest usual value for {size}, {high:.2g}."
+        message = (
+            f"{product}: {_often(times)} times the highest usual value for {size}, {high:.2g}."
+        )
     elif step.size:
         message = f"{message[:-1]}, {_often(times)} times as much."
     expected, fix = "a scale above 0", "set lora_parameters.scale to 20"
