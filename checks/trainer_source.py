@@ -1,25 +1,30 @@
 """Whether the source of your own trainer has a known mistake.
 
-What it finds. What `mlxdoctor lint` finds in the file that --trainer names: one code a rule.
+What it finds. What `mlxdoctor lint` finds in the file that --trainer names, and in the Python files
+that lie beside a run and use MLX: one code a rule.
 
 Why it matters. Such code looks right, and its losses fall; the reports of failures have it again
 and again.
 
-How it is measured. From the syntax tree alone. Nothing is imported or run by this check.
+How it is measured. From the syntax tree alone. Nothing is imported or run by this check. Of a
+run's folder and the folders in it, twenty files at most are read; tests are left out.
 
 When it is wrong. A file may have code that the run never reached: so no finding here is an error by
-itself. What the training step really does is measured by the checks of a step.
+itself. Beside a run that mlx-lm made the files need not have trained anything, and their mistakes
+are notes. What the training step really does is measured by the checks of a step.
 
 What to do. `mlxdoctor explain RULE` shows a bad example and a good one.
 """
 
 from collections.abc import Iterator
 
-from mlxdoctor.check import check
+from mlxdoctor.check import NotApplicable, check
+from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.lint.beside import SourcesBeside
 from mlxdoctor.lint.linter import lint
 from mlxdoctor.lint.rule import rules
-from mlxdoctor.measure.training_step.measurement import TrainerSource
+from mlxdoctor.measure.training_step.measurement import NO_TRAINER, TrainerSource
 
 
 @check(
@@ -33,9 +38,19 @@ from mlxdoctor.measure.training_step.measurement import TrainerSource
         for one in rules()
     }
 )
-def trainer_source(source: TrainerSource) -> Iterator[Sign]:
+def trainer_source(
+    source: TrainerSource | None, beside: SourcesBeside | None, config: TrainingConfig | None
+) -> Iterator[Sign]:
     """One finding a rule, at the first place."""
-    every = lint(file.path for file in source.sources)
+    named = source.sources if source is not None else ()
+    found = beside.sources if beside is not None else ()
+    if not named and not found:
+        raise NotApplicable(NO_TRAINER)
+    made_by_mlx_lm = (
+        config is not None and config.origin == "mlx-lm" and config.path.name == CONFIG_NAME
+    )
+    only_beside = not named and made_by_mlx_lm
+    every = lint(dict.fromkeys(one.path for one in (*named, *found)))
     for one in rules():
         hits = [hit for hit in every if hit.code == one.code]
         if not hits:
@@ -46,4 +61,5 @@ def trainer_source(source: TrainerSource) -> Iterator[Sign]:
             f"{first.path.name}, line {first.line}{more}: {first.message}.",
             {"hits": len(hits), "first_lines": tuple(hit.line for hit in hits[:5])},
             where=f"{first.path.name}:{first.line}",
+            severity=Severity.INFO if only_beside else None,
         )

@@ -146,6 +146,8 @@ def _loose_file(files: RunFiles, path: Path) -> RunFiles:
         return _beside_adapter(files, path)
     if Dataset.is_named(path):
         return replace(files, data=path)
+    if path.suffix == ".py":
+        return files.having("unrecognised", path)
     kind = _kind_by_content(path)
     if kind is None:
         # Nothing recognised it. Its reader will say so in a sentence that names

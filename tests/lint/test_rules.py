@@ -191,6 +191,106 @@ class E(nn.Module):
     def __call__(self, x):
         return self.conv(x[..., None])
 """,
+    "parameters put into the model": """
+import mlx.core as mx
+def step(model, batch):
+    def inner(params, batch):
+        model.update(params)
+        return model(batch).mean()
+    return mx.value_and_grad(inner)(model.trainable_parameters(), batch)
+""",
+    "parameters asked as a dict": """
+import mlx.core as mx
+def step(model, batch):
+    def inner(params, batch):
+        return sum(v.sum() for v in params.values()) + params["head"]["weight"].sum()
+    return mx.value_and_grad(inner)(model.parameters(), batch)
+""",
+    "a loss that is handed in, by the model": """
+import mlx.nn as nn
+def train(model, optimizer, batch, compute_loss):
+    loss, grads = nn.value_and_grad(model, compute_loss)(model, batch)
+    optimizer.update(model, grads)
+""",
+    "torch beside mlx": """
+import torch
+import mlx.core as mx
+def compare(loss):
+    loss.backward()
+""",
+    "backward with an argument": """
+import mlx.core as mx
+def walk(tree, node):
+    return tree.backward(node)
+""",
+    "a walk that is returned": """
+def find(tree, path, value):
+    found = tree
+    for part in path:
+        found = found[part]
+    return found
+""",
+    "a walk whose end is set": """
+def set_in(tree, path, value):
+    found = tree
+    for part in path[:-1]:
+        found = found[part]
+    found[path[-1]] = value
+""",
+    "gradients by the input for their own sake": """
+import mlx.core as mx
+def saliency(model, image, label):
+    def score(image):
+        return model(image)[label]
+    value, grads = mx.value_and_grad(score)(image)
+    return grads
+""",
+    "channels that are moved": """
+import mlx.core as mx
+import mlx.nn as nn
+class E(nn.Module):
+    def __init__(self):
+        self.conv = nn.Conv1d(1, 4, 3)
+    def __call__(self, x):
+        \"\"\"x: [batch, channels, length]\"\"\"
+        x = mx.swapaxes(x, 1, 2)
+        return self.conv(x)
+""",
+    "channels said to be last": """
+import mlx.nn as nn
+class E(nn.Module):
+    def __init__(self):
+        self.conv = nn.Conv1d(1, 4, 3)
+    def __call__(self, x):
+        # x: (batch, length, channels)
+        return self.conv(x)
+""",
+    "full fine-tuning that says so": """
+import mlx.core as mx
+import mlx.nn as nn
+import mlx.optimizers as optim
+from mlx_lm import load
+def main(loss_fn, batch):
+    model, tokenizer = load("base")
+    optimizer = optim.AdamW(learning_rate=1e-5)
+    loss, grads = nn.value_and_grad(model, loss_fn)(model, batch)
+    optimizer.update(model, grads)
+    mx.save_safetensors("model.safetensors", dict(model.parameters()))
+""",
+    "an adapter that a helper attaches": """
+import mlx.core as mx
+import mlx.nn as nn
+import mlx.optimizers as optim
+from mlx_lm import load
+from ours import setup_model
+def main(loss_fn, batch):
+    model, tokenizer = load("base")
+    setup_model(model)
+    optimizer = optim.AdamW(learning_rate=1e-5)
+    loss, grads = nn.value_and_grad(model, loss_fn)(model, batch)
+    optimizer.update(model, grads)
+    mx.save_safetensors("adapters.safetensors", dict(model.trainable_parameters()))
+""",
     "vars of a plain object": """
 def show(options):
     return {name: value for name, value in vars(options).items()}
@@ -248,6 +348,29 @@ ALSO: dict[str, tuple[str, str]] = {
         "outermost-name-filter",
         "def count(model):\n    return sum(p.size for n, p in model.parameters().items() "
         "if 'lora' in n)\n",
+    ),
+    "handed to another function": (
+        "gradient-of-module",
+        "import mlx.core as mx\nclass T:\n    def __init__(self):\n"
+        "        self.g = mx.value_and_grad(self.loss)\n    def loss(self, model, x):\n"
+        "        return self.score(model, x)\n    def step(self, x):\n"
+        "        return self.g(self.model, x)\n",
+    ),
+    "parameters under a name": (
+        "parameters-as-model",
+        "import mlx.core as mx\ndef step(model, x):\n    params = model.parameters()\n"
+        "    return mx.grad(lambda p: p.layers[0](x).sum())(params)\n",
+    ),
+    "requires_grad": (
+        "torch-idiom",
+        "import mlx.nn as nn\ndef freeze(model):\n    for p in model.parameters():\n"
+        "        p.requires_grad = False\n",
+    ),
+    "channels said to be second": (
+        "channels-first",
+        "import mlx.nn as nn\nclass E(nn.Module):\n    def __init__(self):\n"
+        "        self.conv1 = nn.Conv1d(3, 4, 3)\n    def __call__(self, x):\n"
+        "        # x: [batch, channels, length]\n        return nn.relu(self.conv1(x))\n",
     ),
     "as an argument": (
         "alpha-as-scale",

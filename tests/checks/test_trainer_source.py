@@ -1,0 +1,119 @@
+"""Sources that lie beside a run: what lint finds in them is among the findings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.api import diagnose
+from mlxdoctor.finding import Outcome
+from mlxdoctor.lint.beside import MAX_FILES
+
+LOG = "Iter 10: Train loss nan, It/sec 1.0\nIter 20: Train loss nan, It/sec 1.0\n"
+UNGUARDED = """
+import mlx.core as mx
+
+def loss(losses, mask):
+    return (losses * mask).sum() / mask.sum()
+"""
+TORCH = """
+import mlx.core as mx
+
+def step(loss):
+    loss.backward()
+"""
+SOUND = """
+import mlx.nn as nn
+
+def step(model, optimizer, loss_fn, batch):
+    loss, grads = nn.value_and_grad(model, loss_fn)(model, batch)
+    optimizer.update(model, grads)
+    return loss
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run that left nothing but its log."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "train.log").write_text(LOG)
+    return tmp_path / "run"
+
+
+def outcome(*paths: Path) -> Outcome:
+    (one,) = diagnose(paths, select=["trainer-source"]).outcomes
+    return one
+
+
+def test_the_division_beside_a_log_is_shown(folder: Path) -> None:
+    (folder / "training.py").write_text(UNGUARDED)
+    (one,) = outcome(folder).findings
+    assert one.code == "trainer-source.unguarded-mean"
+    assert one.where == "training.py:5"
+    assert "mask.sum() is zero for a batch without a target" in one.message
+    assert one.severity.value == "info"
+
+
+def test_an_error_of_a_rule_is_a_warning_of_a_run(folder: Path) -> None:
+    (folder / "src").mkdir()
+    (folder / "src" / "loop.py").write_text(TORCH)
+    (one,) = outcome(folder).findings
+    assert (one.code, one.severity.value) == ("trainer-source.torch-idiom", "warning")
+    report = diagnose([folder])
+    assert "loop.py" in " ".join(one.source for one in report.evidence)
+
+
+def test_beside_a_run_that_mlx_lm_made_it_is_a_note(folder: Path) -> None:
+    (folder / "loop.py").write_text(TORCH)
+    config = {"model": "base", "fine_tune_type": "lora", "num_layers": 4, "iters": 10}
+    config["lora_parameters"] = {"rank": 8, "scale": 20.0, "dropout": 0.0}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    (one,) = outcome(folder).findings
+    assert one.severity.value == "info"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("loop.py", SOUND),
+        ("loop.py", TORCH.replace("mlx.core as mx", "torch")),
+        ("test_loop.py", TORCH),
+        ("loop.py", "import mlx.core as mx\nthis is no Python\n"),
+        ("loop.py", "\0\0"),
+        ("loop.py", ""),
+        (".loop/loop.py", TORCH),
+        ("a/b/c/loop.py", TORCH),
+    ],
+)
+def test_what_is_no_mistake_or_no_trainer(folder: Path, name: str, text: str) -> None:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    assert outcome(folder).findings == ()
+
+
+def test_a_source_that_is_named(folder: Path) -> None:
+    (folder / "loop.py").write_text(TORCH)
+    assert outcome(folder / "train.log").findings == ()
+    assert len(outcome(folder / "train.log", folder / "loop.py").findings) == 1
+
+
+def test_no_more_files_than_the_limit(folder: Path) -> None:
+    for number in range(MAX_FILES + 5):
+        (folder / f"loop{number:03}.py").write_text(TORCH)
+    (one,) = outcome(folder).findings
+    assert one.measured["hits"] == MAX_FILES
+
+
+def test_without_any_source_it_is_skipped(folder: Path) -> None:
+    one = outcome(folder)
+    assert (one.status.value, one.reason[:20]) == ("skipped", "no trainer was named")
+
+
+def test_nothing_is_run(folder: Path) -> None:
+    marker = folder / "ran"
+    (folder / "loop.py").write_text(f"import mlx.core as mx\nopen({str(marker)!r}, 'w')\n")
+    outcome(folder)
+    assert not marker.exists()
