@@ -1,8 +1,9 @@
 """`mx.value_and_grad` or `mx.grad` with respect to a model.
 
-These two know nothing of `freeze()`: they give a gradient for every parameter of a module, of the
-frozen base model too, and an update with these changes all of it. `nn.value_and_grad(model, loss)`
-is made for modules: it gives gradients for what is trainable, and for nothing else.
+These two go by everything that a module holds. A model that holds more than arrays, as those of
+mlx-lm do, is refused ("should contain only arrays"). Of any other they give a gradient for every
+parameter, frozen or not, and an update with these changes the base model too.
+`nn.value_and_grad(model, loss)` is made for modules: it goes by what is trainable.
 """
 
 import ast
@@ -32,7 +33,7 @@ def step(model, inputs, targets):
 """
 
 
-@rule(severity=Severity.ERROR, symptom="step-update.frozen-changed", bad=BAD, good=GOOD)
+@rule(severity=Severity.ERROR, symptom="step-update.failed", bad=BAD, good=GOOD)
 def gradient_of_module(source: SourceFile) -> Hits:
     """The differentiated parameter is called in the loss, or a model is handed over for it."""
     for call, function, name in source.differentiated():
@@ -44,8 +45,8 @@ def gradient_of_module(source: SourceFile) -> Hits:
         if handed or _is_called(name, body(function)):
             yield (
                 call,
-                f"the gradient is by every parameter of {name!r}, frozen or not: use "
-                "nn.value_and_grad(model, loss), which leaves out what is frozen",
+                f"the gradient is by all that {name!r} holds, frozen or not, and fails where that "
+                "is more than arrays: use nn.value_and_grad(model, loss)",
             )
 
 
