@@ -1,17 +1,20 @@
 """The logged gradient norms are zero or not finite, or batches were skipped.
 
-What it finds. Gradient norms that are exactly zero in most reports, or NaN or infinite; and
-batches that the trainer skipped because their loss or gradient was not finite.
+What it finds. Gradient norms that are exactly zero in most reports, NaN or infinite, or hundreds
+of times what they are otherwise; and batches that the trainer skipped because their loss or
+gradient was not finite.
 
 Why it matters. A gradient of exactly zero trains nothing while the loss still varies with the
 batches and looks alive. A norm that is not finite reaches the weights with the next update
 unless the trainer skips it.
 
 How it is measured. From the log, where the trainer writes the norm (mlx-lm itself does not).
-Zero means zero, not small: a small gradient still trains.
+Zero means zero, not small: a small gradient still trains. A norm explodes where it is many times
+the median; the first two reports are left out, where sound runs begin high.
 
 When it is wrong. Half-precision training with a loss scaler overflows now and then by design,
-so norms that are not finite in few reports are a warning. In group-relative preference
+so norms that are not finite in few reports are a warning. A trainer that clips survives a lone
+huge norm. In group-relative preference
 training a batch whose rewards are all equal has no gradient; a single zero is not reported.
 
 What to do. For zeros, see whether the adapter's parameters are in the graph of the loss. For
@@ -27,7 +30,7 @@ import numpy as np
 
 from mlxdoctor.check import NotApplicable, check, limit
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,25 @@ class Limits:
     broken_share: float = limit(
         0.2, unit="share of reports", source="loss scalers overflow in a few percent of steps"
     )
+    to_the_end: int = limit(
+        5, unit="last reports, all not finite", source="a loss scaler recovers in one or two"
+    )
+    exploded: float = limit(
+        100.0,
+        unit="times the median norm",
+        source="sound runs reach 30 times it; weights that are thrown out reach thousands",
+        false_alarms="0 of 22 healthy public and fixture logs with norms",
+    )
+    exploded_level: float = limit(
+        100.0, unit="norm", source="what is small stays harmless, however many times the median"
+    )
+    settling: int = limit(2, unit="first reports", source="sound runs begin high")
+    enough: int = limit(8, unit="finite norms", source="a median that a few can't move")
     skipped_share: float = limit(
         0.05, unit="skipped batches an iteration", source="more than a batch in twenty is lost"
+    )
+    skipped_most: float = limit(
+        0.5, unit="skipped batches an iteration", source="most of the data was never trained on"
     )
 
 
@@ -59,6 +79,18 @@ class Limits:
             fix="Train in bfloat16 or float32, clip the gradient, and look at the rows of that "
             "batch.",
         ),
+        "non-finite-throughout": Symptom.error(
+            "the gradient norm is not finite in any report",
+            expected="finite gradient norms",
+            fix="Compute loss and gradient of one batch in float32, and see whether each row has a "
+            "token to learn from.",
+        ),
+        "exploded": Symptom.warning(
+            "a gradient norm is hundreds of times the usual one",
+            expected="gradient norms of one order of magnitude",
+            fix="Clip the gradient (max_grad_norm 1), lower the learning rate, and look at the "
+            "rows of that batch.",
+        ),
         "skipped-batches": Symptom.info(
             "the trainer skipped batches that were not finite",
             expected="no batch skipped",
@@ -68,7 +100,7 @@ class Limits:
     limits=Limits(),
     rerun_symptom=True,
 )
-def gradient_norm(log: TrainingLog, limits: Limits) -> Iterator[Sign]:
+def gradient_norm(log: TrainingLog, limits: Limits) -> Iterator[Sign | Unsought]:
     """Judge the gradient norms of the log's main segment."""
     segment = log.main
     norms = segment.get("grad_norm")
@@ -78,6 +110,12 @@ def gradient_norm(log: TrainingLog, limits: Limits) -> Iterator[Sign]:
     if norms is not None:
         yield from _zero(norms, log.is_preference, limits)
         yield from _broken(norms, limits)
+        yield from _exploded(norms, limits)
+    else:
+        yield Unsought(
+            ("zero", "non-finite", "non-finite-throughout", "exploded"),
+            "the log has no gradient norms",
+        )
     yield from _skipped(segment, limits)
 
 
@@ -98,15 +136,46 @@ def _zero(norms: Series, preference: bool, limits: Limits) -> Iterator[Sign]:
 def _broken(norms: Series, limits: Limits) -> Iterator[Sign]:
     broken = ~np.isfinite(norms.values)
     count, reports = int(broken.sum()), len(norms)
-    if count:
-        lasting = bool(broken[-1]) and count > max(1, limits.broken_share * reports)
-        yield Sign(
-            "non-finite",
-            f"The gradient norm is not finite in {count} of {reports} reports.",
-            {"non_finite_reports": count, "reports": reports},
-            onset=int(norms.iterations[np.argmax(broken)]),
-            severity=Severity.ERROR if lasting else None,
-        )
+    if not count:
+        return
+    onset = int(norms.iterations[np.argmax(broken)])
+    measured: dict[str, Measurement] = {"non_finite_reports": count, "reports": reports}
+    if count == reports and reports > 1:
+        message = f"The gradient norm is not finite in any of the {reports} reports."
+        yield Sign("non-finite-throughout", message, measured, onset=onset)
+        return
+    at_the_end = reports - int(np.flatnonzero(~broken)[-1]) - 1 if count < reports else 1
+    lasting = at_the_end >= limits.to_the_end or (
+        bool(broken[-1]) and count > max(1, limits.broken_share * reports)
+    )
+    message = f"The gradient norm is not finite in {count} of {reports} reports"
+    if at_the_end > 1:
+        since = int(norms.iterations[reports - at_the_end])
+        message += f", the last {at_the_end} of them (from iteration {since} on) included"
+        measured["last_reports"] = at_the_end
+    severity = Severity.ERROR if lasting else None
+    yield Sign("non-finite", f"{message}.", measured, onset=onset, severity=severity)
+
+
+def _exploded(norms: Series, limits: Limits) -> Iterator[Sign]:
+    finite = np.isfinite(norms.values)
+    values, iterations = norms.values[finite], norms.iterations[finite]
+    if len(values) < limits.enough:
+        return
+    usual = float(np.median(values))
+    huge = (values > limits.exploded * usual) & (values > limits.exploded_level)
+    huge[: limits.settling] = False
+    if usual <= 0.0 or not huge.any():
+        return
+    highest = int(np.argmax(np.where(huge, values, -np.inf)))
+    yield Sign(
+        "exploded",
+        f"{int(huge.sum())} of {len(values)} finite gradient norms are over {limits.exploded:g} "
+        f"times the median of {usual:.3g}; the highest is {values[highest]:.4g} at iteration "
+        f"{int(iterations[highest])}.",
+        {"exploded": int(huge.sum()), "highest": float(values[highest]), "median": usual},
+        onset=int(iterations[np.argmax(huge)]),
+    )
 
 
 def _skipped(segment: Segment, limits: Limits) -> Iterator[Sign]:
@@ -122,11 +191,14 @@ def _skipped(segment: Segment, limits: Limits) -> Iterator[Sign]:
         return
     last = max(int(one.iterations[-1]) for one in segment.series.values())
     share = max(counts) / max(last, 1)
+    severity = Severity.WARNING if share > limits.skipped_share else None
+    if share > limits.skipped_most:
+        severity = Severity.ERROR
     yield Sign(
         "skipped-batches",
         f"The trainer skipped {max(counts)} batches in {last} iterations because they were not "
         "finite.",
         {"skipped": max(counts), "iterations": last, "share": share},
         onset=min(places),
-        severity=Severity.WARNING if share > limits.skipped_share else None,
+        severity=severity,
     )

@@ -7,7 +7,8 @@ that trained on no token at all.
 Why it matters. These are facts, not opinions. One update with a NaN gradient turns every
 trained weight into NaN, and no later report brings them back: the model then prints token 0.
 
-How it is measured. Every report is looked at. The validation loss before the first update
+How it is measured. Every report is looked at, those before a start that was announced again
+included where the iterations go on. The validation loss before the first update
 tells whether the model was sound until it was trained. A loss of exactly zero counts where
 the report before was above 0.1; a loss that crept down to 0.000 was rounded.
 
@@ -24,13 +25,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,24 @@ _NOT_FINITE = {
     "non-finite-now-and-then": "some losses are not finite, and those after them are",
 }
 _USE_AN_EARLIER_ONE = "Use a checkpoint saved before this iteration; none saved after it is usable."
+_NONE_IS_USABLE = (
+    "No checkpoint of this run is usable. See whether the base model answers, whether each row has "
+    "a token to learn from, and whether the first steps are small enough."
+)
+#: What to do, where no checkpoint lies before the onset.
+_FIXES = {
+    "non-finite": _NONE_IS_USABLE,
+    "non-finite-before-training": "Generate a few answers with the base model alone; if they are "
+    "garbage, download or convert it again.",
+}
 
 
 @check(
     codes={
         **{
-            code: Symptom.error(meaning, "finite losses throughout", _USE_AN_EARLIER_ONE)
+            code: Symptom.error(
+                meaning, "finite losses throughout", _FIXES.get(code, _USE_AN_EARLIER_ONE)
+            )
             for code, meaning in _NOT_FINITE.items()
         },
         "validation-non-finite": Symptom.warning(
@@ -93,15 +106,66 @@ _USE_AN_EARLIER_ONE = "Use a checkpoint saved before this iteration; none saved 
     marks_onset=True,
     rerun_symptom=True,
 )
-def loss_finite(log: TrainingLog, limits: Limits) -> Iterator[Sign]:
+def loss_finite(log: TrainingLog, limits: Limits) -> Iterator[Sign | Unsought]:
     """Judge the values of the log's main segment, one by one."""
-    segment = log.main
+    segment = _from_its_start(log)
     losses = segment.get("train_loss")
     if losses is None:
         raise Inconclusive("the log holds no training loss")
     yield from _not_finite(segment, losses, limits)
     yield from _exactly_zero(segment, losses, log.is_preference, limits)
     yield from _no_tokens(segment, limits)
+    if segment.get("val_loss") is None:
+        why = "the log has no validation loss; validate while training"
+        yield Unsought(("validation-non-finite",), why)
+    if segment.base_val_loss is None and np.isfinite(losses.values[0]):
+        why = "the log has no validation from before the first update; let the run validate first"
+        yield Unsought(("non-finite-before-training",), why)
+    if segment.get("trained_tokens") is None:
+        why = "the log does not count the tokens that were trained on"
+        yield Unsought(("no-trained-tokens",), why)
+
+
+def _from_its_start(log: TrainingLog) -> Segment:
+    """The main segment with those before it that it goes on from: a start said twice is none."""
+    joined = log.main
+    before: list[Segment] = []
+    for one in log.segments:
+        if one is log.main:
+            break
+        if one.name == joined.name:
+            before.append(one)
+    for earlier in reversed(before):
+        if not _goes_on(earlier, joined):
+            break
+        series = {
+            name: _after(earlier.get(name), joined.get(name))
+            for name in dict.fromkeys((*earlier.series, *joined.series))
+        }
+        joined = replace(
+            joined,
+            series={name: one for name, one in series.items() if one is not None},
+            first_line=earlier.first_line,
+        )
+    return joined
+
+
+def _goes_on(earlier: Segment, later: Segment) -> bool:
+    one, other = earlier.get("train_loss"), later.get("train_loss")
+    if one is None or other is None or earlier.axis != later.axis or later.axis == "row":
+        return False
+    last = max(int(each.iterations[-1]) for each in earlier.series.values() if len(each))
+    first = min(int(each.iterations[0]) for each in later.series.values() if len(each))
+    return last < first
+
+
+def _after(earlier: Series | None, later: Series | None) -> Series | None:
+    if earlier is None or later is None:
+        return earlier if later is None else later
+    return Series(
+        np.concatenate([earlier.iterations, later.iterations]),
+        np.concatenate([earlier.values, later.values]),
+    )
 
 
 def _not_finite(segment: Segment, losses: Series, limits: Limits) -> Iterator[Sign]:
@@ -144,7 +208,8 @@ def _story(losses: Series, first: int, base: float | None, limits: Limits) -> tu
             f"iteration {onset}, and finite in between.",
         )
     if not len(good):
-        story = f"The very first training loss reported (iteration {onset}) is not finite"
+        story = f"The training loss is not finite in the first report (iteration {onset})"
+        story += f" and in the {len(losses) - 1} after it" if len(losses) > 1 else ""
         if base is not None:
             story += (
                 f", although the validation loss before the first update was {base:.3f}: the model "
@@ -154,10 +219,13 @@ def _story(losses: Series, first: int, base: float | None, limits: Limits) -> tu
     # Where it began, or the lowest it reached: a loss may fall before it rises.
     reference = min([float(good.min()), *([base] if base is not None else [])])
     last = float(good[int(np.argmin(good)) :][-3:].max())
-    story = f"The training loss is not finite from iteration {onset} on; the report before was "
+    story = f"The training loss is not finite from iteration {onset} on; the report before it is "
     story += f"{good[-1]:.4g}"
     if last > limits.risen_ratio * reference and last > reference + limits.risen_nats:
-        return "non-finite-after-rise", f"{story}, up from {reference:.4g}."
+        since = "the lowest before"
+        if base is not None and reference == base < float(good.min()):
+            since = "the validation loss before the first update"
+        return "non-finite-after-rise", f"{story}, and {since} is {reference:.4g}."
     if len(good) < 2 and base is None:
         return "non-finite", story + "."
     return "non-finite-after-fall", f"{story}, and nothing announced it."
@@ -199,8 +267,9 @@ def _exactly_zero(
     if broken:
         yield Sign(
             "hidden-non-finite",
-            f"From iteration {onset} the loss is exactly 0 while the gradient norm is not finite: "
-            "the zero stands for a loss that was NaN.",
+            f"The loss is exactly 0 in {int(zero.sum())} of {len(losses)} reports, first at "
+            f"iteration {onset}, and the gradient norm is not finite there: a zero stands for a "
+            "loss that was NaN.",
             measured,
             onset=onset,
         )

@@ -1,8 +1,9 @@
 """The loss is on the wrong side of a level that can be known beforehand.
 
 What it finds. A first loss above that of a blind guess, or far above what language models
-have; one that is so only because the losses of accumulated batches were added up; a last loss no
-better than a constant guess; and a loss next to nothing after a handful of updates.
+have; one that is so only because the losses of accumulated batches were added up; a loss that
+stays where a blind guess is; a last loss no better than a constant guess; and a loss next to
+nothing after a handful of updates.
 
 Why it matters. A loss has landmarks. Above ln(vocabulary) nothing the model knows reaches the
 targets. At the entropy of the tokens' frequencies the model ignores its input: a last loss
@@ -12,13 +13,18 @@ sum over accumulation steps is no loss of any batch, and its gradient is as many
 How it is measured. The first loss is the validation loss before the first update where the log
 has it, else the first training loss. The uniform guess is ln V of the base model, or of
 300,000 tokens where the model is unknown. The constant guess is the entropy of the supervised
-tokens (Miller-Madow), where data and tokenizer are at hand. A sum is told where the first training
+tokens (Miller-Madow), where data and tokenizer are at hand. Where the model is unknown, a blind
+guess has between 9 and 13.3: known vocabularies have 8,000 to 600,000 tokens, and a destroyed
+model that knows the frequent tokens lies a little below. A log that begins in the middle shows
+that as well. A sum is told where the first training
 loss, divided by the accumulation steps, is a usual one, and the loss as it stands is far above a
 blind guess or that multiple of the validation loss.
 
 When it is wrong. A new kind of text or a new token set starts high in a sound run, so a high
-start is only noted. A few hundred repeated rows are learned fast. Losses of preference
-training have no such landmarks and are not judged.
+start is only noted, a high end that is a little lower is a warning, and one that is much lower
+is not reported. Where losses may have been added up over accumulation steps, a high level is a
+warning too. A few hundred repeated rows are learned fast. Losses of preference training have no
+such landmarks and are not judged.
 
 What to do. High at the start: see whether labels, tokenizer and base model belong together.
 High at the end: see when it rose. Low at once: see how the targets are shifted.
@@ -37,8 +43,8 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
-from mlxdoctor.measure.losses.trend import LossFit, fit
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
+from mlxdoctor.measure.losses.trend import LossFit, ending, fit, opening
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,30 @@ class Limits:
         source="the first report of 131 sound runs has 0.47 to 1.03 times the validation loss "
         "before it, less the later it comes; wider would take in runs that rose at once",
     )
+    chance_low: float = limit(
+        9.0,
+        unit="nats",
+        source="seed 000's destroyed model ends between 9.6 and 10.4; a guess among 8,100 tokens",
+        false_alarms="0 of 98 fixture and ward logs, 0 of 9 healthy users' logs, which end below 5",
+    )
+    chance_high: float = limit(
+        13.3, unit="nats", source="a guess among 600,000 tokens: above, it may be another loss"
+    )
+    chance_below: float = limit(
+        0.3, unit="nats below ln V", source="a loss this near to it has learned nothing of the text"
+    )
+    still_falls: float = limit(
+        0.1,
+        unit="share of the first level that was lost by the end",
+        source="a new language or token set starts as high and falls by more in tens of updates",
+    )
+    has_fallen: float = limit(
+        0.3, unit="share of the first level that was lost by the end", source="it is learning"
+    )
+    level_reports: int = limit(3, unit="reports", source="one batch, or two, are no level")
+    falling_reports: int = limit(
+        10, unit="reports", source="a loss that falls from a high start needs some"
+    )
     high: float = limit(8.0, unit="nats", source="a guess among 3,000 tokens: no language model")
     low: float = limit(0.05, unit="nats", source="perplexity 1.05: the answer is known beforehand")
     low_share: float = limit(0.1, unit="of the loss at the start", source="a tenth in a few steps")
@@ -89,6 +119,11 @@ class Limits:
             "the loss is a sum over the accumulation steps, not a mean",
             fix="Divide loss and gradients by the accumulation steps, or train with "
             "grad_accumulation_steps: 1 and a larger batch_size.",
+        ),
+        "stays-at-chance": Symptom.error(
+            "the loss stays where a blind guess among all tokens is",
+            fix="Treat the model as destroyed, or as one that was never trained: start again from "
+            "the base, with a tenth of the learning rate.",
         ),
         "starts-high": Symptom.info("the first loss is far above what a language model has"),
         "ends-above-unigram": Symptom.warning(
@@ -109,7 +144,7 @@ def loss_level(
     base: BaseModel | None,
     rows: SupervisedRows | None,
     config: TrainingConfig | None,
-) -> Iterator[Sign]:
+) -> Iterator[Sign | Unsought]:
     """Compare the first and last losses of the log's main segment with the landmarks."""
     segment = log.main
     losses = segment.get("train_loss")
@@ -118,8 +153,6 @@ def loss_level(
         raise Inconclusive("the log holds no finite training loss")
     if log.is_preference:
         raise NotApplicable("the loss of preference training has no known level")
-    if not segment.shows_start and rows is None:
-        raise Inconclusive("the log begins in the middle of a run, and the rows are unknown")
     vocabulary = base.vocab_size if base else None
     steps = (config.grad_accumulation_steps if config is not None else None) or 1
     summed = None
@@ -131,8 +164,21 @@ def loss_level(
         else:
             yield from _high(segment, curve, vocabulary, uniform, limits)
         yield from _too_low(segment, losses, limits)
+    elif not segment.shows_start:
+        yield Unsought(
+            ("starts-above-uniform", "starts-high", "suspiciously-low", "sum-over-accumulation"),
+            "the log begins in the middle of a run; the whole log would show its start",
+        )
+    if summed is None:
+        maybe_summed = steps > 1 and not _is_mean(segment, curve, steps)
+        yield from _at_chance(segment, curve, vocabulary, maybe_summed, limits)
     if rows is not None and not math.isnan(floor := rows.unigram_entropy()):
         yield from _above_unigram(segment, curve, floor, steps if summed else 1)
+    else:
+        yield Unsought(
+            ("ends-above-unigram",),
+            "the rows' tokens are not known; the data folder and the base model would tell",
+        )
 
 
 def _summed(
@@ -162,6 +208,56 @@ def _summed(
         },
         expected=f"the mean over the steps, about {mean:.2f}",
         onset=int(segment.series["train_loss"].iterations[0]),
+    )
+
+
+def _is_mean(segment: Segment, curve: LossFit, steps: int) -> bool:
+    """Whether the training loss is one of a batch: a validation agrees with it as it stands."""
+    validation = segment.get("val_loss")
+    if validation is not None and np.isfinite(validation.values[-1]):
+        last = float(validation.values[-1])
+        return abs(last - curve.end) < abs(last - curve.end / steps)
+    # mlx-lm's own report: its trainer averages.
+    return segment.get("trained_tokens") is not None and segment.get("peak_memory_gb") is not None
+
+
+def _at_chance(
+    segment: Segment, curve: LossFit, vocabulary: int | None, maybe_summed: bool, limits: Limits
+) -> Iterator[Sign]:
+    if curve.points < limits.level_reports:
+        return
+    uniform = math.log(vocabulary) if vocabulary else None
+    low = limits.chance_low
+    if uniform is not None:
+        low = min(low, uniform - limits.chance_below)
+    if min(curve.end, curve.tail_minimum) < low:
+        return
+    fallen = 1.0 - curve.end / curve.start
+    falls = fallen >= limits.still_falls
+    if fallen >= limits.has_fallen or (falls and curve.points < limits.falling_reports):
+        return
+    unknown = uniform is None and curve.end > limits.chance_high
+    guess = (
+        f"a blind guess among this model's {vocabulary:,} tokens has {uniform:.3f}"
+        if uniform is not None
+        else "a blind guess among the 8,000 to 600,000 tokens that models have has "
+        f"{limits.chance_low:g} to {limits.chance_high:g}"
+    )
+    fell = f", down from {opening(curve)}" if falls else ""
+    yield Sign(
+        "stays-at-chance",
+        f"The loss is {ending(curve)}{fell}; {guess}: the model knows nothing of this text.",
+        {
+            "start": curve.start,
+            "end": curve.end,
+            "lowest_of_last_quarter": curve.tail_minimum,
+            "uniform_guess": uniform,
+            "vocabulary": vocabulary,
+            "may_be_a_sum": maybe_summed,
+        },
+        expected=f"well below {low:.2f}",
+        onset=int(segment.series["train_loss"].iterations[0]) if not falls else None,
+        severity=Severity.WARNING if falls or unknown or maybe_summed else None,
     )
 
 
@@ -227,11 +323,12 @@ def _above_unigram(segment: Segment, curve: LossFit, floor: float, added: int) -
     base, end = segment.base_val_loss, curve.end / added
     if end <= floor or curve.points < 2:
         return
+    per_step = f", {end:.3f} when divided by the {added} accumulation steps" if added > 1 else ""
     worse = base is None or not math.isfinite(base) or base < floor
     yield Sign(
         "ends-above-unigram",
-        f"The loss ends at {end:.3f}; always guessing the tokens' overall frequencies would "
-        f"give {floor:.3f}.",
+        f"The loss is {ending(curve)}{per_step}; always guessing the tokens' overall frequencies "
+        f"would give {floor:.3f}.",
         {"end": end, "unigram_entropy": floor, "base_validation_loss": base},
         severity=Severity.ERROR if worse else None,
         expected=f"below {floor:.2f}",

@@ -1,8 +1,8 @@
 """The loss does not go where the loss of a run that learns goes.
 
 What it finds. A loss that leaps above where it began and stays there, that explodes later, that
-falls and rises again, or that never moves; lone spikes; and a validation loss that rises from
-its minimum while the training loss falls.
+falls and rises again, that never moves, or that repeats to the last digit; and a validation
+loss that rises from its minimum, or stands far above the training loss.
 
 Why it matters. The last value alone misleads: 9.98 looks like a number among others until one
 knows that the run began at 1.86. Seen early, it saves hours.
@@ -11,14 +11,19 @@ How it is measured. A multiple of the base model's own loss (the validation loss
 first update) is a fact. Then the curve: change points by optimal partitioning, so that a run
 that exploded and fell back a little is not called decreasing; then the Theil-Sen slope with its
 95% interval, widened for autocorrelation (Hamed and Rao 1998). With fewer than ten reports only
-facts are judged. Rows are known by heart where the validation loss stands far above the
-training loss; that is an error where it climbed, or fell no more for the last part of many
-passes over the same rows.
+facts are judged. A rise is held against what had been learned: the share of the fall that was
+lost. Levels are medians of the first and last reports. Rows are known by heart where the
+validation loss stands far above the training loss; that is an error where it climbed, or fell no
+more for the last part of many passes over the same rows.
 
 When it is wrong. The training loss averages batches and the validation loss tokens, so small
 differences between the two are ignored. A run resumed from a trained adapter begins at a level
 it has already learned, and a log that begins in the middle does not show where it began: such
-runs are not called unlearned. Losses of preference training (DPO, ORPO, GRPO) are not judged.
+runs are not called unlearned, nor are those whose first report averages many updates without
+a validation before. Rows that grow harder raise the training loss; a validation loss that stays
+low then speaks against a second rise. Where the validation accuracy rises with the validation
+loss, the model grows surer, which harms less. Losses of preference training (DPO, ORPO, GRPO)
+are not judged.
 
 What to do. Take the last checkpoint before the onset. For a loss that leaps or explodes, lower
 the learning rate or the scale; for one that never moves, see whether the adapter's weights
@@ -37,11 +42,21 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.exhibits import LossCurve
-from mlxdoctor.finding import Seen, Severity, Sign, Symptom, Unsought
-from mlxdoctor.judge.curve import Limits, divergence, has_exploded, second_rise, start_of
+from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
+from mlxdoctor.judge.curve import (
+    Divergence,
+    Limits,
+    SecondRise,
+    divergence,
+    has_exploded,
+    second_rise,
+    start_of,
+    validations_deny,
+)
 from mlxdoctor.measure.exhibited import losses_shown
 from mlxdoctor.measure.losses.memorising import memorising, passes_over
-from mlxdoctor.measure.losses.trend import LossFit, blocks, fit, theil_sen
+from mlxdoctor.measure.losses.repeats import Repetition, repetition
+from mlxdoctor.measure.losses.trend import LossFit, blocks, ending, fit, level, opening, theil_sen
 
 
 @check(
@@ -56,8 +71,13 @@ from mlxdoctor.measure.losses.trend import LossFit, blocks, fit, theil_sen
             fix="Keep a checkpoint saved before this iteration; lower the learning rate.",
         ),
         "rose-again": Symptom.error(
-            "training and validation losses fell, and rose again",
+            "the loss fell, and rose again",
             fix="Use the checkpoint nearest to the minimum; lower the learning rate.",
+        ),
+        "repeats": Symptom.error(
+            "the losses repeat to the last digit: the model never moved",
+            "losses that differ when the same rows come again",
+            "See whether the optimiser updates the very parameters that the loss is computed with.",
         ),
         "never-learned": Symptom.warning(
             "the loss did not move",
@@ -89,13 +109,15 @@ def loss_trend(
         raise Inconclusive("the log holds no finite training loss")
     if log.is_preference:
         raise NotApplicable("the loss of preference training has no level or trend to judge")
-    yield from _out_of_sight(segment)
+    yield from _out_of_sight(segment, limits)
     if (lost := _lost(segment, losses, curve, limits)) is not None:
         yield lost
+    elif (again := repetition(losses.values, limits)) is not None:
+        yield _repeats(losses, again)
     else:
         yield from _never_learned(segment, losses, curve, _fresh(log, config), limits)
         yield from _overfitting(segment, curve, passes_over(rows, config, segment), limits)
-        yield from _learned(segment, losses, curve, limits)
+        yield from _learned(segment, curve, limits)
     if curve.points < limits.enough:
         raise Inconclusive(
             f"{curve.points} finite training losses are too few to judge a trend; "
@@ -103,108 +125,166 @@ def loss_trend(
         )
 
 
-def _out_of_sight(segment: Segment) -> Iterator[Unsought]:
+def _out_of_sight(segment: Segment, limits: Limits) -> Iterator[Unsought]:
     if not segment.shows_start:
         yield Unsought(
-            ("diverged", "never-learned"),
+            ("diverged", "never-learned", "rose-again"),
             "the log does not show where the loss began; the whole log would",
+        )
+    elif _opens_late(segment, limits):
+        yield Unsought(
+            ("never-learned",),
+            "what was learned before the first report is not in the log; "
+            "a validation before training would show it",
         )
     validation = segment.get("val_loss")
     if validation is None or int(np.isfinite(validation.values).sum()) < 2:
         yield Unsought(
-            ("overfitting", "rose-again"),
+            ("overfitting",),
             "the log has no two validation losses to compare; validate while training",
         )
 
 
-def _learned(segment: Segment, losses: Series, curve: LossFit, limits: Limits) -> Iterator[Seen]:
+def _opens_late(segment: Segment, limits: Limits) -> bool:
+    """Whether the steepest part of a sound curve could lie before the first report."""
+    first = int(segment.series["train_loss"].iterations[0])
+    counts = segment.axis in ("iteration", "step")
+    return segment.base_val_loss is None and counts and first > limits.late
+
+
+def _learned(segment: Segment, curve: LossFit, limits: Limits) -> Iterator[Seen]:
     """What the curve shows to have been learned; held-out rows alone show learning."""
-    if not segment.shows_start:
-        return
     validation = segment.get("val_loss")
     known = np.isfinite(validation.values) if validation is not None else np.zeros(0, bool)
     if validation is not None and known.sum() >= 2:
         values, iterations = validation.values[known], validation.iterations[known]
         first, last = float(values[0]), float(values[-1])
         if first - last >= limits.unmoved * first:
-            began = int(iterations[0])
-            when = (
-                "before the first update"
-                if segment.base_val_loss is not None
-                else f"at iteration {began}"
-            )
+            is_base = segment.base_val_loss is not None and bool(known[0])
+            when = "before the first update" if is_base else f"at iteration {iterations[0]}"
             yield Seen(
                 f"The validation loss fell from {first:.3f} {when} to {last:.3f} at iteration "
                 f"{int(iterations[-1])}.",
                 {"first_validation_loss": first, "last_validation_loss": last},
                 learned=True,
             )
-    if curve.start - curve.end >= limits.unmoved * curve.start:
+    if segment.shows_start and curve.start - curve.end >= limits.unmoved * curve.start:
         yield Seen(
-            f"The training loss fell from {curve.start:.3f} to {curve.end:.3f} in "
-            f"{int(losses.iterations[-1])} iterations.",
-            {"start": curve.start, "end": curve.end},
+            f"The training loss fell from {opening(curve)} to {ending(curve)}.",
+            {"start": curve.start, "end": curve.end, "reports": curve.points},
         )
 
 
 def _lost(segment: Segment, losses: Series, curve: LossFit, limits: Limits) -> Sign | None:
     """How the loss was lost, by the surest sign of it."""
     if (found := divergence(segment, curve, limits)) is not None:
-        start = found.start.loss
-        back = "never came back" if curve.end > start else "has only just come back"
-        began = "before the first update" if found.start.is_base else "in the first report"
-        return Sign(
-            "diverged",
-            f"The loss ends at {curve.end:.3f}; it was {start:.3f} {began}. It rose above that by "
-            f"iteration {found.onset} and {back}"
-            + (", although it has been falling since." if curve.is_falling else "."),
-            {
-                "start": start,
-                "base_validation_loss": start if found.start.is_base else None,
-                "first_loss": curve.first,
-                "last_loss": curve.last,
-                "end": curve.end,
-                "ratio": curve.end / start if start > 0 else None,
-                "peak": float(np.nanmax(losses.values)),
-                "last_validation_loss": found.validation,
-            },
-            expected=f"below {start:.3f}, where the run began",
-            onset=found.onset,
-        )
-    level = curve.before_onset
-    if has_exploded(curve, limits) and level is not None:
-        return Sign(
-            "exploded",
-            f"At iteration {curve.onset} the loss left the level of {level:.3f} that it had "
-            f"reached; it ends at {curve.end:.3f}.",
-            {
-                "before": level,
-                "end": curve.end,
-                "minimum": curve.minimum,
-                "minimum_at": curve.minimum_at,
-                "noise": curve.noise,
-            },
-            expected=f"about {level:.3f} or less to the end",
-            onset=curve.onset,
-        )
-    if (validation := second_rise(segment, curve, limits)) is not None:
-        lowest, last = validation
-        return Sign(
-            "rose-again",
-            f"The training loss fell to {curve.minimum:.3f} at iteration {curve.minimum_at} and "
-            f"ends at {curve.end:.3f}; the validation loss went from {lowest:.3f} to {last:.3f}.",
-            {
-                "minimum": curve.minimum,
-                "minimum_at": curve.minimum_at,
-                "end": curve.end,
-                "validation_minimum": lowest,
-                "validation_end": last,
-                "noise": curve.noise,
-            },
-            expected=f"an end within {limits.risen_ratio:g} times the minimum",
-            onset=curve.minimum_at,
-        )
+        return _diverged(losses, curve, found)
+    if (exploded := _exploded(segment, curve, limits)) is not None:
+        return exploded
+    if (rise := second_rise(segment, curve, limits)) is not None:
+        return _rose_again(curve, rise, limits)
     return None
+
+
+def _exploded(segment: Segment, curve: LossFit, limits: Limits) -> Sign | None:
+    before, onset = curve.before_onset, curve.onset
+    if before is None or onset is None or not has_exploded(curve, limits):
+        return None
+    if validations_deny(segment, onset, limits):
+        return None
+    return Sign(
+        "exploded",
+        f"At iteration {onset} the loss left the level of {before:.3f} that it had reached; it is "
+        f"{ending(curve)}.",
+        {
+            "before": before,
+            "end": curve.end,
+            "minimum": curve.minimum,
+            "minimum_at": curve.minimum_at,
+            "noise": curve.noise,
+        },
+        expected=f"about {before:.3f} or less to the end",
+        onset=onset,
+    )
+
+
+def _diverged(losses: Series, curve: LossFit, found: Divergence) -> Sign:
+    start = found.start.loss
+    began = "before the first update" if found.start.is_base else "in the first report"
+    later = losses.values[losses.iterations >= found.onset]
+    later = later[np.isfinite(later)]
+    above = int((later > start).sum())
+    told = "all" if above == len(later) else f"{above} of"
+    message = (
+        f"The loss is {ending(curve)}; it was {start:.3f} {began}. From iteration {found.onset} "
+        f"on {told} {len(later)} reports lie above that."
+    )
+    if curve.end <= start:
+        message = message[:-1] + ": it has only just come back."
+    return Sign(
+        "diverged",
+        message,
+        {
+            "start": start,
+            "base_validation_loss": start if found.start.is_base else None,
+            "first_loss": curve.first,
+            "last_loss": curve.last,
+            "end": curve.end,
+            "ratio": curve.end / start if start > 0 else None,
+            "peak": float(np.nanmax(losses.values)),
+            "last_validation_loss": found.validation,
+            "reports_above": above,
+            "falls_at_the_end": curve.is_falling,
+        },
+        expected=f"below {start:.3f}, where the run began",
+        onset=found.onset,
+    )
+
+
+def _rose_again(curve: LossFit, rise: SecondRise, limits: Limits) -> Sign:
+    message = (
+        f"The training loss fell to {level(curve.minimum, curve.edge)} around iteration "
+        f"{curve.minimum_at} and is {ending(curve)}"
+    )
+    measured: dict[str, Measurement] = {
+        "start": curve.start,
+        "minimum": curve.minimum,
+        "minimum_at": curve.minimum_at,
+        "end": curve.end,
+        "noise": curve.noise,
+        "share_lost": rise.share if np.isfinite(rise.share) else None,
+    }
+    if rise.validation is not None:
+        lowest, last = rise.validation
+        message += f"; the validation loss was {lowest:.3f} at its lowest and is {last:.3f} at last"
+        measured |= {"validation_minimum": lowest, "validation_end": last}
+    else:
+        message += f": it began at {opening(curve)}, and {rise.share:.0%} of that fall is lost"
+    return Sign(
+        "rose-again",
+        f"{message}.",
+        measured,
+        expected=f"an end within {limits.risen_ratio:g} times the minimum",
+        onset=curve.minimum_at,
+        severity=None if rise.is_certain else Severity.WARNING,
+    )
+
+
+def _repeats(losses: Series, again: Repetition) -> Sign:
+    count, each = len(losses), again.period
+    if each == 1:
+        message = f"The training loss is {losses.values[0]:.6g} in all {count} reports"
+    else:
+        message = (
+            f"The training losses repeat to the last digit every {each} reports: {again.compared} "
+            f"of {count} are what they were {each} reports before"
+        )
+    return Sign(
+        "repeats",
+        f"{message}; a model that learns never gives the same losses again.",
+        {"period": each, "repeated": again.compared, "reports": count, "chance": again.by_chance},
+        onset=int(losses.iterations[each]),
+    )
 
 
 def _never_learned(
@@ -222,6 +302,10 @@ def _never_learned(
     before = start_of(segment, curve)
     if before.is_base:
         learned = max(learned, 1.0 - curve.end / before.loss)
+    # A few reports fall, and hundreds that lie level outweigh them in every slope.
+    fell = start - curve.end > limits.falls_by * curve.noise / np.sqrt(curve.edge)
+    if fell:
+        learned = max(learned, 1.0 - curve.end / start)
     validation = segment.get("val_loss")
     same = (
         validation is not None
@@ -229,18 +313,20 @@ def _never_learned(
         and bool(np.all(validation.values == validation.values[0]))
     )
     # Equal validation losses outweigh the scatter of a few training reports.
-    if learned >= limits.unmoved and not (same and low <= 0.0 <= high):
+    if learned >= limits.unmoved and not (same and low <= 0.0 <= high and not fell):
+        return
+    if _opens_late(segment, limits) and not same:
         return
     long = losses.iterations[-1] >= limits.unmoved_iterations
     certain = same or (long and at_most < limits.unmoved and fresh is True)
     yield Sign(
         "never-learned",
-        f"In {int(losses.iterations[-1])} iterations the loss went from {start:.3f} to "
-        f"{curve.end:.3f}"
+        f"In {int(losses.iterations[-1])} iterations the training loss went from {opening(curve)} "
+        f"to {ending(curve)}"
         + (
             f"; every validation loss is exactly {validation.values[0]:.4g}."
             if same and validation is not None
-            else f": {max(learned, 0.0):.1%} of it was learned, at most {max(at_most, 0.0):.1%}."
+            else f": {_trend(-slope * span / start, at_most)}."
         ),
         {
             "start": start,
@@ -254,6 +340,13 @@ def _never_learned(
         },
         severity=Severity.ERROR if certain else None,
         expected=f"a loss at least {limits.unmoved:.0%} lower than at the start",
+    )
+
+
+def _trend(falls: float, at_most: float) -> str:
+    line = f"falls by {falls:.1%}" if falls >= 5e-4 else "does not fall"
+    return f"a line through all reports {line}" + (
+        f", or by {at_most:.1%} at most" if 5e-4 <= at_most < 1.0 else ""
     )
 
 
@@ -271,26 +364,46 @@ def _overfitting(
         severity = Severity.ERROR if certain else Severity.WARNING
     if found.risen and found.ratio >= limits.overfitted:
         severity = Severity.ERROR
+    measured: dict[str, Measurement] = {
+        "minimum": found.minimum,
+        "minimum_at": found.minimum_at,
+        "last": found.last,
+        "last_validation_loss": found.final,
+        "ratio": found.ratio,
+        "gap": found.gap,
+        "gap_share": found.share,
+        "settled": found.settled,
+        "passes": passes,
+        "training_loss": curve.end,
+        "base_validation_loss": segment.base_val_loss,
+    }
     over = f" in {passes:.0f} passes over the rows" if many else ""
-    yield Sign(
-        "overfitting",
+    fell = curve.start - curve.end >= limits.unmoved * curve.start
+    trained = f"fell to {ending(curve)}{over}" if fell else f"is {ending(curve)}"
+    message = (
         f"The validation loss was lowest at iteration {found.minimum_at} ({found.minimum:.3f}) and "
-        f"ends at {found.last:.3f} while the training loss fell to {curve.end:.3f}{over}.",
-        {
-            "minimum": found.minimum,
-            "minimum_at": found.minimum_at,
-            "last": found.last,
-            "ratio": found.ratio,
-            "gap": found.gap,
-            "gap_share": found.share,
-            "settled": found.settled,
-            "passes": passes,
-            "training_loss": curve.end,
-            "base_validation_loss": segment.base_val_loss,
-        },
-        onset=found.minimum_at,
-        severity=severity,
+        f"is {found.final:.3f} at last, while the training loss {trained}"
     )
+    if (surer := _accuracy_rose(segment, found.minimum_at)) is not None:
+        severity = Severity.INFO
+        was, now = surer
+        message += f"; the validation accuracy went from {was:.3g} to {now:.3g} meanwhile"
+        measured |= {"accuracy_at_minimum": was, "last_accuracy": now}
+    yield Sign("overfitting", f"{message}.", measured, onset=found.minimum_at, severity=severity)
+
+
+def _accuracy_rose(segment: Segment, since: int) -> tuple[float, float] | None:
+    """The validation accuracy at an iteration and at last, where it did not fall."""
+    for name, series in segment.series.items():
+        words = set(name.split("_"))
+        if not words & {"val", "valid", "validation", "eval"} or not words & {"accuracy", "acc"}:
+            continue
+        at = np.flatnonzero(series.iterations == since)
+        if len(at) and np.isfinite(series.values).all():
+            was, now = float(series.values[at[0]]), float(series.values[-1])
+            if len(series) > int(at[0]) + 1 and now >= was:
+                return was, now
+    return None
 
 
 def _fresh(log: TrainingLog, config: TrainingConfig | None) -> bool | None:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from mlxdoctor.check import limit
 from mlxdoctor.evidence.training_log import Segment
 from mlxdoctor.measure.losses.memorising import MemorisingLimits
+from mlxdoctor.measure.losses.repeats import RepeatLimits
 from mlxdoctor.measure.losses.trend import Floats, LossFit, noise
 
 _CALIBRATION = "0 of 36 healthy runs of the fixture model, 0 of 4 healthy users' logs"
@@ -30,7 +31,7 @@ _AT_SAVES = "0 of 126 sound runs of four base models"
 
 
 @dataclass(frozen=True)
-class Limits(MemorisingLimits):
+class Limits(MemorisingLimits, RepeatLimits):
     """When a loss curve is not that of a run that learns."""
 
     enough: int = limit(
@@ -69,6 +70,32 @@ class Limits(MemorisingLimits):
     risen_nats: float = limit(
         0.2, unit="nats", source="small losses double and halve with the batch"
     )
+    lost_share: float = limit(
+        0.4,
+        unit="of what the training loss had lost, gained again by the end",
+        source="0.05 at most in sound runs whose loss fell by more than its noise; those that "
+        "were lost on the way regain a half or more",
+        false_alarms="0 of 98 fixture and ward logs, 0 of 9 healthy users' logs",
+    )
+    lost_for_certain: float = limit(
+        0.7,
+        unit="of what the training loss had lost, gained again by the end",
+        source="little is left of what was learned, whatever the rows",
+        false_alarms="as lost_share",
+    )
+    lost_noises: float = limit(
+        5.0, unit="noises of one report", source="a stretch of hard rows is no loss of the model"
+    )
+    few: int = limit(5, unit="reports", source="a fall and a rise need two reports each")
+    averaged: int = limit(5, unit="iterations a report, of few reports", source="not one batch")
+    last_high: int = limit(
+        3, unit="last reports, all above the middle of the rise", source="one batch, or two"
+    )
+    late: int = limit(
+        15,
+        unit="iterations before the first report",
+        source="the steepest part of a sound curve lies in the first twenty updates",
+    )
     unmoved: float = limit(
         0.05,
         unit="share of the starting loss that was learned",
@@ -77,6 +104,9 @@ class Limits(MemorisingLimits):
     )
     unmoved_iterations: int = limit(
         100, unit="iterations", source="warm-up and low rates need some", false_alarms=_CALIBRATION
+    )
+    falls_by: float = limit(
+        4.0, unit="standard errors of the level at the end", source="more than scatter"
     )
     already_low: float = limit(0.3, unit="nats", source="little is left to learn below")
 
@@ -229,20 +259,88 @@ def has_exploded(curve: LossFit, limits: Limits) -> bool:
     return is_high and curve.tail_minimum >= level + rise / 3
 
 
-def second_rise(segment: Segment, curve: LossFit, limits: Limits) -> tuple[float, float] | None:
-    """The lowest and the last validation loss, where both losses fell and rose again."""
+@dataclass(frozen=True)
+class SecondRise:
+    """A loss that fell and rose again.
+
+    Attributes:
+        share: of what the training loss had lost, how much it gained again.
+        validation: the lowest and the last validation loss, where they rose too.
+        is_certain: whether the validation losses, or nearly the whole fall, say so.
+    """
+
+    share: float
+    validation: tuple[float, float] | None
+    is_certain: bool
+
+
+def second_rise(segment: Segment, curve: LossFit, limits: Limits) -> SecondRise | None:
+    """Whether both losses, or the training loss where nothing contradicts it, rose again."""
+    share = _regained(curve)
+    validations = _finite_validations(segment)
+    if curve.points >= limits.enough and len(validations) >= limits.validations:
+        # The mean of the last two: a loss that swings is caught on either swing.
+        last, lowest = float(validations[-2:].mean()), float(validations.min())
+        both = ((curve.end, curve.minimum), (last, lowest))
+        if all(
+            end >= limits.risen_ratio * low and end - low >= limits.risen_nats for end, low in both
+        ):
+            return SecondRise(share, (lowest, float(validations[-1])), is_certain=True)
+    return _training_rise(segment, curve, share, limits)
+
+
+def _training_rise(
+    segment: Segment, curve: LossFit, share: float, limits: Limits
+) -> SecondRise | None:
+    """The training loss alone: much of what was learned is lost, and no validation denies it."""
+    rise, fall = curve.end - curve.minimum, curve.start - curve.minimum
+    if share < limits.lost_share or not segment.shows_start or curve.points < limits.few:
+        return None
+    losses = segment.series["train_loss"].values
+    finite = losses[np.isfinite(losses)]
+    # The scatter of a few reports can't be told from where they go: each must average some.
+    few = curve.points < limits.enough
+    least = limits.diverged_nats if few else limits.lost_noises * curve.noise
+    if min(rise, fall) < max(limits.risen_nats, least):
+        return None
+    if few and _interval(segment) < limits.averaged:
+        return None
+    if finite[-limits.last_high :].min() < curve.minimum + rise / 2:
+        return None
+    if validations_deny(segment, curve.minimum_at, limits):
+        return None
+    is_certain = share >= limits.lost_for_certain and curve.points >= limits.enough
+    return SecondRise(share, None, is_certain)
+
+
+def validations_deny(segment: Segment, onset: int, limits: Limits) -> bool:
+    """Whether a validation well after the onset of a rise is as low as any: rows grew harder."""
     validation = segment.get("val_loss")
-    if validation is None or curve.points < limits.enough:
-        return None
-    values = validation.values[np.isfinite(validation.values)]
-    if len(values) < limits.validations:
-        return None
-    # The mean of the last two: a loss that swings is caught on either swing.
-    last, lowest = float(values[-2:].mean()), float(values.min())
-    both = ((curve.end, curve.minimum), (last, lowest))
-    if any(end < limits.risen_ratio * low or end - low < limits.risen_nats for end, low in both):
-        return None
-    return lowest, last
+    known = np.isfinite(validation.values) if validation is not None else np.zeros(0, bool)
+    if validation is None or known.sum() < 2:
+        return False
+    values, iterations = validation.values[known], validation.iterations[known]
+    middle = (onset + int(segment.series["train_loss"].iterations[-1])) / 2
+    return bool(iterations[-1] >= middle and values[-1] <= limits.harmed_ratio * values.min())
+
+
+def _interval(segment: Segment) -> float:
+    """Iterations between two training reports."""
+    at = segment.series["train_loss"].iterations
+    return float(np.median(np.diff(at))) if len(at) > 1 else float(at[0])
+
+
+def _regained(curve: LossFit) -> float:
+    """The rise from the lowest level to the end, over the fall to it; infinity without one."""
+    fall = curve.start - curve.minimum
+    return (curve.end - curve.minimum) / fall if fall > 0 else math.inf
+
+
+def _finite_validations(segment: Segment) -> Floats:
+    validation = segment.get("val_loss")
+    if validation is None:
+        return np.zeros(0)
+    return validation.values[np.isfinite(validation.values)]
 
 
 def blown_up(

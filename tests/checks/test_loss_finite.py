@@ -151,3 +151,18 @@ def test_missing_evidence(logs: LogWriter) -> None:
     assert judge(loss_finite).status.value == "skipped"
     only_failure = logs.text("Trainable parameters: 0.048% (4.473M/9241.706M)")
     assert judge(loss_finite, only_failure).status.value == "inconclusive"
+
+
+def test_from_the_first_report_on_no_checkpoint_is_usable(logs: LogWriter) -> None:
+    one = finding(judge(loss_finite, logs.losses([NAN, NAN, NAN])), "non-finite")
+    assert "in the first report (iteration 10) and in the 2 after it" in one.message
+    assert "No checkpoint of this run is usable" in one.fix
+
+
+def test_a_start_announced_again_is_none_where_the_iterations_go_on(logs: LogWriter) -> None:
+    log = logs.text(
+        *("Starting training loop", "Step: 0, Loss: nan, Tokens/s: 37.10"),
+        *("Step: 20, Loss: nan, Tokens/s: 900.86", "Epoch 1 | Train Loss: nan | Time: 12.32s"),
+        *("Starting training loop", "Step: 40, Loss: nan, Tokens/s: 1274.81"),
+    )
+    assert finding(judge(loss_finite, log), "non-finite").onset == 0

@@ -167,8 +167,59 @@ def test_controls_have_no_error() -> None:
 
 
 def test_what_cannot_be_judged(logs: LogWriter) -> None:
-    middle = logs.losses([9.0, 8.9, 8.8], first=500)
-    assert judge(loss_level, middle).status.value == "inconclusive"
+    middle = judge(loss_level, logs.losses([8.9, 8.8, 8.7], first=500))
+    assert found(middle) == {}
+    assert "loss-level.starts-high" in middle.unsought
+    assert "loss-level.ends-above-unigram" in middle.unsought
+    assert "loss-level.stays-at-chance" not in middle.unsought
     preference = logs.text("Iter 1: loss 9.9, chosen_r 0.1", "Iter 2: loss 9.9, chosen_r 0.1")
     assert judge(loss_level, preference).status.value == "skipped"
     assert judge(loss_level).status.value == "skipped"
+
+
+# --- at chance ------------------------------------------------------------------------------
+
+TAIL = [10.318, 10.290, 9.941, 9.841, 9.639, 9.962, 10.292, 9.914, 10.156, 10.157]
+
+
+@pytest.mark.parametrize(
+    ("losses", "severity"),
+    [
+        (TAIL, "error"),
+        ([12.80, 12.81, 12.79, 12.80], "error"),
+        ([9.1, 9.2, 9.05], "error"),
+        # Two reports are no level, and below nine nats a language model may begin.
+        ([10.3, 10.2], None),
+        ([8.8, 8.9, 8.7, 8.9], None),
+        # Above the largest vocabulary it may be another loss.
+        ([21.0, 20.9, 21.1], "warning"),
+        # Fallen a little over many reports, over few, and by much.
+        ([11.5 - 0.15 * i for i in range(12)], "warning"),
+        ([11.5, 10.6, 9.9], None),
+        ([14.0 - 0.45 * i for i in range(12)], None),
+    ],
+)
+def test_a_loss_that_stays_at_chance_in_a_logs_tail(
+    logs: LogWriter, losses: list[float], severity: str | None
+) -> None:
+    outcome = judge(loss_level, logs.losses(losses, first=2910))
+    assert found(outcome).get("stays-at-chance") == severity
+
+
+def test_chance_is_that_of_the_model_where_it_is_known(logs: LogWriter) -> None:
+    base = BaseModel.read(BASE)
+    uniform = math.log(base.vocab_size or 0)
+    for level, severity in ((uniform - 0.1, "error"), (uniform - 0.5, None)):
+        outcome = judge(loss_level, logs.losses([level] * 4, first=500), base)
+        assert found(outcome).get("stays-at-chance") == severity
+
+
+def test_a_sum_over_accumulation_steps_may_stay_there(logs: LogWriter, tmp_path: Path) -> None:
+    config = accumulating(tmp_path, 8)
+    alone = judge(loss_level, logs.losses(TAIL, first=2910), config)
+    assert found(alone) == {"stays-at-chance": "warning"}
+    # A validation, or mlx-lm's own columns, say that it is the loss of a batch.
+    validated = judge(loss_level, logs.losses(TAIL, {3000: 10.017}, first=2910), config)
+    assert found(validated) == {"stays-at-chance": "error"}
+    summed = judge(loss_level, logs.losses(TAIL, {3000: 1.3}, first=2910), config)
+    assert found(summed) == {"stays-at-chance": "warning"}

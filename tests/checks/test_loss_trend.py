@@ -102,7 +102,8 @@ def test_a_leap_above_uniform_that_slowly_falls(logs: LogWriter) -> None:
     log = logs.losses(decay(60, 11.8, 7.0), {1: 1.86})
     one = finding(judge(loss_trend, log), "diverged")
     assert one.onset == 10
-    assert "falling since" in one.message
+    assert "From iteration 10 on all 60 reports lie above that." in one.message
+    assert one.measured["falls_at_the_end"] is True
 
 
 def test_a_wrecked_level_throughout(logs: LogWriter) -> None:
@@ -341,3 +342,98 @@ def test_no_error_in_noise(logs: LogWriter) -> None:
         count, sigma = 12 + 5 * seed, (0.02, 0.1, 0.3)[seed % 3]
         log = logs.losses(decay(count, 2.5, 1.2, sigma, seed), {1: 2.5}, every=1 + seed % 10)
         assert errors(judge(loss_trend, log)) == [], seed
+
+
+# --- kinds of curve -------------------------------------------------------------------------
+
+
+RISEN = {"rose-again": "error"}
+
+
+@pytest.mark.parametrize(
+    ("losses", "symptoms"),
+    [
+        # Fallen and risen without validations: above the start, to it, and half of the way.
+        (
+            [2.0 - 0.1 * i for i in range(15)] + [0.6 + 0.1 * i for i in range(20)],
+            {"exploded": "error"},
+        ),
+        ([2.0 - 0.1 * i for i in range(15)] + [0.6 + 0.05 * i for i in range(24)], RISEN),
+        ([*decay(20, 3.0, 1.0), *decay(20, 1.0, 3.0)], {"exploded": "error"}),
+        ([*decay(30, 3.0, 1.0), *[1.0 + 0.08 * i for i in range(14)]], {"rose-again": "warning"}),
+        # A third of the way, and a rise of the last two reports only.
+        ([*decay(30, 3.0, 1.0), *[1.0 + 0.05 * i for i in range(14)]], {}),
+        ([*decay(30, 3.0, 1.0), 2.8, 2.9], {}),
+        ([2.0, 1.2, 0.5, 1.9, 2.4, 2.5], {"rose-again": "warning"}),
+        ([2.0, 1.2, 1.0, 1.9], {}),
+    ],
+)
+def test_a_second_rise_without_validations(
+    logs: LogWriter, losses: list[float], symptoms: dict[str, str]
+) -> None:
+    assert found(judge(loss_trend, logs.losses(losses))) == symptoms
+
+
+def test_harder_rows_towards_the_end_are_no_second_rise(logs: LogWriter) -> None:
+    train = [*decay(20, 3.0, 1.0), *[1.0 + 0.1 * i for i in range(14)]]
+    assert found(judge(loss_trend, logs.losses(train, {1: 3.0, 200: 1.4, 340: 1.3}))) == {}
+
+
+def test_losses_that_repeat_with_every_epoch(logs: LogWriter) -> None:
+    epoch = [0.9741, 1.3742, 1.2390, 0.9670, 1.0386, 1.1681, 1.2240, 0.9610]
+    again = judge(loss_trend, logs.losses(epoch * 2, every=1))
+    assert found(again) == {"repeats": "error"}
+    assert finding(again, "repeats").measured["period"] == 8
+    moved = [*epoch, *(one - 0.01 for one in epoch)]
+    assert "repeats" not in found(judge(loss_trend, logs.losses(moved, every=1)))
+    # Three of two decimals may be chance.
+    coarse = logs.losses([1.92, 1.87, 1.92, 1.87, 1.92], every=1)
+    assert "repeats" not in found(judge(loss_trend, coarse))
+
+
+def test_a_steep_fall_before_the_first_report_is_not_never_learned(logs: LogWriter) -> None:
+    low = decay(30, 1.0, 1.0, noise=0.01)
+    late = judge(loss_trend, logs.losses(low, every=50))
+    assert found(late) == {}
+    assert "loss-trend.never-learned" in late.unsought
+    assert found(judge(loss_trend, logs.losses(low, {1: 2.9}, every=50))) == {}
+    sudden = [0.684, *[0.0004] * 30]
+    assert "never-learned" not in found(judge(loss_trend, logs.losses(sudden)))
+
+
+@pytest.mark.parametrize(
+    ("val", "severity"),
+    [
+        ({800: 2.074, 1000: 2.233}, "error"),
+        ({800: 2.2, 1000: 2.1}, "warning"),
+        ({1: 3.5, 1000: 2.2}, None),
+    ],
+)
+def test_two_validations_far_above_the_training_loss(
+    logs: LogWriter, val: dict[int, float], severity: str | None
+) -> None:
+    log = logs.losses([0.2, 0.15, 0.12, 0.1, 0.09], val, every=50, first=800)
+    assert found(judge(loss_trend, log)).get("overfitting") == severity
+
+
+def test_a_loss_that_did_not_fall_is_not_said_to_have_fallen(logs: LogWriter) -> None:
+    val = {1: 3.0, 100: 2.0, 200: 2.4, 300: 2.6, 400: 2.6}
+    outcome = judge(loss_trend, logs.losses([0.5] * 40, val))
+    assert "fell" not in finding(outcome, "overfitting").message
+
+
+def test_accuracy_that_rises_with_the_loss_is_noted(logs: LogWriter) -> None:
+    rows = [
+        f'{{"step": {i}, "loss": {3.0 - i / 250}, "eval_loss": {val}, "eval_accuracy": {right}}}'
+        for i, val, right in [
+            (100, 2.0, 0.61),
+            (200, 2.3, 0.66),
+            (300, 2.6, 0.70),
+            (400, 2.7, 0.71),
+            (500, 2.7, 0.71),
+        ]
+    ]
+    log = logs.text(*rows)
+    one = finding(judge(loss_trend, log), "overfitting")
+    assert one.severity.value == "info"
+    assert "went from 0.61 to 0.71" in one.message

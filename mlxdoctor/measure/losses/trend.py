@@ -38,6 +38,7 @@ class LossFit:
 
     Attributes:
         points: finite reports; those that are not finite are left out.
+        edge: how many reports `start`, `end` and `minimum` are medians of.
         first: the first finite loss, in nats.
         last: the last finite loss.
         start: median of the first few finite losses.
@@ -54,6 +55,7 @@ class LossFit:
     """
 
     points: int
+    edge: int
     first: float
     last: float
     start: float
@@ -88,25 +90,45 @@ def fit(iterations: NDArray[np.int64], losses: Floats) -> LossFit | None:
     cuts = partition(block_x, block_y)
     bounds = [0, *cuts, len(block_y)]
     levels = [float(np.median(block_y[a:b])) for a, b in pairwise(bounds)]
-    onset, before = _onset([int(block_x[at]) for at in bounds[:-1]], levels, sigma)
+    # The first report of each stretch: an iteration that the log has.
+    per_block = -(-count // MAX_BLOCKS) if count > MAX_BLOCKS else 1
+    begins = [int(x[at * per_block]) for at in bounds[:-1]]
+    onset, before = _onset(begins, levels, sigma)
     _, (_, highest_slope) = theil_sen(block_x[bounds[-2] :], block_y[bounds[-2] :])
-    width = min(edge, len(block_y))
-    smooth = np.median(np.lib.stride_tricks.sliding_window_view(block_y, width), axis=1)
+    smooth = np.median(np.lib.stride_tricks.sliding_window_view(y, edge), axis=1)
     lowest = int(np.argmin(smooth))
     return LossFit(
         points=count,
+        edge=edge,
         first=float(y[0]),
         last=float(y[-1]),
         start=float(np.median(y[:edge])),
         end=float(np.median(y[-edge:])),
         tail_minimum=float(y[-max(1, count // 4) :].min()),
         minimum=float(smooth[lowest]),
-        minimum_at=int(block_x[lowest + width // 2]),
+        minimum_at=int(x[lowest + edge // 2]),
         noise=sigma,
         onset=onset,
         before_onset=before,
         is_falling=highest_slope < 0.0,
     )
+
+
+def level(loss: float, reports: int) -> str:
+    """A loss that is a median of so many reports, and says so."""
+    return f"{loss:.3f}" + (f" (median of {reports} reports)" if reports > 1 else "")
+
+
+def opening(curve: LossFit) -> str:
+    """The loss at the start, in words."""
+    first = f" (median of the first {curve.edge} reports)" if curve.edge > 1 else ""
+    return f"{curve.start:.3f}{first}"
+
+
+def ending(curve: LossFit) -> str:
+    """The loss at the end, in words."""
+    last = f" (median of the last {curve.edge} reports)" if curve.edge > 1 else ""
+    return f"{curve.end:.3f} at the end{last}"
 
 
 def noise(values: Floats) -> float:
