@@ -347,9 +347,6 @@ def test_no_error_in_noise(logs: LogWriter) -> None:
 # --- kinds of curve -------------------------------------------------------------------------
 
 
-RISEN = {"rose-again": "error"}
-
-
 @pytest.mark.parametrize(
     ("losses", "symptoms"),
     [
@@ -358,7 +355,7 @@ RISEN = {"rose-again": "error"}
             [2.0 - 0.1 * i for i in range(15)] + [0.6 + 0.1 * i for i in range(20)],
             {"exploded": "error"},
         ),
-        ([2.0 - 0.1 * i for i in range(15)] + [0.6 + 0.05 * i for i in range(24)], RISEN),
+        ([2.0 - 0.1 * i for i in range(11)] + [1.0 + 0.05 * i for i in range(18)], {"exploded": "error"}),
         ([*decay(20, 3.0, 1.0), *decay(20, 1.0, 3.0)], {"exploded": "error"}),
         ([*decay(30, 3.0, 1.0), *[1.0 + 0.08 * i for i in range(14)]], {"rose-again": "warning"}),
         # A third of the way, and a rise of the last two reports only.

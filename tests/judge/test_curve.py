@@ -17,6 +17,7 @@ from mlxdoctor.judge.curve import (
     blown_up,
     divergence,
     is_diverging,
+    second_rise,
     start_of,
 )
 from mlxdoctor.measure.losses.trend import fit
@@ -63,3 +64,16 @@ def test_a_loss_that_is_not_finite_is_blown_up() -> None:
     assert np.flatnonzero(bad).tolist() == [10, 11, 12]
     # The middle of three: the lowest report alone is no level.
     assert level[11] == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize(("end", "certain"), [(2.55, True), (2.2, False), (1.6, None)])
+def test_a_second_rise_is_held_against_what_was_learned(
+    tmp_path: Path, end: float, certain: bool | None
+) -> None:
+    losses = [3.0 - 0.2 * i for i in range(11)] + [1.0 + (end - 1.0) * i / 20 for i in range(23)]
+    segment = LogWriter(tmp_path).losses(losses).main
+    series = segment.series["train_loss"]
+    curve = fit(series.iterations, series.values)
+    assert curve is not None
+    found = second_rise(segment, curve, Limits())
+    assert (found.is_certain if found is not None else None) is certain

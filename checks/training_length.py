@@ -1,0 +1,113 @@
+"""Whether the run was long enough to learn anything.
+
+What it finds. A run that ended after a few updates and a small part of one pass over its rows,
+with a loss that hardly fell.
+
+Why it matters. Nothing is broken in such a run, and nothing was learned: the tuned model is the
+base model. It is taken for a failed one, or, since nothing looks wrong, for a sound one.
+
+How it is measured. The rows seen are the iterations times the batch size, those of the log where
+there is one. They are held against the rows of the training split, or against a few batches
+where the data are not at hand. A loss that fell, in training or validation, says that the
+run learned all the same.
+
+When it is wrong. A large rate can learn from twenty rows; the loss then shows it, if there is a
+log with two losses in it. A trainer that makes several updates of one batch sees fewer rows.
+
+What to do. Train for at least one pass over the rows, and look at the validation loss again.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.training_log import Segment, TrainingLog
+from mlxdoctor.finding import Sign, Symptom
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a run has hardly begun."""
+
+    updates: int = limit(
+        30,
+        unit="updates",
+        source="a sound run at a usual rate has fallen by a tenth and more by then",
+        false_alarms="0 of 98 fixture and ward runs, which make 120 or more",
+    )
+    passes: float = limit(0.25, unit="passes over the rows", source="most rows were never seen")
+    rows: int = limit(64, unit="rows seen, where the data are unknown", source="16 batches of 4")
+    fell: float = limit(
+        0.1, unit="share of the first loss", source="a public run at 2e-5 lost 0.25 of it in 50"
+    )
+
+
+@check(
+    codes={
+        "barely-begun": Symptom.warning(
+            "the run ended after a few updates on a part of the rows",
+            expected="at least one pass over the rows",
+            fix="Train longer: rows / batch_size iterations are one pass over the rows.",
+        )
+    },
+    limits=Limits(),
+    rerun_symptom=True,
+)
+def training_length(
+    config: TrainingConfig, dataset: Dataset | None, log: TrainingLog | None, limits: Limits
+) -> Iterator[Sign]:
+    """Count the rows that were seen."""
+    batch = config.batch_size
+    if not config.describes_training or not batch:
+        raise NotApplicable("the configuration does not say how the run was trained")
+    if config.resume_adapter_file or (log is not None and log.resumed):
+        raise NotApplicable("the run went on from an earlier one")
+    segment = log.main if log is not None else None
+    iterations = _iterations(segment, config)
+    if iterations is None:
+        raise Inconclusive("nothing tells how many iterations were made")
+    updates = iterations // max(config.grad_accumulation_steps or 1, 1)
+    split = dataset.splits.get("train") if dataset is not None else None
+    rows, seen = len(split.rows) if split is not None else 0, iterations * batch
+    few = seen < limits.passes * rows if rows else seen <= limits.rows
+    if updates > limits.updates or not few or (segment and _fell(segment, limits.fell)):
+        return
+    of_rows = f" of the {rows:,} rows in {split.path.name}" if split is not None and rows else ""
+    yield Sign(
+        "barely-begun",
+        f"{iterations} iterations of batch size {batch} saw {seen:,}{of_rows or ' rows'}: "
+        "the run has hardly begun.",
+        {
+            "iterations": iterations,
+            "batch_size": batch,
+            "rows_seen": seen,
+            "rows": rows or None,
+            "passes": seen / rows if rows else None,
+        },
+        fix=f"Train longer: {-(-rows // batch):,} iterations are one pass over the rows."
+        if rows
+        else None,
+    )
+
+
+def _iterations(segment: Segment | None, config: TrainingConfig) -> int | None:
+    """How many were made: those of the log, or else those that were planned."""
+    if segment is not None and segment.axis in ("iteration", "step"):
+        last = [int(one.iterations[-1]) for one in segment.series.values() if len(one)]
+        if last:
+            return max(last)
+    return config.iters
+
+
+def _fell(segment: Segment, share: float) -> bool:
+    """Whether the training or the validation loss fell by a share of what it first was."""
+    for name in ("train_loss", "val_loss"):
+        series = segment.get(name)
+        values = series.values[np.isfinite(series.values)] if series is not None else np.zeros(0)
+        if len(values) >= 2 and values[0] > 0 and values[-1] <= (1.0 - share) * values[0]:
+            return True
+    return False

@@ -1,0 +1,59 @@
+"""Runs that ended before they had begun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.evidence.dataset import Dataset
+from tests.checks.data_evidence import chat, config_of, write_data
+from tests.checks.log_evidence import LogWriter, finding, found, judge
+from tests.conftest import check_called
+
+training_length = check_called("training-length")
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> LogWriter:
+    return LogWriter(tmp_path)
+
+
+def data(tmp_path: Path, count: int) -> Dataset:
+    rows = [chat(f"What is number {i}?", f"It is {i}.") for i in range(count)]
+    return Dataset.read(write_data(tmp_path, train=rows))
+
+
+@pytest.mark.parametrize(
+    ("iterations", "rows", "hit"),
+    [(5, 200, True), (12, 200, True), (13, 200, False), (31, 10_000, False), (5, 20, False)],
+)
+def test_iterations_against_rows(tmp_path: Path, iterations: int, rows: int, hit: bool) -> None:
+    config = config_of(tmp_path, fine_tune_type="lora", iters=iterations, batch_size=4)
+    outcome = judge(training_length, config, data(tmp_path, rows))
+    assert found(outcome) == ({"barely-begun": "warning"} if hit else {})
+    if hit:
+        one = finding(outcome, "barely-begun")
+        assert f"saw {4 * iterations} of the {rows} rows in train.jsonl" in one.message
+        assert f"{-(-rows // 4)} iterations are one pass" in one.fix
+
+
+@pytest.mark.parametrize(("iterations", "hit"), [(16, True), (17, False)])
+def test_where_the_rows_are_unknown(tmp_path: Path, iterations: int, hit: bool) -> None:
+    config = config_of(tmp_path, fine_tune_type="lora", iters=iterations, batch_size=4)
+    assert bool(found(judge(training_length, config))) is hit
+
+
+@pytest.mark.parametrize(("last", "hit"), [(2.75, True), (2.65, False)])
+def test_a_loss_that_fell_says_that_it_learned(
+    tmp_path: Path, logs: LogWriter, last: float, hit: bool
+) -> None:
+    config = config_of(tmp_path, fine_tune_type="lora", iters=1000, batch_size=4)
+    log = logs.losses([3.0, last], every=2)
+    assert bool(found(judge(training_length, config, log))) is hit
+
+
+def test_missing_evidence(tmp_path: Path, logs: LogWriter) -> None:
+    assert judge(training_length).status.value == "skipped"
+    resumed = config_of(tmp_path, iters=5, batch_size=4, resume_adapter_file="a.safetensors")
+    assert judge(training_length, resumed).status.value == "skipped"
