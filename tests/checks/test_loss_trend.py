@@ -355,7 +355,10 @@ def test_no_error_in_noise(logs: LogWriter) -> None:
             [2.0 - 0.1 * i for i in range(15)] + [0.6 + 0.1 * i for i in range(20)],
             {"exploded": "error"},
         ),
-        ([2.0 - 0.1 * i for i in range(11)] + [1.0 + 0.05 * i for i in range(18)], {"exploded": "error"}),
+        (
+            [2.0 - 0.1 * i for i in range(11)] + [1.0 + 0.05 * i for i in range(18)],
+            {"exploded": "error"},
+        ),
         ([*decay(20, 3.0, 1.0), *decay(20, 1.0, 3.0)], {"exploded": "error"}),
         ([*decay(30, 3.0, 1.0), *[1.0 + 0.08 * i for i in range(14)]], {"rose-again": "warning"}),
         # A third of the way, and a rise of the last two reports only.

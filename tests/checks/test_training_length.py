@@ -21,7 +21,7 @@ def logs(tmp_path: Path) -> LogWriter:
 
 def data(tmp_path: Path, count: int) -> Dataset:
     rows = [chat(f"What is number {i}?", f"It is {i}.") for i in range(count)]
-    return Dataset.read(write_data(tmp_path, train=rows))
+    return write_data(tmp_path, train=rows)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,18 @@ class Series:
 @lru_cache(maxsize=256)
 def is_preference(metrics: tuple[str, ...]) -> bool:
     """Whether these are metrics of training on a reward or on preferences."""
-    marks = ("reward", "margin", "chosen", "kl_", "kl", "accuracies", "win")
+    marks = (
+        "reward",
+        "rewards",
+        "margin",
+        "margins",
+        "chosen",
+        "rejected",
+        "kl_",
+        "kl",
+        "accuracies",
+        "win",
+    )
     return any(name == mark or mark in name.split("_") for name in metrics for mark in marks)
 
 
