@@ -246,7 +246,7 @@ def _at_chance(
     fell = f", down from {opening(curve)}" if falls else ""
     yield Sign(
         "stays-at-chance",
-        f"The loss is {ending(curve)}{fell}; {guess}: the model knows nothing of this text.",
+        f"The loss ends at {ending(curve)}{fell}; {guess}: the model knows nothing of this text.",
         {
             "start": curve.start,
             "end": curve.end,
@@ -327,7 +327,7 @@ def _above_unigram(segment: Segment, curve: LossFit, floor: float, added: int) -
     worse = base is None or not math.isfinite(base) or base < floor
     yield Sign(
         "ends-above-unigram",
-        f"The loss is {ending(curve)}{per_step}; always guessing the tokens' overall frequencies "
+        f"The loss ends at {ending(curve)}{per_step}; always guessing the tokens' overall frequencies "
         f"would give {floor:.3f}.",
         {"end": end, "unigram_entropy": floor, "base_validation_loss": base},
         severity=Severity.ERROR if worse else None,

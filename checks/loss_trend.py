@@ -194,8 +194,8 @@ def _exploded(segment: Segment, curve: LossFit, limits: Limits) -> Sign | None:
         return None
     return Sign(
         "exploded",
-        f"At iteration {onset} the loss left the level of {before:.3f} that it had reached; it is "
-        f"{ending(curve)}.",
+        f"At iteration {onset} the loss left the level of {before:.3f} that it had reached; it ends "
+        f"at {ending(curve)}.",
         {
             "before": before,
             "end": curve.end,
@@ -216,7 +216,7 @@ def _diverged(losses: Series, curve: LossFit, found: Divergence) -> Sign:
     above = int((later > start).sum())
     told = "all" if above == len(later) else f"{above} of"
     message = (
-        f"The loss is {ending(curve)}; it was {start:.3f} {began}. From iteration {found.onset} "
+        f"The loss ends at {ending(curve)}; it was {start:.3f} {began}. From iteration {found.onset} "
         f"on {told} {len(later)} reports lie above that."
     )
     if curve.end <= start:
@@ -244,7 +244,7 @@ def _diverged(losses: Series, curve: LossFit, found: Divergence) -> Sign:
 def _rose_again(curve: LossFit, rise: SecondRise, limits: Limits) -> Sign:
     message = (
         f"The training loss fell to {level(curve.minimum, curve.edge)} around iteration "
-        f"{curve.minimum_at} and is {ending(curve)}"
+        f"{curve.minimum_at} and ends at {ending(curve)}"
     )
     measured: dict[str, Measurement] = {
         "start": curve.start,
@@ -379,7 +379,7 @@ def _overfitting(
     }
     over = f" in {passes:.0f} passes over the rows" if many else ""
     fell = curve.start - curve.end >= limits.unmoved * curve.start
-    trained = f"fell to {ending(curve)}{over}" if fell else f"is {ending(curve)}"
+    trained = f"fell to {ending(curve)}{over}" if fell else f"ends at {ending(curve)}"
     message = (
         f"The validation loss was lowest at iteration {found.minimum_at} ({found.minimum:.3f}) and "
         f"is {found.final:.3f} at last, while the training loss {trained}"

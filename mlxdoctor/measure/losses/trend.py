@@ -128,7 +128,7 @@ def opening(curve: LossFit) -> str:
 def ending(curve: LossFit) -> str:
     """The loss at the end, in words."""
     last = f" (median of the last {curve.edge} reports)" if curve.edge > 1 else ""
-    return f"{curve.end:.3f} at the end{last}"
+    return f"{curve.end:.3f}{last}"
 
 
 def noise(values: Floats) -> float:
