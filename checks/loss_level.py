@@ -327,8 +327,8 @@ def _above_unigram(segment: Segment, curve: LossFit, floor: float, added: int) -
     worse = base is None or not math.isfinite(base) or base < floor
     yield Sign(
         "ends-above-unigram",
-        f"The loss ends at {ending(curve)}{per_step}; always guessing the tokens' overall frequencies "
-        f"would give {floor:.3f}.",
+        f"The loss ends at {ending(curve)}{per_step}; always guessing the tokens' overall "
+        f"frequencies would give {floor:.3f}.",
         {"end": end, "unigram_entropy": floor, "base_validation_loss": base},
         severity=Severity.ERROR if worse else None,
         expected=f"below {floor:.2f}",

@@ -194,8 +194,8 @@ def _exploded(segment: Segment, curve: LossFit, limits: Limits) -> Sign | None:
         return None
     return Sign(
         "exploded",
-        f"At iteration {onset} the loss left the level of {before:.3f} that it had reached; it ends "
-        f"at {ending(curve)}.",
+        f"At iteration {onset} the loss left the level of {before:.3f} that it had reached; it "
+        f"ends at {ending(curve)}.",
         {
             "before": before,
             "end": curve.end,
@@ -216,8 +216,8 @@ def _diverged(losses: Series, curve: LossFit, found: Divergence) -> Sign:
     above = int((later > start).sum())
     told = "all" if above == len(later) else f"{above} of"
     message = (
-        f"The loss ends at {ending(curve)}; it was {start:.3f} {began}. From iteration {found.onset} "
-        f"on {told} {len(later)} reports lie above that."
+        f"The loss ends at {ending(curve)}; it was {start:.3f} {began}. From iteration "
+        f"{found.onset} on {told} {len(later)} reports lie above that."
     )
     if curve.end <= start:
         message = message[:-1] + ": it has only just come back."
