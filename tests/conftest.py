@@ -68,6 +68,16 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         pytest.fail(f"{seconds:.1f} processor seconds: mark it slow, or make it faster")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take longest are begun first, so that no worker is left alone with one."""
+
+    def stated(item: pytest.Item) -> int:
+        marker = item.get_closest_marker("slow")
+        return marker.args[0] if marker is not None and marker.args else 0
+
+    items.sort(key=stated, reverse=True)
+
+
 @cache
 def _checks() -> dict[str, Check]:
     return {one.name: one for one in discover()}

@@ -18,7 +18,7 @@ from mlxdoctor.run import Run
 from tests.conftest import FIXTURES
 from tests.reproduce.real import BASE, trained
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(50)
 LONG_ENOUGH: dict[str, Any] = {"iters": 80, "steps_per_eval": 40, "val_batches": -1}
 
 

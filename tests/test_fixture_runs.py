@@ -77,7 +77,7 @@ def outcome_with_models(check: str, name: str) -> Outcome:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.slow(60)
 @pytest.mark.parametrize("name", run_names())
 def test_the_known_cause_comes_first_when_models_are_run(name: str) -> None:
     agrees(with_models(name), name)

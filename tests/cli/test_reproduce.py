@@ -115,7 +115,7 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
     return Reproduced(run, out, before, (process.returncode, said), finished, late, done, again)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(50)
 def test_the_collapse_is_confirmed_and_the_run_is_left_alone(reproduced: Reproduced) -> None:
     code, printed, _ = reproduced.done
     assert code == 1

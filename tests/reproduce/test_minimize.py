@@ -21,7 +21,7 @@ from mlxdoctor.reproduce.minimize import Minimized, minimize
 from mlxdoctor.run import Run
 from tests.reproduce.real import SOUND, trained
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(80)
 #: A rate that is far too high shows in these; a sound one is sound.
 ITERATIONS = 12
 #: Keys that differ and do no harm.

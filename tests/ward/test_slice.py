@@ -46,7 +46,7 @@ def said_of(cache: Path, kind: str) -> dict[str, tuple[str, str | None]]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.slow(100)
 @pytest.mark.skipif(
     sys.platform == "linux"
     and not list(Path("/usr/lib").glob("*/openblas-pthread/libopenblas.so.0")),
