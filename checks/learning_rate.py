@@ -138,6 +138,7 @@ def _against_the_band(rate: float, scale: float, step: Step, limits: Limits) -> 
         # A tenth or ten times as much, where that is a usual rate.
         better = better if slowest <= better <= fastest else math.sqrt(slowest * fastest)
         fix = f"try a learning rate of {better:.1e}"
+        message += f" T{fix[1:]}."
     yield Sign(
         f"{'far-' if times >= limits.far else ''}{side}-guideline",
         message,

@@ -1,9 +1,10 @@
 """The run broke off, or the log ends before the run did.
 
-What it finds. Lines that say the run ended by itself: out of memory, an exception, an abort,
-a kill, an error of the GPU; and a log that ends before the iterations it announced. The last
-exception is quoted, with the file and line it came from, and where it is one that is known, what
-it means: rows that mlx-lm refused, a setting, a model, an adapter, or an error in the code.
+What it finds. Lines that say the run ended by itself: out of memory, an exception, an abort, a
+kill, an error of the GPU; a trainer's warnings of batches without a target; and a log that ends
+before the iterations it announced. The last exception is quoted, with the file and line it came
+from, and where it is one that is known, what it means: rows that mlx-lm refused, a setting, a
+model, an adapter, or an error in the code.
 
 Why it matters. A run that broke off leaves its last checkpoint, not its last state, and what
 it would have become is unknown. The adapter file in the folder is then older than the log.
@@ -99,6 +100,12 @@ class Limits:
     codes={
         **_FAILURES,
         **_MEANINGS,
+        "batches-without-targets": Symptom.warning(
+            "the trainer warned of batches with nothing to learn",
+            expected="at least one supervised token in every batch",
+            fix="shorten the prompts or raise the limit so that an answer fits, and divide the "
+            "loss by mx.maximum(mask.sum(), 1)",
+        ),
         "ends-early": Symptom.info(
             "the log ends before the iterations it announced",
             fix="If the log is complete, the run broke off: resume from the last save.",
@@ -116,6 +123,16 @@ def log_failures(log: TrainingLog, limits: Limits) -> Iterator[Sign]:
         yield _failure(fatal, log, reached, ended=True)
     if survived:
         yield _failure(survived, log, reached, ended=False)
+    if log.targetless:
+        count, first = len(log.targetless), log.targetless[0]
+        often = "once" if count == 1 else f"{count} times"
+        yield Sign(
+            "batches-without-targets",
+            f"The trainer warned {often} that a batch had nothing to learn (line {first} of the "
+            "log): unless the trainer guards the division, the mean of its loss is 0/0.",
+            {"warnings": count, "line": first},
+            where=f"line {first}",
+        )
     announced = segment.announced_iterations
     if fatal or announced is None or reached is None or segment.axis not in ("iteration", "step"):
         return

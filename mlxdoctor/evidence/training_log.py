@@ -58,6 +58,7 @@ class TrainingLog:
         test_loss: of a test run, in nats a token.
         test_perplexity: of a test run.
         failures: lines that say the run broke off.
+        targetless: numbers of the lines that say a batch had nothing to learn.
         versions: package -> version, where the log names them.
         problems: the limits at which reading ended, where a log goes beyond them.
     """
@@ -74,6 +75,7 @@ class TrainingLog:
     test_loss: float | None = None
     test_perplexity: float | None = None
     failures: tuple[LogFailure, ...] = ()
+    targetless: tuple[int, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[InputError, ...] = ()
 
@@ -138,6 +140,7 @@ class TrainingLog:
             test_loss=notes.test_loss,
             test_perplexity=notes.test_perplexity,
             failures=tuple(notes.failures),
+            targetless=tuple(notes.targetless),
             versions=dict(notes.versions),
             problems=tuple(notes.problems),
         )

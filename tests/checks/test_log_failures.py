@@ -144,3 +144,21 @@ def test_controls_have_no_error() -> None:
 
 def test_without_a_log_it_is_skipped() -> None:
     assert judge(log_failures).status.value == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("line", "hit"),
+    [
+        ("WARNING No valid targets in batch (all masked with -100)", True),
+        ("warning: no supervised tokens in this batch, skipping", True),
+        ("All labels are masked in batch 12", True),
+        ("INFO no new tokens were added to the tokenizer", False),
+        ("All tokens were trained on", False),
+    ],
+)
+def test_a_trainer_that_warns_of_empty_batches(logs: LogWriter, line: str, hit: bool) -> None:
+    outcome = judge(log_failures, logs.text(START, line, *REPORTS, line))
+    assert ("batches-without-targets" in found(outcome)) is hit
+    if hit:
+        one = finding(outcome, "batches-without-targets")
+        assert (one.measured["warnings"], one.measured["line"]) == (2, 2)

@@ -12,12 +12,15 @@ from mlxdoctor.evidence.logs.series import MAX_HEADER, LogFailure, Save, Trainab
 #: Failures kept; a crash loop repeats itself.
 MAX_FAILURES = 50
 MAX_TEXT = 300
+#: Warnings of one kind that are kept.
+MAX_WARNINGS = 10_000
 #: Innermost frames of a traceback that are kept; a recursion has a thousand.
 MAX_FRAMES = 40
 
 _HINT = re.compile(
     r"[Ss]av(?:ed|ing)|longest|arameters|params|[Ss]tarting|Test loss|Loading|[Tt]rainer|Training"
     r"|mlx|[Mm]emory|MEMORY|Error|Exception|Traceback|[Kk]ill|[Aa]bort|ABRT|[Ss]egmentation|METAL"
+    r"|[Nn]o \w+ (?:target|token|label)|[Aa]ll (?:masked|targets|tokens|labels)"
     r"|Insufficient|allocate|Interrupt|terminating|LoRA|[Rr]ate:|OOM|[Ss]ize:|[Ee]pochs"
 )
 _SAVED = re.compile(
@@ -37,6 +40,14 @@ _TRAINING = re.compile(r"\btraining\b")
 _ITERATIONS = re.compile(r"iters?:\s{0,8}([\d,]+)")
 _METHOD = re.compile(r"Starting (\S+) training")
 _TEST = re.compile(r"Test loss\s+([\w.+-]+?)(?:,\s*Test ppl\s+([\w.+-]+?))?\.?\s*$")
+#: A home-made trainer's warning that a batch has nothing to learn.
+_TARGETLESS = re.compile(
+    r"\b[Nn]o (?:valid|supervised|trainable|unmasked|non-masked|active|target|label)\w* "
+    r"(?:targets?|tokens?|labels?)\b"
+    r"|\b[Aa]ll (?:the )?(?:targets|tokens|labels)(?: in .{1,30}?)? (?:are |were |is )?"
+    r"(?:masked|ignored|-100)"
+    r"|\b[Aa]ll masked\b"
+)
 _VERSION = re.compile(
     r"\b(mlx(?:[-_](?:lm(?:[-_]lora)?|vlm|tune))?|unsloth(?:_zoo)?|transformers|torch)"
     r"(?:\s*(?:==|=|:|,|version|v)\s*|\s+)v?(\d+\.\d+(?:\.\w+)*)",
@@ -131,6 +142,9 @@ class Events(LineFormat):
         elif match := _TEST.search(line):
             notes.test_loss = _float(match.group(1))
             notes.test_perplexity = _float(match.group(2)) if match.group(2) else None
+        elif _TARGETLESS.search(line):
+            if len(notes.targetless) < MAX_WARNINGS:
+                notes.targetless.append(number)
         elif match := _LONGER.search(line):
             notes.header.setdefault("longer_than", match.group(1))
         else:

@@ -170,6 +170,7 @@ class Notes:
     saves: list[Save] = field(default_factory=list)
     truncations: list[tuple[int, int]] = field(default_factory=list)
     failures: list[LogFailure] = field(default_factory=list)
+    targetless: list[int] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     test_loss: float | None = None
     test_perplexity: float | None = None
@@ -197,6 +198,7 @@ class Notes:
         self.saves.extend(other.saves)
         self.truncations.extend(other.truncations)
         self.failures.extend(other.failures)
+        self.targetless.extend(other.targetless)
         self.problems.extend(other.problems)
         self.trainable = other.trainable or self.trainable
         if other.test_loss is not None:
