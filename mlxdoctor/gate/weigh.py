@@ -90,19 +90,32 @@ def judge(
     )
 
 
-def alone(report: Report, fail_on: str = "error") -> GateResult:
+def place(report: Report) -> str:
+    """The path of a report's run: of its folder, or of a loose file."""
+    sources = main_sources(report)
+    path = str(PurePath(sources[0]).parent) if sources else "."
+    if path == ".":  # loose files in the current folder
+        path = sources[0] if sources else report.name
+    return path
+
+
+def caught_by(report: Report, fail: frozenset[str] = frozenset()) -> Finding | None:
+    """The finding for which a gate with these codes in `fail` would not pass the run."""
+    result = alone(report, fail=fail)
+    return next((one.finding for one in result.items[0].findings if one.ruling == "fails"), None)
+
+
+def alone(report: Report, fail_on: str = "error", fail: frozenset[str] = frozenset()) -> GateResult:
     """One report as the gate's only item, for the formats of code hosts.
 
     Args:
         report: the report.
         fail_on: the least severity that fails it: "info", "warning", "error" or "never".
+        fail: codes that fail it whatever their severity.
     """
-    sources = main_sources(report)
-    path = str(PurePath(sources[0]).parent) if sources else "."
-    if path == ".":  # loose files in the current folder
-        path = sources[0] if sources else report.name
+    path = place(report)
     examined = Examined(HeldReport.of(report), "", sum(one.seconds for one in report.outcomes))
-    policy = Policy(Path.cwd(), rules=Rules(fail_on=fail_on))
+    policy = Policy(Path.cwd(), rules=Rules(fail_on=fail_on, fail=fail))
     judgement = judge(path, examined, policy, frozenset(), date.today())
     return GateResult((judgement.item,), policy=None)
 

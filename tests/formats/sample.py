@@ -27,7 +27,7 @@ from mlxdoctor.exhibits import (
     TokenShares,
 )
 from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Severity, Status
-from mlxdoctor.report import Event, FileRead, Fix, MissingEvidence, NextCheck, Report
+from mlxdoctor.report import Event, FileRead, Fix, MissingEvidence, NextCheck, Prevention, Report
 from mlxdoctor.verdict import CauseStatus, Coverage, Verdict
 
 
@@ -280,6 +280,20 @@ def unhealthy() -> dict[str, Any]:
             "how": "name its folder with --base",
             "settles": ["wrong-base-model", "adapter-not-loaded"],
         },
+        "prevention": [
+            {
+                "by": "watch",
+                "command": "mlxdoctor watch train.log --stop-pid PID",
+                "policy": "",
+                "outcome": "on this log it raises the alarm at iteration 20 of 400 (diverging)",
+            },
+            {
+                "by": "gate",
+                "command": "mlxdoctor gate runs/llama-commas",
+                "policy": 'fail = ["loss-trend.diverged"]',
+                "outcome": "it fails the run for loss-trend.diverged",
+            },
+        ],
         "commands": ["mlxdoctor diagnose runs/llama-commas"],
         "versions": {"mlxdoctor": "0.1.0", "mlx": "0.32.4", "mlx-lm": "0.32.2"},
         "sample": {
@@ -378,6 +392,7 @@ def made(data: Mapping[str, Any]) -> Report:
         next=NextCheck(**{**data["next"], "settles": tuple(data["next"]["settles"])})
         if data["next"]
         else None,
+        prevention=tuple(Prevention(**one) for one in data["prevention"]),
         commands=tuple(data["commands"]),
         versions=data["versions"],
         unreadable=tuple(data["unreadable"]),
