@@ -20,7 +20,7 @@ class Learned:
 
     Attributes:
         runs: their paths.
-        require: the checks that saw learning in all of them.
+        require: the checks that saw something to be sound in all of them.
         bands: what can be demanded of later runs.
     """
 
@@ -64,7 +64,7 @@ def learn(
                 f"is no healthy run to learn from ({headline(report)})",
                 "name healthy runs; `mlxdoctor diagnose` says more about this one",
             )
-        required &= {one.check for one in report.outcomes if any(s.learned for s in one.seen)}
+        required &= {one.check for one in report.outcomes if one.seen}
         reported |= {one.code for one in report.findings}
         for quantity, seen in values.items():
             value = measure(quantity, checks[quantity.check], report.run)
