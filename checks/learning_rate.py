@@ -102,8 +102,9 @@ def learning_rate(
         )
     yield from _against_the_band(rate, scale, step, limits)
     bias_corrected = bool(config.optimizer_config.get("bias_correction", False))
-    if config.optimizer in ("adam", "adamw") and not bias_corrected and not config.warmup:
-        updates = (config.iters or 0) // max(config.grad_accumulation_steps or 1, 1)
+    updates = (config.iters or 0) // max(config.grad_accumulation_steps or 1, 1)
+    is_adam = config.optimizer in ("adam", "adamw")
+    if is_adam and updates and not bias_corrected and not config.warmup:
         yield Sign(
             "no-bias-correction",
             f"MLX's {config.optimizer} does not correct its bias by default, and there is "

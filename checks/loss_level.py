@@ -232,7 +232,7 @@ def _at_chance(
         low = min(low, uniform - limits.chance_below)
     if min(curve.end, curve.tail_minimum) < low:
         return
-    fallen = 1.0 - curve.end / curve.start
+    fallen = 1.0 - curve.end / max(curve.start, curve.end)
     falls = fallen >= limits.still_falls
     if fallen >= limits.has_fallen or (falls and curve.points < limits.falling_reports):
         return
@@ -274,7 +274,7 @@ def _high(
     }
     if first > uniform + limits.uniform_excess:
         said = f"{vocabulary or limits.uniform_vocabulary:,} tokens"
-        said += "" if vocabulary else ", more than any model has"
+        said += "" if vocabulary else ", more than any model has,"
         is_certain = vocabulary is None or first > uniform + limits.certain_excess
         yield Sign(
             "starts-above-uniform",

@@ -157,8 +157,9 @@ def _spiked(losses: Series, limits: Limits) -> Iterator[Sign]:
     ratio = float(y[highest] / max(around[highest], 1e-9))
     yield Sign(
         "spiked",
-        f"{int(spikes.sum())} of {len(y)} losses stand alone above their neighbours; the highest "
-        f"is {y[highest]:.6g} at iteration {int(x[highest])}, {ratio:.1f} times theirs.",
+        f"{int(spikes.sum())} of {len(y)} losses stand far above the medians of the three reports "
+        f"on either side; the highest of them is {y[highest]:.6g} at iteration {int(x[highest])}, "
+        f"{ratio:.1f} times the higher median.",
         {
             "spikes": int(spikes.sum()),
             "highest": float(y[highest]),

@@ -159,7 +159,7 @@ def _learned(segment: Segment, curve: LossFit, limits: Limits) -> Iterator[Seen]
     if validation is not None and known.sum() >= 2:
         values, iterations = validation.values[known], validation.iterations[known]
         first, last = float(values[0]), float(values[-1])
-        if first - last >= limits.unmoved * first:
+        if first - last >= max(limits.unmoved * first, 1e-3):
             is_base = segment.base_val_loss is not None and bool(known[0])
             when = "before the first update" if is_base else f"at iteration {iterations[0]}"
             yield Seen(
@@ -168,7 +168,9 @@ def _learned(segment: Segment, curve: LossFit, limits: Limits) -> Iterator[Seen]
                 {"first_validation_loss": first, "last_validation_loss": last},
                 learned=True,
             )
-    if segment.shows_start and curve.start - curve.end >= limits.unmoved * curve.start:
+    fall = curve.start - curve.end
+    # Less is not seen in three decimals.
+    if segment.shows_start and fall >= max(limits.unmoved * curve.start, 1e-3):
         yield Seen(
             f"The training loss fell from {opening(curve)} to {ending(curve)}.",
             {"start": curve.start, "end": curve.end, "reports": curve.points},
@@ -256,7 +258,10 @@ def _rose_again(curve: LossFit, rise: SecondRise, limits: Limits) -> Sign:
     }
     if rise.validation is not None:
         lowest, last = rise.validation
-        message += f"; the validation loss was {lowest:.3f} at its lowest and is {last:.3f} at last"
+        message += (
+            f"; the validation loss was {lowest:.3f} at its lowest and {last:.3f} in the mean "
+        )
+        message += "of the last two"
         measured |= {"validation_minimum": lowest, "validation_end": last}
     else:
         message += f": it began at {opening(curve)}, and {rise.share:.0%} of that fall is lost"
@@ -378,7 +383,7 @@ def _overfitting(
         "base_validation_loss": segment.base_val_loss,
     }
     over = f" in {passes:.0f} passes over the rows" if many else ""
-    fell = curve.start - curve.end >= limits.unmoved * curve.start
+    fell = curve.start - curve.end >= max(limits.unmoved * curve.start, 1e-3)
     trained = f"fell to {ending(curve)}{over}" if fell else f"ends at {ending(curve)}"
     message = (
         f"The validation loss was lowest at iteration {found.minimum_at} ({found.minimum:.3f}) and "

@@ -141,8 +141,9 @@ def _barely_learned(
         return
     yield Sign(
         "barely-learned",
-        f"The loss went from {start:.3f} to {last:.3f}, {lost:.0%} lower, and {late:.0%} of that "
-        f"between the middle and the last third: it still fell when the run ended. Rate × scale "
+        f"The loss went from {start:.3f} to {last:.3f} (median of the last {third} reports), "
+        f"{lost:.0%} lower, and {late:.0%} of that between the middle and the last third: it still "
+        f"fell when the run ended. Rate × scale "
         f"is {step.size:.2g}, where {step.low:.2g} is the least that is usual.",
         {
             "start": start,

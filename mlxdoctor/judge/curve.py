@@ -213,7 +213,21 @@ def divergence(segment: Segment, curve: LossFit, limits: Limits) -> Divergence |
     if onset is None:
         rise = max(0.0, min(limits.diverged_nats, (curve.end - start.loss) / 2))
         onset = _first_above(segment, start.loss + rise)
+    onset = _for_good(segment, start.loss, onset)
     return Divergence(start, onset, float(later[-1]) if len(later) else None)
+
+
+def _for_good(segment: Segment, start: float, onset: int) -> int:
+    """The onset, or where most reports after it lie below the start, the last time it rose."""
+    losses = segment.series["train_loss"]
+    known = np.isfinite(losses.values)
+    iterations, above_start = losses.iterations[known], losses.values[known] > start
+    if 2 * int(above_start[iterations >= onset].sum()) > int((iterations >= onset).sum()):
+        return onset
+    below = np.flatnonzero(~above_start)
+    if not len(below) or below[-1] + 1 >= len(iterations):
+        return onset
+    return int(iterations[below[-1] + 1])
 
 
 def _ends_far_above(curve: LossFit, start: float, limits: Limits) -> bool:
@@ -265,7 +279,7 @@ class SecondRise:
 
     Attributes:
         share: of what the training loss had lost, how much it gained again.
-        validation: the lowest and the last validation loss, where they rose too.
+        validation: the lowest validation loss and the mean of the last two, where they rose too.
         is_certain: whether the validation losses, or nearly the whole fall, say so.
     """
 
@@ -278,14 +292,15 @@ def second_rise(segment: Segment, curve: LossFit, limits: Limits) -> SecondRise 
     """Whether both losses, or the training loss where nothing contradicts it, rose again."""
     share = _regained(curve)
     validations = _finite_validations(segment)
-    if curve.points >= limits.enough and len(validations) >= limits.validations:
+    fell = max(curve.first, curve.start) > curve.minimum
+    if fell and curve.points >= limits.enough and len(validations) >= limits.validations:
         # The mean of the last two: a loss that swings is caught on either swing.
         last, lowest = float(validations[-2:].mean()), float(validations.min())
         both = ((curve.end, curve.minimum), (last, lowest))
         if all(
             end >= limits.risen_ratio * low and end - low >= limits.risen_nats for end, low in both
         ):
-            return SecondRise(share, (lowest, float(validations[-1])), is_certain=True)
+            return SecondRise(share, (lowest, last), is_certain=True)
     return _training_rise(segment, curve, share, limits)
 
 

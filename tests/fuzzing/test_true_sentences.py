@@ -1,0 +1,43 @@
+"""No sentence about a log is false: random logs, and an independent reading of what is said."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fixtures.lab.true_sentences import draw, falsehoods, judged, log_checks, tried
+
+
+@pytest.mark.slow
+@settings(max_examples=400, derandomize=True, deadline=None, database=None)
+@given(seed=st.integers(0, 2**48))
+def test_every_sentence_about_a_log_is_true(seed: int) -> None:
+    tally = tried([seed])
+    assert tally.false == []
+
+
+def test_the_checks_of_a_log_are_asked() -> None:
+    names = {one.name for one in log_checks()}
+    assert {"loss-trend", "loss-level", "loss-finite", "loss-stability", "gradient-norm"} <= names
+    assert {"learning-rate-schedule", "rate-effect", "training-length"} <= names
+
+
+@pytest.mark.slow
+def test_a_sentence_with_another_figure_is_caught(tmp_path: Path) -> None:
+    """The reading can fail: each sentence with one of its figures changed."""
+    caught = changed = 0
+    for seed in range(60):
+        drawn = draw(seed)
+        for said in judged(drawn, tmp_path):
+            for match in re.finditer(r"\d+\.\d+", said.message):
+                other = f"{float(match[0]) * 1.3 + 1:.3f}"
+                message = said.message[: match.start()] + other + said.message[match.end() :]
+                changed += 1
+                caught += bool(falsehoods(replace(said, message=message), drawn))
+    assert changed > 100
+    assert caught >= 0.95 * changed
