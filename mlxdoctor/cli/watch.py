@@ -16,7 +16,7 @@ from mlxdoctor.formats.escape import terminal
 
 if TYPE_CHECKING:
     from mlxdoctor.watch.follow import Ending
-    from mlxdoctor.watch.reports import Alarm
+    from mlxdoctor.watch.reports import Alarm, Best
 
 
 @click.command(name="watch", short_help="Follow a running log, and raise the alarm early.")
@@ -38,6 +38,12 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="End when the log has not grown for so long.",
 )
+@click.option(
+    "--patience",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Raise an alarm after N validations without a lower loss.",
+)
 @click.option("--no-follow", is_flag=True, help="Judge what is there, and end.")
 @options.printed("text", "json")
 def command(  # noqa: PLR0917 - click passes every option by name
@@ -48,6 +54,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     grace: float,
     hook: str | None,
     idle: float | None,
+    patience: int | None,
     no_follow: bool,
     output_format: str,
 ) -> int:
@@ -56,7 +63,9 @@ def command(  # noqa: PLR0917 - click passes every option by name
     LOG is a file that grows, in any format that `diagnose` reads; - is standard input.
     A file that is not there yet is waited for.
 
-    An alarm is one of: diverging, non-finite, frozen, exact-zero, swapping. Divergence is
+    An alarm is one of: diverging, non-finite, frozen, exact-zero, swapping, and with --patience
+    not-improving. Without it three validations that bring no lower loss are only remarked on,
+    with the best validation and the save nearest to it. Divergence is
     judged by a sequential test whose false alarms are bounded however often it looks: by
     design at most 1 in 100 sound runs of a hundred reports. A spike that recovers is no alarm.
 
@@ -95,9 +104,10 @@ def command(  # noqa: PLR0917 - click passes every option by name
         follower = Follower(
             tail,
             log,
-            lambda: Watch(iters, memory),
+            lambda: Watch(iters, memory, patience=patience),
             iters,
             notify=lambda text: say.line("waiting", text, is_result=False),
+            remark=say.remark,
             progress=progress,
         )
         is_alive = follows.is_alive if follows is not None else None
@@ -130,6 +140,11 @@ class _Speaker:
         else:
             click.echo(terminal(text), err=not is_result)
 
+    def remark(self, text: str, best: Best) -> None:
+        """What is no alarm and worth knowing."""
+        said = f"{text[:1].upper()}{text[1:]}."
+        self.line("remark", said, is_result=False, best=best.to_dict())
+
     def alarm(self, alarm: Alarm, iterations: int | None) -> None:
         if self._is_json:
             click.echo(json.dumps({"event": "alarm", **alarm.to_dict(), "iterations": iterations}))
@@ -151,5 +166,8 @@ class _Speaker:
                 if ending.reports
                 else "; no report on training was found"
             )
-        counts = {"reports": ending.reports, "step": ending.step}
+            if ending.best is not None and ending.best.since:
+                text += f"; {ending.best}"
+        best = ending.best.to_dict() if ending.best is not None else None
+        counts = {"reports": ending.reports, "step": ending.step, "best": best}
         self.line("end", text, is_result=True, **counts, broke_off=ending.is_broken_off)

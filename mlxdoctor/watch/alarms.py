@@ -11,7 +11,7 @@ from mlxdoctor.evidence.logs.series import is_preference
 from mlxdoctor.watch.betting import Bets, factor, logarithm
 from mlxdoctor.watch.facts import ExactZero, Frozen, NonFinite
 from mlxdoctor.watch.limits import BettingLimits, Limits, SpeedLimits
-from mlxdoctor.watch.reports import Alarm, AlarmKind, LogRow, Savings
+from mlxdoctor.watch.reports import Alarm, AlarmKind, Best, LogRow, Savings
 
 #: Last reports whose median speed tells how long the rest would take.
 SPEED_REPORTS = 5
@@ -24,6 +24,7 @@ class Watch:
         iterations: how long the training is to be, where that is known.
         memory_gb: of the machine that trains, where that is known.
         limits: when an alarm is raised.
+        patience: validations without a lower loss that raise an alarm; None for any number.
     """
 
     def __init__(
@@ -31,7 +32,9 @@ class Watch:
         iterations: int | None = None,
         memory_gb: float | None = None,
         limits: Limits | None = None,
+        patience: int | None = None,
     ) -> None:
+        self._patience = patience
         self.iterations = iterations
         self._memory_gb = memory_gb
         self._limits = limits or Limits()
@@ -47,11 +50,17 @@ class Watch:
         """The last step of the training that is furthest."""
         return max((one.last_step for one in self._runs.values()), default=0)
 
+    @property
+    def best(self) -> Best | None:
+        """The best validation of the training that was validated last; None without one."""
+        known = [one.improving.best for one in self._runs.values() if one.improving.best]
+        return known[-1] if known else None
+
     def see(self, report: LogRow) -> Alarm | None:
         """Judge one more report; an alarm where it leaves no doubt."""
         training = self._runs.get(report.run)
         if training is None or training.is_restart(report):
-            training = _Training(self._limits, self._memory_gb)
+            training = _Training(self._limits, self._memory_gb, self._patience)
             self._runs[report.run] = training
         alarm = training.see(report)
         if alarm is None:
@@ -65,8 +74,9 @@ class Watch:
 class _Training:
     """One run of a trainer, from its first report."""
 
-    def __init__(self, limits: Limits, memory_gb: float | None) -> None:
+    def __init__(self, limits: Limits, memory_gb: float | None, patience: int | None) -> None:
         self.pace = _Pace()
+        self.improving = Improving(patience)
         self.alarm: Alarm | None = None
         self.last_step = -1
         facts = limits.facts
@@ -84,6 +94,7 @@ class _Training:
         # Each judge sees every report, also where another has raised the alarm.
         alarms = [judge.see(report) for judge in self._judges]
         alarms.append(self._swapping.see(report, seconds))
+        alarms.append(self.improving.see(report))
         return next((alarm for alarm in alarms if alarm is not None), None)
 
 
@@ -142,6 +153,31 @@ class Diverging:
         )
         measured = {"level": self._base, "val_loss": loss, "wealth": self._harm}
         return Alarm(AlarmKind.DIVERGING, step, step, message, measured)
+
+
+class Improving:
+    """Which validation was best, and how many came after it."""
+
+    def __init__(self, patience: int | None) -> None:
+        self.best: Best | None = None
+        self._patience = patience
+
+    def see(self, report: LogRow) -> Alarm | None:
+        """An alarm where the validation loss has not improved for too long."""
+        loss = report.values.get("val_loss")
+        if loss is None or not math.isfinite(loss) or is_preference(tuple(report.values)):
+            return None
+        best = self.best
+        if best is None or loss < best.loss:
+            validations = best.validations + 1 if best is not None else 1
+            self.best = Best(loss, report.step, 0, loss, validations)
+            return None
+        best = replace(best, since=best.since + 1, last=loss, validations=best.validations + 1)
+        self.best = best
+        if self._patience is None or best.since < self._patience:
+            return None
+        measured = {"best_val_loss": best.loss, "best_step": best.step, "val_loss": loss}
+        return Alarm(AlarmKind.NOT_IMPROVING, report.step, best.step, str(best), measured)
 
 
 class Swapping:

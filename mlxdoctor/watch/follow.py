@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mlxdoctor.watch.alarms import Watch
 from mlxdoctor.watch.report_stream import ReportStream, read_whole
-from mlxdoctor.watch.reports import Alarm, LogRow
+from mlxdoctor.watch.reports import Alarm, AlarmKind, Best, LogRow, nearest_save
 from mlxdoctor.watch.tail import FileTail, Piece, Tail
 
+#: Validations without a lower loss after which that is said, once.
+REMARKED_AFTER = 3
 #: Seconds between two looks at the log.
 POLL_SECONDS = 0.5
 
@@ -27,6 +29,7 @@ class Ending:
         reports: how many were read.
         step: of the last one.
         iterations: how long the training is to be, where that is known.
+        best: the best validation, and the save nearest to it.
     """
 
     reason: str
@@ -35,6 +38,7 @@ class Ending:
     reports: int
     step: int
     iterations: int | None
+    best: Best | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class Follower:
         make_watch: a new watch; the file may turn out to hold another log.
         iterations: how long the training is to be; None for what the log says.
         notify: told in a sentence what is waited for.
+        remark: told in a sentence what is no alarm and worth knowing.
         progress: called with a label, the iterations done and the iterations to be done.
     """
 
@@ -72,6 +77,7 @@ class Follower:
         iterations: int | None = None,
         *,
         notify: Callable[[str], None] = lambda _: None,
+        remark: Callable[[str, Best], None] = lambda _text, _best: None,
         progress: Callable[[str, int, int], None] = lambda _label, _done, _total: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -79,6 +85,7 @@ class Follower:
         self._make_watch = make_watch
         self._iterations = iterations
         self._notify, self._progress, self._clock = notify, progress, clock
+        self._remark, self._remarked_at = remark, -1
         self._watch, self._stream = make_watch(), ReportStream(path)
         self._may_be_document = False
         self._written: tuple[int, int] | None = None
@@ -141,8 +148,19 @@ class Follower:
             self._watch.see(report)
             self._reports += 1
             self._step = report.step
+        best = self._best
+        if best is not None and best.since >= REMARKED_AFTER and best.step != self._remarked_at:
+            self._remarked_at = best.step
+            self._remark(str(best), best)
         if reports:
             self._progress("watching", self._step, self._total or self._step)
+
+    @property
+    def _best(self) -> Best | None:
+        best = self._watch.best
+        if best is None:
+            return None
+        return replace(best, save=nearest_save(best.step, self._stream.saves))
 
     @property
     def _total(self) -> int | None:
@@ -154,6 +172,8 @@ class Follower:
             return None
         alarm = self._watch.standing
         if alarm is not None:
+            if alarm.verdict is AlarmKind.NOT_IMPROVING and self._best is not None:
+                alarm = replace(alarm, message=str(self._best))
             return self._end("an alarm was raised", alarm)
         failure = self._stream.failure
         if failure is not None:
@@ -171,4 +191,5 @@ class Follower:
         return self._ending() or self._end(reason, None)
 
     def _end(self, reason: str, alarm: Alarm | None, *, is_broken_off: bool = False) -> Ending:
-        return Ending(reason, alarm, is_broken_off, self._reports, self._step, self._total)
+        total, best = self._total, self._best
+        return Ending(reason, alarm, is_broken_off, self._reports, self._step, total, best)

@@ -39,6 +39,8 @@ class ReportStream:
         self._last_row = 0
         self._last_step: dict[str, int] = {}
         self._has_train_loss = False
+        #: Iterations of the saves that the log has named so far.
+        self.saves: list[int] = []
 
     @property
     def iterations(self) -> int | None:
@@ -104,6 +106,9 @@ class ReportStream:
 
     def _forget(self) -> None:
         notes = self.notes
+        for save in notes.saves:
+            if save.iteration is not None and save.iteration not in self.saves[-1:]:
+                self.saves.append(save.iteration)
         # A training of weeks says the same things again and again; the last is what counts.
         for said in (notes.announced, notes.run_marks, notes.saves, notes.truncations):
             del said[:-1]

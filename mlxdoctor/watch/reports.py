@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -32,6 +32,7 @@ class AlarmKind(StrEnum):
     FROZEN = "frozen"
     EXACT_ZERO = "exact-zero"
     SWAPPING = "swapping"
+    NOT_IMPROVING = "not-improving"
 
 
 #: AlarmKind -> what to do about it.
@@ -56,6 +57,10 @@ ADVICE: Mapping[AlarmKind, str] = {
         "stop it, or close what else uses memory; resume from the last checkpoint with a smaller "
         "batch, a shorter sequence limit or gradient checkpointing"
     ),
+    AlarmKind.NOT_IMPROVING: (
+        "stop it, and use the save nearest to the best validation; train shorter, on more rows or "
+        "at a lower learning rate"
+    ),
 }
 
 
@@ -78,6 +83,51 @@ class Savings:
         if self.seconds is None:
             return text
         return f"{text}, about {_duration(self.seconds)}"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The validation that was best so far.
+
+    Attributes:
+        loss: the validation loss, in nats.
+        step: its iteration.
+        since: how many finite validations came after it.
+        last: the last of them; `loss` where none came.
+        validations: how many there were in all.
+        save: iteration of the save that is nearest to it; None where the log names none.
+    """
+
+    loss: float
+    step: int
+    since: int
+    last: float
+    validations: int
+    save: int | None = None
+
+    def __str__(self) -> str:
+        text = f"the validation loss was lowest at iteration {self.step:,} ({self.loss:.4g})"
+        if self.since:
+            times = f"{self.since} validations" if self.since > 1 else "one validation"
+            text += f" and has not improved in {times} since; the last is {self.last:.4g}"
+        if self.save is not None:
+            text += f"; the save nearest to it is that of iteration {self.save:,}"
+        return text
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "val_loss": json_number(self.loss),
+            "step": self.step,
+            "validations_since": self.since,
+            "last_val_loss": json_number(self.last),
+            "save": self.save,
+        }
+
+
+def nearest_save(step: int, saves: Sequence[int]) -> int | None:
+    """The save nearest to a validation; of two as near the earlier one."""
+    return min(saves, key=lambda one: (abs(one - step), one), default=None)
 
 
 def _duration(seconds: float) -> str:

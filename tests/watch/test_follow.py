@@ -201,3 +201,46 @@ def test_polling_is_not_a_busy_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         alive = iter([True, True, True, False])
         Follower(tail, path, Watch).run(Until(is_alive=lambda: next(alive)))
     assert waited == [follow.POLL_SECONDS] * 2
+
+
+def validated(losses: list[float], every: int = 100) -> str:
+    """Validations, each with a training loss and a save of the same iteration."""
+    return "".join(
+        f"Iter {every * i}: Val loss {loss:.3f}, Val took 1.0s\n"
+        f"Iter {every * i}: Train loss {2.0 - 0.1 * i:.3f}, It/sec 2.000, Tokens/sec 100.0\n"
+        f"Iter {every * i}: Saved adapter weights to a/adapters.safetensors and "
+        f"a/{every * i:07}_adapters.safetensors.\n"
+        for i, loss in enumerate(losses, 1)
+    )
+
+
+def test_a_validation_loss_that_no_longer_improves_is_remarked_on(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(validated([1.9, 1.5, 1.6, 1.7, 1.8, 1.9]))
+    remarks: list[str] = []
+    with closing(FileTail(path)) as tail:
+        follower = Follower(tail, path, Watch, remark=lambda text, _: remarks.append(text))
+        ending = follower.run(Until(at_once=True))
+    assert ending.alarm is None
+    assert remarks == [
+        "the validation loss was lowest at iteration 200 (1.5) and has not improved in 4 "
+        "validations since; the last is 1.9; the save nearest to it is that of iteration 200"
+    ]
+    assert ending.best is not None
+    assert (ending.best.step, ending.best.save, ending.best.since) == (200, 200, 4)
+
+
+@pytest.mark.parametrize(
+    ("losses", "alarmed"), [([1.9, 1.5, 1.6, 1.7], True), ([1.9, 1.5, 1.6, 1.4], False)]
+)
+def test_patience_ends_it(tmp_path: Path, losses: list[float], alarmed: bool) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(validated(losses))
+    with closing(FileTail(path)) as tail:
+        follower = Follower(tail, path, lambda: Watch(patience=2))
+        ending = follower.run(Until(at_once=True))
+    assert (ending.alarm is not None) is alarmed
+    if ending.alarm is not None:
+        assert ending.alarm.verdict is AlarmKind.NOT_IMPROVING
+        assert (ending.alarm.step, ending.alarm.onset) == (400, 200)
+        assert "the save nearest to it is that of iteration 200" in ending.alarm.message
