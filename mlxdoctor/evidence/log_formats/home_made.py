@@ -152,7 +152,7 @@ class HomeMade(LineFormat):
         words = understand(texts)
         step = words.counters.get("step", words.counters.get("batch"))
         epoch = words.counters.get("epoch")
-        names = _named(words)
+        names = words.names
         if SUMMARY_KEYS.intersection(filter(None, names)):
             return None
         columns = unique(
@@ -191,29 +191,6 @@ def _axis(clock: int | None, epoch: int | None) -> Axis:
     if clock is None:
         return "row"
     return "epoch" if clock == epoch else "step"
-
-
-def _named(words: Words) -> list[str | None]:
-    """The names of the numbers; of validation where the line is."""
-    names: list[str | None] = list(words.names)
-    # What a counter is out of, and what a number behind a bar of its own is.
-    plain = unique([None if one is None else canonical(one) for one in names], map(str, names))
-    if not words.split or "val_loss" in plain or _says_train(names):
-        return names
-    kept = ("learning_rate", "epoch")
-    return [
-        one if one is None or canonical(one) in kept else f"{words.split} {_bare(one)}"
-        for one in names
-    ]
-
-
-def _says_train(names: Sequence[str | None]) -> bool:
-    return any("train" in name.lower() for name in names if name)
-
-
-def _bare(name: str) -> str:
-    """A loss by its plainest name: `avg loss` of a validation is its loss."""
-    return "loss" if unique([canonical(name)], [name])[0] == "train_loss" else name
 
 
 def _total(words: Words, step: int | None, epoch: int | None) -> tuple[int, int | None] | None:

@@ -1,4 +1,4 @@
-"""Tables in Markdown, from issues and reports."""
+"""Tables in Markdown, from issues and reports, and those that are drawn with lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from mlxdoctor.evidence.logs.lines import is_count, to_number
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.metric_names import STEPS, canonical, is_report, snake_case
 
+#: The lines of drawn tables, as Markdown has them.
+_DRAWN = str.maketrans(
+    {
+        **dict.fromkeys("│┃║", "|"),
+        **dict.fromkeys("━─═╌┄", "-"),
+        **dict.fromkeys("┏┓┗┛┡┩┢┪┣┫┝┥┠┨╇╈┳┻╋┼├┤┬┴└┘┌┐╭╮╰╯╪╞╡╤╧╔╗╚╝╠╣╦╩╬╥╨╫╟╢╒╕╘╛", "+"),
+    }
+)
 _RULE = re.compile(r"^[\s|:+=-]*$")
+_OPENINGS = frozenset("|>│┃║┡├╞╠+┣┝┢")
 #: A row's run, its step column's name and value, and its metrics.
 _Row = tuple[str, tuple[str, float] | None, dict[str, float]]
 
@@ -29,7 +38,13 @@ class MarkdownTable(LineFormat):
 
     def read(self, number: int, line: str) -> bool:
         """Whether the line belongs to a table of metrics."""
-        text = line.strip().lstrip("> ")
+        text = line.strip()
+        if text[:1] not in _OPENINGS:
+            return False
+        text = text.lstrip("> ").translate(_DRAWN)
+        if text.startswith("+") and self._last == number - 1 and _RULE.match(text):
+            self._last = number
+            return True
         if not (text.startswith("|") and text.count("|") >= 3):
             return False
         cells = [cell.strip().strip("*`_ ") for cell in text.strip("|").split("|")]

@@ -18,6 +18,7 @@ from mlxdoctor.evidence.logs.lines import NUMBER, to_number
 from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER, LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.metric_names import STEPS, canonical, is_report, unique
 from mlxdoctor.evidence.logs.segments import Shape, axis_of
+from mlxdoctor.evidence.logs.words import of_split, renamed
 
 #: A number that is not part of a word; `Peak58.9` is a number after a word nonetheless.
 _NUMBERS = re.compile(rf"(?:(?<![\w.])|(?<=[Pp]eak)|(?<=[Pp]eak mem))({NUMBER})")
@@ -182,6 +183,7 @@ def _columns(words: Sequence[str], names: Sequence[str | None]) -> _Columns:
         return [name and f"skipped_batch_{name}" for name in names]
     elif any(name is not None and name.count(" ") > MAX_BLANKS for name in names):
         return [None] * len(names)
+    names = renamed(names, of_split(words[:-1], names))
     chosen = [None if name is None else canonical(name) for name in names]
     return unique(chosen, [name or "" for name in names])
 

@@ -41,7 +41,7 @@ class RichPanel(LineFormat):
         if "▼" in line or "▲" in line:
             # A damaged row of the table, glued to the panel's edge.
             return False
-        if "╭" in line:
+        if "╭" in line and "┬" not in line:
             self._is_open, self._label = True, None
             self.notes.run_marks.append(number)
             return True

@@ -36,11 +36,28 @@ CANONICAL: dict[str, tuple[str, ...]] = {
 STAND_INS: dict[str, tuple[str, ...]] = {
     "train_loss": (
         *("tr_loss", "trn_loss", "loss_train", "loss_training", "train_ce", "train_nll"),
-        *("batch_loss", "step_loss", "iter_loss", "current_loss", "cur_loss", "lm_loss", "ce_loss"),
+        *(
+            "train_loss_step",
+            "loss_step",
+            "batch_loss",
+            "step_loss",
+            "iter_loss",
+            "current_loss",
+            "cur_loss",
+            "lm_loss",
+            "ce_loss",
+        ),
         *("cross_entropy_loss", "cross_entropy", "xent", "ce", "nll", "nll_loss", "total_loss"),
         *("avg_loss", "average_loss", "mean_loss", "loss_avg", "loss_mean", "avg_train_loss"),
         *("average_train_loss", "average_training_loss", "mean_train_loss", "train_avg_loss"),
-        *("train_loss_avg", "train_average_loss", "epoch_loss", "running_loss", "smoothed_loss"),
+        *(
+            "train_loss_epoch",
+            "train_loss_avg",
+            "train_average_loss",
+            "epoch_loss",
+            "running_loss",
+            "smoothed_loss",
+        ),
         *("smooth_loss", "loss_smooth", "ema_loss", "loss_ema"),
     ),
     "val_loss": (
@@ -50,7 +67,7 @@ STAND_INS: dict[str, tuple[str, ...]] = {
         *("avg_val_loss", "average_val_loss", "mean_val_loss", "avg_validation_loss"),
         *("average_validation_loss", "mean_validation_loss", "avg_eval_loss", "average_eval_loss"),
         *("val_avg_loss", "val_average_loss", "val_mean_loss", "val_loss_avg", "val_loss_mean"),
-        *("eval_avg_loss", "eval_loss_avg"),
+        *("eval_avg_loss", "eval_loss_avg", "val_loss_epoch", "val_loss_step"),
     ),
     "grad_norm": ("norm", "total_norm", "grad_norm_l2"),
 }

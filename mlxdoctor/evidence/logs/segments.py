@@ -308,9 +308,7 @@ class _Run:
         training = np.flatnonzero((self.roles == TRAIN) & np.isfinite(self.steps))
         if len(training) < 2:
             return
-        known = np.isfinite(epochs)
-        last = np.maximum.accumulate(np.where(known, np.arange(len(epochs)), -1))
-        epoch = np.where(last >= 0, epochs[np.maximum(last, 0)], -np.inf)[training]
+        epoch = _filled(epochs, -np.inf)[training]
         steps = self.steps[training]
         anew = np.flatnonzero((steps[1:] <= steps[:-1]) & (epoch[1:] > epoch[:-1])) + 1
         if not len(anew):
@@ -321,8 +319,11 @@ class _Run:
             begun = steps[place]
             interval = steps[place + 1] - begun if place + 1 < len(steps) else 0.0
             if interval <= 0:
-                interval = steps[place - 1] - steps[place - 2] if place > 1 else 1.0
-            done += steps[place - 1] - begun + (interval if interval > 0 else 1.0)
+                interval = steps[place - 1] - steps[place - 2] if place > 1 else 0.0
+            if interval <= 0:
+                # An epoch of one report: it is as long as it counts.
+                interval = max(begun, 1.0)
+            done += steps[place - 1] - begun + interval
             offset[training[place] :] = done
         # A run that begins anew counts from the beginning.
         for place in (np.flatnonzero(epoch[1:] < epoch[:-1]) + 1).tolist():
@@ -335,7 +336,7 @@ class _Run:
         best = min(counted, key=lambda shape: shape.role, default=None)
         if best is not None:
             return best.axis
-        epochs = self._epochs()[self.roles == TRAIN]
+        epochs = _filled(self._epochs())[self.roles == TRAIN]
         whole = len(epochs) > 0 and bool(np.all(epochs == np.rint(epochs)))
         return "epoch" if whole and bool(np.all(np.diff(epochs) > 0)) else "row"
 
@@ -360,10 +361,8 @@ class _Run:
         steps = self.steps[rows]
         if axis == "epoch" and not np.isfinite(steps).any():
             steps = self._epochs()[rows]
-        known = np.isfinite(steps)
         # A line without a step of its own speaks of the last one that was named.
-        last = np.maximum.accumulate(np.where(known, np.arange(len(rows)), -1))
-        filled = np.where(last >= 0, steps[np.maximum(last, 0)], 0.0)
+        filled = _filled(steps, 0.0)
         return np.clip(np.rint(filled), -(2.0**62), 2.0**62).astype(np.int64)
 
     def _series(self, chosen: NDArray[np.int64], steps: NDArray[np.int64]) -> dict[str, Series]:
@@ -385,9 +384,37 @@ class _Run:
             if np.any(np.diff(steps[where[order]]) < 0):
                 order = order[np.argsort(steps[where[order]], kind="stable")]
             series[name] = Series(steps[where[order]], values[order])
+        if estimated := self._estimated(chosen, steps):
+            series["estimated_train_loss"], series["train_loss"] = estimated
         if "train_loss" not in series and "micro_loss" in series:
             series["train_loss"] = series.pop("micro_loss")
         return series
+
+    def _estimated(
+        self, chosen: NDArray[np.int64], steps: NDArray[np.int64]
+    ) -> tuple[Series, Series] | None:
+        """The training loss that validations estimate where it is reported, too, and the rest.
+
+        Trainers print both at the same step: `step 250: train loss 1.9, val loss 2.0` and
+        `iter 250: loss 1.8`.
+        """
+        with_val = np.array(["val_loss" in one.columns for one in self.shapes])
+        has_loss = np.array(["train_loss" in one.columns for one in self.shapes])
+        owner = self.owner[chosen]
+        own = has_loss[owner] & ~with_val[owner]
+        double = has_loss[owner] & with_val[owner] & np.isin(steps, steps[own])
+        if not double.any() or np.count_nonzero(own) < np.count_nonzero(double):
+            return None
+        losses = self.column("train_loss")[chosen]
+        rest = has_loss[owner] & ~double
+        return Series(steps[double], losses[double]), Series(steps[rest], losses[rest])
+
+
+def _filled(values: NDArray[np.float64], before: float = np.nan) -> NDArray[np.float64]:
+    """The values, each gap with the last one before it; `before` where there is none."""
+    known = np.isfinite(values)
+    last = np.maximum.accumulate(np.where(known, np.arange(len(values)), -1))
+    return np.where(last >= 0, values[np.maximum(last, 0)], before)
 
 
 def _table(rows: list[Sequence[float]]) -> NDArray[np.float64]:

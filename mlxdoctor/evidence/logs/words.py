@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mlxdoctor.evidence.logs.lines import NUMBER
 from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER
-from mlxdoctor.evidence.logs.metric_names import CANONICAL, STAND_INS, snake_case
+from mlxdoctor.evidence.logs.metric_names import CANONICAL, STAND_INS, canonical, snake_case, unique
 
 #: Numbers in a line that are looked at.
 MAX_NUMBERS = 64
@@ -79,6 +79,7 @@ _FILLER = re.compile(
     r"|is|took|at|so far|current|mean of)\s+)+",
     re.IGNORECASE,
 )
+_VERB = re.compile(r"\s(?:is|was|of|at|now)$", re.IGNORECASE)
 _SENTENCE = re.compile(
     r"\b(?:the|was|is|are|to|of|at|after|has|had|a|an|went|with|by|from|for|we|my|our)\b",
     re.IGNORECASE,
@@ -96,6 +97,13 @@ _KNOWN = frozenset(
     for name, aliases in table.items()
     for alias in (name, *aliases)
 )
+#: What may stand between a counter and the value that it counts.
+_LINKS = frozenset((":", "=", "-", "->", "→", "is", "was", ": is", "|", "–", "—", ") =", "):"))
+_LEADING = re.compile(
+    r"((?:[A-Za-z]\w*[\s/_-]){0,3}?(?:loss|ppl|perplexity|nll))\s{0,3}(?:at|after|@|for|in|of|on|\()?"
+    r"\s{0,3}$",
+    re.IGNORECASE,
+)
 #: A name that says how fast it went and leaves the rest to the unit.
 _SPEED = frozenset(("speed", "rate", "throughput", "perf", "avg_speed"))
 
@@ -106,10 +114,10 @@ class Words:
 
     Attributes:
         texts: what stands before each number, and what follows the last.
-        names: the name of each number, in the line's own words; None for a counter or none.
+        names: the name of each number, in the line's own words, of its split where it says
+            that it is of one; None for a counter or none.
         counters: word -> place, of the numbers that count: "epoch", "step" or "batch".
         totals: place of a counter -> place of how many there are to be.
-        split: "val" or "test" where the line says that it is of that split.
         is_sentence: whether the words around the numbers are those of a sentence.
     """
 
@@ -117,7 +125,6 @@ class Words:
     names: tuple[str | None, ...]
     counters: dict[str, int]
     totals: dict[int, int]
-    split: str
     is_sentence: bool
 
 
@@ -130,6 +137,36 @@ def cleaned(line: str) -> str:
     if "(" in line:
         line = _SCALAR.sub(r"\1", line)
     return _GLUED.sub(lambda match: f"{match[0]} ", line)
+
+
+def behind_bar(line: str) -> str:
+    """What stands before a progress bar; the line where there is none."""
+    bar = _BAR.search(line)
+    return line[: bar.start()] if bar else line
+
+
+def of_split(texts: Sequence[str], names: Sequence[str | None]) -> str:
+    """ "val" or "test" where a line says that it is of that split, and not in a name."""
+    around = " ".join(_context(texts, names))
+    if _OF_VALIDATION.search(around):
+        return "val"
+    return "test" if _OF_TEST.search(around) else ""
+
+
+def renamed(names: Sequence[str | None], part: str) -> list[str | None]:
+    """The names of a line of that split."""
+    plain = unique([None if one is None else canonical(one) for one in names], map(str, names))
+    if not part or "val_loss" in plain or any("train" in one.lower() for one in names if one):
+        return list(names)
+    kept = ("learning_rate", "epoch", "trained_tokens")
+    return [
+        one if one is None or canonical(one) in kept else f"{part} {_bare(one)}" for one in names
+    ]
+
+
+def _bare(name: str) -> str:
+    """A loss by its plainest name: `avg loss` of a validation is its loss."""
+    return "loss" if unique([canonical(name)], [name])[0] == "train_loss" else name
 
 
 def split(line: str) -> tuple[tuple[str, ...], list[str]]:
@@ -148,18 +185,22 @@ def understand(texts: tuple[str, ...]) -> Words:
     }
     counters = _counters(before, totals)
     places = set(counters.values()) | set(totals.values())
+    begun = min(counters.values(), default=0)
     names = tuple(
-        None if place in places else _named(text, texts[place + 1], is_first=not place)
+        None
+        if place in places
+        else _led(before, place, counters, totals)
+        or _named(text, texts[place + 1], is_first=not place, is_prefix=place < begun)
         for place, text in enumerate(before)
     )
-    around = " ".join(_context(before, names))
-    split_name = "val" if _OF_VALIDATION.search(around) else ""
-    if not split_name and _OF_TEST.search(around):
-        split_name = "test"
     long = any(name is not None and name.count(" ") > MAX_BLANKS for name in names)
     said = " ".join(text for place, text in enumerate(before) if place not in totals.values())
     return Words(
-        texts, names, counters, totals, split_name, long or _SENTENCE.search(said) is not None
+        texts,
+        tuple(renamed(names, of_split(before, names))),
+        counters,
+        totals,
+        long or _SENTENCE.search(said) is not None,
     )
 
 
@@ -189,6 +230,8 @@ def _counters(before: Sequence[str], totals: dict[int, int]) -> dict[str, int]:
             if place not in found.values() and _names_nothing(before[place])
         )
         first = next(bare, None)
+        if first is None and "epoch" not in found and before[0].rstrip().endswith("#"):
+            first = 0
         if first is not None:
             found["step"] = first
     # `batch=16` behind the step is its size.
@@ -197,14 +240,28 @@ def _counters(before: Sequence[str], totals: dict[int, int]) -> dict[str, int]:
     return found
 
 
+def _led(
+    before: Sequence[str], place: int, counters: dict[str, int], totals: dict[int, int]
+) -> str | None:
+    """The name of a number whose counter stands between them: `Loss at step 10: 2.5`."""
+    if before[place].strip() not in _LINKS:
+        return None
+    for counter in counters.values():
+        if place in (counter + 1, totals.get(counter, -2) + 1):
+            text = _COUNTER.sub("", before[counter])
+            if match := _LEADING.search(text):
+                return match.group(1)
+    return None
+
+
 def _names_nothing(text: str) -> bool:
     """Whether `text` may stand before a bare `12/100`."""
-    return not text.strip() or text.rstrip().endswith(("[", "(", "|", "]", ",", ":", "-", ">", "#"))
+    return not text.strip() or text.rstrip().endswith(tuple("[(|],:->#"))
 
 
 def _context(before: Sequence[str], names: Sequence[str | None]) -> list[str]:
     """The words up to the first loss that are part of no name."""
-    words = []
+    words: list[str] = []
     for text, name in zip(before, names, strict=True):
         words.append(text.rpartition(name)[0] if name else text)
         if name and "loss" in name.lower():
@@ -212,14 +269,21 @@ def _context(before: Sequence[str], names: Sequence[str | None]) -> list[str]:
     return words
 
 
-def _named(text: str, after: str, *, is_first: bool) -> str | None:
-    """The name of the number between `text` and `after`; None where it has none."""
+def _named(text: str, after: str, *, is_first: bool, is_prefix: bool) -> str | None:
+    """The name of the number between `text` and `after`; None where it has none.
+
+    Before the counters, where loggers put lines of code and processes, only a known name is one.
+    """
     name = _name(text, is_first=is_first)
+    if is_prefix and name is not None and snake_case(name) not in _KNOWN:
+        return None
     unit = _UNIT.match(after)
     said = snake_case(unit.group()) if unit else ""
     if said in _RATES or said in _RATES_OF_TOKENS:
         if name is None or snake_case(name) in _SPEED:
             return unit.group().strip() if unit else None
+    elif name is None and said in ("gb", "gi_b", "gib"):
+        return "memory"
     elif name is not None and said in ("mb", "mi_b", "mib") and "mem" in name.lower():
         return f"{name} mb"
     return name
@@ -235,7 +299,7 @@ def _name(text: str, *, is_first: bool) -> str | None:
     text = text.rstrip(" :=\t'\"~≈@*_`#→>")
     text = _DELIMITER.split(text)[-1]
     text = re.sub(r"^[\W\d_]+", "", text.strip(" '\"*_`"))
-    text = _FILLER.sub("", _LEVEL.sub("", text))
+    text = _VERB.sub("", _FILLER.sub("", _LEVEL.sub("", text)))
     if not text or len(text) > 60:
         return None
     words = text.split()
