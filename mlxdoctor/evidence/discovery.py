@@ -28,7 +28,19 @@ _BY_NAME: tuple[tuple[str, Callable[[Path], bool]], ...] = (
     ("config", TrainingConfig.is_named),
     ("data", Dataset.is_named),
 )
-_TEXT_SUFFIXES = {".log", ".txt", ".out", ".err", ".jsonl", ".json", ".csv", ".tsv", ".md", ""}
+_TEXT_SUFFIXES = {
+    ".log",
+    ".txt",
+    ".out",
+    ".err",
+    ".jsonl",
+    ".json",
+    ".csv",
+    ".tsv",
+    ".md",
+    ".ipynb",
+    "",
+}
 _YAML_SUFFIXES = {".yaml", ".yml"}
 #: What people write about a run, and not the run itself.
 _NO_EVIDENCE = {"expected.json", "README.md"}

@@ -17,7 +17,8 @@ from mlxdoctor.safety.reading_limits import current, exceeded
 
 #: Bytes of a streamed file that are held at a time.
 CHUNK_BYTES = 1 << 20
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+#: How a text in UTF-16 begins.
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def text_encoding(path: Path, head: bytes) -> str:
     Raises:
         InputError: it is no text.
     """
-    if head[:2] in _UTF16_MARKS:
+    if head[:2] in UTF16_MARKS:
         return "utf-16"
     if b"\0" in head[:65536]:
         raise InputError(path, "is a binary file where text is needed")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from mlxdoctor.evidence.kind import Missing, RunView
+from mlxdoctor.evidence.log_formats.notebook import Notebook
 from mlxdoctor.evidence.logs.json_records import DATA_KEYS
 from mlxdoctor.evidence.logs.log_format import LogFormat, LogSoFar, WholeFormat, formats
 from mlxdoctor.evidence.logs.reader import read_lines, read_log
@@ -24,8 +25,8 @@ from mlxdoctor.evidence.logs.series import (
     Series,
     Trainable,
 )
-from mlxdoctor.evidence.logs.text_stream import LogStream
-from mlxdoctor.evidence.source import Source, open_file, unreadable
+from mlxdoctor.evidence.logs.text_stream import LogStream, log_encoding, without_holes
+from mlxdoctor.evidence.source import Source, open_file, read_text, unreadable
 from mlxdoctor.safety.errors import InputError
 
 __all__ = [
@@ -39,6 +40,8 @@ __all__ = [
     "looks_like_log",
 ]
 
+#: How a notebook's name ends.
+NOTEBOOK = ".ipynb"
 #: Bytes at either end of a file that decide whether it is a log.
 SNIFFED_BYTES = 64 << 10
 
@@ -155,6 +158,8 @@ def looks_like_log(path: Path) -> bool:
     Raises:
         InputError: the file can't be read, or is a device or a pipe.
     """
+    if path.suffix == NOTEBOOK:
+        return _notebook_shows_log(path)
     try:
         with open_file(path) as stream:
             head = stream.read(SNIFFED_BYTES)
@@ -163,16 +168,27 @@ def looks_like_log(path: Path) -> bool:
             tail = stream.read(SNIFFED_BYTES)
     except OSError as error:
         raise unreadable(path, error) from None
-    wide = head[:2] in (b"\xff\xfe", b"\xfe\xff")
-    if b"\0" in head and not wide:
+    try:
+        encoding = log_encoding(path, head.lstrip(b"\0") or tail)
+    except InputError:
         return False
-    encoding = "utf-16" if wide else "utf-8"
-    if wide and tail:
-        tail = head[:2] + tail[len(tail) % 2 :]
+    if encoding == "utf-16":
+        tail = head[:2] + tail[len(tail) % 2 :] if tail else tail
+    else:
+        head, tail = without_holes(head), without_holes(tail)
     texts = [part.decode(encoding, errors="replace") for part in (head, tail) if part]
     if texts and _holds_data(texts[0]):
         return False
     return any(_shows_log(text, path, is_whole=size <= SNIFFED_BYTES) for text in texts)
+
+
+def _notebook_shows_log(path: Path) -> bool:
+    # Pictures stand between the outputs: its beginning and its end tell nothing.
+    try:
+        text, _ = read_text(path, "json_bytes")
+    except InputError:
+        return False
+    return _shows_log(text, path, is_whole=True)
 
 
 def _shows_log(text: str, path: Path, *, is_whole: bool) -> bool:
@@ -181,9 +197,15 @@ def _shows_log(text: str, path: Path, *, is_whole: bool) -> bool:
     # The beginning of a document can't be read as one.
     if is_whole or not text.lstrip().startswith(("{", "[")):
         read_log([text], path, log.notes)
-    read_lines([text], log)
+    if path.suffix != NOTEBOOK:
+        read_lines([text], log)
     notes = log.notes
-    if notes.formats or notes.failures or notes.test_loss is not None or notes.trainable:
+    if (
+        notes.formats.keys() - {Notebook.name}
+        or notes.failures
+        or notes.test_loss is not None
+        or notes.trainable
+    ):
         return True
     return any(mark in text for one in formats(WholeFormat) for mark in one.marks)
 

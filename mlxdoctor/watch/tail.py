@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from mlxdoctor.evidence.source import open_file, text_encoding, unreadable
+from mlxdoctor.evidence.logs.text_stream import log_encoding, without_holes
+from mlxdoctor.evidence.source import open_file, unreadable
 
 #: Bytes read at a time: a log of gigabytes is caught up with in pieces.
 READ_BYTES = 4 << 20
@@ -58,6 +59,7 @@ class Tail(ABC):
         """Let go of what is read from."""
 
     def _begin(self, encoding: str = "utf-8-sig") -> None:
+        self._encoding = encoding
         self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
         self._open_line = ""
         self._is_dropping = False
@@ -69,6 +71,8 @@ class Tail(ABC):
         return rest
 
     def _piece(self, content: bytes) -> Piece | None:
+        if self._encoding != "utf-16":
+            content = without_holes(content)
         text = self._decoder.decode(content)
         if self._is_dropping:
             _, end, text = text.partition("\n")
@@ -125,7 +129,7 @@ class FileTail(Tail):
                 self._begin()
             return None
         if stream.tell() == len(content):
-            self._begin(text_encoding(self._path, content))
+            self._begin(log_encoding(self._path, content))
         return self._piece(content) or self.read()
 
     def wait(self, seconds: float) -> None:

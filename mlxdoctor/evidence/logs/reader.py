@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
@@ -17,6 +17,7 @@ from mlxdoctor.evidence.logs.log_format import (
     formats,
 )
 from mlxdoctor.evidence.logs.series import Notes, Segment
+from mlxdoctor.evidence.logs.wrapped import unwrapped
 from mlxdoctor.safety.reading_limits import current, exceeded
 
 #: Characters at the beginning of a log that decide of which kind it is.
@@ -32,7 +33,7 @@ def read_log(texts: Iterable[str], path: Path, notes: Notes) -> list[Segment]:
     """
     log = LogSoFar(path)
     if (rest := _read_whole(iter(texts), log)) is not None:
-        read_lines(rest, log)
+        read_lines(unwrapped(rest, _worth(path), SNIFFED), log)
     most = current().log_runs
     runs = log.rows.segments(log.notes.run_marks, log.notes.announced)
     found = list(islice(runs, most))
@@ -40,6 +41,17 @@ def read_log(texts: Iterable[str], path: Path, notes: Notes) -> list[Segment]:
         log.notes.problems.append(exceeded(path, "holds more runs", "log_runs"))
     notes.add(log.notes)
     return found
+
+
+def _worth(path: Path) -> Callable[[str], tuple[int, int]]:
+    """What tells how many reports, and how many figures, a text of this log holds."""
+
+    def worth(text: str) -> tuple[int, int]:
+        log = LogSoFar(path)
+        read_lines([text], log)
+        return len(log.rows), log.rows.figures
+
+    return worth
 
 
 def _read_whole(texts: Iterator[str], log: LogSoFar) -> Iterator[str] | None:

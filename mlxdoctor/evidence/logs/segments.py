@@ -147,6 +147,11 @@ class Rows:
         return sum(map(len, self._shapes.values()))
 
     @property
+    def figures(self) -> int:
+        """How many values there are in all rows."""
+        return sum(len(one) * len(one.columns) for one in self._shapes.values())
+
+    @property
     def forms(self) -> int:
         """How many shapes there are."""
         return len(self._shapes)

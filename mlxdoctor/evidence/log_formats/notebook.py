@@ -1,0 +1,120 @@
+"""Jupyter notebooks: what the cells printed is a log."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from mlxdoctor.evidence.logs.log_format import WholeFormat
+from mlxdoctor.safety.reading_limits import current
+
+_ROW = re.compile(r"<tr\b[^>]{0,200}>(.*?)</tr>", re.DOTALL | re.IGNORECASE)
+_CELL = re.compile(r"<t[dh]\b[^>]{0,200}>([^<]{0,200})", re.IGNORECASE)
+
+
+class Notebook(WholeFormat):
+    """The outputs of its cells, in their order; line numbers count the lines of these."""
+
+    name = "notebook"
+    priority = 45
+    understood = "Jupyter notebooks"
+    example = json.dumps(
+        {
+            "cells": [
+                {
+                    "cell_type": "code",
+                    "outputs": [
+                        {
+                            "output_type": "stream",
+                            "name": "stdout",
+                            "text": ["Iter 1: Train loss 2.5\n", "Iter 2: Train loss 2.25\n"],
+                        }
+                    ],
+                }
+            ],
+            "nbformat": 4,
+        }
+    )
+    grows = False
+
+    def begins(self, head: str) -> bool:
+        """An object with cells."""
+        return head[:1] == "{" and any(f'"{key}"' in head for key in ("cells", "nbformat"))
+
+    def read(self, texts: Iterator[str]) -> Iterator[str] | None:
+        """The text that its cells printed, if it is no longer than the limit `json_bytes`."""
+        parts, length = [], 0
+        for text in texts:
+            parts.append(text)
+            length += len(text)
+            if length > current().json_bytes:
+                return chain(parts, texts)
+        try:
+            value: Any = json.loads("".join(parts))
+        except (ValueError, RecursionError):
+            return iter(parts)
+        if not isinstance(value, dict) or not isinstance(value.get("cells"), list):
+            return iter(parts)
+        outputs = list(_outputs(value["cells"]))
+        self.count = len(outputs)
+        return iter(("".join(outputs),))
+
+
+def _outputs(cells: list[Any]) -> Iterator[str]:
+    for cell in cells:
+        outputs = cell.get("outputs") if isinstance(cell, dict) else None
+        stream, is_ended = "", True
+        for output in outputs if isinstance(outputs, list) else ():
+            if not isinstance(output, dict):
+                continue
+            # One stream comes in pieces that end anywhere.
+            name = str(output.get("name", "")) if output.get("output_type") == "stream" else ""
+            text = _text(output)
+            if not text:
+                continue
+            yield text if is_ended or (name and name == stream) else "\n" + text
+            stream, is_ended = name, text.endswith("\n")
+        if not is_ended:
+            yield "\n"
+
+
+def _text(output: Mapping[str, Any]) -> str:
+    match output.get("output_type"):
+        case "stream":
+            return _joined(output.get("text"))
+        case "error":
+            lines = output.get("traceback")
+            said = f"{output.get('ename')}: {output.get('evalue')}"
+            trace = "\n".join(map(str, lines)) if isinstance(lines, list) else ""
+            # A notebook draws a line above, and may leave the beginning of it out.
+            return f"Traceback (most recent call last)\n{_indented(trace)}\n{said}\n"
+        case _:
+            data = output.get("data")
+            if not isinstance(data, dict):
+                return ""
+            table = _table(_joined(data.get("text/html")))
+            return table or _joined(data.get("text/plain")) + "\n"
+
+
+def _indented(trace: str) -> str:
+    return "\n".join(f"  {line}" for line in trace.splitlines())
+
+
+def _joined(text: Any) -> str:
+    if isinstance(text, list):
+        return "".join(one for one in text if isinstance(one, str))
+    return text if isinstance(text, str) else ""
+
+
+def _table(markup: str) -> str:
+    """The rows of a table as Markdown; trainers show their losses so."""
+    rows = [
+        [html.unescape(cell).strip().replace("|", "/") for cell in _CELL.findall(row)]
+        for row in _ROW.findall(markup)
+    ]
+    lines = [f"| {' | '.join(cells)} |" for cells in rows if len(cells) > 1]
+    return "\n".join(("", *lines, "")) if lines else ""

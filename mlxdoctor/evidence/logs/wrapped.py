@@ -1,0 +1,129 @@
+"""Logs whose lines a terminal, a pager or an editor broke at its width: joined again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+from mlxdoctor.evidence.logs.lines import strip_escapes
+
+#: Widths at which lines are broken; no report is shorter, no terminal wider.
+WIDTHS = range(30, 201)
+#: Broken lines that show it.
+MIN_BROKEN = 3
+#: Lines at the beginning that are looked at.
+HEAD_LINES = 400
+#: Parts of one line that are joined.
+MAX_PARTS = 40
+
+_FIRST = re.compile(r"\W*\d*\W*([A-Za-z]+|[^\sA-Za-z\d]|\d)")
+_STARTS = re.compile(
+    r"\W{0,12}(?:(?:iter|iteration|epoch|step|batch|ep|val(?! took)|valid|validation|eval|train"
+    r"|saved|save|starting|loading|trainable|total|test|traceback|calculating|warning|info|error)\b|[\[{╭╰│|#]"
+    r"|\d{4}-\d\d)",
+    re.IGNORECASE,
+)
+
+
+def unwrapped(
+    texts: Iterator[str], worth: Callable[[str], tuple[int, int]], head_size: int
+) -> Iterator[str]:
+    """The log's text, in which broken lines are whole again where that makes more of it readable.
+
+    Args:
+        texts: the text in pieces that each end where a line does.
+        worth: how many reports and how many figures a text holds.
+        head_size: characters that are looked at.
+    """
+    head = ""
+    while len(head) < head_size and (piece := next(texts, None)) is not None:
+        head += piece
+    join = _joiner(head, worth)
+    if join is None:
+        yield head
+        yield from texts
+        return
+    # What a piece ends with may go on in the next.
+    held = ""
+    for piece in chain((head,), texts):
+        lines = (held + piece).split("\n")
+        cut = next(
+            (at for at in range(len(lines) - 1, 0, -1) if _STARTS.match(lines[at])), len(lines) - 1
+        )
+        held = "\n".join(lines[cut:])
+        if cut > 0:
+            yield join(lines[:cut]) + "\n"
+    yield join(held.split("\n"))
+
+
+def _joiner(
+    head: str, worth: Callable[[str], tuple[int, int]]
+) -> Callable[[list[str]], str] | None:
+    """What joins the lines of a log that begins so; None where nothing is to be joined."""
+    lines = [line.rstrip("\r") for line in strip_escapes(head).split("\n")[:HEAD_LINES]]
+    width = max(map(len, lines), default=0)
+    if width not in WIDTHS or "\r" in "".join(lines):
+        return None
+    plain = "\n".join(lines)
+    best, joiner = (0, 0), None
+    for is_hard in (True, False):
+        if (
+            sum(_is_broken(lines, place, width, is_hard) for place in range(len(lines)))
+            < MIN_BROKEN
+        ):
+            continue
+        joined = _join(lines, width, is_hard)
+        if joined == plain:
+            continue
+        if best == (0, 0):
+            best = worth(plain)
+        found = worth(joined)
+        if found[1] > best[1] and found[0] >= best[0]:
+            best = found
+
+            def joiner(part: list[str], width: int = width, is_hard: bool = is_hard) -> str:
+                cleaned = [strip_escapes(line).rstrip("\r") for line in part]
+                return _join(cleaned, width, is_hard)
+
+    return joiner
+
+
+def _is_broken(lines: list[str], place: int, width: int, is_hard: bool) -> bool:
+    """Whether the next line may be the rest of this one."""
+    line = lines[place]
+    if place + 1 >= len(lines) or not line.strip():
+        return False
+    after = lines[place + 1].strip()
+    if not after:
+        return False
+    if is_hard:
+        # A blank at the end may have been lost.
+        return width - 1 <= len(line) <= width
+    return len(line) + 1 + len(after.split(None, 1)[0]) > width
+
+
+def _join(lines: list[str], width: int, is_hard: bool) -> str:
+    joined: list[str] = []
+    place = 0
+    while place < len(lines):
+        first = whole = lines[place]
+        began = _FIRST.match(first)
+        parts = 1
+        while parts < MAX_PARTS and _is_broken(lines, place, width, is_hard):
+            after = lines[place + 1]
+            word = _FIRST.match(after)
+            same = began is not None and word is not None and began.group(1) == word.group(1)
+            if _STARTS.match(after) or same:
+                break
+            if is_hard:
+                whole += " " * (width - len(lines[place])) + after
+            else:
+                whole += " " + after.strip()
+            place += 1
+            parts += 1
+        # As many line ends as before, so that the lines keep their numbers.
+        joined.append(whole)
+        joined.extend([""] * (parts - 1))
+        place += 1
+    return "\n".join(joined)
