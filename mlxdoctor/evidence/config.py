@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from mlxdoctor.evidence.sniffed import Sniffed
 
 T = TypeVar("T")
+#: A key that W&B adds to a run's configuration, in which each key stands for `{value: ...}`.
+_OF_WANDB = frozenset(("_wandb", "wandb_version"))
 
 #: What trainers write beside an adapter, and loaders read to know which layers to convert.
 CONFIG_NAME = "adapter_config.json"
@@ -33,6 +35,10 @@ _SNIFFED_KEYS = frozenset(
 # A file with any of these describes training; an adapter_config.json without them
 # (from a converter, say) only describes the adapter, and says nothing about the run.
 _TRAINING_KEYS = frozenset({"batch_size", "iters", "learning_rate", "lr_schedule", "optimizer"})
+#: Keys of mlx-lm's that no other trainer is likely to have.
+_OWN_KEYS = frozenset(
+    {"fine_tune_type", "iters", "lora_parameters", "num_layers", "steps_per_report"}
+)
 _MLX_LM_KEYS = _TRAINING_KEYS | {
     "fine_tune_type",
     "grad_accumulation_steps",
@@ -85,6 +91,7 @@ class TrainingConfig:
         path: that file.
         values: the file's keys and values, as stated.
         origin: whose format it is; decides what a missing key means.
+        has_defaults: whether mlx-lm was started with it, so that its defaults hold.
     """
 
     kind: ClassVar[str] = "training configuration"
@@ -93,6 +100,7 @@ class TrainingConfig:
     path: Path
     values: Mapping[str, Any]
     origin: Literal["mlx-lm", "peft"]
+    has_defaults: bool = True
 
     @staticmethod
     def is_named(path: Path) -> bool:
@@ -129,6 +137,13 @@ class TrainingConfig:
             values, source = read_yaml_object(path)
         else:
             values, source = read_json_object(path)
+        is_of_wandb = _is_of_wandb(values)
+        if is_of_wandb:
+            values = {
+                key: one["value"]
+                for key, one in values.items()
+                if isinstance(one, dict) and "value" in one and key not in _OF_WANDB
+            }
         origin: Literal["mlx-lm", "peft"]
         if "peft_type" in values:
             origin = "peft"
@@ -140,7 +155,8 @@ class TrainingConfig:
                 "is not a training configuration that mlx-lm or PEFT would write",
                 "name the adapter_config.json or the file given to `mlx_lm.lora --config`",
             )
-        return cls((source,), path, MappingProxyType(values), origin)
+        has_defaults = not is_of_wandb or bool(_OWN_KEYS & values.keys())
+        return cls((source,), path, MappingProxyType(values), origin, has_defaults)
 
     @classmethod
     def beside(cls, weights: Path) -> TrainingConfig | None:
@@ -175,7 +191,11 @@ class TrainingConfig:
         """Whether the value of `key` is not stated, so that mlx-lm's default applies."""
         if key in MLX_LM_LORA_DEFAULTS:
             # A partial lora_parameters is used as it is: mlx-lm fills in the whole or nothing.
-            return self.origin == "mlx-lm" and self.values.get("lora_parameters") is None
+            return (
+                self.origin == "mlx-lm"
+                and self.has_defaults
+                and self.values.get("lora_parameters") is None
+            )
         return self._stated(key) is None and self._value(key) is not None
 
     def _stated(self, key: str) -> Any:
@@ -186,7 +206,7 @@ class TrainingConfig:
 
     def _value(self, key: str) -> Any:
         value = self._stated(key)
-        if value is None and self.describes_training:
+        if value is None and self.describes_training and self.has_defaults:
             value = MLX_LM_DEFAULTS.get(key)
         return value
 
@@ -196,7 +216,7 @@ class TrainingConfig:
         stated = self.values.get("lora_parameters")
         if isinstance(stated, Mapping):
             return stated.get(key)
-        return MLX_LM_LORA_DEFAULTS.get(key) if stated is None else None
+        return MLX_LM_LORA_DEFAULTS.get(key) if stated is None and self.has_defaults else None
 
     @property
     def fine_tune_type(self) -> str | None:
@@ -301,6 +321,14 @@ class TrainingConfig:
         """The key under which a row holds its prompt, completion, messages or text."""
         stated = _text(self.values.get(f"{name}_feature"))
         return stated or ("messages" if name == "chat" else name)
+
+
+def _is_of_wandb(values: Mapping[str, Any]) -> bool:
+    """Whether W&B wrote it, which keeps each value one level deeper."""
+    if not _OF_WANDB.isdisjoint(values):
+        return True
+    deep = [isinstance(one, dict) and one.keys() <= {"value", "desc"} for one in values.values()]
+    return bool(deep) and all(deep)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ name. Only names and the first bytes of files are looked at here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -41,6 +42,10 @@ _TEXT_SUFFIXES = {
     ".ipynb",
     "",
 }
+#: The folder in which W&B keeps its runs, how it names them, and what it sums one up in.
+WANDB = "wandb"
+_WANDB_RUN = re.compile(r"^(?:offline-)?run-(?=\d)")
+_SUMMARY = "wandb-summary.json"
 _YAML_SUFFIXES = {".yaml", ".yml"}
 #: What people write about a run, and not the run itself.
 _NO_EVIDENCE = {"expected.json", "README.md"}
@@ -116,14 +121,28 @@ def _walk(folder: Path, problems: list[InputError], depth: int = 0) -> Iterator[
     except OSError as error:
         problem = f"cannot be listed ({error.strerror})"
         raise InputError(folder, problem, "check its access") from None
+    runs = [one for one in entries if folder.name == WANDB and _is_wandb_run(one)]
+    if runs:
+        # Of several runs, which W&B names after when they began, the last is this one.
+        newest = max(runs, key=lambda one: _WANDB_RUN.sub("", one.name))
+        yield from _walk(newest, problems, limits.folder_levels - 2)
+        return
     if len(entries) > limits.folder_entries:
         problems.append(exceeded(folder, "has more names in it", "folder_entries"))
         entries.pop()
     yield from (entry for entry in entries if entry.is_file())
-    if depth + 1 < limits.folder_levels:
-        for entry in entries:
-            if entry.is_dir() and not entry.is_symlink() and not entry.name.startswith("."):
-                yield from _walk(entry, problems, depth + 1)
+    for entry in entries:
+        is_near = depth + 1 < limits.folder_levels or entry.name == WANDB
+        if is_near and _is_folder(entry) and not entry.name.startswith("."):
+            yield from _walk(entry, problems, depth + 1)
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _is_wandb_run(path: Path) -> bool:
+    return _WANDB_RUN.search(path.name) is not None and _is_folder(path)
 
 
 def _folder(files: RunFiles, folder: Path) -> RunFiles:
@@ -144,7 +163,14 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
         elif path.name not in _NO_EVIDENCE:
             loose.append(path)
     for path in loose:
-        files = files.having(_kind_by_content(path) or "unrecognised", path)
+        kind = _kind_by_content(path) or "unrecognised"
+        if kind == "unrecognised" and _is_unread_log(path):
+            problems.append(_unread(path))
+        files = files.having(kind, path)
+    if not files.logs:
+        # The last report of each metric is better than nothing.
+        for path in (one for one in files.unrecognised if one.name == _SUMMARY):
+            files = files.having("logs", path)
     if files.adapter is None and files.checkpoints:
         files = replace(files, adapter=files.checkpoints[-1])
     return replace(files, problems=(*files.problems, *problems))
@@ -176,6 +202,8 @@ def _named_kind(path: Path) -> str | None:
 def _kind_by_content(path: Path) -> str | None:
     """The field of `RunFiles` that a file belongs in; None where it is no text to look at."""
     file = Sniffed(path)
+    if path.name == _SUMMARY:
+        return None
     if path.suffix in _YAML_SUFFIXES:
         return "config" if TrainingConfig.is_held_by(file) else None
     if path.suffix not in _TEXT_SUFFIXES or path.name in _NO_EVIDENCE:
@@ -202,6 +230,23 @@ def _is_log(file: Sniffed) -> bool:
     from mlxdoctor.evidence.training_log import looks_like_log
 
     return looks_like_log(file.path)
+
+
+def _is_unread_log(path: Path) -> bool:
+    from mlxdoctor.evidence.training_log import looks_like_unread_log
+
+    try:
+        return looks_like_unread_log(path)
+    except InputError:
+        return False
+
+
+def _unread(path: Path) -> InputError:
+    return InputError(
+        path,
+        "looks like a training log, but none of its lines could be read as a report",
+        "lines such as `step 10 | loss 2.5 | lr 1e-5` are read, and JSON lines",
+    )
 
 
 #: Kinds that are known by how a file begins, in the order in which they are asked.

@@ -6,6 +6,7 @@ Nothing is invented: a row that names no iteration is numbered as a row, and say
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import ClassVar
 
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.log_formats.notebook import Notebook
+from mlxdoctor.evidence.logs.accounted import ReadFile, accounted, judged
 from mlxdoctor.evidence.logs.json_records import DATA_KEYS
 from mlxdoctor.evidence.logs.log_format import LogFormat, LogSoFar, WholeFormat, formats
 from mlxdoctor.evidence.logs.reader import read_lines, read_log
@@ -40,6 +42,21 @@ __all__ = [
     "looks_like_log",
 ]
 
+#: What a training log may be called.
+_LOG_NAME = re.compile(
+    r"^(?:(?:train|finetun|fine[_-]tun|lora|sft|loss|metrics|history|nohup|output|stdout|console)"
+    r".{0,60}\.(?:log|out|txt|jsonl|csv|tsv)|log\.txt|stdout|nohup)$",
+    re.IGNORECASE,
+)
+_LOG_SUFFIXES = frozenset((".log", ".out", ".err", ".txt", ".csv", ".tsv", ".jsonl"))
+#: A loss or a figure that is none, under any name.
+_LIKE_REPORT = re.compile(
+    r"^.{0,400}?(?:(?:loss|perplexity|\bppl\b)\W{0,6}[-+]?(?:\d|nan\b|inf\b)"
+    r"|\w[\w ./()]{0,30}[=:~]\s{0,3}[-+]?(?:nan|inf)\b)",
+    re.IGNORECASE | re.MULTILINE,
+)
+#: Such lines that make a file a log.
+MIN_LIKE_REPORTS = 3
 #: How a notebook's name ends.
 NOTEBOOK = ".ipynb"
 #: Bytes at either end of a file that decide whether it is a log.
@@ -64,6 +81,9 @@ class TrainingLog:
         targetless: numbers of the lines that say a batch had nothing to learn.
         versions: package -> version, where the log names them.
         problems: the limits at which reading ended, where a log goes beyond them.
+        parameters_millions: of the whole model, where the log counts them.
+        unread: numbers of lines that look like reports and could not be read, at most 1,000.
+        remarks: what of the log was not judged, or not as it stands there, a clause each.
     """
 
     kind: ClassVar[str] = "training log"
@@ -81,14 +101,19 @@ class TrainingLog:
     targetless: tuple[int, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[InputError, ...] = ()
+    parameters_millions: float | None = None
+    unread: tuple[int, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def reports(self) -> int:
+        """How many reports the log holds, each counted once."""
+        return sum(one.reports for one in self.segments)
 
     @property
     def main(self) -> Segment:
         """The segment to judge: the last with training losses, else the last."""
-        if not self.segments:
-            return Segment({}, 0, 0)
-        trained = [one for one in self.segments if one.get("train_loss") is not None]
-        return (trained or list(self.segments))[-1]
+        return judged(self.segments)
 
     @property
     def is_preference(self) -> bool:
@@ -120,12 +145,14 @@ class TrainingLog:
             InputError: a file can't be read, or none holds a report on training.
         """
         notes = Notes()
-        sources: list[Source] = []
-        segments: list[Segment] = []
+        files: list[ReadFile] = []
         for path in paths:
             stream = LogStream(path)
-            segments.extend(read_log(stream, path, notes))
-            sources.append(stream.source)
+            unread = len(notes.unread)
+            found = read_log(stream, path, notes)
+            files.append(ReadFile(stream.source, found, notes.unread[unread:]))
+        files, remarks = accounted(files)
+        segments = [segment for file in files for segment in file.segments]
         told = notes.failures or notes.test_loss is not None or notes.trainable is not None
         if not paths or (not segments and not told):
             *most, last = (one.understood for one in formats(LogFormat) if one.understood)
@@ -133,12 +160,13 @@ class TrainingLog:
             raise InputError(paths[0] if paths else None, "holds no report on training", remedy)
         names = sorted(notes.formats, key=lambda name: -notes.formats[name])
         return cls(
-            sources=tuple(sources),
+            sources=tuple(file.source for file in files),
             format=", ".join(names) or "messages only",
             segments=tuple(segments),
             trainable=notes.trainable,
             header=dict(notes.header),
-            saves=tuple(notes.saves),
+            # A log's end that is printed twice saves nothing twice.
+            saves=tuple(dict.fromkeys(notes.saves)),
             truncations=tuple(notes.truncations),
             test_loss=notes.test_loss,
             test_perplexity=notes.test_perplexity,
@@ -146,7 +174,14 @@ class TrainingLog:
             targetless=tuple(notes.targetless),
             versions=dict(notes.versions),
             problems=tuple(notes.problems),
+            parameters_millions=_whole_model(notes),
+            unread=tuple(notes.unread),
+            remarks=remarks,
         )
+
+
+def _whole_model(notes: Notes) -> float | None:
+    return notes.total_line if notes.trainable is None else notes.trainable.total_millions
 
 
 def looks_like_log(path: Path) -> bool:
@@ -160,6 +195,30 @@ def looks_like_log(path: Path) -> bool:
     """
     if path.suffix == NOTEBOOK:
         return _notebook_shows_log(path)
+    texts, is_whole = _ends(path)
+    if texts and _holds_data(texts[0]):
+        return False
+    return any(_shows_log(text, path, is_whole=is_whole) for text in texts)
+
+
+def looks_like_unread_log(path: Path) -> bool:
+    """Whether a file that no reader claims is a training log by its name and what is in it.
+
+    Raises:
+        InputError: as `looks_like_log`.
+    """
+    if not (path.suffix in _LOG_SUFFIXES or _LOG_NAME.search(path.name)):
+        return False
+    texts, _ = _ends(path)
+    if not "".join(texts).strip() or (texts and _holds_data(texts[0])):
+        return False
+    if _LOG_NAME.search(path.name) and path.suffix in (".log", ".out"):
+        return True
+    return sum(len(_LIKE_REPORT.findall(text)) for text in texts) >= MIN_LIKE_REPORTS
+
+
+def _ends(path: Path) -> tuple[list[str], bool]:
+    """How a file begins and ends, as text; and whether that is all of it. None for a binary."""
     try:
         with open_file(path) as stream:
             head = stream.read(SNIFFED_BYTES)
@@ -171,15 +230,13 @@ def looks_like_log(path: Path) -> bool:
     try:
         encoding = log_encoding(path, head.lstrip(b"\0") or tail)
     except InputError:
-        return False
+        return [], False
     if encoding == "utf-16":
         tail = head[:2] + tail[len(tail) % 2 :] if tail else tail
     else:
         head, tail = without_holes(head), without_holes(tail)
     texts = [part.decode(encoding, errors="replace") for part in (head, tail) if part]
-    if texts and _holds_data(texts[0]):
-        return False
-    return any(_shows_log(text, path, is_whole=size <= SNIFFED_BYTES) for text in texts)
+    return texts, size <= SNIFFED_BYTES
 
 
 def _notebook_shows_log(path: Path) -> bool:

@@ -147,7 +147,9 @@ def examined(report: Report) -> list[FileRead]:
 def _once(source: str, items: Sequence[FileRead]) -> FileRead:
     kinds = ", ".join(dict.fromkeys(one.kind for one in items))
     sha256 = next((one.sha256 for one in items if one.sha256), None)
-    return FileRead(kinds, source, sha256, "" if sha256 else items[-1].note)
+    # What was not read whole for one purpose may have been for another.
+    said = [one.note for one in items if one.note and (one.sha256 or not sha256)]
+    return FileRead(kinds, source, sha256, "; ".join(dict.fromkeys(said)))
 
 
 def _codes(names: Sequence[str]) -> str:

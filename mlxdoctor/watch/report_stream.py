@@ -78,8 +78,13 @@ class ReportStream:
 
     def read_document(self, text: str) -> list[LogRow]:
         """The reports in a log that is one document; none where it is not one."""
-        if any(one.read(iter((text,))) is None for one in self._whole if not one.grows):
-            return list(self._reports())
+        for one in self._whole:
+            rest = iter((text,)) if one.grows else one.read(iter((text,)))
+            if rest is None:
+                return list(self._reports())
+            if one.count:
+                # A notebook: what its cells printed is a log of lines.
+                return [*self.feed("".join(rest)), *self.finish()]
         return []
 
     def finish(self) -> list[LogRow]:

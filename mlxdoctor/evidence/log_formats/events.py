@@ -18,10 +18,10 @@ MAX_WARNINGS = 10_000
 MAX_FRAMES = 40
 
 _HINT = re.compile(
-    r"[Ss]av(?:ed|ing)|longest|arameters|params|[Ss]tarting|Test loss|Loading|[Tt]rainer|Training"
-    r"|mlx|[Mm]emory|MEMORY|Error|Exception|Traceback|[Kk]ill|[Aa]bort|ABRT|[Ss]egmentation|METAL"
+    r"[Ss]av(?:ed|ing)|longest|aram(?:eter)?s|[Mm]odel|[Ss]tarting|Test loss|Loading|[Tt]rainer"
+    r"|Training|mlx|[Mm]emory|MEMORY|Error|Exception|Traceback|[Kk]ill|[Aa]bort|ABRT|[Ss]egmentation"
     r"|[Nn]o \w+ (?:target|token|label)|[Aa]ll (?:masked|targets|tokens|labels)"
-    r"|Insufficient|allocate|Interrupt|terminating|LoRA|[Rr]ate:|OOM|[Ss]ize:|[Ee]pochs"
+    r"|METAL|Insufficient|allocate|Interrupt|terminating|LoRA|[Rr]ate:|OOM|[Ss]ize:|[Ee]pochs"
 )
 _SAVED = re.compile(
     r"(?:Iter(?:ation)?\s+(\d+):\s*)?Saved\s+(final\s+)?(?:adapter\s+)?weights\s+to\s+(\S.*)"
@@ -29,12 +29,23 @@ _SAVED = re.compile(
 _FILE = re.compile(r"\S+")
 _TRUNCATED = re.compile(r"longest sen\w+ ([\d,]+) will be truncated to ([\d,]+)")
 _LONGER = re.compile(r"sequences are longer than ([\d,]+) tokens")
-_SHARE = re.compile(r"[Tt]rainable parameters:?\s*([\d.]+)\s*%\s*\(([\d.,]+)M\s*/\s*([\d.,]+)M\)")
-_VLM_SHARE = re.compile(
-    r"trainable params:\s*([\d.,]+)\s*M?\s*\|\|\s*all params:\s*([\d.,]+)\s*M?\s*\|\|"
-    r"\s*trainable%:\s*([\d.]+)"
+_SIZE = r"([\d.,]*\d)\s?(K|M|B|[Mm]illion|[Bb]illion)?\b"
+_SHARE = re.compile(
+    r"[Tt]rainable(?:\s(?:parameters|params))?:?\s*([\d.]+)\s*%\s*"
+    rf"\({_SIZE}\s*(?:/|of)\s*{_SIZE}"
 )
-_COUNT = re.compile(r"(Total|Trainable) parameters:?\s+([\d.,]+)M\b")
+#: As PEFT, mlx-vlm and others write it: the few, all, and the share or not.
+_FEW_OF_ALL = re.compile(
+    rf"[Tt]rainable\s(?:parameters|params)\s?[:=]?\s*{_SIZE}\s*"
+    rf"(?:\|\|\s*all\s(?:params|parameters):?|/|of)\s*{_SIZE}"
+)
+_COUNT = re.compile(
+    r"\b(total|all|trainable|frozen|non-?trainable|number\sof)\s(?:model\s)?param(?:eter)?s?"
+    rf"\b(?:\sin\smodel)?\s{{0,8}}[:=]?\s{{0,8}}{_SIZE}",
+    re.IGNORECASE,
+)
+_PERCENT = re.compile(r"trainable%:?\s*([\d.]+)")
+_MILLIONS = {"": 1e-6, "k": 1e-3, "m": 1.0, "b": 1e3}
 _STARTING = re.compile(r"[Ss]tarting\b")
 _TRAINING = re.compile(r"\btraining\b")
 _ITERATIONS = re.compile(r"iters?:\s{0,8}([\d,]+)")
@@ -57,7 +68,15 @@ _LOADED = re.compile(r"Loading Hugging Face dataset (\S+?)\.?\s*$")
 _CONFIG = re.compile(r"Loading configuration file (\S+)")
 _COMMAND = re.compile(r"(?:^|\s)((?:python\d?\s+-m\s+)?mlx_(?:lm|vlm)[._ ]\S*lora\b.*)$")
 _RESUMED = re.compile(r"Loading (?:fine-tuned weights|pretrained adapters?) from (\S+)")
+#: A model that is named where a trainer loads it, or where it shows its settings.
+_MODEL = re.compile(
+    r"(?:--model[= ]|\b(?:base[_ -]?|loading\s|using\s|pretrained[_ ])?model(?:s|_id|_name|_path"
+    r"|_name_or_path|\sname|\spath|\sid)?(?:\sfrom)?['\"]?\s?(?:[:=]|\s)\s?)\[?['\"]?"
+    r"([A-Za-z][\w.-]{1,60}/[\w.-]{2,90}|[A-Za-z][\w.]{1,40}-[\w.-]{0,40}\d[bB]\b[\w.-]{0,40})",
+    re.IGNORECASE,
+)
 _HEADER = (
+    ("model", _MODEL),
     ("dataset", _LOADED),
     ("config", _CONFIG),
     ("command", _COMMAND),
@@ -112,6 +131,7 @@ class Events(LineFormat):
         self._frames: list[re.Match[str]] = []
         self._own: re.Match[str] | None = None
         self._code = ""
+        self._frozen: float | None = None
 
     def read(self, number: int, line: str) -> bool:
         """Whether the line was one of the known events."""
@@ -131,12 +151,15 @@ class Events(LineFormat):
         elif match := _TRUNCATED.search(line):
             notes.truncations.append((_count(match.group(1)), _count(match.group(2))))
         elif match := _SHARE.search(line):
-            notes.trainable = Trainable(*(_amount(text) for text in match.groups()))
-        elif match := _VLM_SHARE.search(line):
-            few, all_, percent = (_amount(text) for text in match.groups())
-            notes.trainable = Trainable(percent, few, all_)
+            percent, few, its_unit, total, unit = match.groups()
+            notes.trainable = Trainable(
+                _amount(percent), _millions(few, its_unit), _millions(total, unit)
+            )
+        elif match := _FEW_OF_ALL.search(line):
+            few, its_unit, total, unit = match.groups()
+            notes.trainable = _share(_millions(few, its_unit), _millions(total, unit), line)
         elif match := _COUNT.search(line):
-            self._parameters(match.group(1), _amount(match.group(2)))
+            self._parameters(match.group(1).lower(), _millions(*match.group(2, 3)))
         elif self._start(number, line):
             pass
         elif match := _TEST.search(line):
@@ -170,14 +193,18 @@ class Events(LineFormat):
 
     def _parameters(self, which: str, millions: float) -> None:
         notes = self.notes
-        if which == "Total":
+        if which == "trainable":
+            notes.trainable_line = millions
+        elif which in ("total", "all", "number of"):
             notes.total_line = millions
         else:
-            notes.trainable_line = millions
-        total, few = notes.total_line, notes.trainable_line
+            self._frozen = millions
+        few = notes.trainable_line
+        total = notes.total_line
+        if total is None and few is not None and self._frozen is not None:
+            total = few + self._frozen
         if total is not None and few is not None:
-            percent = 100.0 * few / total if total else 0.0
-            notes.trainable = Trainable(percent, few, total)
+            notes.trainable = _share(few, total)
 
     def _in_traceback(self, number: int, line: str) -> bool:
         if not line.strip() or line[0] in " \t|^~":
@@ -240,10 +267,11 @@ class Events(LineFormat):
                 found = True
         if len(notes.header) >= MAX_HEADER:
             return found
-        for key, pattern in _HEADER:
-            if match := pattern.search(line):
-                notes.header.setdefault(key, match.group(1))
-                return True
+        named = [(key, match) for key, one in _HEADER if (match := one.search(line))]
+        for key, match in named:
+            notes.header.setdefault(key, match.group(1).rstrip(".,:"))
+        if named:
+            return True
         if line.startswith("  ") and "LoRA" in line and (pairs := _SHORT.findall(line)):
             for name, value in pairs:
                 notes.header.setdefault("rank" if name == "r" else name, value)
@@ -260,6 +288,18 @@ def _count(text: str) -> int:
 
 def _amount(text: str) -> float:
     return _float(text.replace(",", "")) or 0.0
+
+
+def _millions(number: str, unit: str | None) -> float:
+    """A count of parameters in millions."""
+    return _amount(number) * _MILLIONS[(unit or "")[:1].lower()]
+
+
+def _share(few: float, total: float, line: str = "") -> Trainable:
+    """The count with its share: the line's own where it states one."""
+    stated = _PERCENT.search(line)
+    percent = _amount(stated.group(1)) if stated else 100.0 * few / total if total else 0.0
+    return Trainable(percent, few, total)
 
 
 def _float(text: str) -> float | None:

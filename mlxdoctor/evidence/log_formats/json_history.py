@@ -15,6 +15,9 @@ from mlxdoctor.safety.reading_limits import current
 #: Keys under which trainers keep a list of records.
 _HISTORIES = ("log_history", "history", "logs", "metrics", "records", "train_loss_history")
 
+#: What W&B adds to the last value of each metric.
+_SUMMARY_KEYS = frozenset(("_runtime", "_step"))
+
 
 class JsonHistory(WholeFormat):
     """A list of records, or a column a metric; line numbers count records from 1."""
@@ -58,6 +61,9 @@ def _records(value: Any) -> Iterator[Mapping[str, Any]]:
                 yield one
         return
     if not isinstance(value, dict):
+        return
+    if _SUMMARY_KEYS & value.keys():
+        yield value
         return
     for key in _HISTORIES:
         history = value.get(key)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 
-from mlxdoctor.evidence.logs.lines import lines
+from mlxdoctor.evidence.logs.lines import NUMBER, lines
 from mlxdoctor.evidence.logs.log_format import (
     LINES_BETWEEN,
     LineFormat,
@@ -20,6 +21,15 @@ from mlxdoctor.evidence.logs.series import Notes, Segment
 from mlxdoctor.evidence.logs.wrapped import unwrapped
 from mlxdoctor.safety.reading_limits import current, exceeded
 
+#: What a line of figures on a loss looks like, whatever else is in it.
+_LOSS = re.compile(rf"\bloss(?:es)?\b['\"]?\s{{0,4}}[:=~|]{{0,2}}\s{{0,4}}{NUMBER}", re.IGNORECASE)
+_NO_REPORT = re.compile(
+    r"\b(?:best|final|min|lowest|average|avg|initial|summary|test|scale|target|threshold|skipp?(?:ed|ing)"
+    r"|improved|last|total|non-finite)\b",
+    re.IGNORECASE,
+)
+#: Lines that could not be read, of which the numbers are kept.
+MAX_UNREAD = 1000
 #: Characters at the beginning of a log that decide of which kind it is.
 SNIFFED = 64 << 10
 
@@ -107,6 +117,10 @@ class LineReader:
         for read in self._of_cut:
             if read(number, line):
                 return
+        if _LOSS.search(line) and not _NO_REPORT.search(line):
+            unread = self._notes.unread
+            if len(unread) < MAX_UNREAD and (not unread or unread[-1] != number):
+                unread.append(number)
 
     def catch_up(self) -> None:
         """Read what was put off; what is begun stays open."""

@@ -176,6 +176,7 @@ class Notes:
     test_perplexity: float | None = None
     formats: dict[str, int] = field(default_factory=dict)
     problems: list[InputError] = field(default_factory=list)
+    unread: list[int] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -200,6 +201,8 @@ class Notes:
         self.failures.extend(other.failures)
         self.targetless.extend(other.targetless)
         self.problems.extend(other.problems)
+        self.unread.extend(other.unread)
         self.trainable = other.trainable or self.trainable
+        self.total_line = other.total_line or self.total_line
         if other.test_loss is not None:
             self.test_loss, self.test_perplexity = other.test_loss, other.test_perplexity

@@ -256,7 +256,7 @@ def _led(
 
 def _names_nothing(text: str) -> bool:
     """Whether `text` may stand before a bare `12/100`."""
-    return not text.strip() or text.rstrip().endswith(tuple("[(|],:->#"))
+    return not re.search(r"[^\W\d]", text) or text.rstrip().endswith(tuple("[(|]>#"))
 
 
 def _context(before: Sequence[str], names: Sequence[str | None]) -> list[str]:

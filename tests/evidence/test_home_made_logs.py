@@ -1,0 +1,289 @@
+"""Logs of trainers that nobody else has: every row read, with the right values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlxdoctor.evidence.training_log import Segment, TrainingLog, looks_like_log
+
+NAN = math.nan
+LOSSES = ("2.5000", "2.2500", "nan", "inf", "1.5000", "1.2500")
+#: (epoch, step in the epoch) of six reports in two epochs of three.
+PLACES = tuple((epoch, step) for epoch in (1, 2) for step in (1, 2, 3))
+
+Line = Callable[[int, int, int, str], str]
+
+
+def read(path: Path, text: str | bytes) -> TrainingLog:
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    assert looks_like_log(path)
+    return TrainingLog.read([path])
+
+
+def same(found: Segment, name: str, iterations: list[int], values: list[float]) -> None:
+    series = found.series[name]
+    assert series.iterations.tolist() == iterations
+    np.testing.assert_array_equal(series.values, values)
+
+
+#: Name -> a line of it, from the count of all reports, the epoch, the step in it, and the loss.
+COUNTED: dict[str, Line] = {
+    "step | loss | s/it": lambda n, e, s, loss: f"Step {n} | loss {loss} | 19.2 s/it",
+    "step | loss | it/s": lambda n, e, s, loss: f"Step {n} | loss {loss} | 0.05 it/s",
+    "Time = 1s": lambda n, e, s, loss: f"Step {n}: Loss = {loss}, Grad Norm = 0.0, Time = 19.2s",
+    "epoch and batch": lambda n, e, s, loss: (
+        f"Epoch {e}/2 Batch {s}/3 Loss: {loss} Grad norm: 0.5 LR: 1.46e-06"
+    ),
+    "epoch, batch": lambda n, e, s, loss: f"Epoch {e}, Batch {s}, Loss: {loss}",
+    "brackets": lambda n, e, s, loss: f"[{n}/100] loss={loss} lr=1e-04 gnorm=0.5",
+    "parentheses": lambda n, e, s, loss: f"({n}/6) train loss {loss}",
+    "E1 B1": lambda n, e, s, loss: f"E{e} B{s}/3 | loss {loss} | lr 1.0e-05",
+    "E01|S0001": lambda n, e, s, loss: f"[E{e:02d}|S{s:04d}] loss={loss} ppl=12.1",
+    "PyTorch tutorial": lambda n, e, s, loss: f"Epoch [{e}/2], Step [{s}/3], Loss: {loss}",
+    "ImageNet": lambda n, e, s, loss: f"Epoch: [{e}][{s}/3]\tTime 0.5 (0.6)\tLoss {loss} (2.5)",
+    "logging": lambda n, e, s, loss: (
+        f"2026-01-02 10:11:1{n},123 - trainer - INFO - Step {n} - loss: {loss} - lr: 1e-05"
+    ),
+    "file and line": lambda n, e, s, loss: (
+        f"[2026-01-02 10:11:12][INFO][train.py:45] step={n} loss={loss} lr=1e-05"
+    ),
+    "loguru": lambda n, e, s, loss: (
+        f"2026-01-02 10:11:12.123 | INFO     | __main__:train:45 - step {n}/100 | loss {loss}"
+    ),
+    "glog": lambda n, e, s, loss: (
+        f"I0102 10:11:12.123456 12345 train.py:45] step: {n}, loss: {loss}"
+    ),
+    "emojis": lambda n, e, s, loss: f"🔥 Step {n}/100 | 📉 loss: {loss} | ⚡ 19.2 it/s | 🧠 8.5 GB",
+    "array": lambda n, e, s, loss: f"Iteration {n}: loss = array({loss}, dtype=float32)",
+    "dictionary of arrays": lambda n, e, s, loss: (
+        f"step {n}: {{'loss': array({loss}, dtype=float32)}}"
+    ),
+    "loss at step": lambda n, e, s, loss: f"Loss at step {n}: {loss}",
+    "of": lambda n, e, s, loss: f"Iter {n} of 100: loss {loss}",
+    "hash": lambda n, e, s, loss: f"#{n} loss={loss}",
+    "slash": lambda n, e, s, loss: f"{n}/100 | train/loss {loss} | lr 1e-5",
+    "logfmt": lambda n, e, s, loss: (
+        f"ts=2026-01-02T10:11:12Z level=info epoch={e} grad_norm=0.5 loss={loss} lr=1e-05 step={n}"
+    ),
+    "JSON behind a prefix": lambda n, e, s, loss: f'INFO:root:{{"step": {n}, "loss": "{loss}"}}',
+    "arrow": lambda n, e, s, loss: f"step {n} -> loss {loss} (lr=1e-05, 302 tok/s, mem 9500MB)",
+    "update :: ce": lambda n, e, s, loss: f"update {n} :: ce={loss} :: |g|=0.5",
+    "fairseq": lambda n, e, s, loss: (
+        f"2026-01-02 10:11:12 | INFO | train_inner | epoch 00{e}:    {n} / 100 loss={loss}, ppl=5.6"
+    ),
+    "norm and dt": lambda n, e, s, loss: (
+        f"step     {n} | loss: {loss} | lr 6.0e-06 | norm: 1.52 | dt: 338.1ms | tok/sec: 155000.0"
+    ),
+    "average behind the loss": lambda n, e, s, loss: f"iter={n} avg_loss=9.0 loss={loss}",
+    "postfix": lambda n, e, s, loss: (
+        f"Training: {n}%|█▌  | {n}/100 [00:01<00:09, 10.0it/s, loss={loss}, lr=1.0e-04]"
+    ),
+    "postfix with colons": lambda n, e, s, loss: f"{n}%|█ | {n}/100 [00:01<00:09, loss: {loss}]",
+    "postfix dictionary": lambda n, e, s, loss: (
+        f"{n}%|█ | {n}/100 [00:01<00:09, 1.2s/it, {{'loss': {loss}, 'lr': 1e-05}}]"
+    ),
+    "a bar an epoch": lambda n, e, s, loss: (
+        f"Epoch {e}/2: {s}%|█| {s}/3 [00:01<00:09, loss={loss}]"
+    ),
+    "loss before the bar": lambda n, e, s, loss: (
+        f"Epoch {e} loss {loss}:  {s}%|█▌  | {s}/3 [00:01<00:09, 10.0it/s]"
+    ),
+    "step before the bar": lambda n, e, s, loss: (
+        f"Epoch {e}, Step {s}, Loss: {loss}:   1%|▏  | {n}/144 [00:02<02:20,  1.01it/s]"
+    ),
+}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("name", COUNTED)
+def test_every_counted_row_is_read(name: str, end: str, tmp_path: Path) -> None:
+    lines = [
+        COUNTED[name](number, *place, loss)
+        for number, (place, loss) in enumerate(zip(PLACES, LOSSES, strict=True), 1)
+    ]
+    log = read(tmp_path / "a.log", end.join(lines) + end)
+    (segment,) = log.segments
+    same(segment, "train_loss", [1, 2, 3, 4, 5, 6], [float(one) for one in LOSSES])
+    assert segment.axis in ("step", "iteration")
+    assert not log.unread
+    assert not log.remarks
+
+
+#: Name -> a report on an epoch, with its training and its validation loss.
+BY_EPOCH: dict[str, Callable[[int, float], str]] = {
+    "complete": lambda e, loss: f"Epoch {e} complete. Average loss: {loss}\nVal loss: {loss + 1}",
+    "emojis": lambda e, loss: f"✅ Epoch {e} done — avg loss {loss} · val_loss {loss + 1}",
+    "Keras": lambda e, loss: f"Epoch {e}/3 - 12s - loss: {loss} - val_loss: {loss + 1}",
+    "lines": lambda e, loss: f"Epoch {e}\n-------\n  train loss: {loss}\n  val loss: {loss + 1}",
+    "headed": lambda e, loss: f"--- Epoch {e}/3 ---\nTrain Loss: {loss}\nValid Loss: {loss + 1}",
+    "ended": lambda e, loss: (
+        f"Epoch {e} ended | train_loss={loss} | val_loss={loss + 1} | took 12s"
+    ),
+    "after": lambda e, loss: f"After epoch {e}: loss is {loss}, validation loss is {loss + 1}",
+    "of the split": lambda e, loss: (
+        f"Epoch {e} | train | loss {loss}\nEpoch {e} | validation | loss {loss + 1}"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_EPOCH)
+def test_reports_on_epochs(name: str, tmp_path: Path) -> None:
+    text = "\n".join(BY_EPOCH[name](epoch, loss) for epoch, loss in ((1, 2.5), (2, 2.25), (3, 2.0)))
+    segment = read(tmp_path / "a.log", text + "\n").main
+    same(segment, "train_loss", [1, 2, 3], [2.5, 2.25, 2.0])
+    same(segment, "val_loss", [1, 2, 3], [3.5, 3.25, 3.0])
+    assert segment.axis == "epoch"
+
+
+VALIDATIONS = {
+    "of its own": "[eval] step {0} loss {1}\n",
+    "the split behind the step": "Step {0} | val | loss {1} | ppl 20.1\n",
+    "without a step": "  >> Validation loss: {1}\n",
+    "in a word": "val_loss={1}\n",
+    "the average of the evaluation": "Evaluation @ step {0}: avg loss = {1}\n",
+}
+
+
+@pytest.mark.parametrize("name", VALIDATIONS)
+def test_a_line_on_validation_is_none_on_training(name: str, tmp_path: Path) -> None:
+    text = "".join(
+        f"Step {step} | loss {step / 8}\n"
+        + (VALIDATIONS[name].format(step, step / 4) if step % 20 == 0 else "")
+        for step in (10, 20, 30, 40)
+    )
+    segment = read(tmp_path / "a.log", text).main
+    same(segment, "train_loss", [10, 20, 30, 40], [1.25, 2.5, 3.75, 5.0])
+    same(segment, "val_loss", [20, 40], [5.0, 10.0])
+
+
+TABLES = {
+    "rich": (
+        "┏━━━━━━┳━━━━━━━━┳━━━━━━━━┓\n┃ Step ┃ Loss   ┃ LR     ┃\n┡━━━━━━╇━━━━━━━━╇━━━━━━━━┩\n",
+        "│ {0}   │ {1:.4f} │ 1e-05  │\n",
+    ),
+    "rounded": (
+        "╭──────┬────────╮\n│ Step │ Loss   │\n├──────┼────────┤\n",
+        "│ {0}   │ {1:.4f} │\n",
+    ),
+    "ASCII": ("+------+------+\n| step | loss |\n+------+------+\n", "| {0}   | {1:.4f} |\n"),
+    "blanks": ("  step    loss      lr\n", "  {0:4d}  {1:.4f}  1e-05\n"),
+    "data frame": ("   step    loss      lr\n", "0  {0:4d}  {1:.4f}  1e-05\n"),
+    "tabs": ("Step\tTraining Loss\n", "{0}\t{1}\n"),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables(name: str, tmp_path: Path) -> None:
+    head, row = TABLES[name]
+    text = head + "".join(row.format(step, step / 8) for step in (10, 20, 30))
+    same(read(tmp_path / "a.log", text).main, "train_loss", [10, 20, 30], [1.25, 2.5, 3.75])
+
+
+def test_speeds_and_memory_by_their_units(tmp_path: Path) -> None:
+    text = "Step 1 | loss 2.5 | 19.2 s/it\nStep 2 | loss 2.5 | 0.05 it/s | 302 tok/s | 8.5 GB\n"
+    segment = read(tmp_path / "a.log", text).main
+    same(segment, "seconds_per_iteration", [1], [19.2])
+    same(segment, "iterations_per_second", [2], [0.05])
+    same(segment, "tokens_per_second", [2], [302])
+    same(segment, "peak_memory_gb", [2], [8.5])
+    megabytes = read(tmp_path / "a.log", "Step 1 | loss 2.5 | mem 9500 MB | 3 it/s\n").main
+    assert "peak_memory_gb" not in megabytes.series
+
+
+def test_what_is_said_of_an_epoch_is_told_apart_from_its_steps(tmp_path: Path) -> None:
+    text = (
+        "Epoch 1/2\nStep 10 | Loss: nan\nStep 20 | Loss: nan\n"
+        "Epoch 1 finished: avg loss 8.40, skipped batches: 27/50\nEpoch 2/2\nStep 30 | Loss: 2.5\n"
+    )
+    (segment,) = read(tmp_path / "a.log", text).segments
+    same(segment, "train_loss", [10, 20, 30], [NAN, NAN, 2.5])
+    same(segment, "epoch_train_loss", [20], [8.4])
+    same(segment, "skipped", [20], [27])
+
+
+def test_steps_that_each_epoch_counts_anew_go_on(tmp_path: Path) -> None:
+    text = "".join(
+        f"Epoch {epoch}/2\n"
+        + "".join(f"  Batch {at}/30, Loss: {at / epoch}\n" for at in (10, 20, 30))
+        for epoch in (1, 2)
+    )
+    (segment,) = read(tmp_path / "a.log", text).segments
+    same(segment, "train_loss", [10, 20, 30, 40, 50, 60], [10, 20, 30, 5, 10, 15])
+    same_losses = "".join(
+        f"Epoch {epoch}, Step {at}, Loss: {1 + at}\n" for epoch in (1, 2, 3) for at in (0, 1)
+    )
+    (segment,) = read(tmp_path / "a.log", same_losses).segments
+    same(segment, "train_loss", [0, 1, 2, 3, 4, 5], [1, 2, 1, 2, 1, 2])
+
+
+def test_a_training_loss_that_is_estimated_beside_the_one_reported(tmp_path: Path) -> None:
+    text = (
+        "step 0: train loss 2.6, val loss 2.7\niter 0: loss 2.5, time 23.1ms, mfu 1.2%\n"
+        "iter 10: loss 2.25, time 23.1ms, mfu 1.2%\niter 20: loss 2.0, time 23.1ms, mfu 1.2%\n"
+        "step 20: train loss 2.1, val loss 2.2\n"
+    )
+    segment = read(tmp_path / "a.log", text).main
+    same(segment, "train_loss", [0, 10, 20], [2.5, 2.25, 2.0])
+    same(segment, "estimated_train_loss", [0, 20], [2.6, 2.1])
+    same(segment, "val_loss", [0, 20], [2.7, 2.2])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "After epoch 3 the loss was 2.5.\n",
+        "Loss at step 10: 2.5\n",
+        "loss: 2.5\nsomething else\n",
+        "Our best loss: 2.5\nThe final loss: 2.25\nA loss: 1.5\n",
+        "Validation loss: 2.5\n",
+        "step 10 of the recipe: 3 eggs, no loss\n",
+    ],
+)
+def test_a_sentence_is_no_report(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+    assert not looks_like_log(path)
+
+
+def test_bare_losses_are_numbered(tmp_path: Path) -> None:
+    segment = read(tmp_path / "a.log", "loss: 2.5\nloss: nan\nloss: 2.0\n").main
+    same(segment, "train_loss", [1, 2, 3], [2.5, NAN, 2.0])
+    assert segment.axis == "row"
+
+
+@pytest.mark.parametrize(
+    ("line", "share"),
+    [
+        ("Trainable parameters: 0.1% (5.2M/3212.750M)", (0.1, 5.2, 3212.75)),
+        ("trainable params: 4,000,000 || all params: 8,000,000 || trainable%: 50.0", (50, 4, 8)),
+        ("Trainable parameters: 3,000,000\nFrozen parameters: 9,000,000", (25, 3, 12)),
+        ("Total params: 1.2B\nTrainable params: 12 million", (1, 12, 1200)),
+    ],
+)
+def test_counts_of_parameters(line: str, share: tuple[float, ...], tmp_path: Path) -> None:
+    log = read(tmp_path / "a.log", f"{line}\nStep 1 | loss 2.5\n")
+    assert log.trainable is not None
+    found = log.trainable
+    counts = (found.percent, found.trainable_millions, found.total_millions)
+    assert counts == pytest.approx(share)
+    assert log.parameters_millions == pytest.approx(share[2])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "% mlx_lm.lora --train --model mlx-community/Llama-3.2-3B --iters 9",
+        "Loading model mlx-community/Llama-3.2-3B",
+        "Namespace(model='mlx-community/Llama-3.2-3B', train=True)",
+        "base_model: mlx-community/Llama-3.2-3B",
+        'models=["mlx-community/Llama-3.2-3B"]',
+    ],
+)
+def test_the_model_that_a_log_names(line: str, tmp_path: Path) -> None:
+    log = read(tmp_path / "a.log", f"{line}\nStep 1 | loss 2.5\n")
+    assert log.header["model"] == "mlx-community/Llama-3.2-3B"
