@@ -203,7 +203,8 @@ def test_what_is_said_of_an_epoch_is_told_apart_from_its_steps(tmp_path: Path) -
     (segment,) = read(tmp_path / "a.log", text).segments
     same(segment, "train_loss", [10, 20, 30], [NAN, NAN, 2.5])
     same(segment, "epoch_train_loss", [20], [8.4])
-    same(segment, "skipped", [20], [27])
+    same(segment, "epoch_skipped", [20], [27])
+    same(segment, "epoch_skipped_batches_of", [20], [50])
 
 
 def test_steps_that_each_epoch_counts_anew_go_on(tmp_path: Path) -> None:

@@ -209,7 +209,8 @@ def _joined(shapes: list[Shape]) -> list[Shape]:
     joined = []
     for one in shapes:
         if one.nature is Nature.EPOCH and (has_steps or not one.counts_whole):
-            own = taken if has_steps else frozenset[str]()
+            # What is counted over an epoch is none of what is counted at a step.
+            own = {*taken, "skipped", "skipped_batches_of"} if has_steps else set[str]()
             columns = tuple(f"epoch_{name}" if name in own else name for name in one.columns)
             joined.append(one.renamed(columns))
         elif one.nature is Nature.BESIDE and not taken.isdisjoint(one.columns):

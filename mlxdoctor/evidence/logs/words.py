@@ -193,6 +193,13 @@ def understand(texts: tuple[str, ...]) -> Words:
         or _named(text, texts[place + 1], is_first=not place, is_prefix=place < begun)
         for place, text in enumerate(before)
     )
+    # `skipped batches: 27/50`.
+    names = tuple(
+        f"{names[place - 1]} of"
+        if place in totals.values() and place - 1 not in counters.values() and names[place - 1]
+        else name
+        for place, name in enumerate(names)
+    )
     long = any(name is not None and name.count(" ") > MAX_BLANKS for name in names)
     said = " ".join(text for place, text in enumerate(before) if place not in totals.values())
     return Words(

@@ -1,0 +1,311 @@
+"""Logs that were wrapped, printed twice, emptied while they were written, or kept by others."""
+
+from __future__ import annotations
+
+import json
+import random
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
+from mlxdoctor.run import Run
+from mlxdoctor.watch.report_stream import read_log
+
+
+def line(at: int, loss: float) -> str:
+    return (
+        f"Iter {at}: Train loss {loss:.3f}, Learning Rate 1.000e-05, It/sec 1.0{at % 97:02d}, "
+        f"Tokens/sec 88.083, Trained Tokens {86 * at}, Peak mem 6.093 GB"
+    )
+
+
+def val(at: int, loss: float) -> str:
+    return f"Iter {at}: Val loss {loss:.3f}, Val took 60.201s"
+
+
+LINES = ["Loading pretrained model", "Starting training..., iters: 300", val(1, 3.0)]
+for at in range(10, 301, 10):
+    LINES.append(line(at, 3 - at / 200))
+    LINES.extend([val(at, 3 - at / 300)] if at % 100 == 0 else [])
+TEXT = "\n".join(LINES) + "\n"
+
+
+def read(path: Path, content: str | bytes) -> TrainingLog:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert looks_like_log(path)
+    return TrainingLog.read([path])
+
+
+def is_whole(log: TrainingLog) -> None:
+    (segment,) = log.segments
+    assert segment.reports == 34
+    for name in ("train_loss", "learning_rate", "iterations_per_second", "peak_memory_gb"):
+        assert segment.series[name].iterations.tolist() == list(range(10, 301, 10)), name
+    losses = [round(3 - at / 200, 3) for at in range(10, 301, 10)]
+    np.testing.assert_allclose(segment.series["train_loss"].values, losses, atol=1e-9)
+    assert segment.series["val_loss"].iterations.tolist() == [1, 100, 200, 300]
+    assert segment.series["trained_tokens"].values.tolist()[-1] == 86 * 300
+
+
+def hard(width: int, lines: Sequence[str] = LINES) -> list[str]:
+    return [one[at : at + width] for one in lines for at in range(0, len(one), width)]
+
+
+@pytest.mark.parametrize("width", [40, 60, 72, 80, 100, 120])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_lines_broken_at_a_width_are_whole_again(width: int, end: str, tmp_path: Path) -> None:
+    is_whole(read(tmp_path / "a.log", end.join(hard(width)) + end))
+    without_blanks = [one.rstrip() for one in hard(width)]
+    is_whole(read(tmp_path / "a.log", end.join(without_blanks) + end))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_lines_broken_between_words_are_whole_again(width: int, tmp_path: Path) -> None:
+    wrapped = [part for one in LINES for part in textwrap.wrap(one, width)]
+    log = read(tmp_path / "a.log", "\n".join(wrapped) + "\n")
+    is_whole(log)
+    assert log.main.last_line > len(LINES)
+
+
+@pytest.mark.parametrize(
+    "row",
+    ['{{"step": {0:03d}, "loss": 2.{0:03d}}}', "step {0:03d} loss 2.{0:03d} lr 1.0e-05 abcdefgh"],
+)
+def test_lines_of_one_length_are_not_taken_for_broken_ones(row: str, tmp_path: Path) -> None:
+    log = read(tmp_path / "a.log", "".join(row.format(at) + "\n" for at in range(101, 200)))
+    assert len(log.main.series["train_loss"]) == 99
+
+
+@pytest.mark.parametrize(
+    ("content", "lost"),
+    [
+        (b"\0" * 200_000 + TEXT.encode(), 0),
+        (TEXT.encode().replace(b"Iter 100: Train", b"\0\0Iter 100: Train"), 0),
+        (TEXT.encode() + b"\0" * 5000, 0),
+        (TEXT.encode("utf-16-le"), 0),
+        (TEXT.encode()[:860] + b"\0" * 4096 + TEXT.encode()[860:], 1),
+    ],
+)
+def test_a_log_with_holes(content: bytes, lost: int, tmp_path: Path) -> None:
+    log = read(tmp_path / "a.log", content)
+    assert len(log.main.series["train_loss"]) == 30 - lost
+    assert f"{content.count(0):,} bytes of it are zero" in log.sources[0].note
+
+
+def test_a_log_printed_twice_is_one_run(tmp_path: Path) -> None:
+    tail = "\n".join(LINES[-8:]) + "\n"
+    for more, repeats in (
+        (TEXT, 34),
+        (tail, 8),
+        (json.dumps({"log_tail": LINES[-8:]}, indent=1), 8),
+        (tail + tail, 16),
+        (
+            "".join(
+                f'{{"iteration": {at}, "train_loss": {3 - at / 200 + 1e-4}}}\n' for at in (290, 300)
+            ),
+            2,
+        ),
+    ):
+        log = read(tmp_path / "a.log", TEXT + more)
+        is_whole(log)
+        assert log.main.repeats == repeats
+        assert log.remarks == (f"{repeats} reports printed a second time, counted once",)
+
+
+def test_a_log_that_goes_on_behind_what_it_printed_twice(tmp_path: Path) -> None:
+    more = "\n".join([*LINES[:20], *LINES[15:20], *LINES[20:]])
+    is_whole(read(tmp_path / "a.log", more))
+
+
+def test_a_run_that_was_begun_again_is_another(tmp_path: Path) -> None:
+    again = [line(at, 3.5 - at / 200) for at in (10, 20, 30)]
+    log = read(tmp_path / "a.log", TEXT + "\n".join(again))
+    assert [one.reports for one in log.segments] == [34, 3]
+    (remark,) = log.remarks
+    assert remark.startswith("judged 3 of 37 reports, those of lines 37 to 39; the others are of")
+    assert remark in log.sources[0].note
+    # The same losses, at another speed: it was trained again.
+    other = [line(at, 3 - at / 200).replace("It/sec 1", "It/sec 2") for at in (10, 20, 30)]
+    assert len(read(tmp_path / "a.log", TEXT + "\n".join(other)).segments) == 2
+
+
+def test_an_evaluation_that_comes_late_begins_no_run(tmp_path: Path) -> None:
+    log = read(tmp_path / "a.log", "\n".join([*LINES[:20], val(95, 2.75), *LINES[20:]]))
+    (segment,) = log.segments
+    assert segment.series["val_loss"].iterations.tolist() == [1, 95, 100, 200, 300]
+    assert len(segment.series["train_loss"]) == 30
+    assert log.remarks == ("1 report out of order, put in order",)
+
+
+def test_checkpoints_validated_after_the_training(tmp_path: Path) -> None:
+    trained = [one for one in LINES if "Val" not in one]
+    log = read(tmp_path / "a.log", "\n".join([*trained, *(val(at, 2.0) for at in (50, 150, 250))]))
+    (segment,) = log.segments
+    assert segment.series["val_loss"].iterations.tolist() == [50, 150, 250]
+
+
+def rows(order: Sequence[int]) -> str:
+    cells = (f"{at},{3 - at / 20},{3 - at / 30 if at % 10 == 0 else ''}\n" for at in order)
+    return "step,loss,val_loss\n" + "".join(cells)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        rows(range(30, 0, -1)),
+        rows(random.Random(1).sample(range(1, 31), 30)),
+        "step,loss,val_loss\n"
+        + "".join(f"{at},{3 - at / 20},\n" for at in range(1, 31))
+        + "".join(f"{at},,{3 - at / 30}\n" for at in (10, 20, 30)),
+    ],
+    ids=["backwards", "at random", "by kind"],
+)
+def test_rows_of_a_table_in_any_order(table: str, tmp_path: Path) -> None:
+    log = read(tmp_path / "a.csv", table)
+    (segment,) = log.segments
+    assert segment.series["train_loss"].iterations.tolist() == list(range(1, 31))
+    assert segment.series["train_loss"].values.tolist() == [3 - at / 20 for at in range(1, 31)]
+    assert segment.series["val_loss"].iterations.tolist() == [10, 20, 30]
+    assert "out of order, put in order" in log.sources[0].note
+
+
+def test_a_table_of_a_run_that_was_begun_again(tmp_path: Path) -> None:
+    text = rows(range(1, 31)) + "".join(f"{at},{2 - at / 20},\n" for at in range(1, 11))
+    assert [one.reports for one in read(tmp_path / "a.csv", text).segments] == [30, 10]
+
+
+def notebook(*outputs: dict[str, Any]) -> str:
+    cells = [
+        {"cell_type": "markdown", "source": ["# loss 9"]},
+        {"cell_type": "code", "source": ["train()"], "outputs": list(outputs)},
+    ]
+    return json.dumps(
+        {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, indent=1
+    )
+
+
+def printed(text: str | list[str]) -> dict[str, Any]:
+    return {"output_type": "stream", "name": "stdout", "text": text}
+
+
+def test_a_notebook(tmp_path: Path) -> None:
+    picture = {"output_type": "display_data", "data": {"image/png": "A" * 300_000}}
+    error = {
+        "output_type": "error",
+        "ename": "ValueError",
+        "evalue": "no rows",
+        "traceback": ["\x1b[31m----\x1b[0m", "ValueError: no rows"],
+    }
+    pieces = [
+        printed([TEXT[:1000]]),
+        printed(TEXT[1000:2000]),
+        printed(TEXT[2000:].splitlines(True)),
+    ]
+    path = tmp_path / "train.ipynb"
+    log = read(path, notebook(picture, *pieces, picture, error))
+    is_whole(log)
+    assert [one.text for one in log.failures] == ["ValueError: no rows"]
+    assert Run.discover([tmp_path]).files.logs == (path,)
+    assert [one.step for one in read_log(path) if "train_loss" in one.values][-1] == 300
+
+
+def test_a_notebook_with_a_table_of_losses(tmp_path: Path) -> None:
+    body = "".join(f"<tr>\n<td>{at}</td>\n<td>{3 - at / 20}</td></tr>" for at in (10, 20))
+    table = f"<table border=1><tr style='x'><th>Step</th><th>Training Loss</th></tr>{body}</table>"
+    shown = {"output_type": "display_data", "data": {"text/html": [table], "text/plain": "<HTML>"}}
+    log = read(tmp_path / "a.ipynb", notebook(shown))
+    assert log.main.series["train_loss"].values.tolist() == [2.5, 2.0]
+    assert log.main.series["train_loss"].iterations.tolist() == [10, 20]
+
+
+def test_a_notebook_that_trained_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.ipynb"
+    path.write_text(notebook(printed("hello\n")))
+    assert not looks_like_log(path)
+
+
+def wandb(folder: Path, run: str, rate: float, *, output: bool = True) -> Path:
+    files = folder / "wandb" / run / "files"
+    files.mkdir(parents=True)
+    (files / "config.yaml").write_text(
+        f"_wandb:\n    value:\n        cli_version: 0.19\nlearning_rate:\n    value: {rate}\n"
+        "batch_size:\n    desc: null\n    value: 2\nnum_layers:\n    value: 8\n"
+        "lora_parameters:\n    value:\n        rank: 8\n        scale: 10.0\n        dropout: 0.0\n"
+    )
+    summary = {"train_loss": 0.5, "val_loss": 0.75, "_step": 300, "_runtime": 9, "_wandb": {}}
+    (files / "wandb-summary.json").write_text(json.dumps(summary))
+    (files.parent / f"{run}.wandb").write_bytes(b"\0\1\2:W&B" * 99)
+    if output:
+        (files / "output.log").write_text(TEXT)
+    return files
+
+
+def test_a_wandb_folder_from_above(tmp_path: Path) -> None:
+    wandb(tmp_path, "run-20250101_100000-zzz", 1e-3)
+    files = wandb(tmp_path, "run-20250201_100000-aaa", 2e-5)
+    history = [
+        {"_step": at, "iteration": at, "train_loss": 3 - at / 200 + 1e-4, "grad_norm": 0.5}
+        for at in range(10, 301, 10)
+    ]
+    text = "".join(json.dumps(one) + "\n" for one in history)
+    (files / "wandb-history.jsonl").write_text(text)
+    for given in (tmp_path, tmp_path / "wandb", files.parent):
+        run = Run.discover([given])
+        config, log = run.get(TrainingConfig), run.get(TrainingLog)
+        assert config is not None
+        assert (config.learning_rate, config.batch_size, config.scale) == (2e-5, 2, 10.0)
+        assert config.iters == 1000
+        assert log is not None
+        is_whole(log)
+        assert log.main.series["grad_norm"].values.tolist() == [0.5] * 30
+        assert "of the newest of 2 runs in its W&B folder" in log.remarks
+        assert "tells of the same run as output.log" in log.remarks
+        assert not run.unreadable
+
+
+def test_a_wandb_run_of_which_only_the_summary_is_left(tmp_path: Path) -> None:
+    wandb(tmp_path, "offline-run-20250101_100000-zzz", 1e-3, output=False)
+    log = Run.discover([tmp_path]).get(TrainingLog)
+    assert log is not None
+    assert log.main.series["train_loss"].values.tolist() == [0.5]
+    assert log.main.series["train_loss"].iterations.tolist() == [300]
+
+
+def test_a_wandb_configuration_of_another_trainer_has_no_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("wandb_version: 1\nlearning_rate:\n  value: 1e-4\nepochs:\n  value: 3\n")
+    config = TrainingConfig.read(path)
+    assert config.learning_rate == 1e-4
+    assert (config.iters, config.scale, config.batch_size) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "is_told"),
+    [
+        ("train.log", "@@1@@ L~nan G~nan\n" * 20, True),
+        ("run7.txt", "".join(f">> t{at} << L = nan, g = nan\n" for at in range(9)), True),
+        ("run7.txt", "hello\nthe loss was great\n", False),
+        ("server.log", "GET / 200\n" * 20, False),
+        ("train.jsonl", '{"text": "loss: nan"}\n' * 20, False),
+        ("train.log", "", False),
+    ],
+)
+def test_a_log_of_an_unknown_format_is_told_of(
+    name: str, content: str, is_told: bool, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(content)
+    (tmp_path / "adapter_config.json").write_text('{"fine_tune_type": "lora", "iters": 9}')
+    said = [str(one) for one in Run.discover([tmp_path]).unreadable]
+    assert [name in one and "looks like a training log" in one for one in said] == [True] * is_told
+
+
+def test_lines_that_may_be_reports_and_are_not_read(tmp_path: Path) -> None:
+    log = read(tmp_path / "a.log", TEXT + "aux loss: 2.5\n" * 2)
+    assert log.unread == (37, 38)
+    assert "that may be reports could not be read, first line 37" in log.sources[0].note
