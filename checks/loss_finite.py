@@ -278,7 +278,8 @@ def _exactly_zero(
         yield Sign(
             "exact-zero",
             f"The training loss is exactly 0 in {int(zero.sum())} of {len(losses)} reports, first "
-            f"at iteration {onset}: nothing was compared with anything there.",
+            f"at iteration {onset}: "
+            + ("no answer is preferred there." if preference else "no token is compared there."),
             measured,
             onset=onset,
             severity=Severity.WARNING if preference else None,
