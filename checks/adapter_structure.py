@@ -36,7 +36,7 @@ from mlxdoctor.check import DoesNotArise, Inconclusive, NotApplicable, check, li
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
-from mlxdoctor.finding import Severity, Sign, Symptom, some_of
+from mlxdoctor.finding import Severity, Sign, Symptom, Unsought, some_of
 from mlxdoctor.measure.weights.lora_targets import matches, missing_targets
 
 _NAME_THE_BASE = "name the base model that the adapter was trained on"
@@ -124,7 +124,7 @@ class Limits:
 )
 def adapter_structure(
     adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None, limits: Limits
-) -> Iterator[Sign]:
+) -> Iterator[Sign | Unsought]:
     """Compare names and shapes of adapter, configuration and base model."""
     if config is not None and config.fine_tune_type == "full":
         raise DoesNotArise("a full fine-tune has no LoRA factors")
@@ -132,6 +132,10 @@ def adapter_structure(
         raise NotApplicable("the adapter holds no LoRA factors")
     if (config is None or config.path.name != CONFIG_NAME) and not adapter.has_configuration:
         yield _no_configuration(adapter)
+    if base is None:
+        against = ("no-module-in-base", "some-modules-not-in-base", "layer-out-of-range")
+        why = "the base model is not at hand; name its folder with --base"
+        yield Unsought((*against, "shape-mismatch"), why)
     if config is None and base is None:
         raise Inconclusive("there is neither a configuration nor a base model to compare with")
     if transposed := _transposed(adapter, config):

@@ -67,6 +67,8 @@ def training_length(
     if config.resume_adapter_file or (log is not None and log.resumed):
         raise NotApplicable("the run went on from an earlier one")
     segment = log.main if log is not None else None
+    if log is not None and (log.failures or not _is_finite(log.main)):
+        raise NotApplicable("the run broke, and that it was short says nothing more")
     iterations = _iterations(segment, config)
     if iterations is None:
         raise Inconclusive("nothing tells how many iterations were made")
@@ -92,6 +94,11 @@ def training_length(
         if rows
         else None,
     )
+
+
+def _is_finite(segment: Segment) -> bool:
+    known = (segment.get(name) for name in ("train_loss", "val_loss"))
+    return all(bool(np.isfinite(one.values).all()) for one in known if one is not None)
 
 
 def _iterations(segment: Segment | None, config: TrainingConfig) -> int | None:

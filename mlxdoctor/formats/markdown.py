@@ -118,6 +118,7 @@ def _view(report: Report, figures: Mapping[str, str]) -> dict[str, Any]:
         "answers": summary.sample_sentence(report),
         "reasons": summary.reasons(report, FIRST_REASONS),
         "seen": report.seen[: summary.SEEN],
+        "learned": any(one.learned for one in report.seen),
         "coverage": summary.coverage(report),
         "useful": summary.most_useful(report),
         "changes": summary.changes(report),

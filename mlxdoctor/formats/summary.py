@@ -82,6 +82,8 @@ def headline(report: Report) -> str:
         return "Unhealthy, and no known cause explains it"
     if report.unreadable:
         return "Inconclusive: not every file could be read"
+    if any(one.learned for one in report.seen):
+        return "Inconclusive: it learned, and too little is known to call it healthy"
     return "Inconclusive: nothing shows that the model learned"
 
 
