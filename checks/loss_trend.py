@@ -264,7 +264,8 @@ def _rose_again(curve: LossFit, rise: SecondRise, limits: Limits) -> Sign:
         message += "of the last two"
         measured |= {"validation_minimum": lowest, "validation_end": last}
     else:
-        message += f": it began at {opening(curve)}, and {rise.share:.0%} of that fall is lost"
+        lost = "more than that fall" if rise.share > 1.0 else f"{rise.share:.0%} of that fall"
+        message += f": it began at {opening(curve)}, and {lost} is lost"
     return Sign(
         "rose-again",
         f"{message}.",

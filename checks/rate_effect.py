@@ -135,7 +135,8 @@ def _barely_learned(
         return
     lost = 1.0 - last / start
     late = (middle - last) / (start - last) if start > last else 0.0
-    if lost > limits.small_part or late < limits.still_falling:
+    # More than the whole fall lies there only where the loss had risen before.
+    if lost > limits.small_part or not limits.still_falling <= late <= 1.0:
         return
     if middle - last < limits.falling_noises * curve.noise:
         return

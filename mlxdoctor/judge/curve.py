@@ -86,6 +86,7 @@ class Limits(MemorisingLimits, RepeatLimits):
     lost_noises: float = limit(
         5.0, unit="noises of one report", source="a stretch of hard rows is no loss of the model"
     )
+    visible: float = limit(0.01, unit="nats", source="less is no fall that a person would see")
     few: int = limit(5, unit="reports", source="a fall and a rise need two reports each")
     averaged: int = limit(5, unit="iterations a report, of few reports", source="not one batch")
     last_high: int = limit(
@@ -298,7 +299,7 @@ def second_rise(segment: Segment, curve: LossFit, limits: Limits) -> SecondRise 
     """Whether both losses, or the training loss where nothing contradicts it, rose again."""
     share = _regained(curve)
     validations = _finite_validations(segment)
-    fell = max(curve.first, curve.start) > curve.minimum
+    fell = max(curve.first, curve.start) - curve.minimum >= limits.visible
     if fell and curve.points >= limits.enough and len(validations) >= limits.validations:
         # The mean of the last two: a loss that swings is caught on either swing.
         last, lowest = float(validations[-2:].mean()), float(validations.min())
