@@ -119,10 +119,12 @@ def metric_consistency(
     if metrics is not None:
         yield from _contradictions(metrics, limits)
         yield from _before_and_after(metrics, limits)
-    if log is not None and reported and not log.is_preference:
-        yield from _unlike_the_log(reported, log, limits)
     if log is not None and reported:
-        yield from _of_the_base(reported, log, limits)
+        unlike = list(_unlike_the_log(reported, log, limits))
+        if log.main.base_val_loss is None:
+            yield from unlike
+        if log.main.base_val_loss is not None or not unlike:
+            yield from list(_of_the_base(reported, log, limits)) or unlike
     if log is not None and generations is not None:
         yield from _low_loss(log, generations, limits)
 
@@ -200,8 +202,7 @@ def _unlike_the_log(
 ) -> Iterator[Sign]:
     """A figure far below the level at which training ended is of another model."""
     series = log.main.get("val_loss")
-    if series is None or not len(series.values) or log.main.base_val_loss is not None:
-        # Where the log shows the base model's own loss, it is compared with that.
+    if series is None or not len(series.values) or log.is_preference:
         return
     last, iteration = float(series.values[-1]), int(series.iterations[-1])
     if not math.isfinite(last):
@@ -210,10 +211,13 @@ def _unlike_the_log(
         if last - loss <= limits.far:
             continue
         as_loss = "" if value == loss else f", a loss of {loss:.3f}"
+        base = log.main.base_val_loss
+        near = base is not None and abs(loss - base) * limits.closer < abs(loss - last)
+        beside = f", and near the base model's {base:.3f}" if near else ""
         yield Sign(
             "not-this-model",
             f"The reported {figure} is {value:.4g}{as_loss}; the log's validation loss is "
-            f"{last:.3f} at iteration {iteration}: the figure is not the trained model's.",
+            f"{last:.3f} at iteration {iteration}: the figure is not the trained model's{beside}.",
             {"reported": value, "reported_loss": round(loss, 4), "last_val_loss": last},
             where=figure,
             expected=f"a loss near {last:.3f}",

@@ -131,6 +131,7 @@ def judge(
     learned = any(one.learned for outcome in outcomes for one in outcome.seen)
     if is_certain or any(_crosses(one, suspicions) for one in suspected):
         worthwhile = [one for one in ranked if one.score >= MIN_SCORE]
+        worthwhile = _model_first(worthwhile, outcomes)
         verdict, diagnosis = Verdict.UNHEALTHY, worthwhile or ranked[:1]
     elif suspected:
         verdict, diagnosis = Verdict.SUSPECT, suspected
@@ -144,6 +145,22 @@ def judge(
     if verdict is Verdict.INCONCLUSIVE and learned and whole and open_causes <= MOST_OPEN:
         verdict = Verdict.HEALTHY
     return Judged(verdict, tuple(diagnosis), coverage)
+
+
+def _model_first(ranked: Sequence[Diagnosed], outcomes: Sequence[Outcome]) -> list[Diagnosed]:
+    """What broke the model before what spoils only the report, where an error shows the former."""
+    if not ranked or not ranked[0].cause.of_the_report:
+        return list(ranked)
+    of_report = [one for one in ranked if one.cause.of_the_report]
+    explained = {code for one in of_report for code in one.supporting}
+    errors = {
+        finding.code
+        for outcome in outcomes
+        for finding in outcome.findings
+        if finding.severity is Severity.ERROR
+    } - explained
+    broke = [one for one in ranked if one not in of_report and errors & set(one.supporting)]
+    return [*broke, *(one for one in ranked if one not in broke)]
 
 
 def _crosses(one: Diagnosed, suspicions: set[str]) -> bool:
