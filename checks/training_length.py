@@ -37,7 +37,7 @@ class Limits:
         30,
         unit="updates",
         source="a sound run at a usual rate has fallen by a tenth and more by then",
-        false_alarms="0 of 98 fixture and ward runs, which make 120 or more",
+        false_alarms="0 of 5 sound fixture and ward runs, which make 120 or more",
     )
     passes: float = limit(0.25, unit="passes over the rows", source="most rows were never seen")
     rows: int = limit(64, unit="rows seen, where the data are unknown", source="16 batches of 4")

@@ -94,7 +94,7 @@ def test_counts() -> None:
         (CAUSE, CAUSE): 1,
         (CAUSE, "none (suspect)"): 1,
         ("bad-data", CAUSE): 1,
-        ("bad-data", "none (healthy)"): 1,
+        ("bad-data", "none (inconclusive)"): 1,
     }
 
 
@@ -134,5 +134,5 @@ def test_the_page_tells_what_was_found() -> None:
     sound = sound_runs([part])
     assert f"| dev | error | {CODE} | 0 | 1 | llama-low-rate-s27 |" in sound
     assert f"| dev | warning | {CODE} | 1 | 0 | llama-ordinary-s1 |" in sound
-    row = "| dev | base-not-frozen | `base-weights-changed` | llama 1 | healthy 1 |"
+    row = "| dev | base-not-frozen | `base-weights-changed` | llama 1 | inconclusive 1 |"
     assert row in equivalents([part])
