@@ -3,8 +3,8 @@
 What it finds. Checkpoints that never change, or stop changing; a B that is zero in every
 one of them, or zero again after it had been trained; the first checkpoint with NaN or
 infinite values, and the last one without; an update that was already too large when it
-was first saved, or jumped between two saves; a final file that is an older checkpoint;
-and files that are unreadable or belong to another run.
+was first saved, or jumped between two saves; a final file that is an older checkpoint, or
+of another run; and files that are unreadable or belong to another run.
 
 Why it matters. Checkpoints date a failure when the log is lost, and tell which file is
 still good. A checkpoint that is byte for byte the one before it means that training
@@ -24,11 +24,12 @@ What to do. Use the last sound checkpoint: `mlxdoctor diagnose RUN --adapter FIL
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite, nan
 from statistics import median
 
-from mlxdoctor.check import Cost, Inconclusive, check
+from mlxdoctor.check import Cost, Inconclusive, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
@@ -38,6 +39,18 @@ from mlxdoctor.judge.save_flaws import sizes_shown
 from mlxdoctor.judge.update_size import CourseLimits, has_jumped
 from mlxdoctor.measure.exhibited import saves_shown
 from mlxdoctor.measure.weights.save_norms import SaveState, follow
+
+
+@dataclass(frozen=True)
+class Limits(CourseLimits):
+    """When the course of the saves is not that of a sound run, or not of one run."""
+
+    other_run: float = limit(
+        2.0,
+        unit="size of the final update over the largest of the checkpoints",
+        source="a run that saves its last iteration writes the same file again: 1 exactly",
+        false_alarms="0 of the runs in fixtures/runs",
+    )
 
 
 @check(
@@ -76,6 +89,11 @@ from mlxdoctor.measure.weights.save_norms import SaveState, follow
             "the final file is the last state",
             "make sure that the older state was chosen on purpose",
         ),
+        "final-of-another-run": Symptom.warning(
+            "the final file is not of the run that saved the checkpoints",
+            "the last checkpoint of a run that came to its end, or one between its checkpoints",
+            "use the last numbered checkpoint, or copy the run's own adapters.safetensors back",
+        ),
         "tensors-changed": Symptom.warning(
             "the checkpoints hold different tensors",
             "the same tensors in every checkpoint",
@@ -92,7 +110,7 @@ from mlxdoctor.measure.weights.save_norms import SaveState, follow
         ),
     },
     cost=Cost.WEIGHTS,
-    limits=CourseLimits(),
+    limits=Limits(),
     rerun_symptom=True,
 )
 def checkpoint_history(
@@ -100,7 +118,7 @@ def checkpoint_history(
     config: TrainingConfig | None,
     base: BaseModel | None,
     log: TrainingLog | None,
-    limits: CourseLimits,
+    limits: Limits,
 ) -> Iterator[Sign | Exhibit]:
     """Follow the adapter through its saves."""
     yield saves_shown(history)
@@ -125,6 +143,7 @@ def checkpoint_history(
         return
     yield from _unchanged(numbered)
     yield from _final(saves)
+    yield from _of_another_run(saves, config, limits)
     yield from _erased(saves)
     if all(one.is_zero for one in numbered):
         yield Sign(
@@ -215,6 +234,38 @@ def _final(saves: Sequence[SaveState]) -> Iterator[Sign]:
             {"final": same[-1].iteration, "last": saved[-1].iteration},
             where=final.path.name,
         )
+
+
+def _of_another_run(
+    saves: Sequence[SaveState], config: TrainingConfig | None, limits: Limits
+) -> Iterator[Sign]:
+    """A final file that is far from every save of a run which saved its last iteration."""
+    *numbered, final = saves
+    iters = config.iters if config is not None and config.describes_training else None
+    if final.checkpoint.iteration is not None or not numbered:
+        return
+    last = numbered[-1].checkpoint
+    if last.iteration != iters or any(one.nonfinite for one in saves):
+        return
+    sizes = [median(module.size for module in one.modules) for one in saves if one.modules]
+    if len(sizes) < len(saves) or not all(isfinite(one) and one > 0 for one in sizes):
+        return
+    # The best state, or a mean of several, is smaller than the last or between the saves.
+    *between, found = sizes
+    if found <= max(between) * limits.other_run:
+        return
+    ratio = found / between[-1]
+    yield Sign(
+        "final-of-another-run",
+        f"The update in {final.checkpoint.path.name} is {ratio:.3g} times that in "
+        f"{last.path.name}, saved at iteration {last.iteration}, with which the run ended: it is "
+        "the file of another run.",
+        {"ratio": ratio, "last": last.iteration, "final_size": found, "last_size": between[-1]},
+        where=final.checkpoint.path.name,
+        expected=f"at most {limits.other_run:g} times the sizes of the checkpoints",
+        fix=f"use {last.path.name} (copy it over {final.checkpoint.path.name}), and save every "
+        "run into a folder of its own",
+    )
 
 
 def _erased(saves: Sequence[SaveState]) -> Iterator[Sign]:

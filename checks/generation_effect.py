@@ -72,6 +72,9 @@ class Limits:
         false_alarms="0 of 61 sound runs whose loss ended low enough to be judged",
     )
     trained_prompts: int = limit(6, unit="trained prompts", source="all of them must be above")
+    cut: float = limit(
+        0.1, unit="share of the answers cut off", source="above, the loss is of other tokens"
+    )
     sure: float = limit(
         1.0, unit="nats", source="above, the log's loss leaves room for any unsure answer"
     )
@@ -244,6 +247,11 @@ def _unsurer_than_trained(
     ]
     if trained is None or trained > limits.sure or len(losses) < limits.trained_prompts:
         return
+    # Of answers that were cut off it never saw the rest, whose tokens it now has to choose.
+    if rows is not None and rows.rows:
+        cut = sum(row.answer_is_cut for row in rows.rows)
+        if cut > limits.cut * len(rows.rows):
+            return
     own = np.array(losses)
     # Targets of the prompt may be nearly free: the answers then carry all of the loss.
     share = _answer_share(rows) if rows is not None else None

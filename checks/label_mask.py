@@ -197,10 +197,7 @@ def _loss_stayed_finite(log: TrainingLog | None) -> bool:
 
 
 def _cut(rows: SupervisedRows, limits: Limits) -> Iterator[Sign]:
-    def is_cut(row: SupervisedRow) -> bool:
-        return bool(np.isin(row.roles[row.length :], (Role.ANSWER, Role.END)).any())
-
-    cut, share = _share(rows.rows, is_cut)
+    cut, share = _share(rows.rows, lambda row: row.answer_is_cut)
     if not cut:
         return
     severity = Severity.WARNING if share >= limits.cut_warning else None

@@ -52,6 +52,9 @@ _FAILURES = {
 #: What exceptions that are known mean: mlxdoctor/bugs/exceptions.toml sorts them into these.
 _MEANINGS = {
     "rows-refused": Symptom.error("the run ended with an exception: rows were refused", _ENDED),
+    "validation-refused": Symptom.error(
+        "the run ended with an exception: too few rows to validate on", _ENDED
+    ),
     "template-missing": Symptom.error(
         "the run ended with an exception: the model has no chat template", _ENDED
     ),

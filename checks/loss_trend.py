@@ -119,9 +119,10 @@ def loss_trend(
         yield from _overfitting(segment, curve, passes_over(rows, config, segment), limits)
         yield from _learned(segment, curve, limits)
     if curve.points < limits.enough:
+        more = ", from a lower steps_per_report or a longer run"
         raise Inconclusive(
             f"{curve.points} finite training losses are too few to judge a trend; "
-            f"{limits.enough} are needed"
+            f"{limits.enough} are needed{more if curve.points == len(losses) else ''}"
         )
 
 

@@ -28,6 +28,8 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.training_log import Segment, TrainingLog
 from mlxdoctor.finding import Sign, Symptom
 
+_LONGER = "Train longer: rows / batch_size iterations are one pass over the rows."
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -51,8 +53,13 @@ class Limits:
         "barely-begun": Symptom.warning(
             "the run ended after a few updates on a part of the rows",
             expected="at least one pass over the rows",
-            fix="Train longer: rows / batch_size iterations are one pass over the rows.",
-        )
+            fix=_LONGER,
+        ),
+        "few-rows-seen": Symptom.warning(
+            "the run ended while it learned, before it had seen most rows",
+            expected="at least one pass over the rows",
+            fix=_LONGER,
+        ),
     },
     limits=Limits(),
     rerun_symptom=True,
@@ -76,13 +83,17 @@ def training_length(
     split = dataset.splits.get("train") if dataset is not None else None
     rows, seen = len(split.rows) if split is not None else 0, iterations * batch
     few = seen < limits.passes * rows if rows else seen <= limits.rows
-    if updates > limits.updates or not few or (segment and _fell(segment, limits.fell)):
+    if updates > limits.updates or not few:
+        return
+    learned = segment is not None and _fell(segment, limits.fell)
+    # Without the rows nobody knows that most were not seen.
+    if learned and not rows:
         return
     of_rows = f" of the {rows:,} rows in {split.path.name}" if split is not None and rows else ""
+    so = "most were never seen" if learned else "the run has hardly begun"
     yield Sign(
-        "barely-begun",
-        f"{iterations} iterations of batch size {batch} saw {seen:,}{of_rows or ' rows'}: "
-        "the run has hardly begun.",
+        "few-rows-seen" if learned else "barely-begun",
+        f"{iterations} iterations of batch size {batch} saw {seen:,}{of_rows or ' rows'}: {so}.",
         {
             "iterations": iterations,
             "batch_size": batch,

@@ -164,7 +164,8 @@ def exit_code(report: Report, fail_on: str) -> int:
     """
     if report.unreadable:
         return EXIT_UNUSABLE
-    if options.fails(report.findings, fail_on):
+    unhealthy = report.verdict is Verdict.UNHEALTHY and fail_on != "never"
+    if unhealthy or options.fails(report.findings, fail_on):
         return EXIT_FOUND
     crashed = any(outcome.status is Status.CRASHED for outcome in report.outcomes)
     if report.verdict is Verdict.INCONCLUSIVE or crashed:

@@ -18,6 +18,7 @@ from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.run_files import RunFiles, is_model_folder
+from mlxdoctor.evidence.separate_runs import separate_runs
 from mlxdoctor.evidence.sniffed import Sniffed
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
@@ -49,6 +50,8 @@ _SUMMARY = "wandb-summary.json"
 _YAML_SUFFIXES = {".yaml", ".yml"}
 #: What people write about a run, and not the run itself.
 _NO_EVIDENCE = {"expected.json", "README.md"}
+#: Runs that are named where a folder holds several.
+MAX_RUNS_SHOWN = 5
 _GENERATION_KEYS = {"tuned", "response", "output", "completion", "generated", "generation"}
 
 
@@ -149,24 +152,28 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
     if is_model_folder(folder) and not (folder / CONFIG_NAME).is_file():
         return replace(files, tuned=files.tuned or folder)
     loose: list[Path] = []
+    saved: list[Path] = []
     most = current().folder_files
     problems: list[InputError] = []
     for count, path in enumerate(_walk(folder, problems)):
         if count >= most:
             problems.append(exceeded(folder, "has more files in it", "folder_files"))
             break
-        kind = _named_kind(path)
-        if kind is not None:
-            files = files.having(kind, path.parent if kind == "data" else path)
+        named = _named_kind(path)
+        if named is not None:
+            files = files.having(named, path.parent if named == "data" else path)
+            saved += [path] if named == "adapter" or path.name == CONFIG_NAME else []
         elif path.parent != folder and is_model_folder(path.parent):
             files = files.having("tuned", path.parent)
         elif path.name not in _NO_EVIDENCE:
             loose.append(path)
-    for path in loose:
-        kind = _kind_by_content(path) or "unrecognised"
+    kinds = {path: _kind_by_content(path) or "unrecognised" for path in loose}
+    for path, kind in kinds.items():
         if kind == "unrecognised" and _is_unread_log(path):
             problems.append(_unread(path))
         files = files.having(kind, path)
+    configs = [path for path, kind in kinds.items() if kind == "config"]
+    _require_one_run(folder, saved, configs, files.logs)
     if not files.logs:
         # The last report of each metric is better than nothing.
         for path in (one for one in files.unrecognised if one.name == _SUMMARY):
@@ -174,6 +181,21 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
     if files.adapter is None and files.checkpoints:
         files = replace(files, adapter=files.checkpoints[-1])
     return replace(files, problems=(*files.problems, *problems))
+
+
+def _require_one_run(
+    folder: Path, saved: list[Path], configs: list[Path], logs: tuple[Path, ...]
+) -> None:
+    below = [one for one in logs if one.is_relative_to(folder)]
+    runs = separate_runs(folder, saved, configs, below)
+    if runs:
+        shown = ", ".join(str(one.relative_to(folder)) for one in runs[:MAX_RUNS_SHOWN])
+        more = len(runs) - MAX_RUNS_SHOWN
+        raise InputError(
+            folder,
+            f"holds {len(runs)} runs: {shown}{f' and {more} more' if more > 0 else ''}",
+            f"name one of them: {runs[0]}",
+        )
 
 
 def _loose_file(files: RunFiles, path: Path) -> RunFiles:

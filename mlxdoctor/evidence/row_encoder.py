@@ -74,6 +74,11 @@ class SupervisedRow:
         """The role of each of `targets`, int8 (n,)."""
         return self.roles[max(self.offset, 1) : self.length]
 
+    @property
+    def answer_is_cut(self) -> bool:
+        """Whether the sequence limit cut away a part of the answer, or its end token."""
+        return bool(np.isin(self.roles[self.length :], (Role.ANSWER, Role.END)).any())
+
     def count(self, offset: int | None = None) -> int:
         """Targets that mlx-lm counts, padding token included, for this or another offset."""
         first = max(self.offset if offset is None else offset, 1)

@@ -84,6 +84,8 @@ def headline(report: Report) -> str:
         return "Inconclusive: not every file could be read"
     if any(one.learned for one in report.seen):
         return "Inconclusive: it learned, and too little is known to call it healthy"
+    if {one.kind for one in report.evidence} == {"dataset"}:
+        return "Inconclusive: these are training data, and nothing that a run left is with them"
     return "Inconclusive: nothing shows that the model learned"
 
 

@@ -107,8 +107,9 @@ def render(
     for finding in summary.reasons(report, REASONS - (sample is not None)):
         page.paragraph(finding.message, "  - ")
     if report.root is None:
-        # The headline of a healthy run is the first of what was seen.
-        for seen in report.seen[report.verdict is Verdict.HEALTHY : summary.SEEN]:
+        # The headline of a healthy run is the first of what was seen; a suspicion comes first.
+        last = 1 if report.suspected is not None else summary.SEEN
+        for seen in report.seen[report.verdict is Verdict.HEALTHY : last]:
             page.paragraph(seen.message, "  - ")
     _fix(report, page)
     _gaps(report, page)
@@ -116,6 +117,9 @@ def render(
 
 
 def _fix(report: Report, page: _Page) -> None:
+    if report.suspected is not None:
+        page.heading("What to change, if it is so")
+        page.paragraph(report.suspected.remedy.replace("`", ""))
     if report.root is None:
         return
     page.heading("What to change")

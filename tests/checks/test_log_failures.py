@@ -98,6 +98,21 @@ def test_an_exception_that_is_known_says_what_to_do(logs: LogWriter) -> None:
     assert one.where == "line 2"
 
 
+def test_too_few_rows_to_validate_on_are_told_from_too_few_to_train_on(logs: LogWriter) -> None:
+    log = logs.text(
+        "Loading datasets",
+        "Traceback (most recent call last):",
+        '  File "/opt/lib/python3.11/site-packages/mlx_lm/tuner/trainer.py", line 183, in evaluate',
+        "    for _, batch in batch_iter:",
+        '  File "/opt/lib/python3.11/site-packages/mlx_lm/tuner/trainer.py", line 119, in iterate',
+        "    raise ValueError(",
+        "ValueError: Dataset must have at least batch_size=4 examples but only has 2.",
+    )
+    one = finding(judge(log_failures, log), "validation-refused")
+    assert "validation rows are fewer than one batch: 2" in one.message
+    assert "add rows to valid.jsonl until it has 4" in one.fix.lower()
+
+
 def test_the_last_exception_counts(logs: LogWriter) -> None:
     log = logs.text(
         "Traceback (most recent call last):",

@@ -53,6 +53,17 @@ def test_a_loss_that_fell_says_that_it_learned(
     assert bool(found(judge(training_length, config, log))) is hit
 
 
+@pytest.mark.parametrize(("rows", "hit"), [(200, True), (20, False)])
+def test_a_loss_that_fell_on_a_few_of_the_rows(
+    tmp_path: Path, logs: LogWriter, rows: int, hit: bool
+) -> None:
+    config = config_of(tmp_path, fine_tune_type="lora", iters=4, batch_size=4)
+    outcome = judge(training_length, config, data(tmp_path, rows), logs.losses([3.0, 2.0], every=2))
+    assert found(outcome) == ({"few-rows-seen": "warning"} if hit else {})
+    if hit:
+        assert "saw 16 of the 200 rows" in finding(outcome, "few-rows-seen").message
+
+
 def test_missing_evidence(tmp_path: Path, logs: LogWriter) -> None:
     assert judge(training_length).status.value == "skipped"
     resumed = config_of(tmp_path, iters=5, batch_size=4, resume_adapter_file="a.safetensors")
