@@ -207,7 +207,7 @@ def _number_of_rows(
         learned = _learned_by_heart(log) if passes >= limits.few_passes else None
         proof = (
             f"they were learned by heart: the validation loss was lowest at iteration "
-            f"{learned.minimum_at} ({learned.minimum:.3f}) and ends at {learned.last:.3f}, far "
+            f"{learned.minimum_at} ({learned.minimum:.3f}) and ends at {learned.final:.3f}, far "
             f"above the training loss"
             if learned is not None
             else "they will be learned by heart"
@@ -219,7 +219,7 @@ def _number_of_rows(
                 "rows": count,
                 "passes": round(passes, 1),
                 "validation_minimum": learned.minimum if learned is not None else None,
-                "validation_end": learned.last if learned is not None else None,
+                "validation_end": learned.final if learned is not None else None,
             },
             where=split.path.name,
             severity=Severity.ERROR if learned is not None else None,
