@@ -322,7 +322,9 @@ def _never_learned(
     # Equal validation losses outweigh the scatter of a few training reports.
     if learned >= limits.unmoved and not (same and low <= 0.0 <= high and not fell):
         return
-    if not same and (_opens_late(segment, limits) or at_most >= limits.undecided):
+    # A policy that asks for more than that is not about runs that learned nothing.
+    scattered = at_most >= limits.undecided > limits.unmoved
+    if not same and (_opens_late(segment, limits) or scattered):
         return
     long = losses.iterations[-1] >= limits.unmoved_iterations
     certain = same or (long and at_most < limits.unmoved and fresh is True)

@@ -11,7 +11,6 @@ from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.gate.bands import QUANTITIES, Band, Quantity, band, measure
 from mlxdoctor.gate.targets import targets
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Learned:
 def learn(
     paths: Iterable[str], *, generate: bool = False, progress: Progress | None = None
 ) -> Learned:
-    """Learn from healthy runs.
+    """Learn from healthy runs: that learned, and that nothing speaks against.
 
     Args:
         paths: runs, or globs of them.
@@ -58,7 +57,7 @@ def learn(
         report = diagnose([Path(item.path)], allow_model=generate)
         if report.unreadable:
             raise InputError(None, report.unreadable[0], "learn from runs that can be read")
-        if report.verdict is not Verdict.HEALTHY:
+        if report.diagnosis or not any(one.learned for one in report.seen):
             raise InputError(
                 item.path,
                 f"is no healthy run to learn from ({headline(report)})",
