@@ -79,6 +79,8 @@ def training_length(
     iterations = _iterations(segment, config)
     if iterations is None:
         raise Inconclusive("nothing tells how many iterations were made")
+    if config.iters and 2 * iterations < config.iters:
+        raise Inconclusive("the log ends before the run was to end")
     updates = iterations // max(config.grad_accumulation_steps or 1, 1)
     split = dataset.splits.get("train") if dataset is not None else None
     rows, seen = len(split.rows) if split is not None else 0, iterations * batch

@@ -111,5 +111,5 @@ def test_the_copied_run_is_sound_before_anything_is_changed(
 @pytest.mark.slow
 def test_the_short_run_is_sound_before_a_mistake_is_made(workshop: Workshop) -> None:
     data = report_of(Evidence((trained_run(workshop, "sound"),)), workshop, models=False)
-    # Read and not run, it is sound as far as that tells.
-    assert data["verdict"] in {"healthy", "inconclusive"}
+    # It is short, which is no mistake but worth a warning.
+    assert data["verdict"] in {"healthy", "inconclusive", "suspect"}

@@ -48,9 +48,15 @@ def test_where_the_rows_are_unknown(tmp_path: Path, iterations: int, hit: bool) 
 def test_a_loss_that_fell_says_that_it_learned(
     tmp_path: Path, logs: LogWriter, last: float, hit: bool
 ) -> None:
-    config = config_of(tmp_path, fine_tune_type="lora", iters=1000, batch_size=4)
+    config = config_of(tmp_path, fine_tune_type="lora", iters=4, batch_size=4)
     log = logs.losses([3.0, last], every=2)
     assert bool(found(judge(training_length, config, log))) is hit
+
+
+def test_a_log_that_ends_before_the_run_tells_nothing(tmp_path: Path, logs: LogWriter) -> None:
+    config = config_of(tmp_path, fine_tune_type="lora", iters=1000, batch_size=4)
+    outcome = judge(training_length, config, logs.losses([3.0, 2.9], every=2))
+    assert outcome.status == "inconclusive"
 
 
 @pytest.mark.parametrize(("rows", "hit"), [(200, True), (20, False)])
