@@ -130,7 +130,9 @@ def _filtered(outcome: Outcome, select: set[str], ignore: set[str]) -> Outcome:
     if kept == outcome.findings:
         return outcome
     status = Status.PASSED if not kept and outcome.status is Status.FOUND else outcome.status
-    return replace(outcome, findings=kept, status=status)
+    left_out = {one.code for one in outcome.findings} - {one.code for one in kept}
+    unsought = {**outcome.unsought, **dict.fromkeys(left_out, "it was not asked for")}
+    return replace(outcome, findings=kept, status=status, unsought=unsought)
 
 
 def _report(run: Run, outcomes: tuple[Outcome, ...], command: str) -> RunReport:

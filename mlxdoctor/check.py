@@ -145,8 +145,10 @@ class Check:
             with time_limit(current().check_seconds):
                 status, reason = self._ask(source, got)
         except Inconclusive as error:
-            # A fact found before the check gave up is still a fact.
+            # A fact found before the check gave up is still a fact; the rest was not looked for.
             status, reason = Status.FOUND if got.findings else Status.INCONCLUSIVE, str(error)
+            found = {one.code for one in got.findings}
+            got.unsought = {one: reason for one in self.symptoms if one not in found} | got.unsought
         except (NotApplicable, InputError) as error:
             status, reason = Status.SKIPPED, str(error)
             got.arises = not isinstance(error, DoesNotArise)

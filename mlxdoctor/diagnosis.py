@@ -48,11 +48,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """One cause with its score and the evidence on both sides, best first.
-
-    `advice`: what the finding that speaks for it most says to do, where that takes the place of
-    the cause's own remedy.
-    """
+    """One cause with its score and the evidence on both sides, best first."""
 
     cause: Cause
     score: float
@@ -61,12 +57,6 @@ class Diagnosed:
     unknown: tuple[str, ...]
     arithmetic: tuple[Term, ...]
     confirmation: Confirmation | None = None
-    advice: str = ""
-
-    @property
-    def remedy(self) -> str:
-        """What to do in this run: in Markdown, one or two sentences."""
-        return self.advice or self.cause.remedy
 
     def to_dict(self) -> dict[str, Any]:
         """The entry as the JSON report shows it."""
@@ -179,14 +169,19 @@ def _covered(
         status = CauseStatus.NAMED if cause.id == named else CauseStatus.POSSIBLE
         return Coverage(cause.id, status, possible[cause.id].supporting[0])
     by_check = {one.check: one for one in outcomes}
+    noted = {finding.code for outcome in outcomes for finding in outcome.findings}
     lacking: list[str] = []
     for code in cause.ruled_out_by:
         outcome = by_check.get(code.split(".", 1)[0])
         if outcome is None:
             continue
-        if outcome.looked_for(code):
+        if code in noted:
+            # Too little to suspect the cause, and not what a run without it has.
+            lacking.append(f"there is a slight sign of it, {code}")
+        elif outcome.looked_for(code):
             return Coverage(cause.id, CauseStatus.RULED_OUT, code)
-        lacking.append(outcome.unsought.get(code) or outcome.reason)
+        else:
+            lacking.append(outcome.unsought.get(code) or outcome.reason)
     why, _, needs = next((one for one in lacking if one), "its check did not run").partition("; ")
     return Coverage(cause.id, CauseStatus.OPEN, why, needs)
 
@@ -248,17 +243,7 @@ def _score(
             if code not in present and not looked_for(code)
         ),
         arithmetic=tuple(terms),
-        advice=_advice(cause, present) if cause.finding_says else "",
     )
-
-
-def _advice(cause: Cause, present: Mapping[str, Finding]) -> str:
-    """The remedy of the finding that speaks for the cause most, as a sentence."""
-    speaking = [code for code, weight in cause.weights.items() if weight > 0 and code in present]
-    for code in sorted(speaking, key=lambda one: -cause.weights[one]):
-        if fix := present[code].fix.strip():
-            return f"{fix[:1].upper()}{fix[1:]}{'' if fix.endswith('.') else '.'}"
-    return ""
 
 
 def unlocks_most(outcomes: Sequence[Outcome], judged: Judged) -> Unlocks | None:

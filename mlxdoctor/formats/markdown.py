@@ -48,6 +48,10 @@ def render(report: Report, figures: Mapping[str, str] | None = None) -> str:
         shown = summary.sentence(str(text))
         return trusted(shown) if isinstance(text, Markup) else shown
 
+    def prose(text: str) -> Markup:
+        # The knowledge base is part of the program, and may use Markdown.
+        return trusted(text.strip())
+
     def fenced(text: str, language: str = "") -> Markup:
         return trusted(escape.fenced(text, language))
 
@@ -69,12 +73,12 @@ def render(report: Report, figures: Mapping[str, str] | None = None) -> str:
         "fenced": fenced,
         "codes": lambda names: trusted(_codes(names)),
         "number": summary.number,
-        # The knowledge base is part of the program, and may use Markdown.
-        "prose": lambda text: trusted(text.strip()),
+        "prose": prose,
         "plain": summary.plain,
         "sentence": sentence,
     }
-    text = environment.get_template("report.md.j2").render(_view(report, figures or {}))
+    view = _view(report, figures or {}) | {"remedy": summary.remedy(report, prose)}
+    text = environment.get_template("report.md.j2").render(view)
     return _tidied(text)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -122,6 +122,26 @@ def most_useful(report: Report) -> str:
     settles = len(wanted.settles)
     about = f" That would settle {settles} of the open causes." if settles > 1 else ""
     return f"Most useful next: {wanted.why}; {wanted.how}.{about}"
+
+
+def remedy(report: Report, prose: Callable[[str], str] = str) -> str:
+    """What to do about the first cause, in one or two sentences.
+
+    Args:
+        report: the report.
+        prose: called with a cause's own remedy, which is ours and may be Markdown; what a finding
+            says may hold text of the run.
+    """
+    first = report.root or report.suspected
+    if first is None:
+        return ""
+    if first.cause.finding_says:
+        weights = first.cause.weights
+        fixes = {one.code: one.fix for one in reversed(report.findings) if one.fix.strip()}
+        speaking = [code for code in first.supporting if code in fixes]
+        if speaking:
+            return sentence(fixes[max(speaking, key=lambda code: weights[code])])
+    return prose(first.cause.remedy)
 
 
 def lowered(title: str) -> str:

@@ -119,14 +119,14 @@ def render(
 def _fix(report: Report, page: _Page) -> None:
     if report.suspected is not None:
         page.heading("What to change, if it is so")
-        page.paragraph(report.suspected.remedy.replace("`", ""))
+        page.paragraph(summary.remedy(report).replace("`", ""))
     if report.root is None:
         return
     page.heading("What to change")
     for change in summary.changes(report):
         before, after = summary.plain(change.before), summary.plain(change.after)
         page.paragraph(f"{change.key}: {before} -> {after}", colour="cyan")
-    page.paragraph(report.root.remedy.replace("`", ""))
+    page.paragraph(summary.remedy(report).replace("`", ""))
 
 
 def _gaps(report: Report, page: _Page) -> None:
