@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.lab.ward.examine import read_outcomes
+from fixtures.lab.ward.kept import read_outcomes
 from fixtures.lab.ward.runs import SLICE
 from mlxdoctor.diagnosis import judge
 from mlxdoctor.finding import Status
@@ -65,7 +65,7 @@ def test_the_slice_is_made_and_every_run_of_it_is_told(tmp_path: Path) -> None:
     # A loss that never moves is not judged before a hundred iterations.
     ward("build", tmp_path, "--only", "rate-too-low", "--short", "110")
     ward("build", tmp_path, "--short", "60")
-    ward("run", tmp_path)
-    ward("run", tmp_path, "--models")
+    ward("diagnose", tmp_path)
     assert said_of(tmp_path, "static") == right
     assert said_of(tmp_path, "models") == right
+    assert said_of(tmp_path, "log").keys() == said_of(tmp_path, "adapter").keys() == right.keys()
