@@ -1,1 +1,1 @@
-"""`mlxdoctor bisect`: which saved checkpoint of a run is the last good one."""
+"""`mlxdoctor bisect`: which saved checkpoint of a run is the last good one, and which the best."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isfinite
 from typing import Any
 
+from mlxdoctor.bisect.behaviour import HELD_OUT
 from mlxdoctor.bisect.result import Bisection
 from mlxdoctor.formats import escape
 from mlxdoctor.judge.save_flaws import ODDITIES, Flaw, Standing
@@ -13,7 +15,12 @@ from mlxdoctor.measure.weights.save_sizes import QUANTITIES
 #: A validation loss this far above its minimum is worth a sentence (ratio).
 WORTH_TELLING = 1.05
 #: The columns of `rows_of`.
-HEADERS = ("iteration", "file", "size", "loss in the log", "loss of answers", "verdict", "why")
+HEADERS = (
+    *("iteration", "file", "size", "loss in the log", "validation in the log"),
+    *("loss of answers", "verdict", "why"),
+)
+#: Characters of a prompt and of an answer that are shown.
+SHOWN_CHARACTERS = 240
 
 
 def sentence(found: Bisection) -> str:
@@ -37,12 +44,57 @@ def sentence(found: Bisection) -> str:
     broken = [at for at, one in enumerate(found.standings) if one is Standing.BROKEN]
     if not broken:
         count = len(found.standings)
-        return f"Last good checkpoint: {path}, the newest; none of {count} files is broken."
+        better = ", but an earlier one is better" if found.best and found.best.is_clear else ""
+        return f"Last good checkpoint: {path}, the newest; none of {count} files is broken{better}."
     names = ", ".join(found.path(at).name for at in broken[:3]) + (", …" if broken[3:] else "")
     return (
         f"Last good checkpoint: {path}, the newest; broken before it: {names}"
         f"{_because(found, broken[0])}."
     )
+
+
+def best_sentence(found: Bisection) -> str:
+    """The checkpoint with the lowest held-out loss, and what that was compared with."""
+    best = found.best
+    if best is None:
+        return f"Best checkpoint: not known; {_nothing_compares(found)}."
+    path, loss = found.path(best.place), best.losses[best.place]
+    if best.how == "logged":
+        end = "" if best.place == best.last else f", and {best.losses[best.last]:.3f} at the last"
+        return (
+            f"Best checkpoint by the log: {path}, where the validation loss was {loss:.3f}, the "
+            f"lowest of {len(best.losses)} checkpoints that have one{end}. That is the log's own "
+            f"figure, often of a few batches: {_why_no_model(found)}."
+        )
+    split = "validation" if found.split == "valid" else found.split
+    rows = f"{best.rows} {split} rows"
+    lead = f"Best checkpoint: {path}"
+    if len(best.losses) == 1:
+        return f"{lead}, the only one whose answers' loss could be measured ({loss:.3f}, {rows})."
+    of = f"the lowest of {len(best.losses)} checkpoints on {rows}"
+    if best.place == best.last or best.losses[best.last] == loss:
+        return f"{lead}, the newest of those measured; its answers' loss is {loss:.3f}, {of}."
+    newest = f"{best.losses[best.last]:.3f} at {found.path(best.last).name}"
+    how = "higher by more than chance" if best.is_clear else "a difference that chance may make"
+    return f"{lead}; its answers' loss is {loss:.3f}, {of}, against {newest} ({how})."
+
+
+def _nothing_compares(found: Bisection) -> str:
+    if found.last_good is None:
+        return "none is good"
+    if found.unmeasured:
+        why = "the log has no validation loss at two or more of them"
+        why = "there is no log" if found.logged is None else why
+        return f"{_why_no_model(found)}, and {why}"
+    if found.split not in HELD_OUT:
+        return "there are no validation or test rows to measure it on"
+    return "no good one has a finite loss on the held-out rows"
+
+
+def _why_no_model(found: Bisection) -> str:
+    if not found.unmeasured:
+        return "there are no validation or test rows to run the models on"
+    return f"no model was run ({found.unmeasured.removeprefix('no model was run, ')})"
 
 
 def _never_good(found: Bisection) -> str:
@@ -103,6 +155,7 @@ def notes(found: Bisection) -> list[str]:
         told.append("There is no log of losses by iteration to compare the saves with.")
     elif (
         found.newest_is_good
+        and (found.best is None or found.best.how == "logged")
         and logged.best is not None
         and (logged.end_over_best or 0.0) >= WORTH_TELLING
     ):
@@ -117,24 +170,17 @@ def _of_the_search(found: Bisection) -> list[str]:
     if found.unmeasured:
         reason = found.unmeasured.removeprefix("no model was run, ")
         return [f"No model was run: {reason}."]
-    count = len(found.behaviour)
-    told = [
-        f"The model was loaded with {count} of {len(found.standings)} files, and measured on rows "
-        f"of the {found.split} split. A run that broke is taken to stay broken"
+    count = sum(one.collapsed is not None for one in found.behaviour.values())
+    return [
+        f"The loss was measured with {len(found.behaviour)} of {len(found.standings)} files on "
+        f"rows of the {found.split} split, and the answers of {count} were looked at. A run that "
+        "broke is taken to stay broken"
         + (
             "; the neighbours of the break agree."
             if found.held
             else "; this one did not, so that every file was measured."
         )
     ]
-    good = [at for at in found.behaviour if found.standings[at] is Standing.GOOD]
-    if good:
-        best = min(good, key=lambda at: found.behaviour[at].loss)
-        loss = found.behaviour[best].loss
-        told.append(
-            f"The lowest loss of the answers measured is {loss:.3g}, of {found.path(best)}."
-        )
-    return told
 
 
 def rows_of(found: Bisection) -> list[tuple[str, ...]]:
@@ -142,6 +188,7 @@ def rows_of(found: Bisection) -> list[tuple[str, ...]]:
     table: list[tuple[str, ...]] = []
     for place, one in enumerate(found.verdicts):
         logged = found.logged.losses[place] if found.logged is not None else None
+        validated = found.logged.validations[place] if found.logged is not None else None
         measured = found.behaviour.get(place if one.same_as is None else one.same_as)
         size = one.save.size
         table.append(
@@ -150,12 +197,18 @@ def rows_of(found: Bisection) -> list[tuple[str, ...]]:
                 one.save.checkpoint.path.name,
                 "0" if one.save.is_zero else _figure(size if isfinite(size) else None),
                 _figure(logged),
+                _figure(validated),
                 _figure(measured.loss if measured is not None else None),
-                found.standings[place].value,
+                _verdict(found, place),
                 found.why(place),
             )
         )
     return table
+
+
+def _verdict(found: Bisection, place: int) -> str:
+    is_best = found.best is not None and place == found.best.place
+    return f"{found.standings[place].value}, best" if is_best else found.standings[place].value
 
 
 def _figure(value: float | None) -> str:
@@ -163,7 +216,7 @@ def _figure(value: float | None) -> str:
 
 
 def render(found: Bisection, *, is_markdown: bool) -> str:
-    """The answer, its notes and the table, the answer first, as plain text or Markdown."""
+    """The answers, notes and the table, the answers first, as plain text or Markdown."""
     from tabulate import tabulate
 
     clean = escape.markdown if is_markdown else escape.terminal
@@ -177,7 +230,34 @@ def render(found: Bisection, *, is_markdown: bool) -> str:
         disable_numparse=True,
     )
     told = [f"- {clean(one)}" for one in notes(found)]
-    return "\n".join([clean(sentence(found)), "", table, "", *told]) + "\n"
+    answers = clean(sentence(found)), "", clean(best_sentence(found))
+    return "\n".join([*answers, "", table, "", *told, *_said(found, clean)]) + "\n"
+
+
+def _said(found: Bisection, clean: Callable[[str], str]) -> list[str]:
+    """The answers, a prompt at a time."""
+    lines = ["", "What they answer:"] if found.said else []
+    for one in found.said:
+        lines += ["", f"- Prompt: {clean(_short(one.prompt))}"]
+        if one.expected is not None:
+            lines.append(f"  - expected: {clean(_short(one.expected))}")
+        for place, text in one.answers.items():
+            who = " and ".join(
+                name
+                for name, at in (("last good", found.last_good), ("best", _best_place(found)))
+                if at == place
+            )
+            answer = clean(_short(text)) or "(nothing)"
+            lines.append(f"  - {who}, {clean(found.path(place).name)}: {answer}")
+    return lines
+
+
+def _best_place(found: Bisection) -> int | None:
+    return found.best.place if found.best is not None else None
+
+
+def _short(text: str) -> str:
+    return escape.cut(" ".join(text.split()), SHOWN_CHARACTERS)
 
 
 def as_object(found: Bisection) -> dict[str, Any]:
@@ -185,7 +265,9 @@ def as_object(found: Bisection) -> dict[str, Any]:
     first = found.first_broken
     return {
         "answer": sentence(found),
+        "best_answer": best_sentence(found),
         "last_good": None if found.last_good is None else str(found.path(found.last_good)),
+        "best": _best_object(found),
         "first_broken": None if first is None else str(found.path(first)),
         "newest_is_good": found.newest_is_good,
         "decided": found.is_decided,
@@ -193,6 +275,27 @@ def as_object(found: Bisection) -> dict[str, Any]:
         "quantity": found.followed.quantity,
         "checkpoints": [_save(found, place) for place in range(len(found.standings))],
         "notes": notes(found),
+        "answers": [
+            {
+                "prompt": one.prompt,
+                "expected": one.expected,
+                "answers": {str(found.path(place)): text for place, text in one.answers.items()},
+            }
+            for one in found.said
+        ],
+    }
+
+
+def _best_object(found: Bisection) -> dict[str, Any] | None:
+    best = found.best
+    if best is None:
+        return None
+    return {
+        "file": str(found.path(best.place)),
+        "loss": best.losses[best.place],
+        "from": best.how,
+        "rows": best.rows or None,
+        "newest_is_worse": best.is_clear if best.how == "measured" else None,
     }
 
 
@@ -208,6 +311,9 @@ def _save(found: Bisection, place: int) -> dict[str, Any]:
         "why": found.why(place),
         "size": _finite(verdict.save.size),
         "nonfinite": verdict.save.nonfinite,
+        "logged_validation_loss": (
+            found.logged.validations[place] if found.logged is not None else None
+        ),
         "logged_loss": _finite(found.logged.losses[place]) if found.logged is not None else None,
         "answer_loss": _finite(measured.loss) if measured is not None else None,
         "base_answer_loss": _finite(measured.base_loss) if measured is not None else None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,8 @@ from mlxdoctor.measure.text.prompt_rates import Rate, is_raised, rate
 from mlxdoctor.measure.text.statistics import sign_test
 
 if TYPE_CHECKING:
+    from mlxdoctor.measure.generate import Answer, Prompt
+    from mlxdoctor.measure.models import LoadedModels
     from mlxdoctor.measure.row_losses import RowLosses, RowPass
     from mlxdoctor.run import Run
 
@@ -41,8 +43,12 @@ ROWS = 32
 HELD_OUT_PROMPTS, TRAINED_PROMPTS = 8, 4
 #: Tokens of an answer at most.
 MAX_TOKENS = 48
+#: Prompts whose answers are shown.
+SHOWN = 3
 #: The splits that say what a model is worth, the best first.
 SPLITS = ("valid", "test", "train")
+#: Those of them that a run is not trained on.
+HELD_OUT = ("valid", "test")
 
 
 @dataclass(frozen=True)
@@ -63,12 +69,14 @@ class Behaviour:
         base_losses: the base model's on the same rows.
         collapsed: prompts answered with one token, a handful of them, or a loop.
         failure: why it could not be put on the base model; empty where it could.
+        answers: what it said to the first few prompts; empty where it was not asked.
     """
 
     losses: Floats
     base_losses: Floats
     collapsed: Rate | None = None
     failure: str = ""
+    answers: tuple[str, ...] = ()
 
     @property
     def loss(self) -> float:
@@ -120,7 +128,7 @@ def search(count: int, measure: Measure, hint: int | None, limits: Limits) -> Se
         for place in places:
             if 0 <= place < count and place not in measured:
                 measured[place] = measure(place)
-        return _broken(measured, limits)
+        return broken_of(measured, limits)
 
     look(0, count - 1, count // 2 if hint is None else hint)
     while (gap := _gap(measured, look(), count)) is not None:
@@ -153,7 +161,8 @@ def _gap(measured: Mapping[int, Behaviour], broken: Mapping[int, str], count: in
     return (low + high) // 2
 
 
-def _broken(measured: Mapping[int, Behaviour], limits: Limits) -> dict[int, str]:
+def broken_of(measured: Mapping[int, Behaviour], limits: Limits) -> dict[int, str]:
+    """Place -> why, as a clause, for those measured that are broken."""
     found = {place: _own_fault(one, limits) for place, one in measured.items()}
     sound = {place: measured[place] for place, why in found.items() if not why}
     for place, one in sound.items():
@@ -169,7 +178,7 @@ def _own_fault(one: Behaviour, limits: Limits) -> str:
         return f"it cannot be put on the base model ({one.failure})"
     if not isfinite(one.loss):
         return "its answers' loss is not finite"
-    if one.loss > one.base_loss and _rose(one.losses - one.base_losses, limits):
+    if one.loss > one.base_loss and is_higher(one.losses - one.base_losses, limits):
         return (
             f"its answers' loss is {one.loss:.3g}, worse than the base model's {one.base_loss:.3g}"
         )
@@ -184,10 +193,10 @@ def _is_worse(one: Behaviour, best: Behaviour, limits: Limits) -> bool:
     is_share = rise > limits.share * (best.base_loss - best.loss) > 0
     if rise < limits.risen_nats or not (one.loss > limits.risen_ratio * best.loss or is_share):
         return False
-    return _rose(one.losses - best.losses, limits)
+    return is_higher(one.losses - best.losses, limits)
 
 
-def _rose(rises: Floats, limits: Limits) -> bool:
+def is_higher(rises: Floats, limits: Limits) -> bool:
     """Whether the loss rose on most rows, and not by chance."""
     if len(rises) < limits.rows:
         return bool((rises > 0).all())
@@ -195,7 +204,7 @@ def _rose(rises: Floats, limits: Limits) -> bool:
 
 
 class SaveMeasure:
-    """Loads saves one after the other and measures them; the base model answers once.
+    """Puts saves on the base model one after the other; the base is loaded and asked once.
 
     Args:
         run: its models and rows.
@@ -204,6 +213,7 @@ class SaveMeasure:
 
     Attributes:
         split: the split of its data that it measures on.
+        prompts: those whose answers are kept, held-out ones first.
 
     Raises:
         Missing: the base model or the data is not at hand, or models may not be run.
@@ -228,17 +238,29 @@ class SaveMeasure:
         self._prompts = prompts_for(
             dataset, self._tokenizer, held_out=HELD_OUT_PROMPTS, trained=TRAINED_PROMPTS
         )
+        self.prompts = self._prompts[:SHOWN]
         self._of_base: list[bool] | None = None
+        self._models: LoadedModels | None = None
+        self._place: int | None = None
         self._done = 0
 
     def __call__(self, place: int) -> Behaviour:
-        from mlxdoctor.measure.models import load
+        """Losses and answers of the save at a place."""
+        found = self.losses(place)
+        models = self._models
+        if found.failure or models is None:
+            return found
+        if self._of_base is None:
+            self._of_base = self._collapsed(self._asked(models.select("base")))
+        answers = self._asked(models.select("tuned"))
+        collapsed = rate(self._collapsed(answers), self._of_base, self._limits)
+        return replace(found, collapsed=collapsed, answers=self._texts(answers[:SHOWN]))
+
+    def losses(self, place: int) -> Behaviour:
+        """The losses alone of the save at a place, which take a third of the time."""
         from mlxdoctor.measure.token_losses import measure
 
-        if self._progress is not None:
-            self._progress("measuring checkpoints", self._done, len(self._checkpoints))
-        self._done += 1
-        models = load(self._base, self._checkpoints[place].path)
+        models = self._with(place)
         if models.load_failure is not None:
             # A numbered file is loaded from a temporary folder, which is no place to name.
             failure = re.sub(r" at \S+", "", models.load_failure)
@@ -251,21 +273,40 @@ class SaveMeasure:
             if row.tuned is not None
         ]
         losses = np.array(pairs, np.float64).reshape(-1, 2)
-        if self._of_base is None:
-            self._of_base = self._collapsed(models.select("base"))
-        tuned = self._collapsed(models.select("tuned"))
-        return Behaviour(losses[:, 1], losses[:, 0], rate(tuned, self._of_base, self._limits))
+        return Behaviour(losses[:, 1], losses[:, 0])
 
-    def _collapsed(self, model: object) -> list[bool]:
+    def answers(self, place: int) -> tuple[str, ...]:
+        """What the save at a place says to `prompts`."""
+        models = self._with(place)
+        if models.load_failure is not None:
+            return ()
+        return self._texts(self._asked(models.select("tuned"), self.prompts))
+
+    def _with(self, place: int) -> LoadedModels:
+        from mlxdoctor.measure.models import load
+
+        if self._models is not None and self._place == place:
+            return self._models
+        if self._progress is not None:
+            self._progress("measuring checkpoints", self._done, len(self._checkpoints))
+        self._done += 1
+        self._models = load(self._base, self._checkpoints[place].path, self._models)
+        self._place = place
+        return self._models
+
+    def _asked(self, model: object, prompts: Sequence[Prompt] | None = None) -> list[Answer]:
         from mlxdoctor.measure.generate import answer
 
-        answers = answer(model, self._prompts, self._ends, MAX_TOKENS)
-        return [
-            collapse.is_collapsed(
-                [one for one in found.tokens if one not in self._ends], self._limits
-            )
-            for found in answers
-        ]
+        return answer(model, self._prompts if prompts is None else prompts, self._ends, MAX_TOKENS)
+
+    def _texts(self, answers: Sequence[Answer]) -> tuple[str, ...]:
+        return tuple(self._tokenizer.decode(self._content(one)) for one in answers)
+
+    def _collapsed(self, answers: Sequence[Answer]) -> list[bool]:
+        return [collapse.is_collapsed(self._content(one), self._limits) for one in answers]
+
+    def _content(self, one: Answer) -> list[int]:
+        return [token for token in one.tokens if token not in self._ends]
 
 
 def _answer_loss(row: RowLosses, one: RowPass) -> float:

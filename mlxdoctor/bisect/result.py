@@ -1,14 +1,23 @@
-"""Which checkpoint is the last good one: files, log and behaviour put together."""
+"""Which checkpoint is the last good one and which the best: files, log and behaviour together."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlxdoctor.bisect.behaviour import Behaviour, Limits, SaveMeasure, Search, search
+from mlxdoctor.bisect.behaviour import (
+    HELD_OUT,
+    Behaviour,
+    Limits,
+    SaveMeasure,
+    Search,
+    broken_of,
+    search,
+)
+from mlxdoctor.bisect.best import Best, SaidTo, all_measured, best_logged, best_measured
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
@@ -38,6 +47,8 @@ class Bisection:
         unmeasured: why no model was run; empty where one was.
         held: no save after the break was measured to be good, nor one before it broken.
         last_good: place of the last good save; None where there is none.
+        best: the best of the good ones; None where nothing compares them.
+        said: the answers of the last good one and of the best to a few prompts.
     """
 
     followed: FollowedHistory
@@ -50,6 +61,8 @@ class Bisection:
     unmeasured: str
     held: bool
     last_good: int | None
+    best: Best | None = None
+    said: tuple[SaidTo, ...] = ()
 
     @property
     def newest_is_good(self) -> bool:
@@ -90,7 +103,7 @@ class Bisection:
 
 
 def bisect(run: Run, limits: Limits, progress: Progress | None = None) -> Bisection:
-    """Find the last good checkpoint of a run.
+    """Find the last good checkpoint of a run, and the best one.
 
     Args:
         run: what it left behind; its models are run where it allows that.
@@ -119,21 +132,46 @@ def bisect(run: Run, limits: Limits, progress: Progress | None = None) -> Bisect
     places = [
         place for place, one in enumerate(verdicts) if not one.is_certain and one.same_as is None
     ]
-    found, split, unmeasured = _searched(run, history.checkpoints, places, logged, limits)
+    found = _searched(run, history.checkpoints, places, logged, limits)
     standings = _standings(verdicts, places, found)
     good = [place for place, one in enumerate(standings) if one is Standing.GOOD]
+    best = _best(found, verdicts, good, logged, limits)
+    last_good = good[-1] if good else None
     return Bisection(
         followed=followed,
         verdicts=verdicts,
         standings=standings,
         logged=logged,
-        behaviour={places[at]: one for at, one in found.measured.items()} if found else {},
-        faults={places[at]: why for at, why in found.broken.items()} if found else {},
-        split=split,
-        unmeasured=unmeasured,
-        held=found is None or found.held,
-        last_good=good[-1] if good else None,
+        behaviour=found.behaviour,
+        faults=found.faults,
+        split=found.measure.split if found.measure is not None else "",
+        unmeasured=found.unmeasured,
+        held=found.search is None or found.search.held,
+        last_good=last_good,
+        best=best,
+        said=_said(found, verdicts, [last_good, best.place if best is not None else None]),
     )
+
+
+@dataclass(frozen=True)
+class _Searched:
+    """What running the models showed, by the places of the saves.
+
+    Attributes:
+        places: of the saves that were to be measured.
+        search: the search for the last good one; None where no model was run.
+        measure: runs the models; None where they can't be.
+        unmeasured: why none was run; empty where one was.
+        behaviour: place -> what was measured.
+        faults: place -> what is wrong with it.
+    """
+
+    places: tuple[int, ...]
+    search: Search | None = None
+    measure: SaveMeasure | None = None
+    unmeasured: str = ""
+    behaviour: Mapping[int, Behaviour] = field(default_factory=dict)
+    faults: Mapping[int, str] = field(default_factory=dict)
 
 
 def _history(run: Run) -> CheckpointHistory:
@@ -156,17 +194,73 @@ def _searched(
     places: Sequence[int],
     logged: LoggedCourse | None,
     limits: Limits,
-) -> tuple[Search | None, str, str]:
-    """What running the models shows; the split they ran on; why they did not run."""
+) -> _Searched:
+    """Run the models: the answers of a few saves, and the losses of all of them."""
     if not places:
-        return None, "", "no save is left to be measured"
+        return _Searched((), unmeasured="no save is left to be measured")
     tried = [checkpoints[place] for place in places]
     try:
         measure = SaveMeasure(run, tried, limits)
         found = search(len(tried), measure, _hint(tried, logged), limits)
+        measured = dict(found.measured)
+        if measure.split in HELD_OUT:
+            measured = all_measured(len(tried), measured, measure.losses)
     except (Missing, InputError) as reason:
-        return None, "", str(reason)
-    return found, measure.split, ""
+        return _Searched(tuple(places), unmeasured=str(reason))
+    faults = {**broken_of(measured, limits), **found.broken}
+    return _Searched(
+        tuple(places),
+        found,
+        measure,
+        behaviour={places[at]: one for at, one in sorted(measured.items())},
+        faults={places[at]: why for at, why in sorted(faults.items())},
+    )
+
+
+def _best(
+    found: _Searched,
+    verdicts: Sequence[SaveVerdict],
+    good: Sequence[int],
+    logged: LoggedCourse | None,
+    limits: Limits,
+) -> Best | None:
+    """By the rows that were held out, or else by the validations in the log."""
+    if found.measure is not None and found.measure.split in HELD_OUT:
+        same = {at: _first(verdicts, at) for at in range(len(verdicts))}
+        measured = {at: found.behaviour[of] for at, of in same.items() if of in found.behaviour}
+        return best_measured(measured, good, limits)
+    return best_logged(logged.validations, good) if logged is not None else None
+
+
+def _said(
+    found: _Searched, verdicts: Sequence[SaveVerdict], wanted: Sequence[int | None]
+) -> tuple[SaidTo, ...]:
+    """What these saves answer, prompt by prompt."""
+    measure = found.measure
+    if measure is None:
+        return ()
+    answers: dict[int, tuple[str, ...]] = {}
+    for place in dict.fromkeys(one for one in wanted if one is not None):
+        first = _first(verdicts, place)
+        known = found.behaviour.get(first)
+        if known is not None and known.answers:
+            answers[place] = known.answers
+        elif first in found.places:
+            answers[place] = measure.answers(found.places.index(first))
+    return tuple(
+        SaidTo(
+            prompt.text,
+            prompt.expected,
+            {place: texts[at] for place, texts in answers.items() if at < len(texts)},
+        )
+        for at, prompt in enumerate(measure.prompts)
+    )
+
+
+def _first(verdicts: Sequence[SaveVerdict], place: int) -> int:
+    """The place of the first save whose file is the same."""
+    same = verdicts[place].same_as
+    return place if same is None else same
 
 
 def _hint(tried: Sequence[Checkpoint], logged: LoggedCourse | None) -> int | None:
@@ -185,15 +279,16 @@ _LAST = 1 << 60
 
 
 def _standings(
-    verdicts: Sequence[SaveVerdict], places: Sequence[int], found: Search | None
+    verdicts: Sequence[SaveVerdict], places: Sequence[int], found: _Searched
 ) -> tuple[Standing, ...]:
     standings = [one.standing for one in verdicts]
-    if found is not None:
-        last = found.last_good if found.last_good is not None else -1
+    if found.search is not None:
+        last = found.search.last_good if found.search.last_good is not None else -1
         for at, place in enumerate(places):
-            if at in found.broken or (at not in found.measured and at > last):
+            asked = at in found.search.measured
+            if place in found.faults or (not asked and at > last):
                 standings[place] = Standing.BROKEN
-            elif at in found.measured:
+            elif asked:
                 standings[place] = Standing.GOOD
     for place, one in enumerate(verdicts):
         if one.same_as is not None:

@@ -1,7 +1,8 @@
-"""`mlxdoctor bisect`: which saved checkpoint is the last good one."""
+"""`mlxdoctor bisect`: which saved checkpoint is the last good one, and which the best."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ _PICTURE = "heat_map.svg"
 
 @click.command(
     name="bisect",
-    short_help="Find the last good checkpoint.",
+    short_help="Find the last good checkpoint, and the best.",
     epilog="""\b
 Exit codes: 0 the newest checkpoint is good, 1 it is not, 2 unusable input, 3 nothing
 here can tell a good checkpoint from a broken one.""",
@@ -28,6 +29,7 @@ here can tell a good checkpoint from a broken one.""",
 @click.argument("run", type=options.PATH)
 @options.base_model()
 @options.no_generate()
+@options.no_text()
 @options.printed(*_REPORTS)
 @click.option(
     "-o",
@@ -37,20 +39,29 @@ here can tell a good checkpoint from a broken one.""",
     help=f"Also write it into this folder, with {_PICTURE}, the sizes of all updates over time.",
 )
 def command(
-    run: Path, base: Path | None, no_generate: bool, output_format: str, folder: Path | None
+    *,
+    run: Path,
+    base: Path | None,
+    no_generate: bool,
+    no_text: bool,
+    output_format: str,
+    folder: Path | None,
 ) -> int:
-    """Find the last good checkpoint of a run, and say when and how it broke.
+    """Find the last good checkpoint of a run and the best, and say when and how it broke.
 
     RUN is the folder with the numbered checkpoints. Every value of every file is
     read: NaN, a B of zeros, updates that outgrow the weights, and saves made after
-    the log's loss blew up. Where the base model and the data are at hand, about
-    log2(n) of n checkpoints are loaded and their answers measured.
+    the log's loss blew up. Where the base model and the data are at hand, the loss of
+    each checkpoint is measured on the validation rows: the lowest is the best. The
+    answers of about log2(n) of n checkpoints are looked at, and those of the last good
+    and of the best one to three prompts are shown. Without models, the best is where
+    the log's validation loss was lowest.
 
     \b
     Examples:
       mlxdoctor bisect adapters/
       mlxdoctor bisect adapters/ --base models/Llama-3.2-1B -o reports/bisect
-      mlxdoctor bisect adapters/ --format json | jq -r .last_good
+      mlxdoctor bisect adapters/ --format json | jq -r .best.file
     """
     if folder is not None:
         output.refuse_inside(folder, [run, *([base] if base is not None else [])])
@@ -65,6 +76,8 @@ def command(
             Limits(),
             progress,
         )
+    if no_text:
+        found = replace(found, said=())
     text = _rendered(found, output_format)
     click.echo(text, nl=False)
     if folder is not None:

@@ -31,6 +31,8 @@ class LoggedCourse:
         best: the iteration with the lowest validation loss; None with fewer than three.
         end_over_best: the last validation loss over the lowest; None with fewer than three.
         covers: whether the log reaches the last save.
+        validations: the validation loss reported at each save's iteration, in nats; None where
+            there is none.
     """
 
     losses: tuple[float | None, ...]
@@ -42,6 +44,7 @@ class LoggedCourse:
     best: int | None
     end_over_best: float | None
     covers: bool
+    validations: tuple[float | None, ...] = ()
 
     @property
     def story(self) -> str:
@@ -91,6 +94,7 @@ def course(
         best=best,
         end_over_best=end_over_best,
         covers=int(at[-1]) >= iterations[-1] - _step(at),
+        validations=_validations(log.main, iterations),
     )
 
 
@@ -138,6 +142,18 @@ def _risen(segment: Segment, iterations: Sequence[int], limits: LogLimits) -> tu
         other = place + 1 if place + 1 < len(bad) else place - 1
         found.append(place > 0 and bool(bad[place] and bad[other]))
     return tuple(found)
+
+
+def _validations(segment: Segment, iterations: Sequence[int]) -> tuple[float | None, ...]:
+    losses = segment.get("val_loss")
+    if losses is None:
+        return (None,) * len(iterations)
+    values = dict(zip(losses.iterations.tolist(), losses.values.tolist(), strict=True))
+    # A validation after n updates is reported at n or, before the next of them, at n + 1.
+    found = [
+        next((values[at] for at in (one, one + 1) if at in values), None) for one in iterations
+    ]
+    return tuple(one if one is not None and isfinite(one) else None for one in found)
 
 
 def _best(segment: Segment) -> tuple[int | None, float | None]:

@@ -64,7 +64,9 @@ class LoadedModels:
         return self.has_adapter and self.load_failure is None
 
 
-def load(base: BaseModel, adapter_path: Path | None = None) -> LoadedModels:
+def load(
+    base: BaseModel, adapter_path: Path | None = None, before: LoadedModels | None = None
+) -> LoadedModels:
     """Load a base model and, on top of it, an adapter.
 
     LoRA layers are swapped in and out, so that the weights are in memory once. A file of
@@ -75,12 +77,14 @@ def load(base: BaseModel, adapter_path: Path | None = None) -> LoadedModels:
         base: a local model folder.
         adapter_path: an adapter's folder or .safetensors file, or a folder of a tuned
             model; None for the base model alone.
+        before: the same base with another adapter, which is taken off and may not be used
+            any more; the base is not loaded again.
 
     Raises:
         InputError: the base model needs code of its own or cannot be loaded, MLX is not
             usable here, or the adapter is not one of mlx-lm's.
     """
-    model = _load_model(base.path, base.config)
+    model = before.select("base") if before is not None else _load_model(base.path, base.config)
     if adapter_path is None:
         return LoadedModels(base, base.sources, False, None, lambda _: model)
     if (adapter_path / "config.json").is_file() and not (adapter_path / ADAPTER_FILE).is_file():

@@ -136,7 +136,9 @@ def test_the_models_are_run_where_they_are_at_hand(call: Call) -> None:
     losses = [one["answer_loss"] for one in data["checkpoints"]]
     assert losses[1] < losses[0] < data["checkpoints"][0]["base_answer_loss"]
     assert losses[2] is None
-    assert any("loaded with 2 of 3 files" in one for one in data["notes"])
+    assert data["best"]["file"].endswith("0000600_adapters.safetensors")
+    assert data["best"]["newest_is_worse"] is False
+    assert any("measured with 2 of 3 files" in one for one in data["notes"])
 
 
 @pytest.mark.slow

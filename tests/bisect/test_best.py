@@ -1,0 +1,164 @@
+"""The best checkpoint: by the loss of held-out answers, or by the log's validations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlxdoctor.bisect.answer import as_object, best_sentence, render, sentence
+from mlxdoctor.bisect.behaviour import Behaviour, Limits
+from mlxdoctor.bisect.best import MEASURED, all_measured, best_logged, best_measured
+from mlxdoctor.bisect.result import Bisection, bisect
+from mlxdoctor.cli import main
+from mlxdoctor.run import Run
+from tests.bisect.states import history, state
+from tests.conftest import FIXTURES, RUNS
+
+LIMITS = Limits()
+BASE = np.full(32, 5.0)
+NOISE = np.random.default_rng(0).normal(size=32) * 0.01
+
+
+def saved(loss: float, spread: float = 0.0) -> Behaviour:
+    """A save with this mean loss, and noise of its own on the rows."""
+    return Behaviour(np.full(32, loss) + spread * NOISE, BASE)
+
+
+def measured(losses: Sequence[float]) -> dict[int, Behaviour]:
+    return {at: saved(loss) for at, loss in enumerate(losses)}
+
+
+def test_the_lowest_of_the_good_ones_is_the_best() -> None:
+    found = best_measured(measured([3.0, 1.5, 1.2, 1.6]), [0, 1, 3], LIMITS)
+    assert found is not None
+    assert (found.place, found.last, found.rows) == (1, 3, 32)
+    assert found.is_clear
+
+
+def test_a_difference_within_chance_is_said_to_be_that() -> None:
+    states = {0: saved(1.5), 1: saved(1.501, spread=20.0)}
+    states[1] = Behaviour(states[1].losses - states[1].losses.mean() + 1.501, BASE)
+    found = best_measured(states, [0, 1], LIMITS)
+    assert found is not None
+    assert found.place == 0
+    assert not found.is_clear
+
+
+def test_the_newest_may_be_the_best_and_none_may_be_good() -> None:
+    found = best_measured(measured([3.0, 2.0]), [0, 1], LIMITS)
+    assert found is not None
+    assert (found.place, found.is_clear) == (1, False)
+    assert best_measured(measured([3.0]), [], LIMITS) is None
+    assert best_measured({}, [0], LIMITS) is None
+    unfinite = {0: Behaviour(np.array([np.nan]), BASE[:1])}
+    assert best_measured(unfinite, [0], LIMITS) is None
+
+
+@pytest.mark.parametrize("lowest", [0, 1, 7, 36, 98, 99])
+def test_of_a_hundred_saves_the_lowest_is_found_in_a_few(lowest: int) -> None:
+    asked: list[int] = []
+
+    def measure(place: int) -> Behaviour:
+        asked.append(place)
+        return saved(1 + abs(place - lowest) / 100)
+
+    found = all_measured(100, {}, measure)
+    assert min(found, key=lambda at: found[at].loss) == lowest
+    assert len(asked) == len(set(asked)) == len(found) <= MEASURED + 10
+
+
+def test_what_was_measured_is_not_measured_again() -> None:
+    known = measured([3.0, 2.0, 1.0])
+    assert all_measured(3, known, lambda place: pytest.fail(f"{place} again")) == known
+
+
+def test_the_log_compares_at_least_two() -> None:
+    found = best_logged([1.6, None, 1.4, 1.5], [0, 1, 2, 3])
+    assert found is not None
+    assert (found.place, found.how, found.last, found.is_clear) == (2, "logged", 3, False)
+    assert best_logged([1.6, None], [0, 1]) is None
+    assert best_logged([1.6, 1.6], [0, 1]) is None
+    assert best_logged([1.6, 1.5], [0]) is None
+
+
+def static(folder: Path) -> Bisection:
+    return bisect(Run.discover([folder], allow_model=False), LIMITS)
+
+
+def test_without_models_the_log_says_it_and_that_is_said() -> None:
+    found = static(RUNS / "overfitting")
+    assert found.best is not None
+    assert found.path(found.best.place).name == "0000500_adapters.safetensors"
+    # As in the log: validations 500, 1000 and 1500, the last also for the final file.
+    assert found.best.losses == {0: 1.520, 1: 1.595, 2: 1.661, 3: 1.661}
+    told = best_sentence(found)
+    assert told.startswith("Best checkpoint by the log: ")
+    assert "1.520, the lowest of 4 checkpoints that have one, and 1.661 at the last" in told
+    assert "no model was run (because of --no-generate)" in told
+    assert as_object(found)["best"]["from"] == "logged"
+
+
+def test_nothing_that_compares_them_is_said(tmp_path: Path) -> None:
+    history(tmp_path, [state(0.1), state(0.2, 1)])
+    found = static(tmp_path)
+    assert found.best is None
+    assert best_sentence(found) == (
+        "Best checkpoint: not known; no model was run (because of --no-generate), and there is "
+        "no log."
+    )
+    assert as_object(found)["best"] is None
+    assert as_object(found)["answers"] == []
+
+
+def test_where_none_is_good_none_is_best() -> None:
+    assert "not known; none is good" in best_sentence(static(RUNS / "collapse-frequent-token"))
+
+
+@pytest.fixture(scope="module")
+def overfitted() -> Bisection:
+    run = Run.discover([RUNS / "overfitting"], base=FIXTURES / "base", allow_model=True)
+    return bisect(run, LIMITS)
+
+
+@pytest.mark.slow
+def test_an_overfitted_run_has_an_earlier_best(overfitted: Bisection) -> None:
+    best = overfitted.best
+    assert best is not None
+    assert overfitted.path(best.place).name == "0000500_adapters.safetensors"
+    assert best.is_clear
+    assert best.losses[0] == min(best.losses.values())
+    assert overfitted.newest_is_good
+    assert sentence(overfitted).endswith("of 4 files is broken, but an earlier one is better.")
+    told = best_sentence(overfitted)
+    assert f"{best.losses[0]:.3f}, the lowest of 4 checkpoints on 32 validation rows" in told
+    assert f"against {best.losses[3]:.3f} at adapters.safetensors (higher by more than" in told
+
+
+@pytest.mark.slow
+def test_the_last_good_and_the_best_answer_three_prompts(overfitted: Bisection) -> None:
+    assert len(overfitted.said) == 3
+    assert overfitted.best is not None
+    for one in overfitted.said:
+        assert one.answers.keys() == {overfitted.last_good, overfitted.best.place}
+        assert one.answers[0] != one.answers[3]
+        assert one.expected is not None
+    text = render(overfitted, is_markdown=False)
+    assert text.count("- Prompt: ") == 3
+    assert text.count("  - best, 0000500_adapters.safetensors: ") == 3
+
+
+@pytest.mark.slow
+def test_no_text_withholds_prompts_and_answers(
+    overfitted: Bisection, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["bisect", str(RUNS / "overfitting"), "--base", str(FIXTURES / "base")]
+    assert main([*command, "--no-text", "--format", "json"]) == 0
+    printed = capsys.readouterr().out
+    assert json.loads(printed)["answers"] == []
+    assert json.loads(printed)["best"]["file"].endswith("0000500_adapters.safetensors")
+    for one in overfitted.said:
+        assert not any(text in printed for text in (one.prompt, *one.answers.values()))
