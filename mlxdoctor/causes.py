@@ -113,11 +113,29 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Calibration:
+    """What turns the scores of causes into probabilities (reports/calibration.md).
+
+    Attributes:
+        slope: how much of a score counts: 1 where log-odds are what they say.
+        other: the score of "none of these".
+    """
+
+    slope: float
+    other: float
+
+
+@dataclass(frozen=True)
 class KnowledgeBase:
-    """All causes, and the groups of findings, by id in the file's order."""
+    """All causes, and the groups of findings, by id in the file's order.
+
+    Attributes:
+        calibration: None where scores are not probabilities.
+    """
 
     causes: Mapping[str, Cause]
     groups: Mapping[str, Group]
+    calibration: Calibration | None = None
 
     @cached_property
     def _group_of(self) -> Mapping[str, str]:
@@ -158,14 +176,22 @@ def parse_causes(text: str) -> KnowledgeBase:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError("causes.toml", f"is not valid TOML ({error})") from None
-    if unknown := document.keys() - {"groups", "causes"}:
+    if unknown := document.keys() - {"groups", "causes", "calibration"}:
         raise InputError("causes.toml", f"has the unknown table {sorted(unknown)[0]!r}")
     groups = {name: _group(name, table) for name, table in document.get("groups", {}).items()}
     codes = [code for group in groups.values() for code in group.codes]
     if twice := next((code for code in codes if codes.count(code) > 1), None):
         raise InputError("causes.toml", f"{twice} is in two groups")
     causes = {name: _cause(name, table) for name, table in document.get("causes", {}).items()}
-    return KnowledgeBase(causes, groups)
+    return KnowledgeBase(causes, groups, _calibration(document.get("calibration")))
+
+
+def _calibration(table: Mapping[str, Any] | None) -> Calibration | None:
+    if table is None:
+        return None
+    if table.keys() != {"slope", "other"}:
+        raise InputError("causes.toml", "calibration has the keys 'slope' and 'other'")
+    return Calibration(float(table["slope"]), float(table["other"]))
 
 
 def _group(name: str, table: Mapping[str, Any] | list[str]) -> Group:

@@ -3,17 +3,18 @@
 The score of a cause is its prior log-odds plus the weight of every finding
 that speaks for or against it. Findings that stem from the same fact share a
 group and count once, by the strongest. A check that did not run counts zero:
-what it could have said is listed as unknown. The score orders causes; it is
-not a probability until it has been calibrated.
+what it could have said is listed as unknown. The score orders causes; of an
+unhealthy run the knowledge base's calibration makes it a probability.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from mlxdoctor.causes import Cause, KnowledgeBase, load_causes
+from mlxdoctor.causes import Calibration, Cause, KnowledgeBase, load_causes
 from mlxdoctor.confirmation import Confirmation
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.verdict import CauseStatus, Coverage, Verdict
@@ -48,7 +49,11 @@ class Term:
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """One cause with its score and the evidence on both sides, best first."""
+    """One cause with its score and the evidence on both sides, best first.
+
+    `probability`: that it is the cause, of a run that is unhealthy; None where nothing is known
+    of how often such a score is right.
+    """
 
     cause: Cause
     score: float
@@ -57,12 +62,14 @@ class Diagnosed:
     unknown: tuple[str, ...]
     arithmetic: tuple[Term, ...]
     confirmation: Confirmation | None = None
+    probability: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The entry as the JSON report shows it."""
         return {
             "cause": self.cause.id,
             "score": round(self.score, 3),
+            "probability": None if self.probability is None else round(self.probability, 3),
             "supporting": list(self.supporting),
             "contradicting": list(self.contradicting),
             "unknown": list(self.unknown),
@@ -120,6 +127,7 @@ def judge(
     suspected = [one for one in ranked if suspicions & set(one.supporting)]
     learned = any(one.learned for outcome in outcomes for one in outcome.seen)
     if is_certain or any(_crosses(one, suspicions) for one in suspected):
+        ranked = _with_probabilities(ranked, knowledge)
         worthwhile = [one for one in ranked if one.score >= MIN_SCORE]
         worthwhile = _model_first(worthwhile, outcomes)
         verdict, diagnosis = Verdict.UNHEALTHY, worthwhile or ranked[:1]
@@ -135,6 +143,26 @@ def judge(
     if verdict is Verdict.INCONCLUSIVE and learned and whole and open_causes <= MOST_OPEN:
         verdict = Verdict.HEALTHY
     return Judged(verdict, tuple(diagnosis), coverage)
+
+
+def probabilities(scores: Sequence[float], calibration: Calibration) -> list[float]:
+    """That each of these causes is the one, when exactly one of them is or none.
+
+    Args:
+        scores: in log-odds, of all causes that something speaks for.
+        calibration: measured; see reports/calibration.md.
+    """
+    levels = [calibration.slope * one for one in (*scores, calibration.other)]
+    highest = max(levels)
+    odds = [math.exp(one - highest) for one in levels]
+    return [one / sum(odds) for one in odds[:-1]]
+
+
+def _with_probabilities(ranked: Sequence[Diagnosed], knowledge: KnowledgeBase) -> list[Diagnosed]:
+    if knowledge.calibration is None:
+        return list(ranked)
+    shares = probabilities([one.score for one in ranked], knowledge.calibration)
+    return [replace(one, probability=share) for one, share in zip(ranked, shares, strict=True)]
 
 
 def _model_first(ranked: Sequence[Diagnosed], outcomes: Sequence[Outcome]) -> list[Diagnosed]:

@@ -120,6 +120,10 @@ def most_useful(report: Report) -> str:
     if wanted is None or not wanted.how or (report.root is not None and is_clear(report)):
         return ""
     settles = len(wanted.settles)
+    if any(one.startswith(wanted.why) for one in report.unreadable):
+        # The sentence stands at the top, with what would be read.
+        file = wanted.why.split(": ", 1)[0]
+        return f"Most useful next: {file} in a form that can be read; see above."
     about = f" That would settle {settles} of the open causes." if settles > 1 else ""
     return f"Most useful next: {wanted.why}; {wanted.how}.{about}"
 

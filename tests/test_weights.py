@@ -1,0 +1,85 @@
+"""The measured weights: their arithmetic, and what stands beside the weights in causes.toml."""
+
+from importlib.resources import files
+
+import pytest
+
+from fixtures.lab.weights.beside import Line, lines_of, written
+from fixtures.lab.weights.calibration import Scored, fitted, quality
+from fixtures.lab.weights.cases import Case
+from fixtures.lab.weights.likelihood import ratio, ratios
+from mlxdoctor.causes import Calibration, load_causes
+from mlxdoctor.diagnosis import probabilities
+from mlxdoctor.finding import Finding, Outcome, Severity, Status
+
+SHIPPED = files("mlxdoctor").joinpath("causes.toml").read_text("utf-8")
+
+
+def test_every_weight_is_found_in_the_file_with_its_sign() -> None:
+    of_file = {(one.cause, one.code): one.weight for _, one in lines_of(SHIPPED)}
+    causes = load_causes().causes.values()
+    stated = {(cause.id, code): w for cause in causes for code, w in cause.weights.items()}
+    stated |= {(cause.id, code): w for cause in causes for code, w in cause.absent.items()}
+    assert of_file == stated
+
+
+def test_where_the_measurement_is_not_followed_the_file_says_why() -> None:
+    apart = [one for _, one in lines_of(SHIPPED) if one.is_apart and not one.kept]
+    assert not apart
+
+
+def test_a_finding_of_that_cause_alone_speaks_for_it() -> None:
+    for_it = ratio((18, 20), (2, 400))
+    assert 3.5 < for_it.value < 5.5
+    assert for_it.low < for_it.value < for_it.high
+    assert ratio((0, 20), (200, 400)).value < -2
+
+
+def test_few_runs_say_little() -> None:
+    assert 0 < ratio((1, 1), (0, 2)).value < ratio((10, 10), (0, 20)).value
+
+
+def _case(cause: str | None, *codes: str, looked: bool = True) -> Case:
+    found = tuple(Finding(code, Severity.ERROR, "said.") for code in codes)
+    status = Status.FOUND if found else Status.PASSED if looked else Status.SKIPPED
+    return Case(
+        "run", "dev", "base", "static", cause, (Outcome("a-check", status, findings=found),)
+    )
+
+
+def test_runs_in_which_nobody_looked_do_not_count() -> None:
+    cases = [
+        *(_case("it", "a-check.sign") for _ in range(6)),
+        *(_case("it", looked=False) for _ in range(5)),
+        *(_case(None) for _ in range(10)),
+    ]
+    found = ratios(cases, {"it": ["a-check.sign"]})["it", "a-check.sign"]
+    assert found.with_cause == (6, 6)
+    assert found.others == (0, 10)
+    assert found.n == 6
+
+
+def test_the_comment_is_written_anew_and_its_reason_stays() -> None:
+    text = '[causes.it]\nprior = 0.0\n\n[causes.it.for]\n"a.b" = 1.0  # old; kept: for a reason\n'
+    found = ratio((18, 20), (2, 400))
+    again = written(text, {("it", "a.b"): found})
+    [(_, line)] = lines_of(again)
+    assert line == Line("it", "for", "a.b", 1.0, f"{found}; kept: for a reason")
+    assert line.is_apart
+    assert line.kept == "for a reason"
+    assert written(again, {("it", "a.b"): found}) == again
+
+
+def test_probabilities_leave_room_for_none_of_them() -> None:
+    shares = probabilities([4.0, 1.0], Calibration(1.0, 0.0))
+    assert shares[0] > shares[1]
+    assert sum(shares) < 1
+    assert probabilities([4.0], Calibration(1.0, 4.0)) == [pytest.approx(0.5)]
+
+
+def test_the_fit_finds_how_far_scores_can_be_trusted() -> None:
+    # Ahead by 2, right in three of four.
+    runs = [Scored("a", "dev", "static", (3.0, 1.0), 0 if at % 4 else 1) for at in range(80)]
+    found = quality(runs, fitted(runs))
+    assert found.stated == pytest.approx(0.75, abs=0.02)
+    assert found.error < 0.02
