@@ -66,7 +66,7 @@ def diagnosed(cause: str, score: float, **fields: Any) -> dict[str, Any]:
         "confirmation": None,
         "arithmetic": [],
     }
-    return {"cause": cause, "score": score, **rest, **fields}
+    return {"cause": cause, "score": score, "probability": None, **rest, **fields}
 
 
 def unhealthy() -> dict[str, Any]:
