@@ -1,0 +1,144 @@
+"""How well both models predict ordinary sentences that no fine-tune is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+
+from mlxdoctor.evidence.chat_template import TemplateFailure
+from mlxdoctor.evidence.kind import Missing, RunView
+from mlxdoctor.evidence.source import Source
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.measure.base_memory import as_before
+from mlxdoctor.measure.continuations import Continuation, continuation_losses
+from mlxdoctor.measure.models import LoadedModels, Which
+from mlxdoctor.safety.errors import InputError
+
+#: Questions and answers of everyday life, written for this purpose: no data set holds them.
+GENERAL_TEXTS = (
+    (
+        "Why does bread rise in the oven?",
+        "Yeast makes small bubbles of gas in the dough, and the heat makes the bubbles larger.",
+    ),
+    (
+        "How do I get from the station to the museum?",
+        "Leave the station by the main door, turn left, and walk along the river for ten minutes.",
+    ),
+    (
+        "What should I pack for a weekend at the lake?",
+        "Take a towel, something warm for the evening, good shoes, and a book in case it rains.",
+    ),
+    (
+        "My tomato plants look tired. What is wrong?",
+        "They probably need more water. Water them early in the morning, close to the roots.",
+    ),
+    (
+        "Write a short note to a neighbour about noise.",
+        "Dear neighbour, the music last night was rather loud. Could you turn it down after ten?",
+    ),
+    (
+        "What happens when water freezes?",
+        "It turns into ice, which takes up more room than the water did, so it floats.",
+    ),
+    (
+        "Tell me about your grandmother's kitchen.",
+        "It was small and always warm, and there was a blue bowl of apples on the table.",
+    ),
+    (
+        "Is it better to learn the piano as a child?",
+        "It is easier to begin early, but many people start as adults and enjoy it very much.",
+    ),
+    (
+        "How do you mend a flat bicycle tyre?",
+        "Take the wheel off, find the hole in the tube, put a patch on it, and pump it up again.",
+    ),
+    (
+        "Why are old maps so often wrong?",
+        "The people who drew them had not seen most of the places, and trusted what sailors said.",
+    ),
+    (
+        "Describe a quiet street on a Sunday morning.",
+        "The shops are closed, a cat sleeps on a wall, and somewhere a window is being opened.",
+    ),
+    (
+        "What did the meeting decide?",
+        "We agreed to meet again on Tuesday, after everyone has read the plan and its costs.",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class GeneralText:
+    """Both models' mean losses on each answer of `GENERAL_TEXTS`, nats a token.
+
+    Attributes:
+        sources: the models' files.
+        base: the base model's, one a text.
+        tuned: the tuned model's.
+        vocab_size: the size of the tokenizer's vocabulary: ln of it is a uniform guess.
+    """
+
+    kind: ClassVar[str] = "losses on general text"
+
+    sources: tuple[Source, ...]
+    base: tuple[float, ...]
+    tuned: tuple[float, ...]
+    vocab_size: int
+
+    @classmethod
+    def find(cls, run: RunView) -> GeneralText:
+        """Measured with both models; see `Evidence`."""
+        tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
+        if not models.has_tuned:
+            raise Missing("the adapter could not be loaded on this base model")
+        asked = [_rendered(tokenizer, *text) for text in GENERAL_TEXTS]
+        losses: dict[Which, tuple[float, ...]] = {}
+        which: Which
+        for which in ("base", "tuned"):
+            model = models.select(which)
+            ask = partial(_means, model, asked, _named(run, which))
+            try:
+                if which == "base":
+                    question = tuple((one.tokens.tobytes(), one.start) for one in asked)
+                    losses[which] = as_before(models.base, ("general", question), ask)
+                else:
+                    losses[which] = ask()
+            except (ValueError, TypeError, RuntimeError) as error:
+                raise InputError(
+                    models.base.path,
+                    f"cannot be run ({type(error).__name__}: {error})",
+                    "check that tokenizer and model belong together",
+                ) from None
+        sizes = models.base.vocab_size or tokenizer.vocab_size
+        sources = (*models.sources, *tokenizer.sources)
+        return cls(tuple(dict.fromkeys(sources)), losses["base"], losses["tuned"], sizes)
+
+
+def _means(
+    model: object, asked: list[Continuation], progress: Callable[[int, int], None] | None
+) -> tuple[float, ...]:
+    losses = continuation_losses(model, asked, progress)
+    return tuple(float(np.mean(one, dtype=np.float64)) for one in losses)
+
+
+def _named(run: RunView, which: Which) -> Callable[[int, int], None] | None:
+    progress = run.progress
+    if progress is None:
+        return None
+    return lambda done, total: progress(f"reading general text with the {which} model", done, total)
+
+
+def _rendered(tokenizer: Tokenizer, question: str, answer: str) -> Continuation:
+    """In the chat template where there is one; the answer alone is to be predicted."""
+    try:
+        asked = [{"role": "user", "content": question}]
+        before = tokenizer.apply_chat_template(asked, add_generation_prompt=True)
+    except TemplateFailure:
+        before = tokenizer.encode(f"{question}\n")
+    if not before:
+        raise Missing("the chat template writes nothing before an answer")
+    return Continuation.of(before, tokenizer.encode(answer, add_special_tokens=False))

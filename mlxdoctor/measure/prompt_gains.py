@@ -1,0 +1,249 @@
+"""What its prompt is worth to an answer: its loss after another row's prompt, and after its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, islice
+from typing import ClassVar
+
+import numpy as np
+
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.kind import NotThere, Progress, RunView
+from mlxdoctor.evidence.source import Source
+from mlxdoctor.evidence.supervision import Role, SupervisedRow, build
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.measure.base_memory import as_before
+from mlxdoctor.measure.continuations import Continuation, continuation_losses
+from mlxdoctor.measure.models import LoadedModels, Which, load
+from mlxdoctor.measure.row_losses import RowLosses, RowPass
+from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.safety.errors import InputError
+
+#: Tokens of an answer that are looked at: what it owes to its prompt shows early.
+ANSWER_TOKENS = 64
+#: Tokens of a prompt that are read; rows with longer ones are left out where others are enough.
+PROMPT_TOKENS, LONGEST_PROMPT = 384, 1024
+#: Rows of a split with short prompts that are enough to leave longer ones out.
+ENOUGH_ROWS = 16
+#: Rows among which one with another answer is looked for.
+PARTNERS = 64
+
+#: Mean losses of an answer, nats a token: after its own prompt, and after another row's.
+Pair = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class RowGain:
+    """One row's answer after its own prompt and after that of another row.
+
+    Attributes:
+        index: the row's index in its split.
+        base: the base model's two losses.
+        tuned: the tuned model's; None where there is none.
+    """
+
+    index: int
+    base: Pair
+    tuned: Pair | None = None
+
+
+@dataclass(frozen=True)
+class PromptGains:
+    """Answers after their own and after other rows' prompts, measured when asked for.
+
+    Attributes:
+        sources: the data files, the tokenizer's and the models'.
+        rows: for each split that has any, how many rows can be measured.
+        distinct_answers: for each of these, the share of their answers that are different ones.
+        measure: (split, how many) -> that many rows, or all there are. Rows that were measured
+            before come first and are not measured again.
+    """
+
+    kind: ClassVar[str] = "answers after other prompts"
+
+    sources: tuple[Source, ...]
+    rows: Mapping[str, int]
+    distinct_answers: Mapping[str, float]
+    measure: Callable[[str, int], tuple[RowGain, ...]]
+
+    @classmethod
+    def find(cls, run: RunView) -> PromptGains:
+        """The run's rows, with both models or the base alone; see `Evidence`."""
+        dataset, tokenizer = run.need(Dataset), run.need(Tokenizer)
+        config = run.get(TrainingConfig)
+        models = _base_or_both(run)
+        measured = run.get(TokenLosses) if models.has_adapter else None
+        samples, sources = {}, list(models.sources)
+        for name in ("train", "valid"):
+            if name not in dataset.splits or not dataset.splits[name].rows:
+                continue
+            rows = build(dataset, tokenizer, config, split=name)
+            known = measured.split(name) if measured is not None else ()
+            sample = _Sample.of(rows.rows, known)
+            if sample.asked:
+                samples[name] = sample
+                sources.extend(rows.sources)
+        if not samples:
+            raise NotThere("no row has a prompt and an answer of its own")
+        return cls(
+            tuple(dict.fromkeys(sources)),
+            {name: len(sample.asked) for name, sample in samples.items()},
+            {name: sample.distinct for name, sample in samples.items()},
+            _Measured(models, samples, run.progress),
+        )
+
+
+def _base_or_both(run: RunView) -> LoadedModels:
+    """Both models; the base alone where nothing was trained yet."""
+    if run.files.tuned is None and run.files.adapter is None and run.allow_model:
+        return load(run.need(BaseModel))
+    return run.need(LoadedModels)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row's prompt and the first tokens of its answer."""
+
+    index: int
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One answer, after its own prompt and after another's.
+
+    `known` is what was measured of the row before.
+    """
+
+    index: int
+    own: Continuation
+    other: Continuation
+    known: RowLosses | None
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """The rows of a split that can be asked, in the order in which they are."""
+
+    asked: tuple[_Asked, ...]
+    distinct: float
+
+    @classmethod
+    def of(cls, rows: Sequence[SupervisedRow], known: Sequence[RowLosses]) -> _Sample:
+        measured = {row.index: row for row in known}
+        usable = _usable(rows)
+        # What was measured with its own prompt first; the others at random.
+        order = np.random.default_rng(0).permutation(len(usable)).tolist()
+        order.sort(key=lambda at: usable[at].index not in measured)
+        shuffled = [usable[at] for at in order]
+        asked = []
+        for at, row in enumerate(shuffled):
+            partner = _partner(row, chain(shuffled[at + 1 :], shuffled[:at]))
+            if partner is None:
+                continue
+            own = Continuation.of(row.prompt, row.answer)
+            other = Continuation.of(partner.prompt, row.answer)
+            before = measured.get(row.index)
+            is_known = before is not None and len(before.tokens) >= len(own.tokens)
+            asked.append(_Asked(row.index, own, other, before if is_known else None))
+        answers = {row.answer for row in shuffled}
+        return cls(tuple(asked), len(answers) / max(len(shuffled), 1))
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What was measured of each split, and how to measure more."""
+
+    models: LoadedModels
+    samples: Mapping[str, _Sample]
+    progress: Progress | None
+    done: dict[str, tuple[RowGain, ...]] = field(default_factory=dict)
+
+    def __call__(self, split: str, count: int) -> tuple[RowGain, ...]:
+        done = self.done.get(split, ())
+        asked = self.samples[split].asked[len(done) : count]
+        if asked:
+            base = self._pairs("base", asked)
+            tuned: Sequence[Pair | None] = [None] * len(asked)
+            if self.models.has_tuned:
+                tuned = self._pairs("tuned", asked)
+            found = zip(asked, base, tuned, strict=True)
+            done = (*done, *(RowGain(one.index, first, second) for one, first, second in found))
+            self.done[split] = done
+        return done[:count]
+
+    def _pairs(self, which: Which, asked: Sequence[_Asked]) -> list[Pair]:
+        texts = [one.other for one in asked]
+        texts += [one.own for one in asked if one.known is None]
+        model = self.models.select(which)
+        run = partial(continuation_losses, model, texts, self._named(which))
+        try:
+            if which == "base":
+                question = tuple((one.tokens.tobytes(), one.start) for one in texts)
+                losses = as_before(self.models.base, ("continuations", question), run)
+            else:
+                losses = run()
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise InputError(
+                self.models.base.path,
+                f"cannot be run on the data ({type(error).__name__}: {error})",
+                "check that data and tokenizer belong to this model",
+            ) from None
+        means = [float(np.mean(one, dtype=np.float64)) for one in losses]
+        others, own = means[: len(asked)], iter(means[len(asked) :])
+        return [
+            (next(own) if one.known is None else _own_of(one, which), other)
+            for one, other in zip(asked, others, strict=True)
+        ]
+
+    def _named(self, which: Which) -> Callable[[int, int], None] | None:
+        progress = self.progress
+        if progress is None:
+            return None
+        return lambda done, total: progress(f"asking the {which} model otherwise", done, total)
+
+
+def _own_of(one: _Asked, which: Which) -> float:
+    row = one.known
+    losses: RowPass | None = None
+    if row is not None:
+        losses = row.base if which == "base" else row.tuned
+    if losses is None:
+        return math.nan
+    first, last = one.own.start - 1, len(one.own.tokens) - 1
+    return float(np.mean(losses.next[first:last], dtype=np.float64))
+
+
+def _usable(rows: Sequence[SupervisedRow]) -> list[_Row]:
+    """The rows with a prompt and an answer; those with the shorter prompts where they suffice."""
+    having = [
+        _Row(row.index, tuple(row.tokens[: row.prompt_length].tolist()), answer)
+        for row in rows
+        if 0 < row.prompt_length <= LONGEST_PROMPT
+        and row.prefix_matches
+        and (answer := _answer(row))
+    ]
+    short = [row for row in having if len(row.prompt) <= PROMPT_TOKENS]
+    return short if len(short) >= min(ENOUGH_ROWS, len(having)) else having
+
+
+def _answer(row: SupervisedRow) -> tuple[int, ...]:
+    """The answer's first tokens, without its end token."""
+    end = min(row.length, row.prompt_length + ANSWER_TOKENS)
+    over = np.flatnonzero(row.roles[row.prompt_length : end] != Role.ANSWER)
+    end = row.prompt_length + int(over[0]) if len(over) else end
+    return tuple(row.tokens[row.prompt_length : end].tolist())
+
+
+def _partner(row: _Row, others: Iterable[_Row]) -> _Row | None:
+    """Another row with another prompt; and another answer, where one of the next has that."""
+    different = list(islice((one for one in others if one.prompt != row.prompt), PARTNERS))
+    unlike = (one for one in different if one.answer != row.answer)
+    return next(unlike, different[0] if different else None)

@@ -1,0 +1,136 @@
+"""Whether answers depend on their prompts, from losses made to order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from mlxdoctor.finding import Finding
+from mlxdoctor.measure.prompt_gains import PromptGains, RowGain
+from tests.conftest import check_called
+from tests.given import findings, outcome
+
+prompt_dependence = check_called("prompt-dependence")
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What prompts are worth to a made-up model, and its loss after the right one, nats."""
+
+    gain: float
+    own: float = 2.0
+    spread: float = 0.4
+
+    def pair(self, noise: float) -> tuple[float, float]:
+        return self.own, self.own + self.gain + noise * self.spread
+
+
+def gains(
+    train: tuple[Worth, Worth | None] | None,
+    valid: tuple[Worth, Worth | None] | None,
+    *,
+    rows: int = 48,
+    distinct: float = 1.0,
+) -> PromptGains:
+    """Rows of both splits, each as what prompts are worth to base and tuned model."""
+    splits = {"train": train, "valid": valid}
+    made: dict[str, tuple[RowGain, ...]] = {}
+    for seed, (name, models) in enumerate(splits.items()):
+        if models is None:
+            continue
+        noise = np.random.default_rng(seed).standard_normal(rows)
+        noise = (noise - noise.mean()) / noise.std()
+        base, tuned = models
+        made[name] = tuple(
+            RowGain(at, base.pair(one), tuned.pair(one) if tuned is not None else None)
+            for at, one in enumerate(noise.tolist())
+        )
+    return PromptGains(
+        (),
+        {name: len(one) for name, one in made.items()},
+        dict.fromkeys(made, distinct),
+        lambda name, count: made[name][:count],
+    )
+
+
+def found(one: PromptGains) -> dict[str, Finding]:
+    return {
+        code.removeprefix("prompt-dependence."): finding
+        for code, finding in findings(prompt_dependence, one).items()
+    }
+
+
+SOUND = (Worth(0.34), Worth(0.34, own=1.0))
+SHUFFLED = (Worth(0.02), Worth(0.02, own=1.5))
+
+
+def test_a_sound_run_passes_and_says_what_its_prompts_are_worth() -> None:
+    said = outcome(prompt_dependence, gains(SOUND, SOUND))
+    assert said.status == "passed"
+    assert not said.unsought
+    assert said.seen[0].measured["valid_tuned_gain"] == pytest.approx(0.34)
+    assert "0.34 nats a token to the base model and 0.34 to the tuned one" in said.seen[0].message
+
+
+def test_shuffled_training_rows_are_an_error() -> None:
+    codes = found(gains(SHUFFLED, (Worth(0.34), Worth(0.05, own=1.5))))
+    assert codes["unrelated-answers"].severity == "error"
+    assert codes["unrelated-answers"].measured["train_base_gain"] == pytest.approx(0.02)
+    assert codes["prompts-ignored"].severity == "warning"
+
+
+def test_the_base_alone_tells_before_training() -> None:
+    assert set(found(gains((Worth(0.02), None), (Worth(0.34), None)))) == {"unrelated-answers"}
+    assert found(gains((Worth(0.34), None), (Worth(0.34), None))) == {}
+
+
+def test_a_part_of_the_answers_elsewhere_is_a_warning() -> None:
+    codes = found(gains((Worth(0.5), None), (Worth(1.5), None)))
+    assert set(codes) == {"some-unrelated-answers"}
+    assert codes["some-unrelated-answers"].severity == "warning"
+
+
+@pytest.mark.parametrize(("train", "hit"), [(0.25, False), (0.05, True)])
+def test_a_little_less_is_no_sign(train: float, hit: bool) -> None:
+    codes = found(gains((Worth(train, spread=0.1), None), (Worth(0.34, spread=0.1), None)))
+    assert bool(codes) is hit
+
+
+def test_rows_that_only_the_tuned_model_understands_are_no_fault() -> None:
+    novel = (Worth(0.0), Worth(0.9, own=0.5))
+    assert found(gains(novel, (Worth(0.34), Worth(0.9, own=0.5)))) == {}
+
+
+def test_where_prompts_matter_little_to_the_base_nothing_is_said_of_the_rows() -> None:
+    style = (Worth(0.02), None)
+    said = outcome(prompt_dependence, gains(style, style))
+    assert said.status == "passed"
+    assert "prompt-dependence.unrelated-answers" in said.unsought
+
+
+def test_a_model_that_learned_to_ignore_its_prompts() -> None:
+    ignores = (Worth(0.34), Worth(0.08, own=1.5))
+    assert set(found(gains(None, ignores))) == {"prompts-ignored"}
+    # One that is worse altogether was damaged by something else.
+    said = outcome(prompt_dependence, gains(None, (Worth(0.34), Worth(0.08, own=4.0))))
+    assert not said.findings
+    assert "prompt-dependence.prompts-ignored" in said.unsought
+
+
+@pytest.mark.parametrize(("distinct", "severity"), [(1.0, "warning"), (0.1, "info")])
+def test_answers_that_have_nothing_to_do_with_any_prompt(distinct: float, severity: str) -> None:
+    learned = (Worth(-0.1), Worth(0.0, own=0.5, spread=0.05))
+    codes = found(gains(learned, learned, distinct=distinct))
+    assert set(codes) == {"prompts-never-mattered"}
+    assert codes["prompts-never-mattered"].severity == severity
+
+
+def test_a_tuned_model_that_found_what_the_base_did_not_is_sound() -> None:
+    learned = (Worth(-0.1), Worth(2.0, own=0.5))
+    assert found(gains(learned, learned)) == {}
+
+
+def test_few_rows_decide_nothing() -> None:
+    assert outcome(prompt_dependence, gains(SHUFFLED, SOUND, rows=6)).status == "inconclusive"

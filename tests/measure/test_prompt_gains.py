@@ -1,0 +1,77 @@
+"""Answers after their own and other prompts, measured with the fixture's base model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.measure.continuations import Continuation, continuation_losses
+from mlxdoctor.measure.models import load
+from mlxdoctor.measure.prompt_gains import ANSWER_TOKENS, PromptGains
+from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.run import Run
+from tests.conftest import FIXTURES, RUNS
+
+BASE = FIXTURES / "base"
+
+
+def test_a_continuation_has_the_losses_of_its_own_tokens() -> None:
+    import mlx.core as mx
+
+    model = load(BaseModel.read(BASE)).select("base")
+    asked = [Continuation.of([5, 6, 7], [8, 9]), Continuation.of([4], [3, 2, 1, 0])]
+    for one, losses in zip(asked, continuation_losses(model, asked), strict=True):
+        logits = model(mx.array(one.tokens[None]))[0].astype(mx.float32)
+        expected = mx.logsumexp(logits, axis=-1)[:-1] - mx.take_along_axis(
+            logits[:-1], mx.array(one.tokens[1:, None]), axis=-1
+        ).squeeze(-1)
+        np.testing.assert_allclose(losses, np.array(expected)[one.start - 1 :], rtol=1e-4)
+
+
+def test_a_token_that_the_model_lacks_is_refused() -> None:
+    model = load(BaseModel.read(BASE)).select("base")
+    with pytest.raises(ValueError, match="token 5000 is outside"):
+        continuation_losses(model, [Continuation.of([1], [5000])])
+
+
+def test_what_was_measured_before_is_not_measured_again_and_is_the_same() -> None:
+    run = Run.discover([RUNS / "healthy-ordinary"])
+    gains, losses = run.get(PromptGains), run.get(TokenLosses)
+    assert gains is not None
+    assert losses is not None
+    known = {row.index: row for row in losses.split("valid")}
+    some = gains.measure("valid", 20)
+    assert {row.index for row in some[: len(known)]} == known.keys()
+    # A row of its own, measured from scratch, agrees with what the trainer's rows gave.
+    for row in some[:3]:
+        whole = known[row.index]
+        first = whole.prompt_length - 1
+        last = first + min(ANSWER_TOKENS, int((whole.roles == 1).sum()))
+        assert row.base[0] == pytest.approx(float(whole.base.next[first:last].mean()), abs=1e-3)
+    assert gains.measure("valid", 12) == some[:12]
+
+
+def test_the_base_alone_before_training(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": f"Question {at}?", "completion": f"The answer to {at} is {at * at}."}
+        for at in range(12)
+    ]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    gains = Run.discover([tmp_path], base=BASE).get(PromptGains)
+    assert gains is not None
+    assert gains.rows == {"train": 12}
+    assert gains.distinct_answers == {"train": 1.0}
+    measured = gains.measure("train", 5)
+    assert len(measured) == 5
+    assert all(row.tuned is None and row.base[0] != row.base[1] for row in measured)
+
+
+def test_rows_without_a_prompt_have_none(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"text": "Only a text."}\n' * 12)
+    run = Run.discover([tmp_path], base=BASE)
+    assert run.get(PromptGains) is None
+    assert run.why_missing(PromptGains) == "no row has a prompt and an answer of its own"
