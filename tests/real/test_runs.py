@@ -1,0 +1,137 @@
+"""The list of the real split is whole, and its halves have nothing in common."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from fixtures.lab.real.faults import FAULTS
+from fixtures.lab.real.rows import (
+    TEXT_FORMS,
+    answer_of,
+    as_text,
+    contradictory,
+    damaged,
+    duplicated,
+    emptied,
+    few,
+    messages_of,
+    shuffled,
+    without_validation,
+)
+from fixtures.lab.real.runs import HALVES, all_runs, bases_needed, named, tasks_of
+from fixtures.lab.real.score import label_of, learned
+from fixtures.lab.real.tasks import TASKS
+from mlxdoctor.causes import load_causes
+
+RUNS = all_runs()
+RNG = random.Random(0)
+
+
+def rows() -> dict[str, list[dict[str, str]]]:
+    ones = [{"prompt": f"What is {n}?", "completion": f"It is {n}."} for n in range(40)]
+    return {"train": ones, "valid": ones[:8], "test": ones[:8]}
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_each_half_has_enough_runs_of_enough_causes(half: str) -> None:
+    runs = [run for run in RUNS if run.half == half]
+    assert sum(run.fault is None for run in runs) >= 60
+    assert sum(run.fault is not None for run in runs) >= 60
+    assert len({run.cause for run in runs} - {None}) >= 22
+    assert {run.fault for run in runs} - {None} == FAULTS.keys()
+    assert {run.log for run in runs} == {"table", "classic", "jsonl"}
+
+
+def test_names_are_unlike_and_every_cause_and_base_exists() -> None:
+    assert max(Counter(run.name for run in RUNS).values()) == 1
+    known = {cause.id for cause in load_causes().causes}
+    assert {run.cause for run in RUNS} - {None} <= known
+    assert named(RUNS[-1].name) == RUNS[-1]
+    from fixtures.lab.real.base import KINDS
+
+    broken = {f"broken-{kind}" for kind in FAULTS["converted-wrongly"].levels}
+    assert set(bases_needed(RUNS)) == KINDS.keys() | broken
+
+
+def test_no_task_is_in_both_halves() -> None:
+    assert not set(tasks_of("dev")) & set(tasks_of("test"))
+    for run in RUNS:
+        assert TASKS[run.task].half == run.half
+        fault = FAULTS.get(run.fault or "")
+        assert fault is None or TASKS[run.task].format in fault.formats
+        if TASKS[run.task].format == "text":
+            assert "mask_prompt" not in run.settings
+
+
+def test_of_a_run_that_is_diagnosed_without_models_nothing_imports_mlx() -> None:
+    import subprocess
+    import sys
+
+    from tests.conftest import ROOT
+
+    asks = "import sys, fixtures.lab.real.work, fixtures.lab.ward.kept, fixtures.lab.real as real; "
+    asks += "real.outcome_file('a', 'log'); print('mlx.core' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", asks], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
+
+
+def test_answers_that_were_moved_are_those_of_other_rows() -> None:
+    before = rows()
+    moved = shuffled(before, (1.0, False), RNG)
+    pairs = zip(moved["train"], before["train"], strict=True)
+    assert all(answer_of(one) != answer_of(other) for one, other in pairs)
+    assert sorted(map(answer_of, moved["train"])) == sorted(map(answer_of, before["train"]))
+    assert moved["valid"] == before["valid"]
+    some = shuffled(before, (0.5, True), RNG)
+    assert sum(a != b for a, b in zip(some["train"], before["train"], strict=True)) == 20
+    assert some["valid"] != before["valid"]
+    assert some["test"] == before["test"]
+
+
+def test_other_changes_of_rows() -> None:
+    before = rows()
+    joined = contradictory(before, 4, RNG)["train"]
+    assert max(Counter(row["prompt"] for row in joined).values()) == 4
+    again = duplicated(before, 5, RNG)["train"]
+    assert len(again) == 40
+    assert len({row["prompt"] for row in again}) == 5
+    assert len(few(before, 6, RNG)["train"]) == 6
+    assert "valid" not in without_validation(before, "valid", RNG)
+    assert sum(not answer_of(row) for row in emptied(before, 0.5, RNG)["train"]) == 20
+    for kind in ("marks", "html"):
+        spoilt = damaged(before, kind, RNG)["train"]
+        assert all(answer_of(row) != f"It is {n}." for n, row in enumerate(spoilt))
+    for form in TEXT_FORMS:
+        text = as_text(before, form, RNG)["train"][3]["text"]
+        assert "What is 3?" in text
+        assert "It is 3." in text
+
+
+def test_what_a_run_counts_as() -> None:
+    base = {"loss": 3.0, "similarity": 0.3, "stops": 0.5}
+    sound = {"loss": 1.5, "similarity": 0.5, "stops": 1.0}
+    plain = [{**sound, "loss": 1.5 + step / 100} for step in range(4)]
+
+    def truth(measured: dict[str, float | None], **others: object) -> dict[str, object]:
+        kept = {"cause": "x", "harms": "model", "refused": False}
+        return {**kept, **others, "measured": measured, "base": base}
+
+    assert learned(sound, base)
+    assert not learned({**sound, "loss": 2.99}, base)
+    assert not learned({**sound, "loss": None}, base)
+    assert label_of(truth(sound, cause=None), plain) == "healthy"
+    assert label_of(truth(base, cause=None), plain) == "not sound"
+    assert label_of(truth(base), plain) == "faulty"
+    assert label_of(truth(sound), plain) == "equivalent"
+    assert label_of(truth(base), plain[:1]) is None
+    assert label_of(truth(sound, harms="report"), []) == "faulty"
+    assert label_of(truth({**sound, "loss": None}, refused=True), []) == "faulty"
+
+
+def test_messages_of_a_row() -> None:
+    assert [one["content"] for one in messages_of({"prompt": "a", "completion": "b"})] == ["a", "b"]
