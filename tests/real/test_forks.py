@@ -82,7 +82,7 @@ def trained(
         *(("whole-width", level) for level in ("zeros/", "zeros/128", "ends/", "ends/128")),
         ("no-end", 1),
         ("no-end-in-text", 1),
-        *(("no-gradient", level) for level in ("logits", "frozen")),
+        *(("no-gradient", level) for level in ("logits", "lower-layers")),
         *(("base-too", level) for level in ("norms", "layers", "everything")),
         ("never-attached", 2),
         *(
@@ -104,7 +104,7 @@ def test_a_fork_trains(
     if name == "never-attached":
         assert not b
         assert len({key.split(".")[2] for key in tensors}) == level
-    elif name == "no-gradient" or level in ("fresh", "no-b"):
+    elif level in ("logits", "fresh", "no-b"):
         assert b
         assert not moved
     elif name == "half-precision":
@@ -113,6 +113,9 @@ def test_a_fork_trains(
         assert not b
     else:
         assert moved
+    if level == "lower-layers":
+        still = {key.split(".")[2] for key, value in b.items() if not np.any(value)}
+        assert still == {"0", "1", "2"}
     if name == "base-too":
         assert all("lora_" in key for key in tensors)
     if level == "peft":
