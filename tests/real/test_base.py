@@ -16,6 +16,7 @@ from transformers import AutoTokenizer
 from fixtures.lab.real.base import (
     KINDS,
     OTHER_TEMPLATE,
+    fully_tuned,
     make_base,
     other_template,
     with_biases,
@@ -31,7 +32,9 @@ from fixtures.lab.real.gguf import (
     renamed,
     tokenizer_of,
 )
+from fixtures.lab.real.texts.sources import chat
 
+FIXTURE = Path(__file__).resolve().parents[2] / "fixtures" / "base"
 HEADS, KEYS, SIZE, WIDTH = 4, 2, 8, 32
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 PAIRS = ["h e", "l l", "he ll", "hell o", "Ġ hello", "1 2"]
@@ -286,3 +289,17 @@ def test_a_base_is_made_after_the_one_it_needs() -> None:
 def test_an_unknown_kind_of_numbers_is_refused(file: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="int8 is none of float32, bfloat16, q4"):
         make_base(file, tmp_path, "int8")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_full_fine_tune_gives_another_model_of_the_same_shape(tmp_path: Path) -> None:
+    rows = [json.dumps(chat(f"What is {at}?", f"It is {at}.")) + "\n" for at in range(8)]
+    for part in ("train", "valid"):
+        (tmp_path / f"{part}.jsonl").write_text("".join(rows), encoding="utf-8")
+    tuned = tmp_path / "tuned"
+    fully_tuned(FIXTURE, tuned, tmp_path, iterations=3)
+    before, after = (mx.load(str(one / "model.safetensors")) for one in (FIXTURE, tuned))
+    assert before.keys() == after.keys()
+    moved = {name for name in before if not mx.array_equal(before[name], after[name])}
+    assert moved == {name for name in before if name.startswith("model.layers.")}
+    assert load_model(tuned)[0](mx.array([[5, 9, 30]])).shape == (1, 3, 768)
