@@ -28,12 +28,13 @@ from mlxdoctor.evidence.prompt_answer import Message, messages_of
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.text.renames import how_to_rename, of_messages, roles_renamed
 from mlxdoctor.safety.quoting import quoted
 
-#: Characters of an unusual role that are shown.
+#: Characters of an unusual role, and of a key, that are shown.
 MAX_ROLE = 20
+MAX_KEY = 40
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
 _ROWS = "one row a line, all in the first row's format"
 _FILL_IN = "remove these rows, or fill them in"
@@ -187,7 +188,7 @@ def _formats(dataset: Dataset, split: Split, survived: Severity | None) -> Itera
     if not split.rows:
         return
     if split.format == "unknown":
-        keys = ", ".join(sorted(map(str, split.rows[0]))[:8])
+        keys = some_of([quoted(key, MAX_KEY) for key in sorted(map(str, split.rows[0]))], 8)
         yield _sign(
             "unknown-format",
             f"The first row of {split.path.name} has the keys {keys or '(none)'}, and mlx-lm looks "

@@ -1,4 +1,7 @@
-"""Artifacts of every kind, made by the real tools: sound ones are healthy, faulty ones named."""
+"""Artifacts of every kind, made by the real tools: faulty ones are named, sound ones never.
+
+Read and not run, sound ones of a short run are inconclusive: their answers were not seen.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ from mlxdoctor.check import discover
 from mlxdoctor.diagnosis import judge
 from mlxdoctor.finding import Outcome, Severity, Status
 from mlxdoctor.run import Run
-from mlxdoctor.verdict import Verdict
 from tests.conftest import FIXTURES
 from tests.reproduce.real import BASE, trained
 
@@ -32,14 +34,9 @@ def examined(folder: Path, *, models: bool = False) -> tuple[Outcome, ...]:
 
 
 def first_cause(folder: Path, *, models: bool = False) -> str:
-    """The first cause that is named, or else the verdict.
-
-    Read and not run, a sound one may be inconclusive: its answers were not seen.
-    """
+    """The first cause that is named, or else the verdict."""
     said = judge(examined(folder, models=models))
-    if said.diagnosis:
-        return said.diagnosis[0].cause.id
-    return "healthy" if not models and said.verdict is Verdict.INCONCLUSIVE else said.verdict.value
+    return said.diagnosis[0].cause.id if said.diagnosis else said.verdict.value
 
 
 def errors(folder: Path) -> list[str]:
@@ -88,7 +85,7 @@ def test_a_quantised_base(tmp_path: Path) -> None:
     convert(str(BASE), str(base), quantize=True, q_bits=8, q_group_size=32)
     # Quantised layers are slow without a GPU: half the rows a step.
     run = trained(tmp_path / "run", model=str(base), batch_size=2, **LONG_ENOUGH)
-    assert first_cause(run) == "healthy"
+    assert first_cause(run) == "inconclusive"
     zeroed = edited(
         run,
         tmp_path / "zeroed",
@@ -98,7 +95,7 @@ def test_a_quantised_base(tmp_path: Path) -> None:
 
 
 def test_dora(dora: Path, tmp_path: Path) -> None:
-    assert first_cause(dora) == "healthy"
+    assert first_cause(dora) == "inconclusive"
     as_lora = altered(dora, tmp_path / "as-lora", fine_tune_type="lora")
     assert first_cause(as_lora, models=True) == "adapter-not-loaded"
 
@@ -106,7 +103,7 @@ def test_dora(dora: Path, tmp_path: Path) -> None:
 def test_a_resumed_run(lora: Path, tmp_path: Path) -> None:
     adapter = lora / "adapters.safetensors"
     run = trained(tmp_path / "run", resume_adapter_file=str(adapter), **LONG_ENOUGH)
-    assert first_cause(run) == "healthy"
+    assert first_cause(run) == "inconclusive"
     # Under these names mlx-lm finds nothing to resume from, and says nothing.
     import mlx.core as mx
 
@@ -118,7 +115,7 @@ def test_a_resumed_run(lora: Path, tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_a_run_that_explodes(lora: Path, tmp_path: Path) -> None:
-    assert first_cause(lora) == "healthy"
+    assert first_cause(lora) == "inconclusive"
     run = trained(
         tmp_path / "run", **{**LONG_ENOUGH, "learning_rate": 1e-1, "save_every": 20, "iters": 40}
     )
@@ -180,7 +177,9 @@ def test_a_mixture_of_experts(tmp_path: Path) -> None:
     assert first_cause(moved) == "adapter-not-loaded"
 
 
-@pytest.mark.parametrize(("rate", "cause"), [(3e-4, "healthy"), (1e-2, "learning-rate-too-high")])
+@pytest.mark.parametrize(
+    ("rate", "cause"), [(3e-4, "inconclusive"), (1e-2, "learning-rate-too-high")]
+)
 def test_a_full_fine_tune(tmp_path: Path, rate: float, cause: str) -> None:
     run = trained(
         tmp_path / "run",
@@ -190,4 +189,4 @@ def test_a_full_fine_tune(tmp_path: Path, rate: float, cause: str) -> None:
         **LONG_ENOUGH,
     )
     assert first_cause(run) == cause
-    assert errors(run) == ([] if cause == "healthy" else ["full-weights.exploded"])
+    assert errors(run) == ([] if cause == "inconclusive" else ["full-weights.exploded"])

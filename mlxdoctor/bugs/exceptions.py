@@ -17,6 +17,8 @@ from mlxdoctor.safety.quoting import quoted
 FILE = "exceptions.toml"
 _REQUIRED = {"finding", "says", "remedy"}
 _OPTIONAL = {"type", "message", "within", "code"}
+#: What groups of a pattern are called that match text of a row, which a report may withhold.
+_OF_A_ROW = "row_"
 #: Characters of a part of a message that is repeated.
 _MAX_PART = 60
 _SHAPE = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?", re.DOTALL)
@@ -62,7 +64,7 @@ class KnownException:
         if not fits:
             return None
         parts = found.groupdict(default="") if found is not None else {}
-        shown = {name: _part(value) for name, value in parts.items()}
+        shown = {name: _part(name, value) for name, value in parts.items()}
         return Meaning(self.finding, self.says.format(**shown), self.remedy.format(**shown))
 
 
@@ -81,8 +83,8 @@ class Meaning:
     remedy: str
 
 
-def _part(value: str) -> str:
-    plain = re.fullmatch(r"[\w.+-]*", value) is not None
+def _part(name: str, value: str) -> str:
+    plain = re.fullmatch(r"[\w.+-]*", value) is not None and not name.startswith(_OF_A_ROW)
     return value if plain else quoted(value, _MAX_PART)
 
 

@@ -35,11 +35,13 @@ PIECE = 12
 SEED, STRIDE = 6, 7
 #: Fields that can't hold text of a row: names, figures, and what we wrote ourselves.
 _OWN_FIELDS = OWN | {
-    *("commands", "contributing", "diagnosis", "fix", "name", "version", "versions"),
+    *("commands", "contributing", "diagnosis", "name", "version", "versions"),
     *("check", "code", "evidence", "experiment", "fingerprint"),
     # As they are in the JSON of `labels`, where they are no enumerations.
     *("severity", "status"),
 }
+#: What to do is said in our words, around quotations.
+_OWN_WORDS = _OWN_FIELDS | {"fix"}
 _BLANKS = str.maketrans("\n\r\t", "   ")
 
 
@@ -70,9 +72,9 @@ def taken_out(value: T, texts: Iterable[str]) -> T:
         left.append(text)
         return text
 
-    mapped(marked, noted, _OWN_FIELDS)
+    mapped(marked, noted, _OWN_WORDS)
     found = _pieces_in(left, texts)
-    return mapped(marked, lambda one: _without(one, found), _OWN_FIELDS) if found else marked
+    return mapped(marked, lambda one: _without(one, found), _OWN_WORDS) if found else marked
 
 
 def _outcome(outcome: Outcome) -> Outcome:

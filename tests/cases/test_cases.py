@@ -104,12 +104,11 @@ def test_the_copied_run_is_sound_before_anything_is_changed(
     workshop: Workshop, tmp_path: Path
 ) -> None:
     data = report_of(Evidence((copied_run(tmp_path / "run"),)), workshop, models=False)
-    # Read and not run, it is sound as far as that tells.
-    assert data["verdict"] in {"healthy", "inconclusive"}
+    assert data["verdict"] == "inconclusive"
 
 
 @pytest.mark.slow
 def test_the_short_run_is_sound_before_a_mistake_is_made(workshop: Workshop) -> None:
     data = report_of(Evidence((trained_run(workshop, "sound"),)), workshop, models=False)
     # It is short, which is no mistake but worth a warning.
-    assert data["verdict"] in {"healthy", "inconclusive", "suspect"}
+    assert data["verdict"] == "suspect"

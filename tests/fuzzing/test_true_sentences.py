@@ -10,14 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fixtures.lab.true_sentences import draw, falsehoods, judged, log_checks, tried
+from fixtures.lab.true_sentences.log_drawing import checks as log_checks
+from fixtures.lab.true_sentences.subject import tried
+from fixtures.lab.true_sentences.subjects import LOGS
 
 
 @pytest.mark.slow
 @settings(max_examples=400, derandomize=True, deadline=None, database=None)
 @given(seed=st.integers(0, 2**48))
 def test_every_sentence_about_a_log_is_true(seed: int) -> None:
-    tally = tried([seed])
+    tally = tried(LOGS, [seed])
     assert tally.false == []
 
 
@@ -32,13 +34,13 @@ def test_a_sentence_with_another_figure_is_caught(tmp_path: Path) -> None:
     """The reading can fail: each sentence with one of its figures changed."""
     caught = changed = 0
     for seed in range(60):
-        drawn = draw(seed)
-        for said in judged(drawn, tmp_path):
+        drawn = LOGS.draw(seed)
+        for said in LOGS.judged(drawn, tmp_path):
             for match in re.finditer(r"\d+\.\d+", said.message):
                 other = f"{float(match[0]) * 1.3 + 1:.3f}"
                 message = said.message[: match.start()] + other + said.message[match.end() :]
                 changed += 1
-                caught += bool(falsehoods(replace(said, message=message), drawn))
+                caught += bool(LOGS.falsehoods(replace(said, message=message), drawn))
     assert changed > 100
     # What is only held against a band, like a rate to try, may be another within it.
     assert caught >= 0.85 * changed
