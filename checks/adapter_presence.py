@@ -107,6 +107,11 @@ _Pair = tuple[LoraModule, ModuleStatistics]
             expected="A (inputs, rank) and B (rank, outputs)",
             fix="transpose the factors into the layout of the format that their names are from",
         ),
+        "not-float": Symptom.error(
+            "the factors are stored in a type that adapters do not have",
+            expected="float32, float16 or bfloat16",
+            fix="save the adapter again in bfloat16; an adapter is small, and is not quantised",
+        ),
         "non-finite": Symptom.error(
             "some values are NaN or infinite",
             expected="finite values only",
@@ -125,7 +130,7 @@ def adapter_presence(adapter: Adapter, config: TrainingConfig | None) -> Iterato
     yield from _nonfinite(adapter)
     if config is not None and config.fine_tune_type == "full":
         return
-    if not adapter.modules and not adapter.unpaired:
+    if not (adapter.modules or adapter.unpaired or adapter.mismatched or adapter.not_float):
         yield _no_factors(adapter, config)
     yield from _whole_weights(adapter, config)
     if adapter.unpaired:
@@ -146,19 +151,40 @@ def adapter_presence(adapter: Adapter, config: TrainingConfig | None) -> Iterato
             where=some_of(adapter.mismatched),
             expected="A (rank, inputs) and B (outputs, rank)" if is_peft else None,
         )
+    if adapter.not_float:
+        yield _not_float(adapter)
     yield from _zeros(adapter, config)
     yield from _sound(adapter)
 
 
 def _sound(adapter: Adapter) -> Iterator[Seen]:
     stats = adapter_statistics(adapter)
-    if not stats or adapter.unpaired or adapter.mismatched:
+    if not stats or adapter.unpaired or adapter.mismatched or adapter.not_float:
         return
-    if all(not one.a_nonfinite and not one.b_nonfinite and not one.b_is_zero for one in stats):
+    if not any(
+        one.a_nonfinite or one.b_nonfinite or one.a_is_zero or one.b_is_zero for one in stats
+    ):
         yield Seen(
             f"The adapter has {len(stats)} pairs of LoRA factors, all finite and none zero.",
             {"modules": len(stats)},
         )
+
+
+def _not_float(adapter: Adapter) -> Sign:
+    types = {
+        one.dtype
+        for module in adapter.not_float
+        for name, one in adapter.tensors.items()
+        if f"{module}.lora_" in name and not one.is_float
+    }
+    return Sign(
+        "not-float",
+        f"The factors of {len(adapter.not_float)} modules are stored as "
+        f"{' and '.join(sorted(types))}, and adapters as F32, F16 or BF16: without the scales that "
+        "they were rounded by, nothing gives back what was trained.",
+        {"count": len(adapter.not_float), "types": tuple(sorted(types))},
+        where=some_of(adapter.not_float),
+    )
 
 
 def _nonfinite(adapter: Adapter) -> Iterator[Sign]:
@@ -229,8 +255,12 @@ def _whole_weights(adapter: Adapter, config: TrainingConfig | None) -> Iterator[
 
 
 def _shapes(adapter: Adapter, module: str) -> str:
-    found = [one for name, one in adapter.tensors.items() if f"{module}.lora_" in name]
-    return ", ".join(f"{one.name.split('lora_')[-1][0].upper()} {one.shape}" for one in found)
+    found = {
+        name.split("lora_")[-1][0].upper(): one.shape
+        for name, one in adapter.tensors.items()
+        if f"{module}.lora_" in name
+    }
+    return ", ".join(f"{role} {found[role]}" for role in "AB" if role in found)
 
 
 def _zeros(adapter: Adapter, config: TrainingConfig | None) -> Iterator[Sign]:

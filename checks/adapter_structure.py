@@ -129,7 +129,7 @@ def adapter_structure(
     if config is not None and config.fine_tune_type == "full":
         raise DoesNotArise("a full fine-tune has no LoRA factors")
     if not adapter.modules and not adapter.mismatched:
-        raise NotApplicable("the adapter holds no LoRA factors")
+        raise NotApplicable("the adapter holds no pair of LoRA factors that could be compared")
     if (config is None or config.path.name != CONFIG_NAME) and not adapter.has_configuration:
         yield _no_configuration(adapter)
     if base is None:
@@ -209,12 +209,18 @@ def _ranks(adapter: Adapter, config: TrainingConfig) -> Iterator[Sign]:
     if others:
         yield Sign(
             "rank-mismatch",
-            f"{len(others)} of {len(adapter.modules)} modules have rank {others[0].rank}, and the "
-            f"configuration says {rank}: a loader builds factors of another shape.",
+            f"{len(others)} of {len(adapter.modules)} modules have rank {_ranks_of(others)}, and "
+            f"the configuration says {rank}: a loader builds factors of another shape.",
             {"modules": len(others), "rank": others[0].rank, "configured": rank},
             where=_names(others),
             expected=f"rank {rank}",
         )
+
+
+def _ranks_of(modules: Sequence[LoraModule]) -> str:
+    """ "2, 4 or 8": every rank among them."""
+    *rest, last = sorted({one.rank for one in modules})
+    return f"{', '.join(map(str, rest))} or {last}" if rest else f"{last}"
 
 
 def _unmatched(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:

@@ -148,7 +148,8 @@ def checkpoint_history(
     if all(one.is_zero for one in numbered):
         yield Sign(
             "zero-b-throughout",
-            f"B is exactly zero in all {len(numbered)} checkpoints: the adapter was never trained.",
+            f"B is exactly zero in all {len(numbered)} checkpoints: nothing had been trained when "
+            "they were saved.",
             {"checkpoints": len(numbered)},
         )
     elif followed.quantity == "nominal":
@@ -214,7 +215,11 @@ def _unchanged(numbered: Sequence[SaveState]) -> Iterator[Sign]:
     yield Sign(
         "never-changed" if every else "stopped-changing",
         f"The checkpoints from iteration {begin} to {end} are identical, bit for bit: "
-        + ("nothing was trained." if every else "training stopped changing the adapter."),
+        + (
+            "nothing was trained between them."
+            if every
+            else "training stopped changing the adapter."
+        ),
         {"from": begin, "to": end, "identical": len(numbered) - first},
         where=numbered[-1].checkpoint.path.name,
         onset=begin,

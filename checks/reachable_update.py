@@ -67,9 +67,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class _State:
-    """An adapter as it was saved: which file, and after how many updates."""
+    """An adapter as it was saved: which file, after how many iterations and updates."""
 
     label: str
+    iteration: int
     updates: int
     adapter: Adapter
 
@@ -131,7 +132,7 @@ def reachable_update(
         folder = states[0].adapter.path.resolve().parent
         if resumed.adapter.path.resolve().parent == folder:
             raise Inconclusive("the run was resumed from a file that it wrote over itself")
-        states = [_State("the adapter it was resumed from", 0, resumed.adapter), *states]
+        states = [_State("the adapter it was resumed from", 0, 0, resumed.adapter), *states]
     way = _way(config, max(state.updates for state in states))
     stretches = [] if config.resume_adapter_file else _from_zero(states[0], way)
     for before, after in pairwise(states):
@@ -154,8 +155,8 @@ def _states(
         raise Inconclusive("some checkpoints are of another run than the configuration's")
     if saved:
         at = [(one, iters if one.iteration is None else one.iteration) for one in saved]
-        return [_State(one.label, iteration // steps, one.adapter) for one, iteration in at]
-    return [_State("the final file", iters // steps, adapter)] if adapter is not None else []
+        return [_State(one.label, place, place // steps, one.adapter) for one, place in at]
+    return [_State("the final file", iters, iters // steps, adapter)] if adapter is not None else []
 
 
 def _way(config: TrainingConfig, updates: int) -> _Way:
@@ -200,7 +201,7 @@ def _from_zero(state: _State, way: _Way) -> list[_Stretch]:
         return []
     moved, tensor = max(furthest)
     bound = way(0, state.updates, 0.0)
-    return [_Stretch(_State("the start", 0, state.adapter), state, moved, bound, tensor)]
+    return [_Stretch(_State("the start", 0, 0, state.adapter), state, moved, bound, tensor)]
 
 
 def _between(before: _State, after: _State, way: _Way) -> list[_Stretch]:
@@ -212,7 +213,9 @@ def _between(before: _State, after: _State, way: _Way) -> list[_Stretch]:
             if other is None or other.shape != tensor.shape:
                 continue
             start = other.load().astype(np.float64)
-            moved = _largest(tensor.load() - start)
+            # What is infinite in both is told elsewhere.
+            with np.errstate(invalid="ignore"):
+                moved = _largest(tensor.load() - start)
             if not isfinite(moved):
                 continue
             size = _largest(start)
@@ -244,6 +247,6 @@ def _sign(beyond: Sequence[_Stretch], stretches: int, config: TrainingConfig) ->
             "learning_rate": config.learning_rate,
         },
         where=worst.tensor,
-        onset=worst.after.updates * max(config.grad_accumulation_steps or 1, 1),
+        onset=worst.after.iteration,
         expected=f"at most {worst.bound:.3g}",
     )

@@ -115,7 +115,8 @@ def trainable_ratio(
     if logged is not None:
         count = _Count(logged.trainable_millions * 1e6, limits.rounding_millions * 1e6, "log")
         if base is not None:
-            yield from _total(logged.total_millions * 1e6, base, limits)
+            total = _Count(logged.total_millions * 1e6, limits.rounding_millions * 1e6, "log")
+            yield from _total(total, base, limits)
     elif adapter is not None:
         count = _Count(float(adapter.parameter_count), 0.0, "adapter")
     else:
@@ -177,12 +178,12 @@ class _Expected:
         return "the modules that were configured"
 
 
-def _total(total: float, base: BaseModel, limits: Limits) -> Iterator[Sign]:
+def _total(logged: _Count, base: BaseModel, limits: Limits) -> Iterator[Sign]:
     if "text_config" in base.config or "vision_config" in base.config:
         # Only the language model of such a folder is loaded.
         return
-    count = base.parameter_count
-    if count and abs(total / count - 1) > limits.total:
+    count, total = base.parameter_count, logged.numbers
+    if count and abs(total - count) > limits.total * count + logged.slack:
         yield Sign(
             "total-mismatch",
             f"The log's model has {_millions(total)} parameters, and the base model "
@@ -241,4 +242,5 @@ def _compared(
 
 
 def _millions(count: float) -> str:
-    return f"{count / 1e6:,.3f} million"
+    millions = count / 1e6
+    return f"{millions:,.3f} million" if millions >= 1.0 else f"{millions:.3g} million"

@@ -138,7 +138,7 @@ def weight_drift(
 ) -> Iterator[Sign | DriftByLayer]:
     """Judge the size of the update, module by module."""
     if not adapter.modules:
-        raise NotApplicable("the adapter holds no LoRA factors")
+        raise NotApplicable("the adapter holds no pair of LoRA factors to multiply")
     drifts = module_drifts(adapter, config, base)
     yield drift_shown(drifts)
     if not all(drift.statistics.is_finite for drift in drifts):
@@ -171,7 +171,7 @@ def _relative(
     measured = {
         "median_relative_norm": middle,
         "largest_relative_norm": largest,
-        "modules": len(drifts),
+        "modules": len(sizes),
         "scale": drifts[0].scale,
     }
     if middle >= limits.large:
@@ -180,7 +180,7 @@ def _relative(
         yield Sign(
             "exploded" if is_exploded else "large",
             f"The update is {middle:.3g} times as large as the weights it is added to (median of "
-            f"{len(drifts)} modules, at most {largest:.3g}): {ends}.",
+            f"{len(sizes)} modules, at most {largest:.3g}): {ends}.",
             measured,
             where=_largest(drifts),
             expected=f"an update below {limits.large:g} times the weights; often below 0.5",
@@ -188,7 +188,7 @@ def _relative(
     elif middle < limits.negligible:
         yield Sign(
             "negligible",
-            f"The update is {middle:.2g} of the weights it is added to (median of {len(drifts)} "
+            f"The update is {middle:.2g} of the weights it is added to (median of {len(sizes)} "
             "modules), too small to change what the model says.",
             measured,
             where=_largest(drifts),

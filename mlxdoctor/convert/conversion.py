@@ -96,6 +96,12 @@ def convert(path: Path, target: Library | None = None, model: str | None = None)
 
 
 def _require_whole(adapter: Adapter, config: TrainingConfig) -> None:
+    if adapter.not_float:
+        raise InputError(
+            adapter.path,
+            f"has no floating-point factors for {adapter.not_float[0]}",
+            "save the adapter in float32, float16 or bfloat16",
+        )
     if not adapter.modules:
         raise InputError(
             adapter.path, "holds no pair of LoRA factors", "there is nothing to convert"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -118,6 +118,8 @@ class Adapter:
         others: tensors that belong to no complete pair and are not half of one.
         unpaired: names of factors whose partner is missing.
         mismatched: names of modules whose two factors cannot be multiplied.
+        not_float: names of modules whose factors would go together and are stored as whole
+            numbers, or in a type that has no values here.
         tensor_count: all tensors.
         parameter_count: all numbers in them.
         file_bytes: the size of the file.
@@ -133,6 +135,7 @@ class Adapter:
     others: tuple[TensorRef, ...]
     unpaired: tuple[str, ...]
     mismatched: tuple[str, ...]
+    not_float: tuple[str, ...]
     tensor_count: int
     parameter_count: int
     file_bytes: int
@@ -172,15 +175,16 @@ class Adapter:
             raise InputError(
                 file, "is not a .safetensors or .npz file", "pickled weights are never opened"
             )
-        naming, modules, others, unpaired, mismatched = _pair(tensors)
+        pairs = _pair(tensors)
         return cls(
             path=file,
             folder=path if path.is_dir() else file.parent,
-            naming=naming,
-            modules=modules,
-            others=others,
-            unpaired=unpaired,
-            mismatched=mismatched,
+            naming=pairs.naming,
+            modules=tuple(sorted(pairs.modules, key=_order)),
+            others=tuple(one for name, one in tensors.items() if name not in pairs.factors),
+            unpaired=tuple(sorted(pairs.unpaired)),
+            mismatched=tuple(sorted(pairs.mismatched)),
+            not_float=tuple(sorted(pairs.not_float)),
             tensor_count=len(tensors),
             parameter_count=sum(tensor.size for tensor in tensors.values()),
             file_bytes=size,
@@ -232,34 +236,40 @@ def adapter_file(path: Path) -> Path:
     )
 
 
-def _pair(
-    tensors: Mapping[str, TensorRef],
-) -> tuple[Naming, tuple[LoraModule, ...], tuple[TensorRef, ...], tuple[str, ...], tuple[str, ...]]:
-    naming: Naming = "mlx-lm"
-    pattern = _MLX
+@dataclass
+class _Pairs:
+    naming: Naming
+    modules: list[LoraModule] = field(default_factory=list)
+    factors: set[str] = field(default_factory=set)
+    unpaired: list[str] = field(default_factory=list)
+    mismatched: list[str] = field(default_factory=list)
+    not_float: list[str] = field(default_factory=list)
+
+
+def _pair(tensors: Mapping[str, TensorRef]) -> _Pairs:
+    found, pattern = _Pairs("mlx-lm"), _MLX
     if not any(name.endswith((".lora_a", ".lora_b")) for name in tensors) and any(
         _PEFT.match(name) for name in tensors
     ):
-        naming, pattern = "peft", _PEFT
+        found, pattern = _Pairs("peft"), _PEFT
     parts: dict[str, dict[Role, TensorRef]] = {}
     for name, tensor in tensors.items():
         if match := pattern.match(name):
             parts.setdefault(match["module"], {})[_ROLES[match["role"]]] = tensor
-    modules, unpaired, mismatched = [], [], []
-    factors: set[str] = set()
     for name, part in parts.items():
-        if "a" not in part and "b" not in part:
-            continue
-        factors.update(tensor.name for tensor in part.values())
+        found.factors.update(tensor.name for tensor in part.values())
         if "a" not in part or "b" not in part:
-            unpaired += [part[role].name for role in ("a", "b") if role in part]
-        elif (module := _module(name, part, naming)) is None:
-            mismatched.append(name)
+            # A magnitude without any factor is what is left of a module, too.
+            found.unpaired += [part[role].name for role in ("a", "b") if role in part] or [
+                one.name for one in part.values()
+            ]
+        elif (module := _module(name, part, found.naming)) is None:
+            found.mismatched.append(name)
+        elif not (module.a.is_float and module.b.is_float):
+            found.not_float.append(name)
         else:
-            modules.append(module)
-    modules.sort(key=_order)
-    others = tuple(tensor for name, tensor in tensors.items() if name not in factors)
-    return naming, tuple(modules), others, tuple(sorted(unpaired)), tuple(sorted(mismatched))
+            found.modules.append(module)
+    return found
 
 
 def _order(module: LoraModule) -> tuple[bool, int, str]:
@@ -276,7 +286,7 @@ def _module(name: str, part: Mapping[Role, TensorRef], naming: Naming) -> LoraMo
         return None
     if naming == "peft" or experts is not None:
         shape_a, shape_b = shape_a[::-1], shape_b[::-1]
-    if shape_a[1] != shape_b[0] or not (a.is_float and b.is_float):
+    if shape_a[1] != shape_b[0]:
         return None
     layer, projection = layer_of(name)
     return LoraModule(

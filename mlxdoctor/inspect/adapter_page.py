@@ -98,7 +98,7 @@ def _summary(one: Inspection) -> list[str]:
     if one.other_tensors:
         lines.append(f"{one.other_tensors} tensors are no LoRA factors")
     if one.unpaired:
-        lines.append(f"{one.unpaired} factors or pairs are incomplete")
+        lines.append(f"{one.unpaired} factors or pairs are incomplete or of no use")
     if not one.modules:
         lines.append("there is no complete pair of LoRA factors")
     return lines

@@ -73,7 +73,8 @@ class Inspection:
         modules: a row for each adapted module.
         parameters: numbers in the file.
         other_tensors: tensors that are no LoRA factors.
-        unpaired: factors without their partner, and pairs that cannot be multiplied.
+        unpaired: factors without their partner, and pairs that cannot be multiplied or are no
+            floating-point numbers.
         nonfinite: NaN or infinite values in the whole file.
         dtypes: types of the stored numbers.
         file_bytes: size of the file.
@@ -133,7 +134,7 @@ def inspect_adapter(
         modules=rows,
         parameters=adapter.parameter_count,
         other_tensors=len(adapter.others),
-        unpaired=len(adapter.unpaired) + len(adapter.mismatched),
+        unpaired=len(adapter.unpaired) + len(adapter.mismatched) + len(adapter.not_float),
         nonfinite=sum(row.nonfinite for row in rows) + sum(map(count_nonfinite, rest)),
         dtypes=adapter.dtypes,
         file_bytes=adapter.file_bytes,

@@ -32,12 +32,12 @@ class ModuleDrift:
     @property
     def norm(self) -> float:
         """Frobenius norm of the update, NaN where the scale is unknown or a factor not finite."""
-        return self.scale * self.statistics.frobenius
+        return abs(self.scale) * self.statistics.frobenius
 
     @property
     def spectral(self) -> float:
         """Largest singular value of the update."""
-        return self.scale * self.statistics.spectral
+        return abs(self.scale) * self.statistics.spectral
 
     @property
     def relative(self) -> float | None:
