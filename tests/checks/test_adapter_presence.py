@@ -221,6 +221,23 @@ def test_unpaired_and_mismatched(tmp_path: Path) -> None:
     assert {finding.severity for finding in outcome.findings} == {Severity.ERROR}
 
 
+def test_factors_that_are_whole_numbers(tmp_path: Path) -> None:
+    tensors = {name: np.rint(one * 1e3).astype(np.int8) for name, one in lora(MODULES).items()}
+    outcome = examine(tmp_path, tensors)
+    # Neither that the model was trained nor that their shapes do not go together.
+    assert codes(outcome) == {"not-float"}
+    assert outcome.findings[0].measured == {"count": 6, "types": ("I8",)}
+    assert "stored as I8" in outcome.findings[0].message
+
+
+def test_a_magnitude_whose_factors_are_gone(tmp_path: Path) -> None:
+    tensors = lora(MODULES)
+    for factor in ("lora_a", "lora_b"):
+        del tensors[f"{FIRST}.{factor}"]
+    tensors[f"{FIRST}.m"] = np.ones(48, np.float32)
+    assert codes(examine(tmp_path, tensors)) == {"unpaired"}
+
+
 def test_half_of_every_pair(tmp_path: Path) -> None:
     tensors = {name: one for name, one in lora(MODULES).items() if name.endswith("lora_a")}
     (finding,) = examine(tmp_path, tensors).findings
