@@ -35,9 +35,11 @@ from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.generations import Generations
+from mlxdoctor.measure.losses.row_changes import change, is_likely
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
 from mlxdoctor.measure.text.statistics import run_share, tail_run, top_share
+from mlxdoctor.measure.token_losses import TokenLosses
 from mlxdoctor.safety.quoting import quoted
 
 #: How chat templates begin a turn.
@@ -58,6 +60,12 @@ class Limits(RateLimits):
     )
     longer_than_expected: float = limit(
         1.2, unit="times the expected answer", source="room for another way to say it"
+    )
+    rows: int = limit(8, unit="rows", source="as learned-targets")
+    expected_end: float = limit(
+        0.5,
+        unit="probability of the end token after a complete answer",
+        source="above, ending is the greedy choice",
     )
     padded_share: float = limit(
         0.5,
@@ -111,9 +119,11 @@ _END_ROWS = "Check that every training row ends with the token that ends generat
 )
 def end_token(
     generations: Generations,
+    *,
     tokenizer: Tokenizer | None,
     base: BaseModel | None,
     rows: SupervisedRows | None,
+    losses: TokenLosses | None,
     limits: Limits,
 ) -> Iterator[Sign | Seen]:
     """Report how answers end, as shares of prompts."""
@@ -139,8 +149,9 @@ def end_token(
         if not is_raised(counted, limits):
             continue
         certain = counted.is_broken
-        if about_length and (counted.base is None or not knows_length):
-            certain = False
+        if about_length:
+            is_more = counted.base is not None and counted.interval.share >= limits.tuned_share
+            certain = knows_length and is_more and (certain or _expects_no_end(losses, limits))
         extra = _padding(found, tokenizer, limits) if symptom == "padded-answers" else {}
         yield Sign(
             symptom,
@@ -154,6 +165,15 @@ def end_token(
         yield Seen(f"All {ended} answers end by themselves.", {"prompts": ended})
     if (few := too_few(len(found), limits)) is not None:
         raise Inconclusive(few)
+
+
+def _expects_no_end(losses: TokenLosses | None, limits: Limits) -> bool:
+    """Whether the tuned model, after a complete answer of the rows, goes on, as it did before."""
+    rows = [row for row in losses.rows if row.tuned is not None] if losses is not None else []
+    after = change(rows, lambda one: one.end_after_answer)
+    if len(after.gains) < limits.rows or is_likely(after.tuned, limits.expected_end):
+        return False
+    return after.gain <= 0
 
 
 def _padding(

@@ -64,6 +64,18 @@ class Limits:
     unchanged: float = limit(
         0.01, unit="nats per token", source="rounding in half precision is below"
     )
+    sure_end: float = limit(
+        0.8,
+        unit="probability of the end token after a complete answer",
+        source="0.55 where it was left out of the loss; 0.95 and more in sound runs that end",
+        false_alarms="not measured yet",
+    )
+    end_worse: float = limit(
+        0.3,
+        unit="nats by which the end token's loss rose, while answers were learned",
+        source="designed; rows that end with it make it likelier",
+        false_alarms="not measured yet",
+    )
     to_learn: float = limit(
         0.3, unit="nats per token", source="below, the base model already knows the answers"
     )
@@ -343,24 +355,8 @@ def _is_padded(one: LossChange, least: float, limits: Limits) -> bool:
     return one.fell(limits.significance, limits.padding_gain) and is_likely(one.tuned, least)
 
 
-def _end(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign]:
-    after = change(rows, lambda one: one.end_after_answer)
-    has_end = [row for row in rows if np.any(row.roles == Role.END)]
-    if len(after.gains) >= limits.rows and not is_likely(after.tuned, limits.unlikely):
-        had_it = is_likely(after.base, limits.likely)
-        learned_answers = region(rows, 1, Role.ANSWER).fell(
-            limits.significance, limits.shift_margin
-        )
-        never_learned = len(has_end) >= limits.rows and learned_answers and after.gain <= 0
-        if (had_it and after.rose(limits.significance)) or never_learned:
-            yield Sign(
-                "end-token-unlearned",
-                "After a complete answer, the adapter expects the end token with probability "
-                f"{probability(after.tuned):.3f}; the base model, with "
-                f"{probability(after.base):.3f}.",
-                after.measured,
-                severity=None if had_it else Severity.WARNING,
-            )
+def _end(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign | Seen]:
+    yield from _end_after_answer(rows, limits)
     start = change(rows, lambda one: one.end_at_start)
     if len(start.gains) < limits.rows or is_likely(start.base, limits.likely):
         return
@@ -371,6 +367,45 @@ def _end(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign]:
             f"{probability(start.tuned):.2f} (base {probability(start.base):.2f}).",
             start.measured,
         )
+
+
+def _end_after_answer(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign | Seen]:
+    trained = [row for row in rows if row.split == "train"]
+    # Of rows held out it need not know where an answer ends.
+    kept = trained if len(trained) >= limits.rows else rows
+    after = change(kept, lambda one: one.end_after_answer)
+    if len(after.gains) < limits.rows:
+        return
+    said = (
+        f"After a complete answer, the tuned model expects the end token with probability "
+        f"{probability(after.tuned):.3f}, the base model with {probability(after.base):.3f}"
+    )
+    has_end = [row for row in kept if np.any(row.roles == Role.END)]
+    answers = region(kept, 1, Role.ANSWER)
+    learned = len(has_end) >= limits.rows and answers.fell(limits.significance, limits.to_learn)
+    had_it = is_likely(after.base, limits.likely)
+    is_unlikely = not is_likely(after.tuned, limits.unlikely)
+    forgot = had_it and is_unlikely and after.rose(limits.significance)
+    # Training on rows with an end token makes it likelier, if anything.
+    left_out = (
+        learned
+        and not is_likely(after.tuned, limits.sure_end)
+        and after.rose(limits.significance, limits.end_worse)
+    )
+    if forgot or left_out or (learned and is_unlikely and after.gain <= 0):
+        what = ", while the answers themselves were learned" if learned and not forgot else ""
+        yield Sign(
+            "end-token-unlearned",
+            f"{said}{what} ({len(after.gains)} rows).",
+            {
+                **after.measured,
+                "base_answer_loss": mean_of(answers.base),
+                "tuned_answer_loss": mean_of(answers.tuned),
+            },
+            severity=None if forgot or left_out else Severity.WARNING,
+        )
+    else:
+        yield Seen(f"{said} ({len(after.gains)} rows).", after.measured)
 
 
 def _prompt(rows: Sequence[RowLosses], mask_prompt: bool, limits: Limits) -> Iterator[Sign]:

@@ -14,7 +14,9 @@ over targets, are compared with the first and the last validation loss of the lo
 rows trained on with the last training losses. The tolerance is the sampling error of the rows
 that were not measured or not validated, and how far the loss moved from the last report to the
 save. Where they disagree, other masks, shifts and usual plain formats of prompt and answer are
-tried: one that makes both losses agree is how the rows were really read.
+tried: one that makes both losses agree is how the rows were really read. An adapter with a worse
+loss is tried at half its scale, and at up to four times it: where none comes half as near to the
+log, no adapter of that file had that loss.
 
 When it is wrong. Rows that were edited since, or a template that writes today's date, change the
 base model's loss as well: then only what is lost beyond doubt is called an error. Rows of over
@@ -34,7 +36,8 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
+from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
+from mlxdoctor.measure.adapter_scales import AdapterScales
 from mlxdoctor.measure.losses.fit import (
     USUAL_ENDS,
     Fit,
@@ -51,11 +54,14 @@ from mlxdoctor.measure.losses.fit import (
     usual_readings,
 )
 from mlxdoctor.measure.losses.logged_levels import LoggedLoss, logged_loss
-from mlxdoctor.measure.losses.row_readings import Reading, Until
+from mlxdoctor.measure.losses.row_changes import change, mean_of
+from mlxdoctor.measure.losses.row_readings import Reading, Until, mean_loss
 from mlxdoctor.measure.losses.validation import ValidationRows
 from mlxdoctor.measure.text.plain_formats import PlainFormat
 from mlxdoctor.measure.token_losses import TokenLosses
 
+#: Times its scale at which an adapter is tried whose loss is not the log's.
+FACTORS = (0.5, 1.5, 2.0, 4.0)
 #: Where any trainer might put it: the two last leave out what they must not.
 ALL_ENDS: tuple[Until, ...] = (*USUAL_ENDS, "answer", "others")
 SHIFT_NAMES = {
@@ -102,8 +108,15 @@ class Limits:
     other_tokens: float = limit(
         0.15, unit="of the targets of a row", source="rows of two splits differ by less"
     )
+    end_worse: float = limit(
+        0.1,
+        unit="nats by which the end token's loss rose",
+        source="1.4 where it was left out of the loss; none in sound runs",
+        false_alarms="not measured yet",
+    )
     rows: int = limit(8, unit="rows", source="as learned-targets")
     closer: int = limit(64, unit="rows", source="measured where a few rows disagree")
+    scaled: int = limit(8, unit="rows", source="read again at every other scale")
     screened: int = limit(6, unit="rows", source="enough to leave all but a few formats out")
 
 
@@ -113,6 +126,12 @@ class Limits:
             "the tuned model is worse on the run's rows than the log says",
             fix="Compare the file's tensors with the configuration (`mlxdoctor inspect`); where "
             "the model was fused, use base and adapter, or fuse with more bits.",
+        ),
+        "beyond-the-adapter": Symptom.error(
+            "the log's loss is out of reach of the adapter at any strength",
+            expected="the log's loss, at the scale that the adapter was trained with",
+            fix="See that every weight but the adapter's was frozen while it trained: what they "
+            "learned was not saved.",
         ),
         "better-than-logged": Symptom.info(
             "the tuned model is better on the run's rows than the log says"
@@ -159,8 +178,9 @@ def loss_agreement(
     trained: SupervisedRows | None,
     config: TrainingConfig | None,
     adapter: Adapter | None,
+    scales: AdapterScales | None,
     limits: Limits,
-) -> Iterator[Sign | Seen]:
+) -> Iterator[Sign | Seen | Unsought]:
     """Compute the log's first and last losses again, and explain a difference."""
     logged = _logged(log, config, saved_at(adapter))
     sample = first_look(losses, validation, trained, logged, config)
@@ -195,7 +215,54 @@ def loss_agreement(
         found = _as_counted(sample, usual, masks, limits)
         if config is not None and config.mask_prompt and is_between(sample):
             raise Inconclusive("the log begins between the losses with and without the prompt")
-    yield from _disagreement(sample, found, limits)
+    signs = list(_disagreement(sample, found, limits))
+    yield from signs
+    is_worse = any(
+        one.symptom == "worse-than-logged" and one.severity is not Severity.WARNING for one in signs
+    )
+    if is_worse and found.base_agrees:
+        yield from _beyond(sample, found, scales, limits)
+
+
+def _beyond(
+    sample: Sample, found: Fit, scales: AdapterScales | None, limits: Limits
+) -> Iterator[Sign | Unsought]:
+    """Whether the adapter, made stronger or weaker, has the log's loss."""
+    if scales is None:
+        yield Unsought(("beyond-the-adapter",), "there is no adapter whose scale could be tried")
+        return
+    rows = scales.rows(sample.logged.split)[: limits.scaled]
+    as_saved = mean_loss(rows, "tuned", found.reading).value
+    tried = {
+        factor: mean_loss(scales.measure(rows, factor), "tuned", found.reading).value
+        for factor in FACTORS
+    }
+    finite = {factor: loss for factor, loss in tried.items() if math.isfinite(loss)}
+    base = mean_loss(rows, "base", found.reading).value
+    if not finite or max(abs(loss - base) for loss in finite.values()) < limits.same:
+        yield Unsought(("beyond-the-adapter",), "the adapter changes nothing at any scale")
+        return
+    best = min(finite, key=lambda factor: finite[factor])
+    missing = found.tuned_off - (as_saved - finite[best])
+    if missing <= found.tuned_tolerance + limits.far or missing <= limits.lost * found.tuned_off:
+        return
+    yield Sign(
+        "beyond-the-adapter",
+        f"The adapter does not reach the log's loss at any scale: on {len(rows)} rows it has "
+        f"{as_saved:.3f} as it was saved, {finite[best]:.3f} at {best:g} times its scale, and "
+        f"more at others; {as_saved - found.tuned_off:.3f} would be the log's "
+        f"{sample.logged.after:.3f}. What has that loss are other weights, which this file does "
+        "not hold.",
+        {
+            "rows": len(rows),
+            "as_saved": round(as_saved, 4),
+            "best_loss": round(finite[best], 4),
+            "best_factor": best,
+            "needed_loss": round(as_saved - found.tuned_off, 4),
+            "logged_after": sample.logged.after,
+            "base_loss": round(base, 4),
+        },
+    )
 
 
 def _logged(log: TrainingLog, config: TrainingConfig | None, saved: int | None) -> LoggedLoss:
@@ -256,7 +323,7 @@ def _other_reading(
     other = best_fit(fits(sample, others, limits.same, limits.errors))
     if not is_explained(other, usual, counted, limits.explained, limits.other_tokens):
         return None
-    reading, measured = other.reading, _measured(sample, usual, other)
+    reading, measured, severity = other.reading, _measured(sample, usual, other), None
     if reading.shift != 1:
         return Sign(
             "agrees-at-another-shift",
@@ -266,6 +333,10 @@ def _other_reading(
         )
     if reading.until in ("answer", "others"):
         symptom, what = "agrees-without-end", "without the end tokens"
+        after = change(sample.rows, lambda one: one.end_after_answer)
+        measured |= {"end_base_loss": mean_of(after.base), "end_tuned_loss": mean_of(after.tuned)}
+        # Trained on, the end token becomes likelier, if anything.
+        severity = Severity.ERROR if after.gain < -limits.end_worse else None
     elif reading.masks_prompt:
         symptom, what = "agrees-without-prompt", "of the answers alone"
     else:
@@ -275,6 +346,7 @@ def _other_reading(
         f"{_those(sample)} {what} ({_values(other)}); as configured they would be "
         f"{_values(usual)}.",
         measured,
+        severity=severity,
     )
 
 

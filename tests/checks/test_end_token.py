@@ -10,8 +10,10 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import Role, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure.generations import Generation, Generations
+from mlxdoctor.measure.token_losses import TokenLosses
 from tests.conftest import FIXTURES, RUNS, check_called, expected, run_names
 from tests.given import answers, findings, outcome
+from tests.measured_rows import Losses, measured_rows
 
 end_token = check_called("end-token")
 
@@ -35,6 +37,22 @@ def test_never_ends_is_an_error_only_where_the_length_is_known() -> None:
     assert known["end-token.never-ends"].severity == "error"
     unknown = findings(end_token, answers([LONG] * 4, [SOUND] * 4))
     assert unknown["end-token.never-ends"].severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("base_end", "tuned_end", "severity"),
+    [(3.0, 3.5, "error"), (3.0, 2.5, "warning"), (0.1, 0.3, "warning")],
+)
+def test_a_base_that_often_goes_on_itself_leaves_it_to_the_rows(
+    base_end: float, tuned_end: float, severity: str
+) -> None:
+    # 6 of 16 answers of the base run on as well.
+    said = answers([LONG] * 16, [SOUND] * 10 + [LONG] * 6, expected="a b c")
+    rows = measured_rows(Losses(end=base_end), Losses(answer=0.5, end=tuned_end), 16)
+    losses = TokenLosses((), rows, 768)
+    assert findings(end_token, said)["end-token.never-ends"].severity == "warning"
+    found = findings(end_token, said, losses)
+    assert found["end-token.never-ends"].severity == severity
 
 
 @pytest.mark.parametrize(("words", "hit"), [(13, True), (14, False)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome
+from mlxdoctor.measure.adapter_scales import AdapterScales
 from mlxdoctor.measure.losses.validation import ValidationRows
 from mlxdoctor.measure.row_losses import RowLosses
 from mlxdoctor.measure.text.plain_formats import PLAIN_FORMATS, WITHOUT_END, PlainFormat
@@ -165,6 +166,45 @@ def test_some_of_the_prompt_in_the_loss(
 def test_the_end_token_left_out(log: Callable[..., TrainingLog], config: TrainingConfig) -> None:
     base, tuned = replace(BASE, end=9.0), replace(TUNED, end=6.0)
     assert codes(judged(log(), config, base=base, tuned=tuned)) == {"agrees-without-end": "warning"}
+
+
+@pytest.mark.parametrize(("end", "severity"), [(9.05, "warning"), (9.2, "error")])
+def test_an_end_token_left_out_that_became_less_likely_is_certain(
+    log: Callable[..., TrainingLog], config: TrainingConfig, end: float, severity: str
+) -> None:
+    base, tuned = replace(BASE, end=9.0), replace(TUNED, end=end)
+    assert codes(judged(log(), config, base=base, tuned=tuned)) == {"agrees-without-end": severity}
+
+
+def scaled(losses: Mapping[float, float]) -> AdapterScales:
+    """An adapter that has these losses at so many times its scale."""
+    rows = measured_rows(BASE, level(2.0))
+
+    def measure(some: Sequence[RowLosses], factor: float) -> tuple[RowLosses, ...]:
+        return measured_rows(BASE, level(losses[factor]), len(some))
+
+    return AdapterScales((), TokenLosses((), rows, 768), measure)
+
+
+@pytest.mark.parametrize(
+    ("best", "hit"), [(1.8, True), (1.3, True), (1.1, False), (0.4, False), (2.5, True)]
+)
+def test_a_loss_that_no_strength_of_the_adapter_has(
+    log: Callable[..., TrainingLog], config: TrainingConfig, best: float, hit: bool
+) -> None:
+    tried = scaled({0.5: 2.6, 1.5: best, 2.0: 3.0, 4.0: 5.0})
+    found = judged(log(), config, tried, tuned=level(2.0))
+    assert ("beyond-the-adapter" in codes(found)) is hit
+    assert "worse-than-logged" in codes(found)
+
+
+def test_an_adapter_without_effect_has_no_strength(
+    log: Callable[..., TrainingLog], config: TrainingConfig
+) -> None:
+    same = scaled(dict.fromkeys((0.5, 1.5, 2.0, 4.0), 4.0))
+    found = judged(log(), config, same, tuned=level(4.0))
+    assert codes(found) == {"worse-than-logged": "error"}
+    assert "loss-agreement.beyond-the-adapter" in found.unsought
 
 
 @pytest.mark.parametrize("shift", [0, 2, 3])
