@@ -37,6 +37,7 @@ from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.finding import Severity, Sign, Symptom, Unsought, some_of
+from mlxdoctor.judge.rate import BandLimits, better_scale, step_of
 from mlxdoctor.measure.weights.lora_targets import matches, missing_targets
 
 _NAME_THE_BASE = "name the base model that the adapter was trained on"
@@ -106,7 +107,7 @@ class Limits:
         ),
         "scale-looks-like-alpha": Symptom.info(
             "the scale looks like an alpha, which mlx-lm does not divide",
-            fix="if the value came from PEFT, write alpha / rank",
+            fix="if the value came from PEFT, divide it by the rank",
         ),
         "dora-without-magnitude": Symptom.warning(
             "the configuration says DoRA and there are no magnitudes",
@@ -154,7 +155,7 @@ def adapter_structure(
         yield from _unmatched(adapter, config, base)
         yield from _missing(adapter, config, base)
         yield from _magnitudes(adapter, config)
-        yield from _scale(config, limits)
+        yield from _scale(config, base, limits)
     if base is not None and adapter.modules:
         yield from _against_base(adapter, base)
 
@@ -301,7 +302,7 @@ def _magnitudes(adapter: Adapter, config: TrainingConfig) -> Iterator[Sign]:
         )
 
 
-def _scale(config: TrainingConfig, limits: Limits) -> Iterator[Sign]:
+def _scale(config: TrainingConfig, base: BaseModel | None, limits: Limits) -> Iterator[Sign]:
     scale, rank = config.scale, config.rank
     if scale is None:
         alpha = f" (it states alpha {config.alpha:g})" if config.alpha is not None else ""
@@ -314,13 +315,15 @@ def _scale(config: TrainingConfig, limits: Limits) -> Iterator[Sign]:
         return
     is_stated = config.origin == "mlx-lm" and not config.is_default("scale")
     if is_stated and rank and scale >= limits.alpha_from and scale / rank in limits.alpha_multiples:
+        step = step_of(config, base, BandLimits())
+        better = better_scale(scale, rank, config.learning_rate, step)
         yield Sign(
             "scale-looks-like-alpha",
             f"The scale of {scale:g} is {scale / rank:g} times the rank, as "
             "an alpha often is; mlx-lm multiplies by it without dividing by the rank.",
-            {"scale": scale, "rank": rank},
+            {"scale": scale, "rank": rank, "advised_scale": better},
             where=config.path.name,
-            expected=f"{scale / rank:g}, if {scale:g} was meant as alpha",
+            expected=f"{better:g}, if {scale:g} was meant as alpha",
         )
 
 

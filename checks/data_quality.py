@@ -38,7 +38,7 @@ from mlxdoctor.evidence.dataset import Dataset, Split
 from mlxdoctor.evidence.prompt_answer import Pair, pair_of
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
-from mlxdoctor.measure.losses.memorising import Memorising, MemorisingLimits, memorising
+from mlxdoctor.measure.losses.memorising import FEW_ROWS, Memorising, MemorisingLimits, memorising
 from mlxdoctor.measure.losses.trend import fit
 from mlxdoctor.measure.text.repeated_prompts import ContradictionLimits, contradictions
 from mlxdoctor.safety.quoting import quoted
@@ -84,7 +84,9 @@ class Limits(ContradictionLimits):
         0.95, unit="share of rows", source="(almost) nothing but one answer is learned"
     )
     few_rows: int = limit(
-        50, unit="rows", source="LoRA guides start at 50 to 100 rows; fixtures with 12 overfit"
+        FEW_ROWS,
+        unit="rows",
+        source="LoRA guides start at 50 to 100 rows; fixtures with 12 overfit",
     )
     few_passes: float = limit(
         20.0,

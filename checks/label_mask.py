@@ -33,6 +33,7 @@ from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.exhibits import LabelStrip
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.judge.remedy import rounded_up
 from mlxdoctor.measure.exhibited import labels_shown
 from mlxdoctor.safety.quoting import quoted
 
@@ -239,7 +240,7 @@ def _longer(rows: SupervisedRows, affected: Sequence[SupervisedRow]) -> str:
     if longest is None:
         return "remove the rows without an answer, or fill them in"
     return (
-        f"set max_seq_length to at least {longest}, or shorten these rows (the answer is at the "
+        f"set max_seq_length to {rounded_up(longest)}, or shorten these rows (the answer is at the "
         "end, and is what is cut first)"
     )
 

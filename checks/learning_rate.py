@@ -29,14 +29,12 @@ from dataclasses import dataclass
 from mlxdoctor.check import NotApplicable, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Severity, Sign, Symptom
-from mlxdoctor.judge.rate import BandLimits, Step, step_of
+from mlxdoctor.judge.rate import BandLimits, Step, better_scale, step_of, usual_rates
 
-_A_RATE = {
-    "expected": "a positive number",
-    "fix": "set learning_rate to 1e-5, mlx-lm's default, and raise it from there",
-}
+_POSITIVE = "a positive number"
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,8 @@ class Limits(BandLimits):
 
 @check(
     codes={
-        "zero": Symptom.error("the learning rate is zero", **_A_RATE),
-        "not-a-rate": Symptom.error("the learning rate is negative or no number", **_A_RATE),
+        "zero": Symptom.error("the learning rate is zero", _POSITIVE),
+        "not-a-rate": Symptom.error("the learning rate is negative or no number", _POSITIVE),
         "above-guideline": Symptom.info("rate × scale is above what is usual for the model's size"),
         "far-above-guideline": Symptom.warning("rate × scale is several times what is usual"),
         "below-guideline": Symptom.info("rate × scale is below what is usual for the model's size"),
@@ -79,28 +77,36 @@ def learning_rate(
     rate = config.learning_rate
     if rate is None:
         raise NotApplicable("the configuration states no learning rate")
-    if rate == 0:
+    if rate <= 0 or not math.isfinite(rate):
+        better = _default_or_usual(usual_rates(config, base, limits, log))
+        measured = {
+            "learning_rate": rate if math.isfinite(rate) else str(rate),
+            "advised_learning_rate": better,
+        }
+        is_zero = rate == 0
         yield Sign(
-            "zero", "The learning rate is 0: no step changes anything.", {"learning_rate": rate}
+            "zero" if is_zero else "not-a-rate",
+            "The learning rate is 0: no step changes anything."
+            if is_zero
+            else f"The learning rate is {rate}, which is no rate to learn at.",
+            measured,
+            fix=f"set learning_rate to {better:g}",
         )
-        return
-    if rate < 0 or not math.isfinite(rate):
-        shown = rate if math.isfinite(rate) else str(rate)
-        message = f"The learning rate is {rate}, which is no rate to learn at."
-        yield Sign("not-a-rate", message, {"learning_rate": shown})
         return
     step, scale = step_of(config, base, limits, log), config.scale
     if step is None or scale is None:
         raise NotApplicable("the guideline is one for LoRA, and the run is not")
-    if scale >= limits.alpha_like and config.origin == "mlx-lm":
+    is_alpha = scale >= limits.alpha_like and config.origin == "mlx-lm"
+    if is_alpha:
+        better = better_scale(scale, config.rank, rate, step)
         yield Sign(
             "scale-looks-like-alpha",
             f"The LoRA scale is {scale:g}: mlx-lm multiplies by it directly, and it has "
             f"the size of an alpha, which PEFT divides by the rank.",
-            {"scale": scale, "rank": config.rank},
-            fix=f"set lora_parameters.scale to {scale / (config.rank or 8):g} (alpha / rank)",
+            {"scale": scale, "rank": config.rank, "advised_scale": better},
+            fix=f"set lora_parameters.scale to {better:g}",
         )
-    yield from _against_the_band(rate, scale, step, limits)
+    yield from _against_the_band(rate, scale, step, is_alpha, limits)
     bias_corrected = bool(config.optimizer_config.get("bias_correction", False))
     updates = (config.iters or 0) // max(config.grad_accumulation_steps or 1, 1)
     is_adam = config.optimizer in ("adam", "adamw")
@@ -114,7 +120,16 @@ def learning_rate(
         )
 
 
-def _against_the_band(rate: float, scale: float, step: Step, limits: Limits) -> Iterator[Sign]:
+def _default_or_usual(usual: tuple[float, float] | None) -> float:
+    """mlx-lm's own rate where it is usual for the model, else the middle of what is."""
+    default = float(MLX_LM_DEFAULTS["learning_rate"])
+    low, high = usual if usual is not None else (default, default)
+    return default if low <= default <= high else float(f"{math.sqrt(low * high):.2g}")
+
+
+def _against_the_band(
+    rate: float, scale: float, step: Step, is_alpha: bool, limits: Limits
+) -> Iterator[Sign]:
     low, high = step.low, step.high
     if low <= step.size <= high:
         return
@@ -131,15 +146,15 @@ def _against_the_band(rate: float, scale: float, step: Step, limits: Limits) -> 
         )
     elif step.size:
         message = f"{message[:-1]}, {_often(times)} times as much."
-    expected, fix = "a scale above 0", "set lora_parameters.scale to 20"
+    expected, fix, better = "a scale above 0", "set lora_parameters.scale to 20", None
     if scale:
         slowest, fastest = low / abs(scale), high / abs(scale)
         expected = f"a learning rate of {slowest:.1e} to {fastest:.1e} at this scale"
-        better = rate / 10 if is_above else rate * 10
-        # A tenth or ten times as much, where that is a usual rate.
-        better = better if slowest <= better <= fastest else math.sqrt(slowest * fastest)
-        fix = f"try a learning rate of {better:.1e}"
-        message += f" T{fix[1:]}."
+        better = step.better_rate(lower=is_above)
+        fix = f"set learning_rate to {better:g}"
+    if is_alpha and is_above:
+        # One thing at a time: a scale that is an alpha accounts for the size of the step.
+        expected, fix, better = f"rate × scale up to {high:.2g}", "correct the scale first", None
     yield Sign(
         f"{'far-' if times >= limits.far else ''}{side}-guideline",
         message,
@@ -150,6 +165,7 @@ def _against_the_band(rate: float, scale: float, step: Step, limits: Limits) -> 
             "guideline": (low, high),
             "times": times if math.isfinite(times) else None,
             "parameters": step.parameters,
+            "advised_learning_rate": better,
         },
         # Without the model's size the band may be off by a power of ten.
         severity=None if step.parameters is not None else Severity.INFO,

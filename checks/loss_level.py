@@ -123,7 +123,7 @@ class Limits:
         "stays-at-chance": Symptom.error(
             "the loss stays where a blind guess among all tokens is",
             fix="Treat the model as destroyed, or as one that was never trained: start again from "
-            "the base, with a tenth of the learning rate.",
+            "the base, with a lower learning rate.",
         ),
         "starts-high": Symptom.info("the first loss is far above what a language model has"),
         "ends-above-unigram": Symptom.warning(

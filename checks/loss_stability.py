@@ -70,7 +70,7 @@ class Limits:
         ),
         "burst": Symptom.warning(
             "for several reports the loss lay well above a level it had reached",
-            fix="Divide the learning rate by three to ten, or clip gradients; prefer a checkpoint "
+            fix="Lower the learning rate, or clip gradients; prefer a checkpoint "
             "saved before this.",
         ),
     },

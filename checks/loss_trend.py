@@ -33,6 +33,8 @@ changed at all.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import PurePath
 
 import numpy as np
 
@@ -40,7 +42,7 @@ from mlxdoctor.check import Inconclusive, NotApplicable, check
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
-from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
+from mlxdoctor.evidence.training_log import Save, Segment, Series, TrainingLog
 from mlxdoctor.exhibits import LossCurve
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.curve import (
@@ -54,17 +56,17 @@ from mlxdoctor.judge.curve import (
     validations_deny,
 )
 from mlxdoctor.measure.exhibited import losses_shown
-from mlxdoctor.measure.losses.memorising import memorising, passes_over
+from mlxdoctor.measure.losses.memorising import FEW_ROWS, different_rows, memorising, passes_over
 from mlxdoctor.measure.losses.repeats import Repetition, repetition
 from mlxdoctor.measure.losses.trend import LossFit, blocks, ending, fit, level, opening, theil_sen
+from mlxdoctor.safety.quoting import quoted
 
 
 @check(
     codes={
         "diverged": Symptom.error(
             "the loss ends far above where it began",
-            fix="Lower the learning rate or the scale about tenfold, and start again from the "
-            "base.",
+            fix="Lower the learning rate or the scale, and start again from the base.",
         ),
         "exploded": Symptom.error(
             "the loss left the level it had reached and never came back",
@@ -116,7 +118,8 @@ def loss_trend(
         yield _repeats(losses, again)
     else:
         yield from _never_learned(segment, losses, curve, _fresh(log, config), limits)
-        yield from _overfitting(segment, curve, passes_over(rows, config, segment), limits)
+        for sign in _overfitting(segment, curve, passes_over(rows, config, segment), limits):
+            yield _with_a_stop(sign, log, rows, config)
         yield from _learned(segment, curve, limits)
     if curve.points < limits.enough:
         more = ", from a lower steps_per_report or a longer run"
@@ -399,6 +402,42 @@ def _overfitting(
         message += f"; the validation accuracy went from {was:.3g} to {now:.3g} meanwhile"
         measured |= {"accuracy_at_minimum": was, "last_accuracy": now}
     yield Sign("overfitting", f"{message}.", measured, onset=found.minimum_at, severity=severity)
+
+
+def _with_a_stop(
+    sign: Sign, log: TrainingLog, rows: SupervisedRows | None, config: TrainingConfig | None
+) -> Sign:
+    """The finding with what to do: where to stop, how many passes that is, and the save near it."""
+    segment, at = log.main, sign.onset or 0
+    counts_iterations = segment.axis in ("iteration", "step")
+    end = int(segment.series["train_loss"].iterations[-1])
+    # Before training there was nothing to stop at.
+    first = at <= min(int(one.iterations[0]) for one in segment.series.values())
+    if not counts_iterations or first or at >= end:
+        return sign
+    batch = config.batch_size if config is not None else None
+    is_whole = rows is not None and 0 < len(rows.rows) == rows.total_rows
+    different = different_rows(rows) if rows is not None and is_whole else 0
+    stop = f"stop at iteration {at}"
+    if different and batch:
+        often = at * batch / different
+        stop += f", which is {often:.{0 if often >= 2 else 1}f} passes over the {different} rows"
+    saves = {one.iteration: one for one in log.saves if one.iteration is not None}
+    near = min(saves, key=lambda one: abs(one - at), default=end)
+    use = f"use {_file_of(saves[near])}, saved nearest to it; or " if near < end else ""
+    few = 0 < different < FEW_ROWS
+    more = f"; {different} rows are few, and more of them help most" if few else ""
+    return replace(
+        sign,
+        fix=f"{use}train again and {stop}{more}",
+        measured={**sign.measured, "advised_iters": at, "different_rows": different or None},
+    )
+
+
+def _file_of(save: Save) -> str:
+    names = [PurePath(one).name for one in save.files]
+    numbered = [one for one in names if str(save.iteration) in one]
+    return quoted(numbered[0]) if numbered else f"the save of iteration {save.iteration}"
 
 
 def _accuracy_rose(segment: Segment, since: int) -> tuple[float, float] | None:

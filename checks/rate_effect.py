@@ -140,6 +140,7 @@ def _barely_learned(
         return
     if middle - last < limits.falling_noises * curve.noise:
         return
+    faster = step.better_rate(lower=False)
     yield Sign(
         "barely-learned",
         f"The loss went from {start:.3f} to {last:.3f} (median of the last {third} reports), "
@@ -155,10 +156,11 @@ def _barely_learned(
             "noise": curve.noise,
             "rate_times_scale": step.size,
             "guideline": (step.low, step.high),
+            "advised_learning_rate": faster,
         },
         # Without the model's size the band may be off by a power of ten.
         severity=Severity.ERROR if step.parameters is not None else None,
-        fix=f"Raise rate × scale to {math.sqrt(step.low * step.high):.2g}.",
+        fix=f"set learning_rate to {faster:g}" if faster is not None else None,
     )
 
 
@@ -169,6 +171,7 @@ def _overwritten(
     fell = ""
     if curve is not None and log is not None:
         fell = f" The loss went from {start_of(log.main, curve).loss:.3f} to {curve.end:.3f}."
+    slower = step.better_rate(lower=True)
     return Sign(
         "overwritten",
         f"The update is {median(sizes):.2g} times the weights it is added to: at a rate × scale "
@@ -181,8 +184,9 @@ def _overwritten(
             "guideline": (step.low, step.high),
             "scale": config.scale,
             "end": curve.end if curve is not None else None,
+            "advised_learning_rate": slower,
         },
-        fix=f"Lower rate × scale to {math.sqrt(step.low * step.high):.2g}; start from the base.",
+        fix=f"set learning_rate to {slower:g}" if slower is not None else None,
     )
 
 

@@ -93,6 +93,7 @@ def training_length(
         return
     of_rows = f" of the {rows:,} rows in {split.path.name}" if split is not None and rows else ""
     so = "most were never seen" if learned else "the run has hardly begun"
+    once = -(-rows // batch) if rows else None
     yield Sign(
         "few-rows-seen" if learned else "barely-begun",
         f"{iterations} iterations of batch size {batch} saw {seen:,}{of_rows or ' rows'}: {so}.",
@@ -102,10 +103,9 @@ def training_length(
             "rows_seen": seen,
             "rows": rows or None,
             "passes": seen / rows if rows else None,
+            "advised_iters": once,
         },
-        fix=f"Train longer: {-(-rows // batch):,} iterations are one pass over the rows."
-        if rows
-        else None,
+        fix=f"Train longer: {once:,} iterations are one pass over the rows." if once else None,
     )
 
 

@@ -25,7 +25,7 @@ rescales the sum afterwards. A resumed run may have moved further than its own r
 allows, so resumed runs are not held to it. A run of a few dozen updates goes straight
 at any rate, and is not judged by that.
 
-What to do. If the update is too large, lower rate × scale, by ten to start with. If it
+What to do. If the update is too large, lower rate × scale. If it
 is too small, look at rate, scale and the number of updates. `mlxdoctor inspect` shows
 every module.
 """
@@ -102,11 +102,11 @@ class Limits(update_size.Limits):
     codes={
         "exploded": Symptom.error(
             "the update is several times the weights: the base model is overwritten",
-            fix="lower learning rate × scale, ten times to start with, and train again",
+            fix="lower learning rate × scale, and train again from the base model",
         ),
         "large": Symptom.warning(
             "the update is larger than the weights it is added to",
-            fix="lower learning rate × scale, ten times to start with, and train again",
+            fix="lower learning rate × scale, and train again from the base model",
         ),
         "negligible": Symptom.warning(
             "the update is too small to change any output",

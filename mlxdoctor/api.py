@@ -19,7 +19,7 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome, Severity, Status
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.judge.remedy import fix_for, needed_values
-from mlxdoctor.report import FileRead, MissingEvidence, NextCheck, Report
+from mlxdoctor.report import FileRead, Fix, MissingEvidence, NextCheck, Report
 from mlxdoctor.run import Run
 from mlxdoctor.run_texts import texts_of
 from mlxdoctor.safety.texts import as_seen_here
@@ -140,9 +140,7 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: str) -> RunReport:
     unreadable = tuple(str(error) for error in run.unreadable)
     judged = judge(outcomes, knowledge, whole=not unreadable)
     diagnosis = judged.diagnosis
-    findings = [finding for outcome in outcomes for finding in outcome.findings]
-    change = diagnosis[0].cause.change if diagnosis else None
-    fix = fix_for(change, run.get(TrainingConfig), needed_values(findings))
+    fix = _fix(run, diagnosis[0], outcomes) if diagnosis else None
     log = run.get(TrainingLog)
     return RunReport(
         run=run,
@@ -166,6 +164,16 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: str) -> RunReport:
         unreadable=unreadable,
         version=version("mlxdoctor"),
     )
+
+
+def _fix(run: Run, first: Diagnosed, outcomes: Sequence[Outcome]) -> Fix | None:
+    """The first cause's change of the configuration, as what speaks for the cause advises it."""
+    findings = [one for outcome in outcomes for one in outcome.findings]
+    speaking = [one for one in findings if one.code in first.supporting]
+    change, needed = first.cause.change, needed_values(speaking)
+    if change is None or (change.advised_only and change.key not in needed):
+        return None
+    return fix_for(change, run.get(TrainingConfig), needed)
 
 
 def _contributing(outcomes: Iterable[Outcome], diagnosis: Sequence[Diagnosed]) -> tuple[str, ...]:

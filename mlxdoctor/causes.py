@@ -20,6 +20,7 @@ _FACTS = {
     "changes_losses",
     "of_the_report",
     "finding_says",
+    "beside_change",
 }
 _OPTIONAL_KEYS = {"for", "against", "absent", "change", "inject", "ruled_out_by", *_FACTS}
 _GROUP_KEYS = {"codes", "configured", "gradual"}
@@ -34,11 +35,13 @@ class Change:
         key: the configuration key; dots enter nested tables.
         operation: "set", "divide" or "multiply".
         value: the new value, or the factor.
+        advised_only: whether it is a guess unless a finding says the value to set.
     """
 
     key: str
     operation: str
     value: Any
+    advised_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,8 @@ class Cause:
             failed has its own cause.
         finding_says: whether what to do depends on the finding that speaks for it most, which
             says so in the remedy's place.
+        beside_change: what else to do, where the change is shown with its numbers; the remedy
+            where it is empty.
     """
 
     id: str
@@ -89,6 +94,7 @@ class Cause:
     changes_losses: bool = False
     of_the_report: bool = False
     finding_says: bool = False
+    beside_change: str = ""
 
     @property
     def words(self) -> dict[str, str]:
@@ -231,8 +237,10 @@ def _cause(name: str, table: Mapping[str, Any]) -> Cause:
 
 def _change(name: str, table: Mapping[str, Any]) -> Change:
     operations = [one for one in _OPERATIONS if one in table]
-    if "key" not in table or len(operations) != 1 or len(table) != 2:
+    known = {"key", "advised_only", *_OPERATIONS}
+    if "key" not in table or len(operations) != 1 or not table.keys() <= known:
         raise InputError(
             "causes.toml", f"{name}: a change has a key and one of {', '.join(_OPERATIONS)}"
         )
-    return Change(table["key"], operations[0], table[operations[0]])
+    (operation,) = operations
+    return Change(table["key"], operation, table[operation], table.get("advised_only", False))

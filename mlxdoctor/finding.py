@@ -14,6 +14,9 @@ from mlxdoctor.safety.quoting import without_quotations
 #: A measured quantity: a number, a short text, or a short list of either.
 Measurement = bool | int | float | str | tuple["int | float | str", ...] | None
 
+#: Begins the name of a figure that is the value to set for a key of the configuration.
+ADVISED = "advised_"
+
 
 class Severity(StrEnum):
     """How bad a finding is for the run that was examined."""

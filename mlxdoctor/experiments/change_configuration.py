@@ -1,7 +1,7 @@
 """A cause that a change of the configuration cures: rerun with the change, and with a placebo.
 
-causes.toml names the change (`change`). The mildest that cures is kept: a rate a thousand times
-too high is still too high after one division.
+causes.toml names the change (`change`), and what the report advises is tried first. Of others the
+mildest that cures is kept: a rate a thousand times too high is still too high after one division.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OTHER_TOKENS = frozenset({"max_seq_length", "mask_prompt"})
 def change_configuration(
     bench: Bench, cause: Cause, question: Question, plain: Trials
 ) -> Ruling | None:
-    """Rerun with the change, the mildest that cures; None where there is nothing to change."""
+    """Rerun with the change, the advised or the mildest that cures; None: nothing to change."""
     fixes = bench.failure.fixes(bench.lab.recipe.config, cause)
     if not fixes:
         return None
@@ -59,7 +59,9 @@ def _condition(recipe: Recipe, failure: Failure, fix: Fix) -> Condition:
     key, after = next(iter(fix.after.items()))
     before = fix.before[key]
     if key == "iters":
-        shorter = max(1, round(failure.iterations * after / before))
+        # The rerun is shorter than the run, and may be too short for the stop that is advised.
+        share = failure.iterations * after / before
+        shorter = after if after < failure.iterations else max(1, round(share))
         return Condition("change", f"iters {failure.iterations} → {shorter}", shorter)
     label = f"{key} {before} → {after}"
     return Condition("change", label, failure.iterations, changed_values(recipe, fix))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import ADVISED, Finding, Severity
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import CauseStatus, Verdict
 
@@ -131,6 +131,8 @@ def most_useful(report: Report) -> str:
 def remedy(report: Report, prose: Callable[[str], str] = str) -> str:
     """What to do about the first cause, in one or two sentences.
 
+    It repeats no number of `changes`, and gives none that differs.
+
     Args:
         report: the report.
         prose: called with a cause's own remedy, which is ours and may be Markdown; what a finding
@@ -139,13 +141,20 @@ def remedy(report: Report, prose: Callable[[str], str] = str) -> str:
     first = report.root or report.suspected
     if first is None:
         return ""
-    if first.cause.finding_says:
-        weights = first.cause.weights
-        fixes = {one.code: one.fix for one in reversed(report.findings) if one.fix.strip()}
-        speaking = [code for code in first.supporting if code in fixes]
-        if speaking:
-            return sentence(fixes[max(speaking, key=lambda code: weights[code])])
-    return prose(first.cause.remedy)
+    cause = first.cause
+    says = {one.code: one for one in reversed(report.findings) if one.fix.strip()}
+    heaviest = sorted(first.supporting, key=lambda code: -cause.weights[code])
+    speaking = [says[code] for code in heaviest if code in says]
+    if cause.finding_says and speaking:
+        return sentence(speaking[0].fix)
+    beside = prose(cause.beside_change)
+    if changes(report) and beside:
+        return beside
+    # Where there is no configuration to change, the value is said in words.
+    advising = [one for one in speaking if any(name.startswith(ADVISED) for name in one.measured)]
+    if advising and beside:
+        return f"{sentence(advising[0].fix)} {beside}"
+    return prose(cause.remedy)
 
 
 def lowered(title: str) -> str:

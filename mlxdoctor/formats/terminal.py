@@ -117,12 +117,9 @@ def render(
 
 
 def _fix(report: Report, page: _Page) -> None:
-    if report.suspected is not None:
-        page.heading("What to change, if it is so")
-        page.paragraph(summary.remedy(report).replace("`", ""))
-    if report.root is None:
+    if report.root is None and report.suspected is None:
         return
-    page.heading("What to change")
+    page.heading("What to change" if report.root is not None else "What to change, if it is so")
     for change in summary.changes(report):
         before, after = summary.plain(change.before), summary.plain(change.after)
         page.paragraph(f"{change.key}: {before} -> {after}", colour="cyan")

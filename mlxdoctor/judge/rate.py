@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mlxdoctor.check import limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.model_facts import model_facts
 
@@ -50,6 +51,7 @@ class Step:
         size: the step.
         low: the band's lower edge.
         high: its upper edge.
+        scale: the run's.
         parameters: of the base model; None where a size was assumed.
         size_from: what says how many: "its files", "the log" or "its name".
     """
@@ -57,8 +59,17 @@ class Step:
     size: float
     low: float
     high: float
+    scale: float
     parameters: float | None
     size_from: str = ""
+
+    def better_rate(self, *, lower: bool) -> float | None:
+        """The learning rate to try at the run's scale; None where that is 0."""
+        scale = abs(self.scale)
+        if not scale:
+            return None
+        rates = self.size / scale, self.low / scale, self.high / scale
+        return better_rate(*rates, lower=lower)
 
     @property
     def times_above(self) -> float:
@@ -69,6 +80,37 @@ class Step:
     def times_below(self) -> float:
         """The lower edge over the step; infinity for a step of zero."""
         return self.low / self.size if self.size else float("inf")
+
+
+def better_rate(rate: float, low: float, high: float, *, lower: bool) -> float:
+    """The learning rate to try next, to two digits: the one that every advice gives.
+
+    A tenth or ten times as much where that is usual, else the middle of what is. A rate that is
+    to become lower never becomes higher by that, nor the other way round.
+
+    Args:
+        rate: the run's.
+        low: the lowest usual rate at the run's scale; 0 where none is known.
+        high: the highest; infinity where none is known.
+        lower: whether it is to become lower.
+    """
+    better = rate / 10 if lower else rate * 10
+    if not low <= better <= high:
+        middle = math.sqrt(low * high)
+        better = middle if (middle < rate) == lower else better
+    return float(f"{better:.2g}")
+
+
+def better_scale(scale: float, rank: int | None, rate: float | None, step: Step | None) -> float:
+    """The scale in place of one that is an alpha: the alpha over the rank.
+
+    Where the run's rate is unusual at that and usual at mlx-lm's default, it is the default.
+    """
+    usual = float(MLX_LM_LORA_DEFAULTS["scale"])
+    meant = float(f"{scale / (rank or MLX_LM_LORA_DEFAULTS['rank']):.3g}")
+    if step is None or rate is None or step.low <= rate * meant <= step.high:
+        return meant
+    return usual if step.low <= rate * usual <= step.high else meant
 
 
 def step_of(
@@ -91,9 +133,28 @@ def step_of(
         rate * abs(scale),
         limits.lowest * growth,
         limits.highest * growth,
+        scale,
         parameters,
         model.size_from,
     )
+
+
+def usual_rates(
+    config: TrainingConfig,
+    base: BaseModel | None,
+    limits: BandLimits,
+    log: TrainingLog | None = None,
+) -> tuple[float, float] | None:
+    """The lowest and the highest usual learning rate at a run's scale.
+
+    None where the run is not one with LoRA, or its scale is 0. Asked of any rate, since the
+    band is the model's: that of the run may be none.
+    """
+    any_rate = {**config.values, "learning_rate": 1.0, "lr_schedule": None}
+    step = step_of(replace(config, values=any_rate), base, limits, log)
+    if step is None or not step.scale:
+        return None
+    return step.low / abs(step.scale), step.high / abs(step.scale)
 
 
 def planned_rates(config: TrainingConfig, updates: int) -> NDArray[np.float64] | None:

@@ -12,7 +12,8 @@ from typing import Any
 
 from mlxdoctor.causes import Change
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.finding import Finding
+from mlxdoctor.finding import ADVISED, Finding
+from mlxdoctor.judge.rate import better_rate
 from mlxdoctor.report import Fix
 
 
@@ -26,13 +27,14 @@ def fix_for(
     Args:
         change: what cures the cause.
         config: the run's.
-        usual: key -> the range of values that is usual; a change goes at least into it.
+        usual: last part of a key -> the range of values that is usual; a change goes into it.
+            Of a range of one value, it is that.
     """
     if change is None or config is None or config.origin != "mlx-lm":
         return None
     values = copy.deepcopy(dict(config.values))
     before = _current(config, change.key)
-    after = _changed(before, change, usual.get(change.key))
+    after = _changed(before, change, usual.get(change.key.rsplit(".", 1)[-1]))
     if after is None or after == before:
         return None
     changed = copy.deepcopy(values)
@@ -67,42 +69,48 @@ def _current(config: TrainingConfig, key: str) -> Any:
 
 
 def _changed(before: Any, change: Change, usual: tuple[float, float] | None) -> Any:
+    low, high = usual if usual is not None else (0.0, math.inf)
     if change.operation == "set":
-        return change.value
+        return low if low == high else change.value
     if isinstance(before, bool) or not isinstance(before, int | float):
         return None
-    if change.operation == "divide":
-        scaled = before / change.value
+    lower = change.operation == "divide"
+    if low == high:
+        wanted = int(low) if isinstance(before, int) else low
+        return wanted if (wanted < before) == lower else None
+    if isinstance(before, float):
         # A rate a thousand times too high is still too high after one division.
-        scaled = min(scaled, usual[1]) if usual is not None else scaled
-    else:
-        scaled = before * change.value
-        if usual is not None:
-            # What is needed is known, and more would only take memory.
-            scaled = usual[0] if math.isinf(usual[1]) else max(scaled, usual[0])
-        if isinstance(before, int):
-            scaled = _rounded_up(scaled)
-    return max(1, round(scaled)) if isinstance(before, int) else float(f"{scaled:.2g}")
+        return better_rate(before, low, high, lower=lower)
+    if lower:
+        return max(1, round(before / change.value))
+    # What is needed is known, and more would only take memory.
+    return rounded_up(low if usual is not None else before * change.value)
 
 
-def _rounded_up(count: float) -> int:
+def rounded_up(count: float) -> int:
     """A count of tokens as people set it: the next multiple of 64, where it is that large."""
     return math.ceil(count / 64) * 64 if count >= 64 else math.ceil(count)
 
 
 def needed_values(findings: Iterable[Finding]) -> dict[str, tuple[float, float]]:
-    """Key of a configuration -> the range that its value has to be in, where a check measured it.
+    """Last part of a key -> the range that its value has to be in, where a check measured it.
 
-    A finding says of a length in tokens `needed_max_seq_length`; of a step, the guideline.
+    A finding says of a length in tokens `needed_max_seq_length`; of a step, the guideline; and
+    of another key `advised_` and the last part of its name: the one value to set.
     """
     findings = tuple(findings)
     lengths = [one.measured.get("needed_max_seq_length") for one in findings]
     needed = [one for one in lengths if isinstance(one, int)]
     longest = {"max_seq_length": (float(max(needed)), math.inf)} if needed else {}
-    return {**usual_rates(findings), **longest}
+    advised: dict[str, tuple[float, float]] = {}
+    for one in findings:
+        for name, value in one.measured.items():
+            if name.startswith(ADVISED) and isinstance(value, int | float):
+                advised.setdefault(name.removeprefix(ADVISED), (float(value), float(value)))
+    return {**measured_rates(findings), **longest, **advised}
 
 
-def usual_rates(findings: Iterable[Finding]) -> dict[str, tuple[float, float]]:
+def measured_rates(findings: Iterable[Finding]) -> dict[str, tuple[float, float]]:
     """The range of usual learning rates at the run's scale, where a check measured it."""
     for finding in findings:
         guideline, scale = finding.measured.get("guideline"), finding.measured.get("scale")

@@ -10,7 +10,7 @@ import pytest
 from mlxdoctor.causes import Change
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Finding, Severity
-from mlxdoctor.judge.remedy import fix_for, needed_values, usual_rates
+from mlxdoctor.judge.remedy import fix_for, measured_rates, needed_values
 from tests.conftest import RUNS
 
 
@@ -80,11 +80,11 @@ def test_where_nothing_changes_there_is_no_fix(change: Change | None) -> None:
     assert fix_for(Change("learning_rate", "divide", 10), None) is None
 
 
-def test_the_usual_rates_come_from_the_finding_that_measured_them() -> None:
+def test_the_measured_rates_come_from_the_finding_that_measured_them() -> None:
     measured = {"guideline": (0.001, 0.02), "scale": 20.0}
     finding = Finding("learning-rate.far-above-guideline", Severity.WARNING, "High.", measured)
-    assert usual_rates([finding]) == {"learning_rate": (5e-5, 1e-3)}
-    assert usual_rates([Finding("loss-trend.diverged", Severity.ERROR, "Up.")]) == {}
+    assert measured_rates([finding]) == {"learning_rate": (5e-5, 1e-3)}
+    assert measured_rates([Finding("loss-trend.diverged", Severity.ERROR, "Up.")]) == {}
 
 
 @pytest.mark.parametrize(("needed", "after"), [(1142, 1152), (130, 192), (1152, 1152)])

@@ -20,7 +20,7 @@ from mlxdoctor.experiments.shared.rules import (
 )
 from mlxdoctor.experiments.shared.symptoms import Signs, recorded_signs
 from mlxdoctor.finding import Outcome, Severity
-from mlxdoctor.judge.remedy import fix_for
+from mlxdoctor.judge.remedy import fix_for, needed_values
 from mlxdoctor.report import Fix
 
 _IRRELEVANT = {
@@ -72,8 +72,14 @@ class Failure:
         return Question(wanted, key, self.recorded, self.limits, len(self.seeds))
 
     def fixes(self, config: TrainingConfig, cause: Cause) -> list[Fix]:
-        """The change, mildest first: as it stands, to the usual range, and well into it."""
+        """The change: as the report advises it, as it stands, to the usual range, well into it."""
         usual = self.usual
+        speaking = [
+            one
+            for outcome in self.outcomes
+            for one in outcome.findings
+            if cause.weights.get(one.code, 0.0) > 0
+        ]
         factor = cause.change.value if cause.change is not None else 1
         inner = {
             key: (min(low * factor, high), max(high / factor, low))
@@ -81,7 +87,7 @@ class Failure:
             if isinstance(factor, int | float) and factor > 0
         }
         fixes: dict[str, Fix] = {}
-        for ranges in ({}, usual, inner):
+        for ranges in (needed_values(speaking), {}, usual, inner):
             fix = fix_for(cause.change, config, ranges)
             if fix is not None:
                 fixes.setdefault(str(fix.after), fix)

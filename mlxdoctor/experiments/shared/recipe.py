@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS
 from mlxdoctor.evidence.run_files import resolve_file
-from mlxdoctor.judge.rate import BandLimits, step_of
+from mlxdoctor.judge.rate import BandLimits, usual_rates
 from mlxdoctor.report import Fix
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
@@ -167,15 +167,9 @@ def _rescaled(schedule: Mapping[str, Any], factor: float) -> dict[str, Any]:
 
 
 def usual_values(config: TrainingConfig, base: BaseModel | None) -> dict[str, tuple[float, float]]:
-    """Key -> lowest and highest usual value; empty where the run is not one with LoRA.
-
-    Asked of any rate, since the band is the model's: that of the run may be none.
-    """
-    any_rate = {**config.values, "learning_rate": 1.0, "lr_schedule": None}
-    step = step_of(replace(config, values=any_rate), base, BandLimits())
-    if step is None or not config.scale:
-        return {}
-    return {"learning_rate": (step.low / abs(config.scale), step.high / abs(config.scale))}
+    """Key -> lowest and highest usual value; empty where the run is not one with LoRA."""
+    rates = usual_rates(config, base, BandLimits())
+    return {"learning_rate": rates} if rates is not None else {}
 
 
 def _why(run: Run, kind: type[Any]) -> str:

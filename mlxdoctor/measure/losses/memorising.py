@@ -14,6 +14,8 @@ from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment
 from mlxdoctor.measure.losses.trend import Floats, LossFit, noise
 
+#: Rows below which more of them help more than any setting; LoRA guides start at 50 to 100.
+FEW_ROWS = 50
 _CALIBRATION = "0 of 98 sound runs of three base models, 0 of 4 healthy users' logs"
 
 
@@ -197,6 +199,12 @@ def _of_few(
     )
 
 
+def different_rows(rows: SupervisedRows) -> int:
+    """How many rows of the split differ, estimated from those that were read."""
+    different = len({row.tokens.tobytes() for row in rows.rows}) / max(len(rows.rows), 1)
+    return round(different * rows.total_rows)
+
+
 def passes_over(
     rows: SupervisedRows | None, config: TrainingConfig | None, segment: Segment
 ) -> float | None:
@@ -204,6 +212,5 @@ def passes_over(
     batch = config.batch_size if config is not None else None
     if rows is None or not rows.rows or not batch or segment.axis not in ("iteration", "step"):
         return None
-    different = len({row.tokens.tobytes() for row in rows.rows}) / len(rows.rows)
     trained = int(segment.series["train_loss"].iterations[-1]) * batch
-    return trained / (different * rows.total_rows)
+    return trained / different_rows(rows)
