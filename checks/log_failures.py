@@ -84,6 +84,8 @@ _MEANINGS = {
 MAX_SHOWN = 160
 #: Folders of a path that are shown.
 MAX_PARTS = 5
+#: Folders in which packages lie.
+_PACKAGES = ("site-packages", "dist-packages")
 #: What a crash shows as, most telling first: later kinds follow from earlier ones.
 _TELLING = ("out-of-memory", "gpu-error", "traceback", "killed", "aborted", "interrupted")
 
@@ -198,9 +200,12 @@ def _meaning(failure: LogFailure) -> Meaning | None:
 
 
 def _short(place: str) -> str:
-    """The end of a long path: the file and the folder it is in."""
+    """The end of a long path: the file and the folder it is in, or its place in a package."""
     path, _, line = place.rpartition(":")
     parts = PurePath(path.replace("\\", "/")).parts
+    for folder in _PACKAGES:
+        if folder in parts:
+            return f"{'/'.join(parts[parts.index(folder) + 1 :])}:{line}"
     shown = path if len(parts) <= MAX_PARTS and not path.startswith("/") else "/".join(parts[-2:])
     return f"{shown}:{line}" if place else ""
 

@@ -143,7 +143,7 @@ def remedy(report: Report, prose: Callable[[str], str] = str) -> str:
         return ""
     cause = first.cause
     says = {one.code: one for one in reversed(report.findings) if one.fix.strip()}
-    heaviest = sorted(first.supporting, key=lambda code: -cause.weights[code])
+    heaviest = sorted(first.supporting, key=lambda code: -cause.weights.get(code, 0.0))
     speaking = [says[code] for code in heaviest if code in says]
     if cause.finding_says and speaking:
         return sentence(speaking[0].fix)

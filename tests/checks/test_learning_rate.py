@@ -79,7 +79,15 @@ def test_a_scale_like_an_alpha(tmp_path, scale, found):
 
 def test_the_fix_divides_by_the_rank(tmp_path):
     (finding,) = findings_of(with_step(tmp_path, 1e-6, 160), 3e9)
-    assert finding.fix.startswith("set lora_parameters.scale to 20 ")
+    assert finding.fix == "set lora_parameters.scale to 20"
+    assert finding.measured["advised_scale"] == 20
+
+
+def test_of_a_scale_that_is_an_alpha_the_scale_is_to_be_changed_and_not_the_rate(tmp_path):
+    scale, step = findings_of(with_step(tmp_path, 2e-5, 512), 3e9)
+    assert scale.measured["advised_scale"] == 20  # 512 / 8 would still be too much at this rate
+    assert step.code.endswith("above-guideline")
+    assert step.measured["advised_learning_rate"] is None
 
 
 def test_peft_scales_are_alpha_over_rank(tmp_path):
@@ -128,7 +136,8 @@ def test_before_a_run_the_name_tells_the_size(tmp_path, name, severity, words):
 
 def test_a_tenth_of_the_rate_is_advised_where_that_is_usual(tmp_path):
     (finding,) = findings_of(with_step(tmp_path, 2e-4), 3.2e9)
-    assert finding.fix == "try a learning rate of 2.0e-05"
+    assert finding.fix == "set learning_rate to 2e-05"
+    assert finding.measured["advised_learning_rate"] == 2e-5
     (finding,) = findings_of(with_step(tmp_path, 2e-1), 3.2e9)
     low, high = finding.measured["guideline"]
     assert low <= float(finding.fix.rsplit(" ", 1)[1]) * 20 <= high

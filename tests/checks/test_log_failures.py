@@ -68,9 +68,9 @@ def test_the_exception_is_quoted_with_its_place(logs: LogWriter) -> None:
         logs.text(
             *REPORTS[:2],
             "Traceback (most recent call last):",
-            '  File "/home/me/work/train/loop.py", line 41, in main',
+            '  File "/home/me/src/train/loop.py", line 41, in main',
             "    run_epoch(model)",
-            '  File "/home/me/work/train/loop.py", line 12, in run_epoch',
+            '  File "/home/me/src/train/loop.py", line 12, in run_epoch',
             "    weights = table[index]",
             '  File "/opt/lib/python3.11/site-packages/mlx/nn/layers/base.py", line 9, in get',
             "    return self[name]",
@@ -84,33 +84,61 @@ def test_the_exception_is_quoted_with_its_place(logs: LogWriter) -> None:
     assert one.onset == 20
 
 
-def test_an_exception_that_is_known_says_what_to_do(logs: LogWriter) -> None:
+def frames(*functions: str) -> list[str]:
+    """The frames of a traceback in mlx-lm's trainer, without their source."""
+    path = "/opt/lib/python3.11/site-packages/mlx_lm/tuner/trainer.py"
+    return [f'  File "{path}", line {119 + at}, in {name}' for at, name in enumerate(functions)]
+
+
+@pytest.mark.parametrize(
+    ("functions", "rows", "code", "told"),
+    [
+        (
+            ("iterate",),
+            3,
+            "rows-refused",
+            (
+                "fewer than one batch: 3, and a batch takes 4",
+                "Set batch_size to 3 or less, or add rows.",
+            ),
+        ),
+        (
+            ("evaluate", "iterate"),
+            2,
+            "validation-refused",
+            (
+                "validation rows are fewer than one batch: 2",
+                "Add rows to valid.jsonl until it has 4, or set batch_size to 2 or less.",
+            ),
+        ),
+    ],
+)
+def test_an_exception_that_is_known_says_what_to_do(
+    logs: LogWriter, functions: tuple[str, ...], rows: int, code: str, told: tuple[str, str]
+) -> None:
     log = logs.text(
         "Loading datasets",
         "Traceback (most recent call last):",
-        '  File "/opt/lib/python3.11/site-packages/mlx_lm/tuner/trainer.py", line 119, in iterate',
-        "    raise ValueError(",
-        "ValueError: Dataset must have at least batch_size=4 examples but only has 3.",
+        *frames(*functions),
+        f"ValueError: Dataset must have at least batch_size=4 examples but only has {rows}.",
     )
-    one = finding(judge(log_failures, log), "rows-refused")
-    assert "fewer than one batch: 3, and a batch takes 4" in one.message
-    assert one.fix == "Set batch_size to 3 or less, or add rows."
-    assert one.where == "line 2"
+    one = finding(judge(log_failures, log), code)
+    says, fix = told
+    assert says in one.message
+    assert one.fix == fix
+    # No frame is the user's own: the innermost is shown.
+    assert one.where == f"mlx_lm/tuner/trainer.py:{118 + len(functions)}"
 
 
-def test_too_few_rows_to_validate_on_are_told_from_too_few_to_train_on(logs: LogWriter) -> None:
+def test_the_program_that_starts_a_trainer_is_not_where_it_broke(logs: LogWriter) -> None:
     log = logs.text(
-        "Loading datasets",
         "Traceback (most recent call last):",
-        '  File "/opt/lib/python3.11/site-packages/mlx_lm/tuner/trainer.py", line 183, in evaluate',
-        "    for _, batch in batch_iter:",
-        '  File "/opt/lib/python3.11/site-packages/mlx_lm/tuner/trainer.py", line 119, in iterate',
-        "    raise ValueError(",
-        "ValueError: Dataset must have at least batch_size=4 examples but only has 2.",
+        '  File "/home/me/.venv/bin/mlx_lm.lora", line 8, in <module>',
+        "    sys.exit(main())",
+        *frames("main", "evaluate"),
+        "ValueError: never heard of",
     )
-    one = finding(judge(log_failures, log), "validation-refused")
-    assert "validation rows are fewer than one batch: 2" in one.message
-    assert "add rows to valid.jsonl until it has 4" in one.fix.lower()
+    assert finding(judge(log_failures, log), "traceback").where == "mlx_lm/tuner/trainer.py:120"
 
 
 def test_the_last_exception_counts(logs: LogWriter) -> None:
@@ -139,6 +167,45 @@ def test_a_traceback_as_rich_draws_it(logs: LogWriter) -> None:
     )
     one = finding(judge(log_failures, log), "code-error")
     assert "“AttributeError: 'array' object has no attribute 'backward'”" in one.message
+    assert one.where == "me/train.py:7"
+
+
+#: How rich and IPython show the same two frames: the user's, and a library's within it.
+DRAWN = {
+    "rich": (
+        "╭────────────── Traceback (most recent call last) ─────────────╮",
+        "│ /home/me/src/train/loop.py:12 in run_epoch                   │",
+        "│                                                              │",
+        "│   11 def run_epoch(model):                                   │",
+        "│ ❱ 12     weights = table[index]                              │",
+        "│                                                              │",
+        "│ /home/me/.venv/lib/python3.11/site-packages/mlx/nn/layers/ba │",
+        "│ se.py:9 in get                                               │",
+        "│                                                              │",
+        "│ ❱  9     return self[name]                                   │",
+        "╰──────────────────────────────────────────────────────────────╯",
+    ),
+    "IPython": (
+        "Traceback (most recent call last)",
+        "  File ~/src/train/loop.py:12, in run_epoch(model)",
+        "       11 def run_epoch(model):",
+        "  ---> 12     weights = table[index]",
+        "",
+        "  File /opt/lib/python3.11/site-packages/mlx/nn/base.py:9, in Module.get(self, name)",
+        "  ----> 9     return self[name]",
+    ),
+}
+
+
+@pytest.mark.parametrize("style", DRAWN)
+def test_the_users_own_frame_is_found_in_every_style(logs: LogWriter, style: str) -> None:
+    log = logs.text(*REPORTS[:2], *DRAWN[style], "IndexError: no such row")
+    (failure,) = log.failures
+    assert failure.place.endswith("src/train/loop.py:12")
+    assert failure.code == "weights = table[index]"
+    assert failure.functions == ("run_epoch", "get")
+    where = finding(judge(log_failures, log), "traceback").where
+    assert str(where).endswith("train/loop.py:12")
 
 
 def test_an_exception_whose_traceback_was_cut_off(logs: LogWriter) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from mlxdoctor.api import diagnose
 from mlxdoctor.causes import Change
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.formats import terminal
 from mlxdoctor.judge.remedy import fix_for, measured_rates, needed_values
 from tests.conftest import RUNS
 
@@ -37,7 +40,7 @@ def test_a_rate_that_is_absurd_goes_into_the_usual_range() -> None:
         {"learning_rate": (5e-5, 1.3e-3)},
     )
     assert fix is not None
-    assert fix.after == {"learning_rate": 1.3e-3}
+    assert fix.after == {"learning_rate": 2.5e-4}
 
 
 def test_a_rate_that_is_far_too_low_goes_into_the_usual_range() -> None:
@@ -47,7 +50,36 @@ def test_a_rate_that_is_far_too_low_goes_into_the_usual_range() -> None:
         {"learning_rate": (5e-5, 1e-3)},
     )
     assert fix is not None
-    assert fix.after == {"learning_rate": 5e-5}
+    assert fix.after == {"learning_rate": 2.2e-4}
+
+
+@pytest.mark.parametrize(
+    ("operation", "advised", "after"),
+    [("divide", 1e-4, 1e-4), ("divide", 1.0, None), ("multiply", 1.0, 1.0)],
+)
+def test_what_a_finding_advises_is_taken_on_the_side_that_the_cause_asks_for(
+    operation: str, advised: float, after: float | None
+) -> None:
+    found = Finding("a.b", Severity.ERROR, "", {"advised_learning_rate": advised})
+    fix = fix_for(Change("learning_rate", operation, 10), config(), needed_values([found]))
+    assert (fix.after["learning_rate"] if fix is not None else None) == after
+
+
+@pytest.mark.parametrize(
+    "run", ["rate-far-too-high-nan", "rate-too-low", "scale-too-large", "overfitting"]
+)
+def test_every_advice_for_a_key_is_the_one_number_of_the_fix(run: str) -> None:
+    report = diagnose([RUNS / run], allow_model=False)
+    assert report.root is not None
+    assert report.fix is not None
+    ((key, after),) = report.fix.after.items()
+    name = key.rsplit(".", 1)[-1]
+    advised = [one.measured.get(f"advised_{name}") for one in report.findings]
+    assert {one for one in advised if one is not None} == {after}
+    text = terminal.render(report, width=100)
+    assert f"-> {after}" in text
+    others = re.findall(rf"{name} to ([-\d.e]+)|rate of ([-\d.e]+)|divide the", text, re.IGNORECASE)
+    assert others == []
 
 
 def test_a_nested_key_and_a_default_are_changed_too(tmp_path: Path) -> None:

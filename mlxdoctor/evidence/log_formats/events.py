@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import re
 
+from mlxdoctor.evidence.logs.frames import decisive
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.metric_names import snake_case
 from mlxdoctor.evidence.logs.series import MAX_HEADER, LogFailure, Save, Trainable
@@ -14,8 +15,6 @@ MAX_FAILURES = 50
 MAX_TEXT = 300
 #: Warnings of one kind that are kept.
 MAX_WARNINGS = 10_000
-#: Innermost frames of a traceback that are kept; a recursion has a thousand.
-MAX_FRAMES = 40
 
 _HINT = re.compile(
     r"[Ss]av(?:ed|ing)|longest|aram(?:eter)?s|[Mm]odel|[Ss]tarting|Test loss|Loading|[Tt]rainer"
@@ -114,8 +113,6 @@ _FAILURES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 _RAISED = re.compile(
     r"^(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning|Exit)\b.*|^[A-Za-z_][\w.]*: .+"
 )
-_FRAME = re.compile(r'^\s*File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<name>\S+))?')
-_IN_LIBRARY = re.compile(r"site-packages|dist-packages|lib/python\d|^<|\\Lib\\")
 _BARE = re.compile(r"^(?P<name>[A-Za-z_][\w.]{0,100}(?:Error|Exception)): \S")
 
 
@@ -127,15 +124,11 @@ class Events(LineFormat):
 
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
-        self._traceback: int | None = None
-        self._frames: list[re.Match[str]] = []
-        self._own: re.Match[str] | None = None
-        self._code = ""
         self._frozen: float | None = None
 
     def read(self, number: int, line: str) -> bool:
         """Whether the line was one of the known events."""
-        if self._traceback is not None and self._in_traceback(number, line):
+        if self.log.frames.begun is not None and self._in_traceback(number, line):
             return True
         if not _HINT.search(line):
             return False
@@ -207,35 +200,26 @@ class Events(LineFormat):
             notes.trainable = _share(few, total)
 
     def _in_traceback(self, number: int, line: str) -> bool:
-        if not line.strip() or line[0] in " \t|^~":
-            self._frame(line)
+        frames = self.log.frames
+        if not frames.has_ended and (not line.strip() or line[0] in " \t|^~"):
+            frames.read(line)
             return True
-        begun, self._traceback = self._traceback, None
+        begun = frames.begun or number
         if not _RAISED.match(line):
-            self._add(begun or number, "traceback", "Traceback (most recent call last)")
+            self._add(begun, "traceback", "Traceback (most recent call last)")
             return False
         kind = next((kind for kind, pattern in _FAILURES if pattern.search(line)), "traceback")
-        self._add(begun or number, kind, line)
+        self._add(begun, kind, line)
         return True
-
-    def _frame(self, line: str) -> None:
-        """Keep a frame of a traceback, and the source line below the last that is no library's."""
-        if found := _FRAME.match(line):
-            self._frames = [*self._frames[1 - MAX_FRAMES :], found]
-            if not _IN_LIBRARY.search(found["file"]):
-                self._own, self._code = found, ""
-        elif self._own is not None and self._own is self._frames[-1] and not self._code:
-            self._code = line.strip()[:MAX_TEXT]
 
     def finish(self) -> None:
         """A traceback that the log cuts off is one nonetheless."""
-        if self._traceback is not None:
-            self._add(self._traceback, "traceback", "Traceback (most recent call last)")
-            self._traceback = None
+        if (begun := self.log.frames.begun) is not None:
+            self._add(begun, "traceback", "Traceback (most recent call last)")
 
     def _fail(self, number: int, line: str) -> bool:
         if "Traceback (most recent call last)" in line:
-            self._traceback = number
+            self.log.frames.begin(number)
             return True
         for kind, pattern in _FAILURES:
             if pattern.search(line):
@@ -249,13 +233,13 @@ class Events(LineFormat):
         return False
 
     def _add(self, number: int, kind: str, text: str) -> None:
-        own = self._own
-        place = f"{own['file']}:{own['line']}" if own is not None else ""
-        names = tuple(one["name"] or "" for one in self._frames)
-        code, self._frames, self._own, self._code = self._code, [], None, ""
+        frames = self.log.frames.take()
+        at = decisive(frames)
+        place, code = (at.place, at.code if at.is_own else "") if at is not None else ("", "")
         # The last one is what ended the run: it is kept in any case.
         del self.notes.failures[MAX_FAILURES - 1 :]
         text = text.strip()[:MAX_TEXT]
+        names = tuple(one.name for one in frames)
         self.notes.failures.append(LogFailure(number, kind, text, place, code, names))
 
     def _head(self, line: str) -> bool:

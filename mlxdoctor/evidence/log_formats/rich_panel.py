@@ -30,6 +30,7 @@ class RichPanel(LineFormat):
         super().__init__(log)
         self._is_open = False
         self._label: str | None = None
+        self._is_traceback = False
 
     def read(self, number: int, line: str) -> bool:
         """Whether the line belongs to a panel."""
@@ -41,6 +42,19 @@ class RichPanel(LineFormat):
         if "▼" in line or "▲" in line:
             # A damaged row of the table, glued to the panel's edge.
             return False
+        frames = self.log.frames
+        if "╭" in line and "Traceback (most recent call last)" in line:
+            self._is_open = False
+            frames.begin(number)
+            self._is_traceback = True
+            return True
+        if self._is_traceback:
+            self._is_traceback = frames.begun is not None and line.lstrip()[:1] in "│|"
+            if self._is_traceback:
+                frames.read(_inside(line))
+                return True
+            frames.has_ended = frames.begun is not None
+            return "╰" in line
         if "╭" in line and "┬" not in line:
             self._is_open, self._label = True, None
             self.notes.run_marks.append(number)

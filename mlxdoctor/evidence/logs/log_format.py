@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
+from mlxdoctor.evidence.logs.frames import Frames
 from mlxdoctor.evidence.logs.segments import Nature, Rows, Shape, axis_of
 from mlxdoctor.evidence.logs.series import Notes
 from mlxdoctor.members import modules_of
@@ -213,12 +214,14 @@ class LogSoFar:
         rows: the reports.
         notes: what it says beside them.
         alike: the patterns of lines that were understood.
+        frames: of the traceback that is being read.
     """
 
     path: Path
     rows: Rows = field(default_factory=Rows)
     notes: Notes = field(default_factory=Notes)
     alike: Alike = field(default_factory=Alike)
+    frames: Frames = field(default_factory=Frames)
 
     def is_full(self) -> bool:
         """Whether a limit is reached, after which nothing more is collected; noted as a problem."""

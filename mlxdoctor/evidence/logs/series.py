@@ -144,8 +144,9 @@ class LogFailure:
         line_number: from 1.
         kind: out-of-memory, traceback, killed, aborted, gpu-error or interrupted.
         text: the line, at most 300 characters; for a traceback its last line.
-        place: `file:line` of the innermost frame outside of libraries; empty where none is shown.
-        code: the source line there, as far as the log shows it.
+        place: `file:line` of the innermost frame in the user's own code, else of the innermost;
+            empty where none is shown.
+        code: the source line there, if it is the user's own and the log shows it.
         functions: the names of a traceback's functions, outermost first.
     """
 
