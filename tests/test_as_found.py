@@ -8,6 +8,7 @@ import pytest
 
 from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.formats import terminal
 from mlxdoctor.verdict import Verdict
 from tests.conftest import FIXTURES
 
@@ -62,8 +63,8 @@ def test_a_rate_ten_times_too_high_is_said_before_the_run() -> None:
     report = diagnose([AS_FOUND / "s000" / "cfg"], allow_model=False)
     assert report.suspected is not None
     assert report.suspected.cause.id == "learning-rate-too-high"
-    (finding,) = (one for one in report.findings if one.code.startswith("learning-rate.far"))
-    assert "2.0e-05" in finding.message
+    assert "learning-rate.far-above-guideline" in {one.code for one in report.findings}
+    assert "learning_rate: 0.0002 -> 2e-05" in terminal.render(report)
 
 
 def test_the_collapses_onset_is_named() -> None:

@@ -134,7 +134,7 @@ def test_a_rate_of_zero_is_put_into_the_usual_range() -> None:
     )
     found = tried(lab, case, "learning-rate-too-low")
     assert found.rulings["learning-rate-too-low"].verdict == "confirmed"
-    assert fix_of(found, "learning-rate-too-low") == {"learning_rate": 1e-4}
+    assert fix_of(found, "learning-rate-too-low") == {"learning_rate": 1e-3}
 
 
 def test_overwritten_weights_are_a_symptom() -> None:
