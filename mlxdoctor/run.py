@@ -14,6 +14,7 @@ from mlxdoctor.evidence.run_files import RunFiles, resolve
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.time_budget import TimeBudget
 from mlxdoctor.safety.time_limit import TimeLimitExceeded
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class Run:
         score: str | None = None,
         trainer: str | None = None,
         progress: Progress | None = None,
+        budget: TimeBudget | None = None,
     ) -> None:
         self.files = files
         self.against = against
@@ -50,6 +52,7 @@ class Run:
         self.trainer = trainer
         self.allow_model = allow_model
         self.progress = progress
+        self.budget = budget or TimeBudget()
         self._evidence: dict[type[Any], Any] = {}
         self._reasons: dict[type[Any], str] = {}
         self._errors: dict[type[Any], InputError] = {}
@@ -70,6 +73,7 @@ class Run:
         score: str | None = None,
         trainer: str | None = None,
         progress: Progress | None = None,
+        budget: TimeBudget | None = None,
     ) -> Run:
         """The run in `paths`; options name evidence that lies elsewhere.
 
@@ -86,6 +90,7 @@ class Run:
             score=score,
             trainer=trainer,
             progress=progress,
+            budget=budget,
         )
         return run._followed()
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
+from mlxdoctor.safety.time_budget import TimeBudget
+
 if TYPE_CHECKING:
     from mlxdoctor.evidence.run_files import RunFiles
     from mlxdoctor.evidence.source import Source
@@ -38,6 +40,7 @@ class RunView(Protocol):
         trainer: the function that returns the parts of the user's trainer, likewise.
         allow_model: whether models may be run.
         progress: to be told about work that takes seconds.
+        budget: how long models may run.
     """
 
     files: RunFiles
@@ -46,6 +49,7 @@ class RunView(Protocol):
     trainer: str | None
     allow_model: bool
     progress: Progress | None
+    budget: TimeBudget
 
     @property
     def name(self) -> str:

@@ -53,9 +53,18 @@ class AskedAgain:
         if not models.has_tuned:
             raise Missing("the adapter could not be loaded on this base model")
         prompts: list[Prompt] = [plain_prompt(tokenizer, one.prompt) for one in known]
-        again = produce(models, tokenizer, prompts, max_tokens=TOKENS, progress=run.progress)
+        again = produce(
+            models,
+            tokenizer,
+            prompts,
+            max_tokens=TOKENS,
+            progress=run.progress,
+            budget=run.budget,
+        )
+        answered = {one.prompt: one for one in again.items}
         items = tuple(
             Asked(before.prompt, before.tuned, one.base or "", one.tuned)
-            for before, one in zip(known, again.items, strict=True)
+            for before in known
+            if (one := answered.get(before.prompt)) is not None
         )
         return cls((*recorded.sources, *again.sources), items)

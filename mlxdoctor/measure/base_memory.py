@@ -8,8 +8,8 @@ from typing import TypeVar
 from mlxdoctor.evidence.base_model import BaseModel
 
 T = TypeVar("T")
-#: Questions whose answers are kept, the latest ones: a run asks two or three.
-KEPT = 8
+#: Questions whose answers are kept, the latest ones: a run asks ten or so, stage by stage.
+KEPT = 32
 
 _known: dict[Hashable, object] = {}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -11,6 +11,7 @@ from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.dataset import Dataset, Split
 from mlxdoctor.evidence.prompt_answer import messages_of
 from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.measure.cpu_functions import on_cpu, quick_functions
 
 #: Questions that any chat model answers; a run's own data says nothing about forgetting.
 GENERAL_PROMPTS = (
@@ -27,6 +28,9 @@ LONGEST_PROMPT = 1024
 LONGEST_TEXT_PROMPT = 64
 #: Prompts generated together.
 BATCH_SIZE = 32
+#: Tokens of a batch's prompts and answers, padding included, whose keys and values a processor
+#: keeps: a tenth of the memory that the weights of a model of 30 layers take.
+CACHED_TOKENS = 1536
 
 
 @dataclass(frozen=True)
@@ -92,9 +96,33 @@ def answer(
     from mlx_lm.models.cache import make_prompt_cache
 
     can_batch = all(hasattr(cache, "merge") for cache in make_prompt_cache(model))
-    if not can_batch:
-        return _one_by_one(model, prompts, ends, max_tokens, progress)
-    return _batched(model, prompts, ends, max_tokens, progress)
+    with quick_functions():
+        if not can_batch:
+            return _one_by_one(model, prompts, ends, max_tokens, progress)
+        found: dict[int, Answer] = {}
+
+        def told(done: int) -> None:
+            if progress is not None:
+                progress(len(found) + done, len(prompts))
+
+        for batch in _batches(prompts, max_tokens):
+            said = _batched(model, [prompts[i] for i in batch], ends, max_tokens, told)
+            found |= dict(zip(batch, said, strict=True))
+    return [found[i] for i in range(len(prompts))]
+
+
+def _batches(prompts: Sequence[Prompt], max_tokens: int) -> Iterator[list[int]]:
+    """Prompts of like lengths together, as many as fit."""
+    most = CACHED_TOKENS if on_cpu() else BATCH_SIZE * (LONGEST_PROMPT + max_tokens)
+    batch: list[int] = []
+    for i in sorted(range(len(prompts)), key=lambda i: len(prompts[i].tokens)):
+        cached = (len(batch) + 1) * (len(prompts[i].tokens) + max_tokens)
+        if batch and (len(batch) == BATCH_SIZE or cached > most):
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
 
 
 def _batched(
@@ -102,7 +130,7 @@ def _batched(
     prompts: Sequence[Prompt],
     ends: Sequence[int],
     max_tokens: int,
-    progress: Callable[[int, int], None] | None,
+    told: Callable[[int], None],
 ) -> list[Answer]:
     import mlx.core as mx
     from mlx_lm.generate import BatchGenerator
@@ -125,8 +153,7 @@ def _batched(
                 tokens[response.uid].append(int(response.token))
                 losses[response.uid].append(-log_probability)
                 done += response.finish_reason is not None
-            if progress is not None:
-                progress(done, len(prompts))
+            told(done)
     finally:
         generator.close()
     return [Answer(tuple(tokens[number]), fmean(losses[number])) for number in numbers]

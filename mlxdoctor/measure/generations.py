@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.json_text import mended
 from mlxdoctor.evidence.kind import Missing, Progress, RunView
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure.base_memory import as_before
+from mlxdoctor.measure.cpu_functions import on_cpu
 from mlxdoctor.measure.generate import Answer, Prompt, answer, prompts_for
 from mlxdoctor.measure.models import LoadedModels, Which
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.time_budget import TimeBudget, by_turns
 
 PROMPT_KEYS = ("prompt", "question", "input", "instruction", "query")
 TUNED_KEYS = (
@@ -31,6 +34,14 @@ TUNED_KEYS = (
 )
 BASE_KEYS = ("base", "base_response", "base_output")
 EXPECTED_KEYS = ("expected", "reference", "target")
+#: Of the time that is left, what the answers may take.
+SHARE = 0.45
+#: Prompts that are asked before it is known how long they take.
+FIRST_PROMPTS = 8
+#: Prompts of each split, and general ones, that are asked before more of any.
+OF_EACH_ORIGIN = 4
+#: A token of an answer takes as long as so many of a prompt, which are read at once.
+STEP_COST = 3
 LIST_KEYS = ("generations", "results", "samples", "items")
 
 
@@ -76,6 +87,7 @@ class Generations:
         load_failure: why the adapter could not be put on the base model; `items` is
             empty then.
         unreadable_lines: lines of a recorded file that were not usable.
+        left_out: how many of the prompts were asked and why not all, as a clause; else empty.
     """
 
     kind: ClassVar[str] = "answers"
@@ -86,6 +98,7 @@ class Generations:
     how: Literal["recorded", "produced"] = "recorded"
     load_failure: str | None = None
     unreadable_lines: int = 0
+    left_out: str = ""
 
     @classmethod
     def find(cls, run: RunView) -> Generations:
@@ -96,7 +109,7 @@ class Generations:
         try:
             tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
             prompts = prompts_for(run.get(Dataset), tokenizer)
-            return produce(models, tokenizer, prompts, progress=run.progress)
+            return produce(models, tokenizer, prompts, progress=run.progress, budget=run.budget)
         except (Missing, InputError):
             # What the user recorded is second best: it may have been made in another way.
             if recorded is None:
@@ -155,6 +168,7 @@ def produce(
     *,
     max_tokens: int = 48,
     progress: Progress | None = None,
+    budget: TimeBudget | None = None,
 ) -> Generations:
     """Both models' greedy answers.
 
@@ -167,52 +181,81 @@ def produce(
         prompts: what to answer.
         max_tokens: the limit for each answer, in tokens.
         progress: called as answers are finished.
+        budget: decides how many of the prompts are asked; all without one.
 
     Raises:
         InputError: there is no prompt, or the model cannot generate.
+        Missing: the budget was spent before.
     """
     if not prompts:
         raise InputError(None, "there is no prompt to generate from", "name the data with --data")
     ends = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *models.base.eos_token_ids)))
     if models.load_failure is not None:
         return Generations(models.sources, (), ends, "produced", models.load_failure)
-    answers: dict[Which, list[Answer]] = {}
-    which: Which
-    for which in ("base", "tuned") if models.has_tuned else ("base",):
-        model = models.select(which)
-        try:
-            ask = partial(answer, model, prompts, ends, max_tokens, _named(progress, which))
-            asked = "answers", tuple(prompt.tokens for prompt in prompts), ends, max_tokens
-            answers[which] = as_before(models.base, asked, ask) if which == "base" else ask()
-        except (ValueError, TypeError, AttributeError, RuntimeError) as error:
-            raise InputError(
-                models.base.path,
-                f"cannot generate ({type(error).__name__}: {error})",
-                "check that it generates with `mlx_lm.generate`",
-            ) from None
-    base, tuned = answers["base"], answers.get("tuned", answers["base"])
-    items = tuple(
-        Generation(
-            prompt=prompt.text,
-            base=tokenizer.decode(before.tokens),
-            tuned=tokenizer.decode(after.tokens),
-            base_tokens=before.tokens,
-            tuned_tokens=after.tokens,
-            max_tokens=max_tokens,
-            expected=prompt.expected,
-            origin=prompt.origin,
-            base_loss=before.loss,
-            tuned_loss=after.loss,
-        )
-        for prompt, before, after in zip(prompts, base, tuned, strict=True)
-    )
-    return Generations(models.sources, items, ends, "produced")
+    budget = budget or TimeBudget()
+    order = _order(prompts)
+    costs = [float(len(prompts[i].tokens) + STEP_COST * max_tokens) for i in order]
+    items: dict[int, Generation] = {}
+    for stage in budget.stages(costs, SHARE, FIRST_PROMPTS if on_cpu() else len(order)):
+        places = [order[turn] for turn in stage]
+        asked = [prompts[i] for i in places]
+        answers: dict[Which, list[Answer]] = {}
+        which: Which
+        for which in ("base", "tuned") if models.has_tuned else ("base",):
+            told = _told(progress, len(items), len(prompts), which)
+            ask = partial(answer, models.select(which), asked, ends, max_tokens, told)
+            question = "answers", tuple(prompt.tokens for prompt in asked), ends, max_tokens
+            answers[which] = _answers(models.base, question if which == "base" else None, ask)
+        base, tuned = answers["base"], answers.get("tuned", answers["base"])
+        for i, prompt, before, after in zip(places, asked, base, tuned, strict=True):
+            items[i] = Generation(
+                prompt=prompt.text,
+                base=tokenizer.decode(before.tokens),
+                tuned=tokenizer.decode(after.tokens),
+                base_tokens=before.tokens,
+                tuned_tokens=after.tokens,
+                max_tokens=max_tokens,
+                expected=prompt.expected,
+                origin=prompt.origin,
+                base_loss=before.loss,
+                tuned_loss=after.loss,
+            )
+    if not items:
+        raise Missing(budget.spent)
+    found = tuple(items[i] for i in sorted(items))
+    left_out = budget.said(len(items), len(prompts), "prompts were asked")
+    return Generations(models.sources, found, ends, "produced", left_out=left_out)
 
 
-def _named(progress: Progress | None, which: str) -> Callable[[int, int], None] | None:
+def _order(prompts: Sequence[Prompt]) -> list[int]:
+    """Some prompts of each origin before more of any."""
+    by_origin: dict[str, list[int]] = {}
+    for i, prompt in enumerate(prompts):
+        by_origin.setdefault(prompt.origin, []).append(i)
+    grouped = [i for places in by_origin.values() for i in places]
+    turns = by_turns([len(places) for places in by_origin.values()], OF_EACH_ORIGIN)
+    return [grouped[i] for i in turns]
+
+
+def _answers(base: BaseModel, question: Hashable, ask: Callable[[], list[Answer]]) -> list[Answer]:
+    """A model's answers; the base model's as before, where the question is named."""
+    try:
+        return ask() if question is None else as_before(base, question, ask)
+    except (ValueError, TypeError, AttributeError, RuntimeError) as error:
+        raise InputError(
+            base.path,
+            f"cannot generate ({type(error).__name__}: {error})",
+            "check that it generates with `mlx_lm.generate`",
+        ) from None
+
+
+def _told(
+    progress: Progress | None, before: int, total: int, which: str
+) -> Callable[[int, int], None] | None:
+    """Prompts of one stage, told as prompts of all."""
     if progress is None:
         return None
-    return lambda done, total: progress(f"generating with the {which} model", done, total)
+    return lambda done, _: progress(f"generating with the {which} model", before + done, total)
 
 
 def _rows(text: str) -> tuple[list[Any], int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.evidence.code_files import code_named_in
+from mlxdoctor.measure.cpu_functions import on_cpu
 from mlxdoctor.safety.errors import InputError
 
 #: Hugging Face's libraries read these when they are imported.
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+#: Of the machine's memory, what a model written out as float32 may take.
+MOST_OF_MEMORY = 0.5
 #: A library's error is cut to this many characters: one tensor name a line adds up.
 MAX_ERROR = 400
 
@@ -95,8 +99,12 @@ def load_with_mlx_lm(
     return loaded[0], loaded[1]
 
 
-def load_weights(folder: Path) -> tuple[Any, dict[str, Any]]:
+def load_weights(folder: Path, *, lazy: bool = False) -> tuple[Any, dict[str, Any]]:
     """The model of a local folder without its tokenizer, and its configuration.
+
+    Args:
+        folder: of the model.
+        lazy: leave the weights on the disk until they are needed.
 
     Raises:
         InputError: as `load_local`, or mlx-lm cannot be used here.
@@ -109,8 +117,59 @@ def load_weights(folder: Path) -> tuple[Any, dict[str, Any]]:
             None, f"mlx-lm cannot be used here ({error})", "check with `python -c 'import mlx_lm'`"
         ) from None
     with without_network(), _refused(folder):
-        model, config = load_model(folder)
+        model, config = load_model(folder, lazy=lazy)
     return model, config
+
+
+def in_float32(model: Any, *, whole: bool = True) -> None:
+    """Make a model compute in float32 on a processor, tensor by tensor, where memory allows it.
+
+    Half precision and quantised matrices are 12 times slower and more there. The weights stay
+    what they are; only what is computed from them is rounded less.
+
+    Args:
+        model: its weights may still be on the disk.
+        whole: write quantised matrices out, too.
+    """
+    import mlx.core as mx
+
+    if not on_cpu() or _float32_bytes(model) > MOST_OF_MEMORY * _memory():
+        mx.eval(model.parameters())
+        return
+    quantized = [one for _, one in model.named_modules() if hasattr(one, "scales")]
+    if whole and quantized:
+        from mlx_lm.utils import dequantize_model
+
+        for module in quantized:
+            # What is written out has the precision of the scales.
+            _cast(module)
+        dequantize_model(model)
+    for _, module in model.named_modules():
+        _cast(module)
+
+
+def _cast(module: Any) -> None:
+    import mlx.core as mx
+
+    for name in [name for name, one in module.items() if isinstance(one, mx.array)]:
+        if mx.issubdtype(module[name].dtype, mx.floating):
+            module[name] = module[name].astype(mx.float32)
+            # One by one, so that what it was cast from is not kept for all of them at once.
+            mx.eval(module[name])
+
+
+def _float32_bytes(model: Any) -> int:
+    from mlxdoctor.measure.model_parameters import count_parameters
+
+    return 4 * sum(sum(counts.values()) for counts in count_parameters(model))
+
+
+def _memory() -> float:
+    """Bytes of memory of this machine; infinite where the system does not say."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return math.inf
 
 
 def load_tokenizer(folder: Path) -> Any:

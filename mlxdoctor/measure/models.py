@@ -15,7 +15,8 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import CONFIG_NAME
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Source, hash_file, read_json_object
-from mlxdoctor.measure.loading import load_weights, require_plain, said
+from mlxdoctor.measure.cpu_functions import on_cpu
+from mlxdoctor.measure.loading import in_float32, load_weights, require_plain, said
 from mlxdoctor.safety.errors import InputError
 
 Which = Literal["base", "tuned"]
@@ -86,6 +87,7 @@ def load(
     """
     model = before.select("base") if before is not None else _load_model(base.path, base.config)
     if adapter_path is None:
+        in_float32(model)
         return LoadedModels(base, base.sources, False, None, lambda _: model)
     if (adapter_path / "config.json").is_file() and not (adapter_path / ADAPTER_FILE).is_file():
         return _with_whole_model(base, model, adapter_path)
@@ -103,7 +105,7 @@ def _load_model(path: Path, config: Mapping[str, Any]) -> Any:
     model_type = str(config.get("model_type", ""))
     if not re.fullmatch(r"[\w-]+", model_type):
         raise InputError(path, f"has an unusable model_type ({model_type!r})", "check config.json")
-    return load_weights(path)[0]
+    return load_weights(path, lazy=True)[0]
 
 
 def _is_lora(file: Path) -> bool:
@@ -134,15 +136,20 @@ def _with_lora(model: Any, file: Path) -> tuple[str | None, Callable[[Which], An
                 (Path(name) / ADAPTER_FILE).symlink_to(file.resolve())
                 (Path(name) / CONFIG_NAME).write_text(json.dumps(stated))
                 load_adapters(model, name)
-                _evaluate(model)
+                _evaluate_adapter(model)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         failure = said(error)
     model.eval()
     after = dict(model.named_modules())
     changed = [name for name, module in before.items() if after.get(name, module) is not module]
+    inside = {id(module): name for name, module in after.items()}
+    in_float32(model)
+    # Written out, a quantised layer is another module, where the adapter's layer has it.
+    now = dict(model.named_modules())
+    plain = {name: now.get(inside.get(id(before[name]), ""), before[name]) for name in changed}
     states: dict[str, Any] = {
-        "base": tree_unflatten([(name, before[name]) for name in changed]),
-        "tuned": tree_unflatten([(name, after[name]) for name in changed]),
+        "base": tree_unflatten(list(plain.items())),
+        "tuned": tree_unflatten([(name, now[name]) for name in changed]),
     }
 
     def select(which: Which) -> Any:
@@ -158,9 +165,10 @@ def _with_weights(model: Any, file: Path) -> tuple[str | None, Callable[[Which],
     from mlx.utils import tree_flatten
 
     weights: Any = mx.load(str(file))
+    in_float32(model, whole=False)
     current = dict(tree_flatten(model.parameters()))
     fitting = {
-        name: tensor
+        name: tensor.astype(mx.float32) if on_cpu() else tensor
         for name, tensor in weights.items()
         if name in current and tensor.shape == current[name].shape
     }
@@ -184,11 +192,18 @@ def _with_weights(model: Any, file: Path) -> tuple[str | None, Callable[[Which],
 def _with_whole_model(base: BaseModel, model: Any, folder: Path) -> LoadedModels:
     tuned = BaseModel.read(folder)
     models = {"base": model, "tuned": _load_model(folder, tuned.config)}
+    for one in models.values():
+        in_float32(one)
     sources = (*base.sources, *tuned.sources)
     return LoadedModels(base, sources, True, None, lambda which: models[which])
 
 
-def _evaluate(model: Any) -> None:
+def _evaluate_adapter(model: Any) -> None:
+    """Read the adapter's tensors now: their file is gone afterwards."""
     import mlx.core as mx
+    from mlx.utils import tree_flatten
 
-    mx.eval(model.parameters())
+    from mlxdoctor.measure.model_parameters import ADAPTER_LEAVES
+
+    named = tree_flatten(model.parameters())
+    mx.eval([one for name, one in named if name.rsplit(".", 1)[-1] in ADAPTER_LEAVES])

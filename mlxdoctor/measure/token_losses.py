@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.kind import Progress, RunView
+from mlxdoctor.evidence.kind import Missing, Progress, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure.base_memory import as_before
+from mlxdoctor.measure.forward import Predicted, Question, predict, vocabulary_of
 from mlxdoctor.measure.models import LoadedModels, Which
-from mlxdoctor.measure.row_losses import Floats, RowLosses, RowPass
+from mlxdoctor.measure.row_losses import RowLosses, RowPass
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.time_budget import TimeBudget, by_turns
 
 #: Rows are cut after this many tokens: what a run learned shows well before.
 LONGEST_ROW = 1024
 #: Rows of fewer tokens have no target at every shift.
 SHORTEST_ROW = 3
+#: Tokens whose losses are measured at each place: the given one, the next, and two after it.
+SHIFTS = 4
 #: Places after a row at which padding is tried.
 PADDING_PLACES = 6
 #: Rows a split on which padding ids other than mlx-lm's own are tried.
 PADDING_ROWS = 8
-#: Logits of one batch take at most this much memory (bytes).
-MAX_LOGIT_BYTES = 512 << 20
+#: Rows of each split that are measured before more of the first split: of fewer, no check judges.
+ENOUGH_ROWS = 8
+#: Of the time that is left, what these rows may take.
+SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class TokenLosses:
         pad_ids: the ids that were tried as padding.
         mask_prompt: whether the run was configured to leave the prompt out of its loss.
         load_failure: why the adapter could not be put on the base model.
+        left_out: how many of the rows were measured and why not all, as a clause; else empty.
     """
 
     kind: ClassVar[str] = "token losses"
@@ -56,6 +62,7 @@ class TokenLosses:
     pad_ids: tuple[int, ...] = ()
     mask_prompt: bool = False
     load_failure: str | None = None
+    left_out: str = ""
 
     def split(self, name: str) -> tuple[RowLosses, ...]:
         """The rows of one split."""
@@ -68,33 +75,36 @@ class TokenLosses:
         splits, dataset = [run.need(SupervisedRows)], run.need(Dataset)
         if "valid" in dataset.splits and splits[0].split != "valid":
             splits.append(build(dataset, tokenizer, run.get(TrainingConfig), split="valid"))
-        return measure(models, tokenizer, splits, progress=run.progress)
+        return measure(models, tokenizer, splits, progress=run.progress, budget=run.budget)
 
 
 @dataclass(frozen=True)
 class _Job:
-    """One row with one padding id after it."""
+    """One row with one padding id after it.
+
+    Attributes:
+        split: the row's split.
+        row: the row.
+        tokens: int32 (n,), what is measured of it.
+        pad_id: goes after it.
+        is_first: whether all of the row is asked for; else what comes after it alone.
+    """
 
     split: str
     row: SupervisedRow
     tokens: NDArray[np.int32]
     pad_id: int
+    is_first: bool
 
     @property
-    def padded(self) -> NDArray[np.int32]:
-        return np.append(self.tokens, np.full(PADDING_PLACES, self.pad_id, np.int32))
-
-
-@dataclass(frozen=True)
-class _Positions:
-    """Losses at every position of a padded row, float32 (n + places,), nats.
-
-    `greedy` is int32 (n + places,), the likeliest next token.
-    """
-
-    shifts: tuple[Floats, Floats, Floats, Floats]
-    end: Floats
-    greedy: NDArray[np.int32]
+    def question(self) -> Question:
+        """At every place, or at those before the padding: the next tokens, the given one first."""
+        padded = np.append(self.tokens, np.full(PADDING_PLACES, self.pad_id, np.int32))
+        if not self.is_first:
+            return Question(padded[:-1], padded[-PADDING_PLACES:, None])
+        ahead = np.append(padded, np.zeros(SHIFTS - 1, np.int32))
+        shifts = [ahead[shift : shift + len(padded)] for shift in range(SHIFTS)]
+        return Question(padded, np.stack(shifts, axis=1))
 
 
 def measure(
@@ -105,6 +115,7 @@ def measure(
     max_rows: int = 16,
     pad_ids: Sequence[int] | None = None,
     progress: Progress | None = None,
+    budget: TimeBudget | None = None,
 ) -> TokenLosses:
     """Losses per token of both models, on up to `max_rows` rows of each split.
 
@@ -118,70 +129,81 @@ def measure(
         max_rows: rows a split, evenly spaced.
         pad_ids: what to try as padding; None for all ids that may be used as such.
         progress: called batch by batch.
+        budget: decides how many of the rows are measured; all without one.
 
     Raises:
         InputError: there is no row to measure on, or a model cannot run on it.
+        Missing: the budget was spent before.
     """
     ends = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *models.base.eos_token_ids)))
-    jobs: list[_Job] = []
+    vocab_size = vocabulary_of(models.select("base"))
+    found: list[list[list[_Job]]] = []
     tried: dict[int, None] = {}
     for rows in splits:
         # One split is enough to see which id is padding; the trainer's own is tried on all.
-        candidates = pad_ids or ((rows.pad_id,) if jobs else _pad_ids(rows, tokenizer))
+        known = (rows.pad_id,) if any(found) else _pad_ids(rows, tokenizer, vocab_size)
+        candidates = pad_ids or known
         tried |= dict.fromkeys(candidates)
-        jobs.extend(_jobs(rows, candidates, max_rows))
+        found.append(_jobs(rows, candidates, max_rows))
+    jobs = [row for split in found for row in split]
     if not jobs:
         raise InputError(None, "the data has no row to measure on", "name the data with --data")
-    results: dict[Which, list[_Positions]] = {}
-    vocab_size = 0
-    which: Which
-    for which in ("base", "tuned") if models.has_tuned else ("base",):
-        model = models.select(which)
-        try:
-            run = partial(_run, model, jobs, ends, _named(progress, which))
-            if which == "base":
-                asked = tuple((job.tokens.tobytes(), job.pad_id) for job in jobs)
-                results[which], vocab_size = as_before(models.base, ("losses", asked, ends), run)
-            else:
-                results[which], vocab_size = run()
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise InputError(
-                models.base.path,
-                f"cannot be run on the data ({type(error).__name__}: {error})",
-                "check that data and tokenizer belong to this model",
-            ) from None
+    budget = budget or TimeBudget()
+    order = by_turns([len(split) for split in found], ENOUGH_ROWS)
+    costs = [float(sum(len(job.tokens) for job in jobs[i])) for i in order]
+    results: dict[int, RowLosses] = {}
+    for stage in budget.stages(costs, SHARE):
+        places = [order[turn] for turn in stage]
+        some = [jobs[i] for i in places]
+        passes: dict[Which, list[RowPass]] = {}
+        which: Which
+        for which in ("base", "tuned") if models.has_tuned else ("base",):
+            told = _told(progress, len(results), len(jobs), which)
+            passes[which] = _passes(models, which, some, ends, told)
+        for number, i in enumerate(places):
+            tuned = passes["tuned"][number] if "tuned" in passes else None
+            results[i] = _assembled(jobs[i][0], passes["base"][number], tuned)
+    if not results:
+        raise Missing(budget.spent)
     sources = dict.fromkeys(source for rows in splits for source in rows.sources)
     return TokenLosses(
         sources=(*models.sources, *sources),
-        rows=tuple(_assembled(jobs, results)),
+        rows=tuple(results[i] for i in sorted(results)),
         vocab_size=vocab_size,
         end_token_ids=ends,
         pad_ids=tuple(tried),
         mask_prompt=any(rows.mask_prompt for rows in splits),
         load_failure=models.load_failure,
+        left_out=budget.said(len(results), len(jobs), "rows were measured"),
     )
 
 
-def _named(progress: Progress | None, which: str) -> Callable[[int, int], None] | None:
+def _told(
+    progress: Progress | None, before: int, total: int, which: str
+) -> Callable[[int, int], None] | None:
+    """Rows of one stage, told as rows of all."""
     if progress is None:
         return None
-    return lambda done, total: progress(f"measuring the {which} model", done, total)
+    return lambda done, _: progress(f"measuring the {which} model", before + done, total)
 
 
-def _pad_ids(rows: SupervisedRows, tokenizer: Tokenizer) -> tuple[int, ...]:
+def _pad_ids(rows: SupervisedRows, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
     named = (rows.pad_id, tokenizer.pad_token_id, tokenizer.eos_token_id)
-    return tuple(dict.fromkeys(one for one in named if one is not None))
+    return tuple(dict.fromkeys(one for one in named if one is not None and one < vocab_size))
 
 
-def _jobs(rows: SupervisedRows, pad_ids: Sequence[int], max_rows: int) -> list[_Job]:
+def _jobs(rows: SupervisedRows, pad_ids: Sequence[int], max_rows: int) -> list[list[_Job]]:
+    """What is asked of each picked row, in the order of the split."""
     usable = [row for row in rows.rows if row.length >= SHORTEST_ROW]
     picked = [usable[i] for i in _evenly(len(usable), max_rows)]
     shortest = sorted(picked, key=lambda row: row.length)[:PADDING_ROWS]
-    jobs: list[_Job] = []
+    jobs: list[list[_Job]] = []
     for row in picked:
         tokens = row.tokens[: min(row.length, LONGEST_ROW)]
         tried = pad_ids if any(row is one for one in shortest) else pad_ids[:1]
-        jobs.extend(_Job(rows.split, row, tokens, pad_id) for pad_id in tried)
+        jobs.append(
+            [_Job(rows.split, row, tokens, one, not turn) for turn, one in enumerate(tried)]
+        )
     return jobs
 
 
@@ -190,114 +212,68 @@ def _evenly(total: int, wanted: int) -> list[int]:
     return [round(i * (total - 1) / max(1, count - 1)) for i in range(count)]
 
 
-def _run(
-    model: Any,
-    jobs: Sequence[_Job],
+def _passes(
+    models: LoadedModels,
+    which: Which,
+    rows: Sequence[Sequence[_Job]],
     ends: Sequence[int],
     progress: Callable[[int, int], None] | None,
-) -> tuple[list[_Positions], int]:
-    """One model's losses, in the order of `jobs`, and the size of its vocabulary."""
-    order = sorted(range(len(jobs)), key=lambda i: len(jobs[i].tokens))
-    found: dict[int, _Positions] = {}
-    highest = max(int(job.tokens.max()) for job in jobs)
-    vocab_size = int(model(_array(np.array([[jobs[0].tokens[0]]]))).shape[-1])
-    if highest >= vocab_size:
-        raise ValueError(f"token {highest} is outside the vocabulary of {vocab_size}")
-    done = 0
-    while done < len(order):
-        batch = [order[done]]
-        for i in order[done + 1 :]:
-            width = len(jobs[i].padded)
-            if (len(batch) + 1) * width * vocab_size * 4 > MAX_LOGIT_BYTES:
-                break
-            batch.append(i)
-        found |= dict(zip(batch, _forward(model, [jobs[i] for i in batch], ends), strict=True))
-        done += len(batch)
-        if progress is not None:
-            progress(done, len(order))
-    return [found[i] for i in range(len(jobs))], vocab_size
+) -> list[RowPass]:
+    """One model's losses on the rows, in their order."""
+    jobs = [job for row in rows for job in row]
+    model = models.select(which)
+
+    def run() -> list[Predicted]:
+        return predict(model, [job.question for job in jobs], ends, progress)
+
+    try:
+        asked = tuple((job.tokens.tobytes(), job.pad_id, job.is_first) for job in jobs)
+        question = "losses", asked, tuple(ends)
+        predicted = as_before(models.base, question, run) if which == "base" else run()
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(
+            models.base.path,
+            f"cannot be run on the data ({type(error).__name__}: {error})",
+            "check that data and tokenizer belong to this model",
+        ) from None
+    said = iter(predicted)
+    return [_row_pass(row, [next(said) for _ in row]) for row in rows]
 
 
-def _forward(model: Any, jobs: Sequence[_Job], ends: Sequence[int]) -> list[_Positions]:
-    import mlx.core as mx
-
-    width = max(len(job.padded) for job in jobs)
-    # Padding on the right cannot be seen by a causal model from the left of it.
-    inputs = np.zeros((len(jobs), width + 3), np.int32)
-    for line, job in zip(inputs, jobs, strict=True):
-        line[: len(job.padded)] = job.padded
-    logits = model(_array(inputs[:, :width])).astype(mx.float32)
-    total = mx.logsumexp(logits, axis=-1)
-    shifts = []
-    for shift in range(4):
-        targets = _array(inputs[:, shift : shift + width])[..., None]
-        shifts.append(total - mx.take_along_axis(logits, targets, axis=-1)[..., 0])
-    end = total - mx.logsumexp(logits[..., mx.array(list(ends) or [0])], axis=-1)
-    greedy = mx.argmax(logits, axis=-1).astype(mx.int32)
-    mx.eval(*shifts, end, greedy)
-    zero, one, two, three, *others = (np.array(values) for values in (*shifts, end, greedy))
-    return [
-        _Positions((zero[i], one[i], two[i], three[i]), *(values[i] for values in others))
-        for i in range(len(jobs))
-    ]
+def _assembled(job: _Job, base: RowPass, tuned: RowPass | None) -> RowLosses:
+    return RowLosses(
+        job.split,
+        job.row.index,
+        job.tokens,
+        job.row.roles[: len(job.tokens)],
+        base,
+        tuned,
+        job.row.prompt_length,
+        job.row.padded,
+        len(job.tokens) == job.row.length,
+    )
 
 
-def _array(values: NDArray[Any]) -> Any:
-    import mlx.core as mx
-
-    return mx.array(values)
-
-
-def _assembled(
-    jobs: Sequence[_Job], results: Mapping[Which, Sequence[_Positions]]
-) -> list[RowLosses]:
-    rows: dict[tuple[str, int], list[int]] = {}
-    for i, job in enumerate(jobs):
-        rows.setdefault((job.split, job.row.index), []).append(i)
-    assembled = []
-    for (split, index), members in rows.items():
-        job = jobs[members[0]]
-        passes = {
-            which: _row_pass(job, {jobs[i].pad_id: found[i] for i in members})
-            for which, found in results.items()
-        }
-        roles = job.row.roles[: len(job.tokens)]
-        assembled.append(
-            RowLosses(
-                split,
-                index,
-                job.tokens,
-                roles,
-                passes["base"],
-                passes.get("tuned"),
-                job.row.prompt_length,
-                job.row.padded,
-                len(job.tokens) == job.row.length,
-            )
-        )
-    return assembled
-
-
-def _row_pass(job: _Job, by_pad: Mapping[int, _Positions]) -> RowPass:
-    first = by_pad[job.pad_id]
+def _row_pass(jobs: Sequence[_Job], said: Sequence[Predicted]) -> RowPass:
+    (job, *others), (first, *more) = jobs, said
     n = len(job.tokens)
     row = job.row
     roles = row.roles[:n]
     answer = np.flatnonzero(roles == Role.ANSWER)
     over = int(answer[-1]) if len(answer) and n == row.full_length else None
     start = row.prompt_length if 0 < row.prompt_length < n else None
+    identity, following, skip, skip_two = first.losses.T
+    # Position i predicts token i + 1: the last token of the row predicts the first pad.
+    padding = {job.pad_id: following[n - 1 : n - 1 + PADDING_PLACES]}
     return RowPass(
-        identity=first.shifts[0][:n],
-        next=first.shifts[1][: n - 1],
-        skip=first.shifts[2][: n - 2],
-        end_at_start=float(first.end[start - 1]) if start is not None else float("nan"),
-        end_after_answer=float(first.end[over]) if over is not None else float("nan"),
-        # Position i predicts token i + 1: the last token of the row predicts the first pad.
-        padding={
-            pad_id: found.shifts[1][n - 1 : n - 1 + PADDING_PLACES]
-            for pad_id, found in by_pad.items()
-        },
+        identity=identity[:n],
+        next=following[: n - 1],
+        skip=skip[: n - 2],
+        end_at_start=float(first.ends[start - 1]) if start is not None else float("nan"),
+        end_after_answer=float(first.ends[over]) if over is not None else float("nan"),
+        padding=padding
+        | {one.pad_id: it.losses[:, 0] for one, it in zip(others, more, strict=True)},
         greedy_at_start=int(first.greedy[start - 1]) if start is not None else None,
         greedy_after_answer=int(first.greedy[over]) if over is not None else None,
-        skip_two=first.shifts[3][: n - 3],
+        skip_two=skip_two[: n - 3],
     )

@@ -17,6 +17,8 @@ from mlxdoctor.measure.models import LoadedModels, load
 from mlxdoctor.measure.row_losses import RowLosses
 from mlxdoctor.measure.text.plain_formats import PLAIN_FORMATS, WITHOUT_END, PlainFormat, rewritten
 from mlxdoctor.measure.token_losses import LONGEST_ROW, SHORTEST_ROW, TokenLosses, measure
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.time_budget import TimeBudget
 
 SPLIT = "valid"
 #: Parameters times tokens of one model that take about a second on a slow machine.
@@ -72,6 +74,7 @@ class ValidationRows:
             known=measured.split(SPLIT) if measured is not None else (),
             unfused=partial(load, models.base, adapter) if fused else None,
             progress=run.progress,
+            budget=run.budget,
         )
 
 
@@ -84,6 +87,7 @@ def prepare(
     known: Sequence[RowLosses] = (),
     unfused: Callable[[], LoadedModels] | None = None,
     progress: Progress | None = None,
+    budget: TimeBudget | None = None,
 ) -> ValidationRows:
     """The validation split, encoded; no model is run before `measure` is called.
 
@@ -95,6 +99,7 @@ def prepare(
         known: rows of the split that were measured with `models` already.
         unfused: loads the base model with the adapter, where `models` has it fused.
         progress: called batch by batch while measuring.
+        budget: decides how many of the rows are measured; all without one.
 
     Raises:
         InputError: there is no validation split, or it has no row that can be read.
@@ -121,10 +126,21 @@ def prepare(
         if plain is not None:
             new = rewritten(new, split, dataset.features, tokenizer, plain)
         found = {row.index: old[row.index] for row in chosen if row.index in old}
+        if budget is not None and not budget.left:
+            raise InputError(None, *budget.spent.split("; "))
         if any(row.length >= SHORTEST_ROW for row in new.rows):
             measured = measure(
-                used, tokenizer, [new], max_rows=count, pad_ids=(rows.pad_id,), progress=progress
+                used,
+                tokenizer,
+                [new],
+                max_rows=count,
+                pad_ids=(rows.pad_id,),
+                progress=progress,
+                budget=budget,
             )
+            if plain is not None and measured.left_out:
+                # A format that was tried on too few rows is not one that does not fit.
+                raise InputError(None, measured.left_out, "raise it with --budget")
             found |= {row.index: row for row in measured.rows}
         return tuple(found[index] for index in sorted(found))
 

@@ -1,0 +1,242 @@
+"""Forward passes: what a model predicts at chosen places of token sequences, in batches.
+
+Logits are made at those places only, and for a few of them at a time: of a vocabulary of
+50,000, those of one row of 500 tokens take 100 MB. Sequences of like length run together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlxdoctor.measure.cpu_functions import on_cpu, quick_functions
+
+Floats = NDArray[np.float32]
+Integers = NDArray[np.int32]
+
+#: Tokens of one batch at most, padding included, on a processor and on a GPU.
+BATCH_TOKENS = {True: 1024, False: 8192}
+#: Logits in memory at once take at most this much (bytes), likewise.
+LOGIT_BYTES = {True: 32 << 20, False: 512 << 20}
+#: Tokens on which the parts of a model are compared with the whole.
+TRIED_TOKENS = 8
+#: The parts are the whole where no logit differs by more (nats).
+SAME_LOGIT = 1e-2
+
+
+@dataclass(frozen=True)
+class Question:
+    """A sequence, and the tokens whose losses are wanted.
+
+    Attributes:
+        tokens: int32 (n,), what the model reads.
+        targets: int32 (p, k), p at most n: k tokens at each of the last p places.
+    """
+
+    tokens: Integers
+    targets: Integers
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What a model says at the places of a `Question`.
+
+    Attributes:
+        losses: float32 (p, k), of the targets: minus their log-probability, nats.
+        ends: float32 (p,), of any of the end tokens, nats.
+        greedy: int32 (p,), the likeliest token.
+    """
+
+    losses: Floats
+    ends: Floats
+    greedy: Integers
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A model as two functions, so that logits need not be made everywhere.
+
+    Attributes:
+        hidden: tokens (batch, n) -> what comes before the head (batch, n, width).
+        head: (1, p, width) -> logits (1, p, vocabulary).
+        vocab_size: the last size.
+    """
+
+    hidden: Callable[[Any], Any]
+    head: Callable[[Any], Any]
+    vocab_size: int
+
+
+def predict(
+    model: Any,
+    questions: Sequence[Question],
+    ends: Sequence[int] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Predicted]:
+    """What the model predicts at every asked place, in the order of the questions.
+
+    Args:
+        model: as mlx-lm makes it: it takes tokens (batch, n) and gives logits.
+        questions: what is asked of it.
+        ends: ids of end tokens.
+        progress: called with the questions done and all of them, batch by batch.
+
+    Raises:
+        ValueError: a token is outside the model's vocabulary.
+    """
+    if not questions:
+        return []
+    with quick_functions():
+        parts = split(model, questions[0].tokens[:TRIED_TOKENS])
+        highest = max(max(int(one.tokens.max()), int(one.targets.max())) for one in questions)
+        if highest >= parts.vocab_size:
+            raise ValueError(f"token {highest} is outside the vocabulary of {parts.vocab_size}")
+        found: dict[int, Predicted] = {}
+        order = sorted(range(len(questions)), key=lambda i: len(questions[i].tokens))
+        while len(found) < len(order):
+            batch = _batch(order[len(found) :], questions)
+            said = _of_batch(parts, [questions[i] for i in batch], ends)
+            found |= dict(zip(batch, said, strict=True))
+            if progress is not None:
+                progress(len(found), len(order))
+    return [found[i] for i in range(len(questions))]
+
+
+def vocabulary_of(model: Any) -> int:
+    """The size of a model's vocabulary."""
+    return int(model(_array(np.zeros((1, 1), np.int32))).shape[-1])
+
+
+def split(model: Any, tokens: Integers) -> Parts:
+    """The model's body and its head, where both together are the model.
+
+    Some models scale or cap their logits: whether the parts are all there is, is tried on
+    `tokens`. Where they are not, the whole model stands for its body.
+    """
+    import mlx.core as mx
+
+    inputs = _array(tokens[None])
+    whole = model(inputs)
+    vocab_size = int(whole.shape[-1])
+    body = getattr(model, "model", None)
+    head = getattr(model, "lm_head", None)
+    if head is None:
+        head = getattr(getattr(body, "embed_tokens", None), "as_linear", None)
+    if callable(body) and callable(head):
+        try:
+            parted = head(body(inputs))
+            if parted.shape == whole.shape:
+                off = mx.abs(parted.astype(mx.float32) - whole.astype(mx.float32))
+                # NaN in both, as of a broken model, is the same too.
+                if not mx.any(off > SAME_LOGIT).item():
+                    return Parts(body, head, vocab_size)
+        except (ValueError, TypeError, AttributeError):
+            pass
+    return Parts(model, lambda logits: logits, vocab_size)
+
+
+def _batch(order: Sequence[int], questions: Sequence[Question]) -> list[int]:
+    """The longest beginning of `order` that fits into a batch; at least one."""
+    limit = BATCH_TOKENS[on_cpu()]
+    batch: list[int] = []
+    for i in order:
+        if batch and (len(batch) + 1) * len(questions[i].tokens) > limit:
+            break
+        batch.append(i)
+    return batch
+
+
+def _of_batch(parts: Parts, batch: Sequence[Question], ends: Sequence[int]) -> list[Predicted]:
+    import mlx.core as mx
+
+    width = max(len(one.tokens) for one in batch)
+    # Padding on the right cannot be seen by a causal model from the left of it.
+    inputs = np.zeros((len(batch), width), np.int32)
+    places: list[NDArray[np.intp]] = []
+    for number, one in enumerate(batch):
+        n = len(one.tokens)
+        inputs[number, :n] = one.tokens
+        places.append(number * width + np.arange(n - len(one.targets), n))
+    hidden = parts.hidden(_array(inputs))
+    hidden = hidden.reshape(-1, hidden.shape[-1])
+    wanted = np.concatenate(places)
+    most = max(one.targets.shape[1] for one in batch)
+    targets = np.concatenate(
+        [np.pad(one.targets, ((0, 0), (0, most - one.targets.shape[1]))) for one in batch]
+    )
+    size = max(1, LOGIT_BYTES[on_cpu()] // (4 * parts.vocab_size))
+    losses = np.empty(targets.shape, np.float32)
+    at_end = np.empty(len(wanted), np.float32)
+    greedy = np.empty(len(wanted), np.int32)
+    for start in range(0, len(wanted), size):
+        some = slice(start, start + size)
+        logits = parts.head(hidden[_array(wanted[some].astype(np.int32))][None])[0]
+        read = _read_with_numpy if on_cpu() else _read
+        losses[some], at_end[some], greedy[some] = read(
+            logits.astype(mx.float32), targets[some], list(ends) or [0]
+        )
+    cuts = np.cumsum([len(one.targets) for one in batch])[:-1]
+    parted = (np.split(values, cuts) for values in (losses, at_end, greedy))
+    return [
+        Predicted(loss[:, : one.targets.shape[1]], end, likeliest)
+        for one, loss, end, likeliest in zip(batch, *parted, strict=True)
+    ]
+
+
+def _read(
+    logits: Any, targets: Integers, ends: Sequence[int]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    import mlx.core as mx
+
+    total = mx.logsumexp(logits, axis=-1)
+    losses = total[:, None] - mx.take_along_axis(logits, _array(targets), axis=-1)
+    end = total - mx.logsumexp(logits[:, mx.array(list(ends))], axis=-1)
+    greedy = mx.argmax(logits, axis=-1)
+    mx.eval(losses, end, greedy)
+    return np.array(losses), np.array(end), np.array(greedy)
+
+
+def _read_with_numpy(
+    logits: Any, targets: Integers, ends: Sequence[int]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """The same; see `cpu_functions` for why."""
+    values = np.array(logits)
+    greedy = values.argmax(-1)
+    values -= np.take_along_axis(values, greedy[:, None], -1)
+    asked = np.take_along_axis(values, targets, -1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        at_end = np.log(np.exp(values[:, ends]).sum(-1))
+        total = np.log(np.exp(values, out=values).sum(-1))
+    return total[:, None] - asked, total - at_end, greedy
+
+
+def _array(values: NDArray[Any]) -> Any:
+    import mlx.core as mx
+
+    return mx.array(values)
+
+
+def answer_losses(
+    model: Any,
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Floats]:
+    """The losses of answers after prompts, token by token.
+
+    Args:
+        model: as mlx-lm makes it.
+        pairs: the tokens of a prompt, and those of an answer, neither empty.
+        progress: called with the pairs done and all of them.
+
+    Returns:
+        For each pair float32 (tokens of the answer,), nats.
+    """
+    questions = [
+        Question(np.array([*prompt, *answer[:-1]], np.int32), np.array(answer, np.int32)[:, None])
+        for prompt, answer in pairs
+    ]
+    return [one.losses[:, 0] for one in predict(model, questions, progress=progress)]

@@ -1,0 +1,96 @@
+"""How long models may run in one diagnosis, and how much of a list of work fits into that."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+#: Seconds that models are run in one diagnosis unless the user says otherwise.
+DEFAULT_SECONDS = 60.0
+#: Items that are measured before it is asked how long they take.
+FIRST_STAGE = 4
+
+
+class TimeBudget:
+    """Seconds that are divided among what asks models; it begins when it is made.
+
+    Args:
+        seconds: in all; None for as long as it takes.
+        clock: seconds that only ever rise.
+    """
+
+    def __init__(
+        self, seconds: float | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        self._begun = clock()
+
+    @property
+    def left(self) -> float:
+        """Seconds until it is spent; infinite where there is no limit."""
+        if self.seconds is None:
+            return math.inf
+        return max(0.0, self.seconds - (self._clock() - self._begun))
+
+    def stages(
+        self, costs: Sequence[float], share: float = 1.0, first: int = FIRST_STAGE
+    ) -> Iterator[range]:
+        """Which items to measure next, while there is time.
+
+        Stages grow twofold: how long the last one took says how much of the next one fits.
+        The first is always made, unless nothing is left. What comes first in a list is
+        measured by every budget, so that a larger one only adds to a smaller one's figures.
+
+        Args:
+            costs: of each item, in any unit: tokens, say.
+            share: of what is left, that these items may take.
+            first: items of the first stage.
+        """
+        allowed = share * self.left
+        begun = self._clock()
+        done, size, speed = 0, first, 0.0
+        while done < len(costs) and self.left > 0:
+            stop = min(done + size, len(costs))
+            if done and math.isfinite(allowed):
+                left = allowed - (self._clock() - begun)
+                while stop > done and speed * sum(costs[done:stop]) > left:
+                    stop -= 1
+            if stop == done:
+                return
+            start = self._clock()
+            yield range(done, stop)
+            speed = (self._clock() - start) / max(sum(costs[done:stop]), 1e-9)
+            done, size = stop, 2 * size
+
+    @property
+    def spent(self) -> str:
+        """Why something was not measured at all, as a clause; and what to do."""
+        return (
+            f"the time budget of {self.seconds or 0:g} s was spent before; raise it with --budget"
+        )
+
+    def said(self, done: int, total: int, what: str) -> str:
+        """What was left out, as a clause; empty where nothing was."""
+        if done >= total or self.seconds is None:
+            return ""
+        return f"{done:,} of {total:,} {what}: the time budget of {self.seconds:g} s"
+
+
+def spread(count: int) -> list[int]:
+    """The numbers below `count` in an order in which each beginning is spread over all of them."""
+    bits = max(count - 1, 1).bit_length()
+    flipped = (int(f"{number:0{bits}b}"[::-1], 2) for number in range(1 << bits))
+    return [number for number in flipped if number < count]
+
+
+def by_turns(sizes: Sequence[int], each: int) -> list[int]:
+    """An order for the items of several groups, numbered one group after the other.
+
+    So many of each group come before more of any, and each group's are spread over it.
+    """
+    starts = [sum(sizes[:place]) for place in range(len(sizes))]
+    orders = [[start + i for i in spread(n)] for start, n in zip(starts, sizes, strict=True)]
+    rounds = range(0, max(sizes, default=0), each)
+    return [i for turn in rounds for order in orders for i in order[turn : turn + each]]

@@ -1,0 +1,76 @@
+"""How a budget of time divides work: what fits, in an order whose beginnings are fair."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from mlxdoctor.safety.time_budget import TimeBudget, by_turns, spread
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 50.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def measured(budget: TimeBudget, clock: Clock, costs: list[float], share: float = 1.0) -> list[int]:
+    """The items that are measured where each takes as many seconds as it costs."""
+    done: list[int] = []
+    for stage in budget.stages(costs, share):
+        done.extend(stage)
+        clock.now += sum(costs[i] for i in stage)
+    return done
+
+
+def test_without_a_limit_everything_is_measured() -> None:
+    clock = Clock()
+    budget = TimeBudget(None, clock)
+    assert measured(budget, clock, [9.0] * 40) == list(range(40))
+    assert budget.left == math.inf
+    assert budget.said(3, 40, "rows were measured") == ""
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(4.0, 4), (10.0, 10), (11.5, 11), (40.0, 20)])
+def test_what_fits_is_measured_and_the_first_items_first(seconds: float, count: int) -> None:
+    clock = Clock()
+    assert measured(TimeBudget(seconds, clock), clock, [1.0] * 20) == list(range(count))
+
+
+def test_the_first_stage_is_made_while_anything_is_left() -> None:
+    clock = Clock()
+    budget = TimeBudget(1.0, clock)
+    assert measured(budget, clock, [1.0] * 20) == [0, 1, 2, 3]
+    assert budget.left == 0
+    assert measured(budget, clock, [1.0] * 20) == []
+    assert budget.spent == "the time budget of 1 s was spent before; raise it with --budget"
+
+
+def test_a_share_leaves_time_for_others() -> None:
+    clock = Clock()
+    budget = TimeBudget(20.0, clock)
+    assert len(measured(budget, clock, [1.0] * 40, share=0.5)) == 10
+    assert budget.left == 10
+    said = budget.said(10, 1040, "rows were measured")
+    assert said == "10 of 1,040 rows were measured: the time budget of 20 s"
+
+
+def test_dear_items_are_known_beforehand() -> None:
+    clock = Clock()
+    assert measured(TimeBudget(10.0, clock), clock, [1.0] * 6 + [9.0]) == list(range(6))
+
+
+def test_each_beginning_of_a_spread_order_is_spread() -> None:
+    assert spread(8) == [0, 4, 2, 6, 1, 5, 3, 7]
+    for count in (0, 1, 2, 5, 16, 33):
+        assert sorted(spread(count)) == list(range(count))
+    assert max(spread(33)[:8]) > 24
+
+
+def test_groups_take_turns() -> None:
+    assert by_turns([4, 2], 2) == [0, 2, 4, 5, 1, 3]
+    assert by_turns([], 2) == []
+    assert sorted(by_turns([16, 0, 5], 8)) == list(range(21))
