@@ -212,7 +212,7 @@ def _number_of_rows(
             f"{learned.minimum_at} ({learned.minimum:.3f}) and ends at {learned.final:.3f}, far "
             f"above the training loss"
             if learned is not None
-            else "they will be learned by heart"
+            else "so few are soon learned by heart"
         )
         yield Sign(
             "few-rows",

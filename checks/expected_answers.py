@@ -153,9 +153,9 @@ def expected_answers(
         said = f", although the log puts their loss at {loss:.2f} nats a token"
     yield Sign(
         "no-gain",
-        "The tuned model's answers are no nearer to the expected ones than the base model's "
-        f"({len(known)} prompts; they overlap by {after.mean():.0%}, before by "
-        f"{before.mean():.0%}){said}.",
+        f"The tuned model's answers are {'hardly' if gain.share > 0 else 'no'} nearer to the "
+        f"expected ones than the base model's ({len(known)} prompts; they overlap by "
+        f"{after.mean():.0%}, before by {before.mean():.0%}){said}.",
         measured,
         severity=severity,
     )

@@ -108,7 +108,12 @@ def rate_effect(
     elif step.times_above >= 1.0 and step.parameters is not None:
         if adapter is None or not adapter.modules:
             raise Inconclusive("there is no adapter to see what such large steps did")
-        drifts = [one.relative for one in module_drifts(adapter, config, base)]
+        # A module whose B is zero has no update.
+        drifts = [
+            one.relative
+            for one in module_drifts(adapter, config, base)
+            if not one.statistics.b_is_zero
+        ]
         sizes = [size for size in drifts if size is not None and math.isfinite(size)]
         if not sizes or len(sizes) < len(drifts):
             raise Inconclusive("the update of some modules has no size to compare with the base")

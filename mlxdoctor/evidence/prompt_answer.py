@@ -52,15 +52,19 @@ def messages_of(row: Row, row_format: RowFormat, features: Features) -> list[Mes
 def pair_of(row: Row, row_format: RowFormat, features: Features) -> Pair:
     """The prompt and the answer of a row, as exact texts, so that rows can be compared.
 
+    A row that lacks what the format needs is all answer, as it stands.
+
     Args:
         row: the row.
         row_format: how the split is read.
         features: the keys under which rows hold their parts.
     """
     if row_format == "completions":
-        return Pair(_text(row.get(features.prompt)), _text(row.get(features.completion)))
+        if features.prompt not in row or features.completion not in row:
+            return Pair("", _text(row))
+        return Pair(_text(row[features.prompt]), _text(row[features.completion]))
     if row_format == "chat":
-        messages = row.get(features.chat)
+        messages = row.get(features.chat, row)
         if isinstance(messages, list) and messages and isinstance(messages[-1], dict):
             return Pair(_text(messages[:-1]), _text(messages[-1].get("content")))
         return Pair("", _text(messages))

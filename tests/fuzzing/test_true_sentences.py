@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fixtures.lab.true_sentences.log_drawing import checks as log_checks
 from fixtures.lab.true_sentences.subject import Subject, tried
-from fixtures.lab.true_sentences.subjects import ADAPTERS, LOGS
+from fixtures.lab.true_sentences.subjects import ADAPTERS, ANSWERS, LOGS, ROWS, SUBJECTS
 
 
 @pytest.mark.slow
@@ -25,10 +25,11 @@ def test_every_sentence_about_a_log_is_true(seed: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, derandomize=True, deadline=None, database=None)
+@pytest.mark.parametrize("subject", [ADAPTERS, ROWS, ANSWERS], ids=lambda one: one.name)
+@settings(max_examples=150, derandomize=True, deadline=None, database=None)
 @given(seed=st.integers(0, 2**48))
-def test_every_sentence_about_an_adapter_is_true(seed: int) -> None:
-    assert tried(ADAPTERS, [seed]).false == []
+def test_every_sentence_about_another_thing_is_true(subject: Subject[Any], seed: int) -> None:
+    assert tried(subject, [seed]).false == []
 
 
 def test_the_checks_of_a_log_are_asked() -> None:
@@ -38,15 +39,11 @@ def test_the_checks_of_a_log_are_asked() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("subject", "count"), [(LOGS, 60), (ADAPTERS, 60)], ids=["logs", "adapters"]
-)
-def test_a_sentence_with_another_figure_is_caught(
-    subject: Subject[Any], count: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda one: one.name)
+def test_a_sentence_with_another_figure_is_caught(subject: Subject[Any], tmp_path: Path) -> None:
     """The reading can fail: each sentence with one of its figures changed."""
     caught = changed = 0
-    for seed in range(count):
+    for seed in range(80):
         drawn, folder = subject.draw(seed), tmp_path / str(seed)
         folder.mkdir()
         for said in subject.judged(drawn, folder):
