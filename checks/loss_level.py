@@ -44,6 +44,8 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
+from mlxdoctor.judge.summed_loss import Limits as SumLimits
+from mlxdoctor.judge.summed_loss import summed_loss
 from mlxdoctor.measure.losses.trend import LossFit, ending, fit, opening
 
 
@@ -155,6 +157,12 @@ def loss_level(
         raise NotApplicable("the loss of preference training has no known level")
     vocabulary = base.vocab_size if base else None
     steps = (config.grad_accumulation_steps if config is not None else None) or 1
+    if summed_loss(segment, config, rows, vocabulary, SumLimits()) is not None:
+        yield Unsought(
+            ("starts-above-uniform", "starts-high", "stays-at-chance", "ends-above-unigram"),
+            "the loss is a sum and not a mean, and has no known level",
+        )
+        return
     summed = None
     if segment.shows_start and segment.axis != "epoch":
         uniform = math.log(vocabulary or limits.uniform_vocabulary)

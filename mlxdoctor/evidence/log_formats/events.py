@@ -74,6 +74,12 @@ _MODEL = re.compile(
     r"([A-Za-z][\w.-]{1,60}/[\w.-]{2,90}|[A-Za-z][\w.]{1,40}-[\w.-]{0,40}\d[bB]\b[\w.-]{0,40})",
     re.IGNORECASE,
 )
+#: The machine's memory, as Metal's own line, `mx.metal.device_info()` or unsloth print it.
+_MACHINE = re.compile(
+    r"(?:\bsystem ?memory|\bmemory_size|\bmax memory|\bunified memory|\btotal (?:memory|ram))"
+    r"['\"]?\s?[:=]\s?(\d+(?:\.\d+)?)\s?(GB|GiB|MB)?\b",
+    re.IGNORECASE,
+)
 _HEADER = (
     ("model", _MODEL),
     ("dataset", _LOADED),
@@ -251,6 +257,9 @@ class Events(LineFormat):
                 found = True
         if len(notes.header) >= MAX_HEADER:
             return found
+        if match := _MACHINE.search(line):
+            notes.header.setdefault("machine_memory_gb", f"{_gigabytes(*match.groups()):g}")
+            return True
         named = [(key, match) for key, one in _HEADER if (match := one.search(line))]
         for key, match in named:
             notes.header.setdefault(key, match.group(1).rstrip(".,:"))
@@ -264,6 +273,14 @@ class Events(LineFormat):
             notes.header.setdefault(snake_case(match.group(1)), match.group(2).strip())
             return True
         return found
+
+
+def _gigabytes(number: str, unit: str | None) -> float:
+    """Without a unit it is bytes, unless there are too few of them for that."""
+    size = float(number)
+    if unit is None:
+        return size * 1e-9 if size >= 1e9 else size
+    return size * 1e-3 if unit.upper() == "MB" else size
 
 
 def _count(text: str) -> int:
