@@ -203,7 +203,7 @@ def test_characters_are_no_more_of_one_kind_than_allowed(debian: Debian) -> None
     debian("usr/share/unicode/UnicodeData.txt", capitals + rest)
     rows = characters.characters()
     assert len(rows) == characters.MOST + 1
-    assert completion("Character: DIGIT ZERO\nKind:", " decimal digit") in rows
+    assert completion("What kind of character is DIGIT ZERO?", "decimal digit") in rows
 
 
 def test_entries_of_the_dungeon_that_are_programs_are_left_out(debian: Debian) -> None:
