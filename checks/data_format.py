@@ -102,10 +102,14 @@ def data_format(
     """Report lines and rows that can't be trained on."""
     started = log is not None and log.main.get("train_loss") is not None
     survived = Severity.WARNING if started else None
+    of_preferences = config is not None and config.of_preferences
+    of_preferences |= log is not None and log.is_preference
     for split in dataset.splits.values():
         if split.name in ("train", "valid"):
             yield from _lines(split, survived)
-            yield from _formats(dataset, split, survived)
+            # Pairs and prompts are rows of trainers that mlx-lm is none of.
+            if not (of_preferences and split.format == "unknown"):
+                yield from _formats(dataset, split, survived)
     train = dataset.splits.get("train")
     if train is None:
         return

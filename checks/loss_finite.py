@@ -274,7 +274,8 @@ def _exactly_zero(
             onset=onset,
         )
     # A loss that has crept down to 0.000 was rounded; one that drops to it was not.
-    elif before is None or before > limits.rounded:
+    # Rewards and margins tell what a loss of 0 does not: in GRPO it is 0 by construction.
+    elif (before is None or before > limits.rounded) and not (preference and _rewarded(segment)):
         yield Sign(
             "exact-zero",
             f"The training loss is exactly 0 in {int(zero.sum())} of {len(losses)} reports, first "
@@ -284,6 +285,11 @@ def _exactly_zero(
             onset=onset,
             severity=Severity.WARNING if preference else None,
         )
+
+
+def _rewarded(segment: Segment) -> bool:
+    marks = {"reward", "rewards", "margin", "margins", "accuracies", "r"}
+    return any(marks & set(name.split("_")) for name in segment.series)
 
 
 def _no_tokens(segment: Segment, limits: Limits) -> Iterator[Sign]:

@@ -1,56 +1,70 @@
-"""Whether rewards and preferences were learned.
+"""Whether rewards tell answers apart, and whether they rise.
 
-What it finds. Training on rewards in which every reward is zero; and training on preferences in
-which the chosen and the rejected answers stay equally likely.
+What it finds. Training on rewards in which every reward is zero, or all answers to a prompt have
+the same one; in which the reward falls; and in which it rises with the length of answers that no
+longer end.
 
 Why it matters. Where all answers of a group have the same reward there is no advantage and no
-gradient: the run goes on for hours and changes nothing. A preference loss that stays at ln 2 says
-the same: the model tells no pair apart.
+gradient: the run goes on for hours and changes nothing. A reward that falls means that the run
+learns the opposite. And a reward that pays for length gets length.
 
-How it is measured. Every series of rewards in the log is looked at; spreads (std) and the implicit
-rewards of pairs are left out. Pairs are told apart where the chosen reward rises above the
-rejected one, on validation rows where the log has them.
+How it is measured. The mean reward, its spread among the answers to one prompt, the share of
+groups without any, the length of answers and the share that is cut off, from the first reports to
+the last. A loss of 0 says nothing: in GRPO advantages cancel out, and with no KL penalty the loss
+is 0 by construction while the gradient is not.
 
 When it is wrong. The first reports of a sound run may have no reward yet: with few reports it is a
-warning. A preference loss other than DPO's does not begin at ln 2; only the rewards are judged
-then.
+warning. A spread that is gone once the reward has risen is a task that was learned. Rewards of
+each batch's own prompts go up and down: only a fall beyond that counts.
 
 What to do. Print a few answers with their rewards. Give partial rewards that a first model can
-earn, or start from a model that earns some. For pairs raise the rate or beta.
+earn, or start from a model that earns some. Subtract a little for length.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, check, limit
-from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
-from mlxdoctor.finding import Seen, Severity, Sign, Symptom, Unsought
-from mlxdoctor.measure.losses.trend import Floats
-
-_VALIDATION = frozenset({"val", "valid", "validation", "eval"})
-#: Words of series that are no reward of an answer: spreads, and the implicit rewards of pairs.
-_OTHER = frozenset({"std", "chosen", "rejected", "margin", "margins", "accuracies", "accuracy"})
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
+from mlxdoctor.measure.policy_curves import (
+    Course,
+    PolicyCurves,
+    correlation,
+    course,
+    policy_curves,
+)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When nothing was rewarded, and when pairs were told apart."""
+    """When nothing was rewarded, and when the wrong thing was."""
 
     reports: int = limit(3, unit="reports", source="as many as show that it is no first batch")
     certain: int = limit(10, unit="reports", source="a sound run has earned a reward by then")
-    chance: float = limit(
-        0.005, unit="nats around ln 2", source="a public DPO run leaves it at its second report"
+    flat: float = limit(
+        0.0005, unit="standard deviation of rewards", source="half of the last printed digit"
     )
-    apart: float = limit(
-        0.01, unit="reward, chosen less rejected", source="rewards are printed with three decimals"
+    flat_groups: float = limit(0.99, unit="share of groups", source="all but a rounding")
+    risen: float = limit(
+        0.02, unit="reward", source="what a mean of a few answers can be told apart by"
     )
-    gained: float = limit(
-        0.1, unit="reward, chosen less rejected", source="several hundred times the last digit"
+    noises: float = limit(2.0, unit="noise of one report", source="a change beyond its batches'")
+    fallen: float = limit(
+        0.15, unit="of the first reward's size", source="sound runs of mlx-lm-lora: at most 0.05"
+    )
+    with_length: float = limit(
+        0.7, unit="rank correlation of reward and length", source="measured on runs paid by length"
+    )
+    longer: float = limit(1.3, unit="times the first length", source="as far as the limit allows")
+    unended: float = limit(
+        0.5, unit="share of answers cut off", source="answers that end are no longer the rule"
     )
 
 
@@ -61,102 +75,166 @@ class Limits:
             expected="rewards that differ between answers to one prompt",
             fix="Print answers with their rewards; give partial rewards that the model can earn.",
         ),
-        "not-told-apart": Symptom.warning(
-            "chosen and rejected answers stay equally likely",
-            expected="a chosen reward that rises above the rejected one",
-            fix="See whether the adapter's weights changed; raise the learning rate, and make sure "
-            "that chosen and rejected answers differ.",
+        "no-spread": Symptom.error(
+            "all answers to a prompt have the same reward",
+            expected="rewards that differ between answers to one prompt",
+            fix="Print the answers to one prompt with their rewards: raise the temperature where "
+            "the answers are alike, and give partial rewards where they are not.",
+        ),
+        "spread-lost": Symptom.warning(
+            "rewards stopped to differ before they rose",
+            expected="rewards that differ between answers until they are as high as can be",
+            fix="Raise the temperature or the KL penalty, or lower the learning rate.",
+        ),
+        "fell": Symptom.error(
+            "the reward falls",
+            expected="a reward that rises",
+            fix="Look for a lost minus sign in the loss, the advantage or the reward; otherwise "
+            "lower the learning rate.",
+        ),
+        "follows-length": Symptom.error(
+            "the reward rises with the length of answers that no longer end",
+            expected="answers that end, and rewards for what they say",
+            fix="Give no reward for length: subtract a little for each token, and none at all for "
+            "an answer that does not end.",
         ),
     },
     limits=Limits(),
     rerun_symptom=True,
 )
-def rewards(log: TrainingLog, limits: Limits) -> Iterator[Sign | Seen | Unsought]:
+def rewards(
+    log: TrainingLog, config: TrainingConfig | None, limits: Limits
+) -> Iterator[Sign | Seen | Unsought]:
     """Judge the rewards of the log's main segment."""
     if not log.is_preference:
-        raise DoesNotArise("the run was not trained on rewards or preferences")
-    segment = log.main
-    earned = {
-        name: one
-        for name, one in segment.series.items()
-        if (words := set(name.split("_"))) & {"reward", "rewards"} and not words & _OTHER
-    }
-    margins = _margins(segment)
-    if not earned and not margins:
-        raise Inconclusive("the log holds no rewards")
-    if not earned:
-        yield Unsought(("all-zero",), "the log holds no rewards of answers")
-    if not margins:
-        yield Unsought(("not-told-apart",), "the log holds no rewards of chosen and rejected rows")
-    yield from _all_zero(earned, limits)
-    yield from _told_apart(segment, margins, limits)
-
-
-def _all_zero(earned: Mapping[str, Series], limits: Limits) -> Iterator[Sign]:
-    reports = max((len(one) for one in earned.values()), default=0)
-    if reports < limits.reports or any(bool(np.any(one.values != 0.0)) for one in earned.values()):
+        raise DoesNotArise("the run was not trained on rewards")
+    curves = policy_curves(log, config)
+    reward = curves.of("reward")
+    if reward is None:
+        if not curves.samples:
+            raise DoesNotArise("the run was trained on pairs, and not on rewards of its answers")
+        raise Inconclusive("the log holds no rewards of answers")
+    if len(reward) < limits.reports:
+        raise Inconclusive(f"the log holds only {len(reward)} reports of a reward")
+    earned = course(reward)
+    spread = curves.of("spread")
+    spread_of = spread if spread is not None else None
+    if earned.least == earned.most == 0.0 and (spread_of is None or not spread_of.values.any()):
+        yield _all_zero(int(reward.iterations[0]), earned, limits)
         return
-    first = min(int(one.iterations[0]) for one in earned.values())
-    yield Sign(
+    if spread_of is None and curves.of("flat_groups") is None:
+        yield Unsought(("no-spread", "spread-lost"), "the log does not say how rewards differ")
+    unspread = _no_spread(curves, earned, limits)
+    if unspread is not None:
+        yield unspread
+        return
+    fell = _fell(earned, limits)
+    if fell is not None:
+        yield fell
+    if curves.of("length") is None or curves.of("cut_off") is None:
+        why = "the log does not say how long answers are and how many are cut off"
+        yield Unsought(("follows-length",), why)
+    hacked = _follows_length(curves, earned, limits)
+    if hacked is not None:
+        yield hacked
+    if fell is None and hacked is None and _has_risen(earned, limits):
+        yield Seen(
+            f"The mean reward went from {earned.first:.3f} to {earned.last:.3f}.",
+            {"first_reward": earned.first, "last_reward": earned.last},
+            learned=True,
+        )
+
+
+def _has_risen(earned: Course, limits: Limits) -> bool:
+    return earned.change >= max(limits.risen, limits.noises * earned.noise / math.sqrt(3))
+
+
+def _all_zero(first: int, earned: Course, limits: Limits) -> Sign:
+    return Sign(
         "all-zero",
-        f"Every reward is 0 in all {reports} reports: no answer is better than another, and "
+        f"Every reward is 0 in all {earned.reports} reports: no answer is better than another, and "
         "nothing can be learned.",
-        {"reports": reports, "series": tuple(earned)[:5]},
+        {"reports": earned.reports},
         onset=first,
-        severity=None if reports >= limits.certain else Severity.WARNING,
+        severity=None if earned.reports >= limits.certain else Severity.WARNING,
     )
 
 
-def _margins(segment: Segment) -> dict[bool, Floats]:
-    """Chosen less rejected reward, as often as it is reported; by whether of validation rows."""
-    found: dict[bool, dict[str, Series]] = {False: {}, True: {}}
-    for name, series in segment.series.items():
-        words = set(name.split("_"))
-        if words & {"logps", "logits", "logp"} or not words & {"reward", "rewards", "r", "margins"}:
-            continue
-        for role in ("chosen", "rejected", "margins"):
-            if role in words:
-                found[bool(words & _VALIDATION)].setdefault(role, series)
-    margins: dict[bool, Floats] = {}
-    for held_out, by_role in found.items():
-        if "margins" in by_role:
-            values = by_role["margins"].values
-        elif {"chosen", "rejected"} <= by_role.keys():
-            chosen, rejected = by_role["chosen"], by_role["rejected"]
-            if not np.array_equal(chosen.iterations, rejected.iterations):
-                continue
-            values = chosen.values - rejected.values
-        else:
-            continue
-        if len(values) and np.isfinite(values).all():
-            margins[held_out] = values
-    return margins
+def _no_spread(curves: PolicyCurves, earned: Course, limits: Limits) -> Sign | None:
+    """None of the groups had a spread: ever, or from some report on."""
+    spread, groups = curves.of("spread"), curves.of("flat_groups")
+    if groups is not None and (spread is None or len(groups) >= len(spread)):
+        flat, iterations = groups.values >= limits.flat_groups, groups.iterations
+    elif spread is not None:
+        flat, iterations = spread.values <= limits.flat, spread.iterations
+    else:
+        return None
+    reports = len(flat)
+    if reports < limits.reports:
+        return None
+    if flat.all():
+        return Sign(
+            "no-spread",
+            f"All answers to a prompt have the same reward in all {reports} reports (the mean is "
+            f"{earned.last:.3f}): no answer is better than another, and nothing can be learned.",
+            {"reports": reports, "last_reward": earned.last},
+            onset=int(iterations[0]),
+            severity=None if reports >= limits.certain else Severity.WARNING,
+        )
+    since = reports if not flat[-1] else int(np.flatnonzero(~flat)[-1]) + 1
+    if reports - since < max(limits.certain, reports // 3) or _has_risen(earned, limits):
+        return None
+    return Sign(
+        "spread-lost",
+        f"From iteration {int(iterations[since])} on, in {reports - since} of {reports} reports, "
+        f"all answers to a prompt have the same reward, and the mean reward is "
+        f"{earned.last:.3f} after {earned.first:.3f} in the first reports.",
+        {
+            "flat_reports": reports - since,
+            "reports": reports,
+            "first_reward": earned.first,
+            "last_reward": earned.last,
+        },
+        onset=int(iterations[since]),
+    )
 
 
-def _told_apart(
-    segment: Segment, margins: Mapping[bool, Floats], limits: Limits
-) -> Iterator[Sign | Seen]:
-    for held_out, values in margins.items():
-        first, last = float(values[0]), float(values[-1])
-        if len(values) >= 2 and last >= limits.gained and last - first >= limits.gained:
-            which = "validation" if held_out else "training"
-            yield Seen(
-                f"The chosen reward less the rejected one went from {first:.3f} to {last:.3f} on "
-                f"{which} rows.",
-                {"first_margin": first, "last_margin": last},
-                learned=held_out,
-            )
-    trained = margins.get(False)
-    if trained is None or len(trained) < limits.certain or np.abs(trained).max() > limits.apart:
-        return
-    losses = segment.get("train_loss")
-    loss = ""
-    if losses is not None and np.all(np.abs(losses.values - math.log(2)) <= limits.chance):
-        lowest, highest = float(losses.values.min()), float(losses.values.max())
-        loss = f", and the loss stays between {lowest:.3f} and {highest:.3f}, where DPO begins"
-    yield Sign(
-        "not-told-apart",
-        f"The chosen reward is never more than {np.abs(trained).max():.3g} away from the rejected "
-        f"one in {len(trained)} reports{loss}.",
-        {"reports": len(trained), "largest_margin": float(np.abs(trained).max())},
+def _fell(earned: Course, limits: Limits) -> Sign | None:
+    drop = -earned.change
+    size = max(abs(earned.first), limits.risen)
+    enough = earned.reports >= limits.certain
+    if not enough or drop < limits.fallen * size or drop < limits.noises * earned.noise:
+        return None
+    return Sign(
+        "fell",
+        f"The mean reward went from {earned.first:.3f} in the first reports to {earned.last:.3f} "
+        f"in the last: the run learns the opposite, or unlearns.",
+        {"first_reward": earned.first, "last_reward": earned.last, "noise": earned.noise},
+    )
+
+
+def _follows_length(curves: PolicyCurves, earned: Course, limits: Limits) -> Sign | None:
+    reward, length = curves.of("reward"), curves.of("length")
+    cut_off = curves.of("cut_off")
+    if reward is None or length is None or cut_off is None or not _has_risen(earned, limits):
+        return None
+    together, tokens, unended = correlation(reward, length), course(length), course(cut_off)
+    if together is None or together < limits.with_length or unended.last < limits.unended:
+        return None
+    if tokens.last < limits.longer * tokens.first:
+        return None
+    measured: dict[str, Measurement] = {
+        "first_reward": earned.first,
+        "last_reward": earned.last,
+        "first_length": tokens.first,
+        "last_length": tokens.last,
+        "last_cut_off": unended.last,
+        "rank_correlation": together,
+    }
+    return Sign(
+        "follows-length",
+        f"The mean reward went from {earned.first:.3f} to {earned.last:.3f} as answers grew from "
+        f"{tokens.first:.0f} to {tokens.last:.0f} tokens, and {unended.last:.0%} of them are cut "
+        "off by the limit at the end: the reward pays for length.",
+        measured,
     )

@@ -181,6 +181,9 @@ class Check:
         for requirement in self.requirements:
             value = source.get(requirement.kind)
             if value is None and not requirement.optional:
+                # A source that was made by hand need not know.
+                cannot_have = getattr(source, "cannot_have", None)
+                got.arises = cannot_have is None or not cannot_have(requirement.kind)
                 return Status.SKIPPED, source.why_missing(requirement.kind)
             arguments[requirement.parameter] = value
         if self.limits_parameter is not None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.discovery import discover
-from mlxdoctor.evidence.kind import Missing, NotThere, Progress
+from mlxdoctor.evidence.kind import Missing, NoSuchThing, NotThere, Progress
 from mlxdoctor.evidence.run_files import RunFiles, resolve
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -57,6 +57,7 @@ class Run:
         self._reasons: dict[type[Any], str] = {}
         self._errors: dict[type[Any], InputError] = {}
         self._lacking: set[type[Any]] = set()
+        self._impossible: set[type[Any]] = set()
 
     @classmethod
     def discover(
@@ -157,6 +158,10 @@ class Run:
         """Why `get(kind)` gave None."""
         return self._reasons.get(kind, "it was not asked for")
 
+    def cannot_have(self, kind: type[Any]) -> bool:
+        """Whether a run of its kind has no such evidence, so that nothing is lacking."""
+        return kind in self._impossible
+
     def _read(self, kind: type[Any]) -> Any:
         find = getattr(kind, "find", None)
         if find is None:
@@ -165,7 +170,9 @@ class Run:
             return find(self)
         except Missing as reason:
             self._reasons[kind] = str(reason)
-            if not isinstance(reason, NotThere):
+            if isinstance(reason, NoSuchThing):
+                self._impossible.add(kind)
+            elif not isinstance(reason, NotThere):
                 self._lacking.add(kind)
         except InputError as error:
             self._reasons[kind] = str(error)
@@ -189,7 +196,8 @@ class Run:
         """
         value = self.get(kind)
         if value is None:
-            raise Missing(self.why_missing(kind))
+            why = self.why_missing(kind)
+            raise NoSuchThing(why) if self.cannot_have(kind) else Missing(why)
         return value
 
     def other(self, path: Path) -> Run:

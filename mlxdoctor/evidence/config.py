@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -48,7 +48,14 @@ _MLX_LM_KEYS = _TRAINING_KEYS | {
     "num_layers",
     "steps_per_report",
 }
-_LEGACY_NAMES = MappingProxyType({"num_layers": "lora_layers"})
+#: Older names of keys, and those of mlx-lm-lora.
+_OTHER_NAMES = MappingProxyType(
+    {
+        "num_layers": "lora_layers",
+        "fine_tune_type": "train_type",
+        "grad_accumulation_steps": "gradient_accumulation_steps",
+    }
+)
 
 
 def _number(value: object) -> float | None:
@@ -119,7 +126,16 @@ class TrainingConfig:
         """The run's configuration; see `Evidence`."""
         if run.files.config is None:
             raise Missing("no adapter_config.json and no training configuration was found")
-        return cls.read(run.files.config)
+        config = cls.read(run.files.config)
+        if run.files.settings is None or config.describes_training:
+            return config
+        return config.completed(cls.read(run.files.settings))
+
+    def completed(self, other: TrainingConfig) -> TrainingConfig:
+        """This one, which only describes the adapter, with what another file says of training."""
+        values = MappingProxyType({**other.values, **self.values})
+        sources = (*self.sources, *other.sources)
+        return replace(other, sources=sources, values=values, origin=self.origin)
 
     @classmethod
     def read(cls, path: Path) -> TrainingConfig:
@@ -187,6 +203,11 @@ class TrainingConfig:
         """Whether the file states how the run was trained, not only the adapter's shape."""
         return self.origin == "mlx-lm" and bool(_TRAINING_KEYS & self.values.keys())
 
+    @property
+    def of_preferences(self) -> bool:
+        """Whether it says, as mlx-lm-lora's does, that pairs or rewards are trained on."""
+        return (_text(self.values.get("train_mode")) or "sft").lower() not in ("sft", "judge")
+
     def is_default(self, key: str) -> bool:
         """Whether the value of `key` is not stated, so that mlx-lm's default applies."""
         if key in MLX_LM_LORA_DEFAULTS:
@@ -200,8 +221,8 @@ class TrainingConfig:
 
     def _stated(self, key: str) -> Any:
         value = self.values.get(key)
-        if value is None and key in _LEGACY_NAMES:
-            value = self.values.get(_LEGACY_NAMES[key])
+        if value is None and key in _OTHER_NAMES:
+            value = self.values.get(_OTHER_NAMES[key])
         return value
 
     def _value(self, key: str) -> Any:

@@ -174,6 +174,8 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
         files = files.having(kind, path)
     configs = [path for path, kind in kinds.items() if kind == "config"]
     _require_one_run(folder, saved, configs, files.logs)
+    if len(configs) == 1 and files.config not in (None, configs[0]):
+        files = replace(files, settings=configs[0])
     if not files.logs:
         # The last report of each metric is better than nothing.
         for path in (one for one in files.unrecognised if one.name == _SUMMARY):

@@ -30,6 +30,10 @@ class NotThere(Missing):
     """Raised where nothing is lacking either: this run has no such thing, or nobody asked."""
 
 
+class NoSuchThing(NotThere):
+    """Raised where a run of its kind can have no such thing: what asks for it does not arise."""
+
+
 class RunView(Protocol):
     """What a kind of evidence sees of a `Run` while it looks for itself.
 
@@ -63,6 +67,9 @@ class RunView(Protocol):
 
     def why_missing(self, kind: type[Any]) -> str:
         """Why `get` gave None, as a clause."""
+
+    def cannot_have(self, kind: type[Any]) -> bool:
+        """Whether `get` gave None because a run of its kind has no such evidence."""
 
     def other(self, path: Path) -> RunView:
         """Another run, of which no model is run."""

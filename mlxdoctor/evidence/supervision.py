@@ -26,10 +26,11 @@ import numpy as np
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, RowFormat
-from mlxdoctor.evidence.kind import RunView
+from mlxdoctor.evidence.kind import NoSuchThing, RunView
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
 from mlxdoctor.evidence.row_encoder import Role, RowEncoder, SupervisedRow
 from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
@@ -63,6 +64,11 @@ class RefusedRow:
 
     index: int
     reason: str
+
+
+def _is_of_preferences(run: RunView) -> bool:
+    config, log = run.get(TrainingConfig), run.get(TrainingLog)
+    return (config is not None and config.of_preferences) or (log is not None and log.is_preference)
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,9 @@ class SupervisedRows:
         """The training rows, or else those of the first split; see `Evidence`."""
         dataset = run.need(Dataset)
         split = "train" if "train" in dataset.splits else next(iter(dataset.splits))
+        if dataset.splits[split].format == "unknown" and _is_of_preferences(run):
+            why = "the run was trained on pairs or rewards, and not on rows of one answer"
+            raise NoSuchThing(why)
         return build(dataset, run.need(Tokenizer), run.get(TrainingConfig), split=split)
 
     def frequencies(self) -> Counter[int]:

@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from mlxdoctor.evidence.chat_template import TemplateFailure
-from mlxdoctor.evidence.dataset import Dataset, Split
-from mlxdoctor.evidence.prompt_answer import messages_of
+from mlxdoctor.evidence.dataset import Dataset, Features, Row, RowFormat, Split
+from mlxdoctor.evidence.prompt_answer import Message, messages_of
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure.cpu_functions import on_cpu, quick_functions
 
@@ -205,6 +205,20 @@ def _from_split(
     return (prompts + too_long)[:count]
 
 
+def _asked_and_answered(row: Row, row_format: RowFormat, features: Features) -> list[Message]:
+    """The conversation of a row; of a pair, or of a prompt that is rewarded, what is asked.
+
+    What is preferred there is no answer that is to be repeated word for word.
+    """
+    if row_format != "unknown":
+        return messages_of(row, row_format, features)
+    question = row.get(features.prompt)
+    if not isinstance(question, str):
+        raise TypeError("it is no prompt")
+    told = [{"role": "system", "content": row["system"]}] if row.get("system") else []
+    return [*told, {"role": "user", "content": question}]
+
+
 def _from_row(dataset: Dataset, split: Split, row: Any, tokenizer: Tokenizer) -> Prompt | None:
     features = dataset.features
     if split.format in ("text", "tokens"):
@@ -214,7 +228,7 @@ def _from_row(dataset: Dataset, split: Split, row: Any, tokenizer: Tokenizer) ->
         start = tuple(int(token) for token in tokens[: min(LONGEST_TEXT_PROMPT, len(tokens) // 2)])
         return Prompt(tokenizer.decode(start), start, None, split.name)
     try:
-        *asked, last = messages_of(row, split.format, features)
+        *asked, last = _asked_and_answered(row, split.format, features)
         expected = None
         if last.get("role") == "assistant":
             content = last.get("content")

@@ -48,7 +48,14 @@ _MILLIONS = {"": 1e-6, "k": 1e-3, "m": 1.0, "b": 1e3}
 _STARTING = re.compile(r"[Ss]tarting\b")
 _TRAINING = re.compile(r"\btraining\b")
 _ITERATIONS = re.compile(r"iters?:\s{0,8}([\d,]+)")
-_METHOD = re.compile(r"Starting (\S+) training")
+_METHOD = re.compile(r"Starting (\S+) training", re.IGNORECASE)
+#: Where a trainer of preferences or rewards says what it is.
+_MODE = re.compile(
+    r"^\W{0,8}(?:\[?INFO\]?\W{0,3})?Training mode:\s{0,4}(\w{2,20})\s*$"
+    r"|\b([A-Z][A-Za-z]{0,9}PO|KTO|RLOO)Trainer initialized\b"
+    r"|^\s{0,4}Starting ([A-Z][A-Za-z]{0,9}PO|KTO|RLOO) Training\b",
+    re.IGNORECASE,
+)
 _TEST = re.compile(r"Test loss\s+([\w.+-]+?)(?:,\s*Test ppl\s+([\w.+-]+?))?\.?\s*$")
 #: A home-made trainer's warning that a batch has nothing to learn.
 _TARGETLESS = re.compile(
@@ -159,6 +166,8 @@ class Events(LineFormat):
             notes.trainable = _share(_millions(few, its_unit), _millions(total, unit), line)
         elif match := _COUNT.search(line):
             self._parameters(match.group(1).lower(), _millions(*match.group(2, 3)))
+        elif match := _MODE.search(line):
+            notes.header["training"] = next(filter(None, match.groups()))
         elif self._start(number, line):
             pass
         elif match := _TEST.search(line):

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.kind import NotThere, Progress, RunView
+from mlxdoctor.evidence.kind import NoSuchThing, NotThere, Progress, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -63,6 +63,8 @@ class ValidationRows:
         dataset = run.need(Dataset)
         if SPLIT not in dataset.splits:
             raise NotThere("the data has no validation split")
+        if run.get(SupervisedRows) is None and run.cannot_have(SupervisedRows):
+            raise NoSuchThing(run.why_missing(SupervisedRows))
         tokenizer, models, adapter = run.need(Tokenizer), run.need(LoadedModels), run.files.adapter
         fused = run.files.tuned is not None and adapter is not None
         measured = run.get(TokenLosses)

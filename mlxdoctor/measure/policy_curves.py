@@ -1,0 +1,283 @@
+"""What a log of preference or reward training measures, by what it means.
+
+Trainers have names of their own for one thing: a margin is `margin`, `rewards/margins` or
+`eval_rewards/margins`. Here each has one, and training rows are told apart from held-out ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
+from mlxdoctor.measure.losses.trend import Floats
+
+Role = Literal[
+    "loss",
+    "chosen",
+    "rejected",
+    "margin",
+    "accuracy",
+    "chosen_logps",
+    "rejected_logps",
+    "reward",
+    "spread",
+    "flat_groups",
+    "kl",
+    "kl_of_answer",
+    "kl_saturated",
+    "length",
+    "cut_off",
+    "entropy",
+    "clipped",
+]
+#: What is printed as a percentage, of what stands here as a share of one.
+_PERCENT = frozenset({"hit_limit", "kl_saturation"})
+#: Role -> the names that trainers give it, best first. `*` stands for any word.
+NAMES: Mapping[Role, tuple[str, ...]] = {
+    "loss": ("train_loss", "val_loss"),
+    "chosen": ("rewards_chosen", "chosen_reward", "chosen_rewards", "chosen_r", "reward_chosen"),
+    "rejected": (
+        *("rewards_rejected", "rejected_reward", "rejected_rewards", "rejected_r"),
+        "reward_rejected",
+    ),
+    "margin": (
+        *("rewards_margins", "margins", "margin", "rewards_margin", "reward_margin"),
+        "reward_margins",
+    ),
+    "accuracy": (
+        *("rewards_accuracies", "accuracies", "accuracy", "acc", "rewards_accuracy"),
+        *("reward_accuracy", "preference_accuracy", "pair_accuracy", "chosen_win"),
+    ),
+    "chosen_logps": ("logps_chosen", "policy_chosen_logps", "chosen_logps", "policy_chosen_logp"),
+    "rejected_logps": (
+        *("logps_rejected", "policy_rejected_logps", "rejected_logps"),
+        "policy_rejected_logp",
+    ),
+    "reward": (
+        *("reward", "total_rewards_mean", "rewards_mean", "reward_mean", "mean_reward"),
+        *("rewards", "avg_reward", "average_reward", "mean_rewards", "objective_scores"),
+        *("objective_rlhf_reward", "reward_avg", "group_rewards_mean", "grouped_rewards_mean"),
+    ),
+    "spread": (
+        *("grouped_rewards_std", "group_rewards_std", "reward_std", "rewards_std", "std_reward"),
+        "total_rewards_std",
+    ),
+    "flat_groups": ("frac_reward_zero_std", "flat_group_fraction"),
+    "kl": ("kl", "kl_divergence", "kl_mean", "mean_kl", "kl_div"),
+    "kl_of_answer": ("objective_kl",),
+    "kl_saturated": ("kl_clip_ratio", "kl_saturation"),
+    "length": (
+        *("completions_mean_length", "average_generated_tokens", "avg_tokens", "mean_length"),
+        *("completion_length", "response_length", "avg_length", "average_length", "gen_len"),
+        *("avg_completion_length", "mean_completion_length", "generated_tokens"),
+    ),
+    "cut_off": (
+        *("completions_clipped_ratio", "hit_max_tokens_ratio", "hit_limit"),
+        "completions_truncated_fraction",
+    ),
+    "entropy": ("entropy", "objective_entropy", "policy_entropy", "mean_entropy"),
+    "clipped": (
+        *("clip_ratio_region_mean", "clip_ratio_total", "clipping_total", "clip_ratio"),
+        "policy_clipfrac_avg",
+    ),
+}
+_HELD_OUT = re.compile(r"^(?:val|valid|validation|eval|test)_(?=.)")
+_TRAINED = re.compile(r"^train_(?=.)")
+#: Methods whose chosen and rejected rewards are measured against a reference.
+_OF_REFERENCE = frozenset({"dpo", "kto", "ipo", "online_dpo", "xpo", "dpop", "bco"})
+#: Methods that compare the pairs of a data set.
+_OF_PAIRS = _OF_REFERENCE | {"orpo", "cpo", "simpo", "dsla", "ftpo"}
+#: Methods that sample answers and reward them.
+_OF_REWARDS = frozenset({"grpo", "rloo", "ppo", "rlhf_reinforce", "reinforce", "klpo", "dapo"})
+
+
+@dataclass(frozen=True)
+class PolicyCurves:
+    """The curves of a run that was trained on preferences or rewards.
+
+    Attributes:
+        method: "dpo", "orpo", "grpo", ...; empty where neither log nor configuration names it.
+        trained: role -> its curve on the rows that were trained on.
+        held_out: role -> its curve on other rows.
+        announced: how many iterations the run was to have, where the log says so.
+    """
+
+    method: str
+    trained: Mapping[Role, Series]
+    held_out: Mapping[Role, Series]
+    announced: int | None = None
+
+    @property
+    def samples(self) -> bool:
+        """Whether answers are generated and rewarded: GRPO, PPO and their like."""
+        if self.method in _OF_PAIRS:
+            return False
+        return self.method in _OF_REWARDS or bool(self.trained.keys() & {"reward", "spread"})
+
+    @property
+    def has_reference(self) -> bool | None:
+        """Whether the rewards of pairs are against a reference; None where that is not known."""
+        if self.method:
+            return self.method in _OF_REFERENCE
+        chosen = self.trained.get("chosen") or self.held_out.get("chosen")
+        if chosen is None or not len(chosen):
+            return None
+        # A log-likelihood itself is far from 0 before the first step, and a ratio of two is not.
+        return True if abs(float(chosen.values[0])) < NEAR_ZERO else None
+
+    def of(self, role: Role, *, held_out: bool = False) -> Series | None:
+        """The finite values of a curve; None where the log has none."""
+        series = (self.held_out if held_out else self.trained).get(role)
+        if series is None:
+            return None
+        known = np.isfinite(series.values)
+        if not known.any():
+            return None
+        return Series(series.iterations[known], series.values[known])
+
+
+#: A reward that is this near to 0 in a first report is one against a reference.
+NEAR_ZERO = 0.05
+
+
+#: A rank correlation of loss and margin that sound runs, where it is below 0, do not have.
+TOGETHER = 0.3
+
+
+@dataclass(frozen=True)
+class Course:
+    """How a curve went.
+
+    Attributes:
+        first, last: medians of the first and of the last fifth of the reports (at least three,
+            or a third of them where there are fewer than nine).
+        begun: its first value, where `first` is a median.
+        least, most: the lowest and the highest value.
+        noise: the robust standard deviation of a report around its neighbours.
+        reports: how many there are.
+    """
+
+    first: float
+    last: float
+    begun: float
+    least: float
+    most: float
+    noise: float
+    reports: int
+
+    @property
+    def change(self) -> float:
+        """What it rose by, from the first reports to the last."""
+        return self.last - self.first
+
+
+def course(series: Series) -> Course:
+    """How a curve of finite values went."""
+    values = series.values
+    count = len(values)
+    edge = max(1, count // 5 if count >= 15 else min(3, count // 3))
+    return Course(
+        first=float(np.median(values[:edge])),
+        last=float(np.median(values[-edge:])),
+        begun=float(values[0]),
+        least=float(values.min()),
+        most=float(values.max()),
+        noise=_noise(values),
+        reports=count,
+    )
+
+
+def _noise(values: Floats) -> float:
+    if len(values) < 3:
+        return 0.0
+    steps = values[1:-1] - (values[:-2] + values[2:]) / 2.0
+    # The variance of one less the mean of two others is one and a half times its own.
+    return float(np.median(np.abs(steps)) * 1.482602218505602 / np.sqrt(1.5))
+
+
+def correlation(one: Series, other: Series) -> float | None:
+    """The rank correlation of two curves where both report; None of fewer than five reports."""
+    common, mine, theirs = np.intersect1d(one.iterations, other.iterations, return_indices=True)
+    if len(common) < 5:
+        return None
+    first, second = _ranks(one.values[mine]), _ranks(other.values[theirs])
+    if first.std() == 0.0 or second.std() == 0.0:
+        return None
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def _ranks(values: Floats) -> Floats:
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    # Equal values share the mean of their ranks.
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2.0)[places], dtype=np.float64)
+
+
+def loss_asks_for_it(curves: PolicyCurves) -> bool:
+    """Whether the loss falls with the margin, where it should fall as the margin rises."""
+    loss, margin = curves.of("loss"), curves.of("margin")
+    if loss is None or margin is None or course(loss).change >= 0.0:
+        return False
+    together = correlation(loss, margin)
+    return together is not None and together >= TOGETHER
+
+
+def policy_curves(log: TrainingLog, config: TrainingConfig | None = None) -> PolicyCurves:
+    """The curves of the log's main segment."""
+    segment = log.main
+    method = method_of(log, config)
+    trained: dict[Role, Series] = {}
+    held_out: dict[Role, Series] = {}
+    for side, split in ((trained, _split(segment, False)), (held_out, _split(segment, True))):
+        for role, names in NAMES.items():
+            name = next((one for one in names if one in split), None)
+            if name is not None:
+                side[role] = _as_share(split[name]) if name in _PERCENT else split[name]
+        _complete(side)
+    return PolicyCurves(method, trained, held_out, segment.announced_iterations)
+
+
+def of_pairs(method: str) -> bool:
+    """Whether a method compares the pairs of a data set."""
+    return method in _OF_PAIRS
+
+
+def method_of(log: TrainingLog | None, config: TrainingConfig | None) -> str:
+    """How a run was trained, by its configuration or its log: "dpo"; empty where neither says."""
+    stated = config.values.get("train_mode") if config is not None else None
+    said = log.header.get("training", "") if log is not None else ""
+    named = str(stated or said).lower().replace("-", "_")
+    known = sorted(_OF_PAIRS | _OF_REWARDS, key=len, reverse=True)
+    return next((one for one in known if one in named), "")
+
+
+def _split(segment: Segment, held_out: bool) -> dict[str, Series]:
+    found: dict[str, Series] = {}
+    for name, series in segment.series.items():
+        if name in ("train_loss", "val_loss"):
+            is_held_out, bare = name == "val_loss", name
+        else:
+            is_held_out = _HELD_OUT.match(name) is not None
+            bare = _HELD_OUT.sub("", name) if is_held_out else _TRAINED.sub("", name)
+        if is_held_out == held_out and len(series):
+            found.setdefault(bare, series)
+    return found
+
+
+def _as_share(series: Series) -> Series:
+    return Series(series.iterations, series.values / 100.0)
+
+
+def _complete(side: dict[Role, Series]) -> None:
+    """The margin, where only its two terms are printed."""
+    chosen, rejected = side.get("chosen"), side.get("rejected")
+    if "margin" in side or chosen is None or rejected is None:
+        return
+    if np.array_equal(chosen.iterations, rejected.iterations):
+        side["margin"] = Series(chosen.iterations, chosen.values - rejected.values)
