@@ -97,9 +97,9 @@ def _runaway(curves: PolicyCurves, limits: Limits) -> Iterator[Sign]:
     series = by_token if by_token is not None else by_answer
     if series is None or len(series) < limits.reports:
         return
-    unit, far, lost = "token", limits.far, limits.lost
+    unit, far, lost = "a token", limits.far, limits.lost
     if by_token is None:
-        unit, far, lost = "answer", limits.far_answer, limits.lost_answer
+        unit, far, lost = "an answer", limits.far_answer, limits.lost_answer
     went, saturated = course(series), curves.of("kl_saturated")
     bounded = course(saturated).last if saturated is not None else 0.0
     if went.last < far and bounded < limits.saturated:
@@ -113,7 +113,7 @@ def _runaway(curves: PolicyCurves, limits: Limits) -> Iterator[Sign]:
     yield Sign(
         "kl-runaway",
         f"The KL divergence from the reference went from {went.first:.3g} to {went.last:.3g} nats "
-        f"a {unit}{bound}.",
+        f"{unit}{bound}.",
         measured,
         onset=int(series.iterations[above[0]]) if len(above) else None,
         severity=Severity.ERROR if went.last >= lost or bounded >= limits.saturated else None,

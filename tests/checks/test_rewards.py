@@ -1,13 +1,14 @@
-"""Rewards and preferences in logs."""
+"""Rewards of answers in logs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
-from tests.checks.log_evidence import LogWriter, found, judge
+from tests.checks.log_evidence import LogWriter, finding, found, judge
 from tests.conftest import check_called
 
 rewards = check_called("rewards")
@@ -18,70 +19,106 @@ def logs(tmp_path: Path) -> LogWriter:
     return LogWriter(tmp_path)
 
 
-def group_log(logs: LogWriter, earned: list[float]) -> TrainingLog:
+def group_log(
+    logs: LogWriter, earned: Sequence[float], spread: Sequence[float] | float = 0.1
+) -> TrainingLog:
+    spreads = spread if isinstance(spread, Sequence) else [spread] * len(earned)
     return logs.text(
         *(
-            f"Iter {i}: Train loss 0.000, Total rewards mean {one:.3f}, Total rewards std 0.100, "
-            "KL 0.000"
-            for i, one in enumerate(earned, 1)
+            f"Iter {i}: Train loss 0.000, Total rewards mean {one:.3f}, Grouped rewards std "
+            f"{wide:.3f}, KL 0.010"
+            for i, (one, wide) in enumerate(zip(earned, spreads, strict=True), 1)
         )
     )
 
 
-def pair_log(logs: LogWriter, margins: list[float], loss: float = 0.693) -> TrainingLog:
+def length_log(
+    logs: LogWriter, earned: Sequence[float], length: Sequence[float], cut: Sequence[float]
+) -> TrainingLog:
+    """As TRL prints it."""
     return logs.text(
         *(
-            f"Iter {i}: Train loss {loss:.3f}, Chosen reward {one:.3f}, Rejected reward 0.000, "
-            "It/sec 1.0"
-            for i, one in enumerate(margins, 1)
+            f"{{'loss': 0.0, 'reward': {one}, 'reward_std': 0.2, 'completions/mean_length': {long},"
+            f" 'completions/clipped_ratio': {share}, 'kl': 0.01, 'epoch': {i / 10}}}"
+            for i, (one, long, share) in enumerate(zip(earned, length, cut, strict=True), 1)
         )
     )
+
+
+@pytest.mark.parametrize(
+    ("earned", "spread", "symptoms"),
+    [
+        ([0.0] * 10, 0.0, {"all-zero": "error"}),
+        ([0.0] * 9, 0.0, {"all-zero": "warning"}),
+        ([0.0] * 2, 0.0, {}),
+        ([0.0] * 9 + [0.1], 0.1, {}),
+        ([1.0] * 10, 0.0, {"no-spread": "error"}),
+        ([1.0] * 9, 0.0, {"no-spread": "warning"}),
+        ([1.0] * 9 + [0.9], [0.0] * 9 + [0.2], {}),
+    ],
+)
+def test_rewards_that_are_alike(
+    logs: LogWriter, earned: list[float], spread: float, symptoms: dict[str, str]
+) -> None:
+    assert found(judge(rewards, group_log(logs, earned, spread))) == symptoms
+
+
+def test_a_task_that_was_learned_has_no_spread_left(logs: LogWriter) -> None:
+    spread = [0.3] * 10 + [0.0] * 20
+    risen = judge(rewards, group_log(logs, [0.3 + i / 14 for i in range(10)] + [1.0] * 20, spread))
+    assert found(risen) == {}
+    assert [one.learned for one in risen.seen] == [True]
+    stuck = judge(rewards, group_log(logs, [0.5] * 30, spread))
+    assert found(stuck) == {"spread-lost": "warning"}
+    assert finding(stuck, "spread-lost").onset == 11
 
 
 @pytest.mark.parametrize(
     ("earned", "symptoms"),
     [
-        ([0.0] * 10, {"all-zero": "error"}),
-        ([0.0] * 9, {"all-zero": "warning"}),
-        ([0.0] * 2, {}),
-        ([0.0] * 9 + [0.1], {}),
+        ([0.60 - 0.02 * i for i in range(20)], {"fell": "error"}),
+        ([0.60 - 0.002 * i for i in range(20)], {}),
+        ([0.60 + (0.2 if i % 2 else -0.2) - 0.005 * i for i in range(20)], {}),
+        ([0.30 + 0.02 * i for i in range(20)], {}),
     ],
 )
-def test_rewards_of_zero(logs: LogWriter, earned: list[float], symptoms: dict[str, str]) -> None:
+def test_rewards_that_fall(logs: LogWriter, earned: list[float], symptoms: dict[str, str]) -> None:
     assert found(judge(rewards, group_log(logs, earned))) == symptoms
 
 
-@pytest.mark.parametrize(
-    ("margins", "symptoms"),
-    [
-        ([0.0, 0.009, -0.009, *[0.0] * 7], {"not-told-apart": "warning"}),
-        ([0.0] * 9, {}),
-        ([0.0] * 9 + [0.02], {}),
-    ],
-)
-def test_pairs_that_stay_equal(
-    logs: LogWriter, margins: list[float], symptoms: dict[str, str]
-) -> None:
-    assert found(judge(rewards, pair_log(logs, margins))) == symptoms
+def test_rewards_that_follow_the_length(logs: LogWriter) -> None:
+    earned = [0.5 + 0.05 * i for i in range(20)]
+    length = [60.0 + 10 * i for i in range(20)]
+    cut = [0.02] * 5 + [0.06 * i for i in range(15)]
+    outcome = judge(rewards, length_log(logs, earned, length, cut))
+    assert found(outcome) == {"follows-length": "error"}
+    # Longer answers that still end may well be better ones.
+    ended = judge(rewards, length_log(logs, earned, length, [0.02] * 20))
+    assert found(ended) == {}
+    assert ended.seen[0].learned
+    # Cut off from the first report on: length has nothing to do with it.
+    assert found(judge(rewards, length_log(logs, earned, [256.0] * 20, [1.0] * 20))) == {}
 
 
-def test_pairs_told_apart_are_learned_on_validation_rows_only(logs: LogWriter) -> None:
-    (seen,) = judge(rewards, pair_log(logs, [0.0, 0.1, 0.3], 0.6)).seen
-    assert not seen.learned
-    held_out = logs.text(
-        *(
-            f'{{"step": {i}, "loss": 0.6, "eval_loss": 0.6, "eval_rewards/margins": {margin}}}'
-            for i, margin in enumerate([0.0, 0.2, 0.4], 1)
+def test_groups_without_spread_as_trl_counts_them(logs: LogWriter) -> None:
+    def log(share: float) -> TrainingLog:
+        return logs.text(
+            *(
+                f"{{'loss': 0.0, 'reward': 0.25, 'reward_std': 0.4, 'frac_reward_zero_std': {share}"
+                f", 'epoch': {i / 10}}}"
+                for i in range(1, 12)
+            )
         )
-    )
-    seen = judge(rewards, held_out).seen[0]
-    assert seen.learned
-    assert "from 0.000 to 0.400 on validation rows" in seen.message
+
+    assert found(judge(rewards, log(1.0))) == {"no-spread": "error"}
+    assert found(judge(rewards, log(0.9))) == {}
 
 
 def test_missing_evidence(logs: LogWriter) -> None:
     ordinary = judge(rewards, logs.losses([2.0, 1.0]))
     assert (ordinary.status.value, ordinary.arises) == ("skipped", False)
     assert judge(rewards).status.value == "skipped"
-    header = logs.text("Training mode: ORPO", "Iter 1: Train loss 2.0, KL 0.1")
+    header = logs.text("Training mode: GRPO", "Iter 1: Train loss 2.0, KL 0.1")
     assert judge(rewards, header).status.value == "inconclusive"
+    pairs = logs.text("Iter 1: Train loss 0.69, Chosen reward 0.1, Rejected reward 0.0")
+    assert not judge(rewards, pairs).arises
