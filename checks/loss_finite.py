@@ -288,8 +288,12 @@ def _exactly_zero(
 
 
 def _rewarded(segment: Segment) -> bool:
-    marks = {"reward", "rewards", "margin", "margins", "accuracies", "r"}
-    return any(marks & set(name.split("_")) for name in segment.series)
+    """Whether any reward or margin is other than 0: those tell more than the loss."""
+    marks = {"reward", "rewards", "margin", "margins", "r"}
+    return any(
+        marks & set(name.split("_")) and bool(np.any(series.values != 0.0))
+        for name, series in segment.series.items()
+    )
 
 
 def _no_tokens(segment: Segment, limits: Limits) -> Iterator[Sign]:
