@@ -31,7 +31,7 @@ from mlxdoctor.causes import Cause
 from mlxdoctor.evidence.source import hash_file
 from mlxdoctor.experiments.shared.bench import Bench
 from mlxdoctor.experiments.shared.laboratory import Laboratory, stamps
-from mlxdoctor.experiments.shared.rules import Question, Ruling, Trials
+from mlxdoctor.experiments.shared.rules import Question, Ruling, Trials, undecided
 from mlxdoctor.members import modules_of
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
@@ -97,7 +97,7 @@ class Direct:
             try:
                 ruling = self.make(lab, run, folder)
             except InputError as error:
-                ruling = Ruling("undecided", f"it can't be tried: {error}")
+                ruling = undecided(f"it can't be tried: {error}", "files with which it can be")
             return Measured(self.title, ruling, self.iterations)
 
         facts = _facts(lab, run, self.cause)

@@ -13,7 +13,7 @@ from mlxdoctor.experiments import counterfactual
 from mlxdoctor.experiments.shared.bench import Bench, Failure
 from mlxdoctor.experiments.shared.observation import Condition
 from mlxdoctor.experiments.shared.recipe import Recipe, changed_values
-from mlxdoctor.experiments.shared.rules import Question, Ruling, Trials, judge_change
+from mlxdoctor.experiments.shared.rules import Question, Ruling, Trials, judge_change, undecided
 from mlxdoctor.report import Fix
 
 #: Keys after whose change the held-out loss is over other tokens.
@@ -44,7 +44,7 @@ def change_configuration(
     if ruling.verdict == "refuted" and gone and "iters" in fix.after:
         # An earlier stop can miss the minimum on its other side.
         reason = "stopped earlier it shows no symptom, but held-out answers are no better either"
-        ruling = Ruling("undecided", reason)
+        ruling = undecided(reason, "more validation rows, or longer reruns (--iters)")
     return replace(ruling, fix=fix)
 
 

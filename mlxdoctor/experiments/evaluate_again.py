@@ -9,7 +9,7 @@ from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.experiments import direct
 from mlxdoctor.experiments.shared.copies import copied
 from mlxdoctor.experiments.shared.laboratory import Laboratory
-from mlxdoctor.experiments.shared.rules import Limits, Ruling
+from mlxdoctor.experiments.shared.rules import Limits, Ruling, undecided
 from mlxdoctor.run import Run
 
 
@@ -23,7 +23,8 @@ def evaluate_again(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     metrics, adapter = run.get(ReportedMetrics), run.files.adapter
     reported = [one for one in (metrics.losses if metrics else ()) if one.loss is not None]
     if not reported or adapter is None:
-        return Ruling("undecided", "there is no reported loss, or no adapter to evaluate")
+        reason = "there is no reported loss, or no adapter to evaluate"
+        return undecided(reason, "a reported loss or perplexity (JSON), and the adapter")
     from mlxdoctor.measure.loading import load_local
     from mlxdoctor.train.batches import Worker
     from mlxdoctor.train.masked_loss import LossFunction, evaluate, exact_loss, parity_loss
@@ -46,7 +47,8 @@ def evaluate_again(lab: Laboratory, run: Run, folder: Path) -> Ruling:
             known = rows[masks_prompt]
             split = known.test if reported[0].split == "test" else known.valid
             if not split:
-                return Ruling("undecided", "the split that was evaluated is not here")
+                reason = "the split that was evaluated is not here"
+                return undecided(reason, "the rows that were evaluated (--data)")
             for loss_of in (exact_loss, parity_loss):
                 batches = parts.batches(settings, Worker()).evaluation(split, -1)
                 batches = lab.within_time(batches, "base and adapter evaluated again")
@@ -65,4 +67,6 @@ def _judged(said: float, base: float, tuned: float) -> Ruling:
         return Ruling("confirmed", f"evaluated again: {text}", 1.0)
     if abs(said - tuned) <= limit:
         return Ruling("refuted", f"evaluated again: {text}")
-    return Ruling("undecided", f"evaluated again: {text}, which is neither")
+    return undecided(
+        f"evaluated again: {text}, which is neither", "how the figure was measured, and on what"
+    )

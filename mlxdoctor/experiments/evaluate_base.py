@@ -11,7 +11,7 @@ from mlxdoctor.evidence.run_files import resolve
 from mlxdoctor.experiments import direct
 from mlxdoctor.experiments.shared.held_out import split_loss
 from mlxdoctor.experiments.shared.laboratory import Laboratory
-from mlxdoctor.experiments.shared.rules import Limits, Ruling
+from mlxdoctor.experiments.shared.rules import Limits, Ruling, undecided
 from mlxdoctor.measure.loading import load_tokenizer, load_weights
 from mlxdoctor.run import Run
 
@@ -56,10 +56,10 @@ def _evaluated(lab: Laboratory, run: Run, folder: Path, suspect: Suspect) -> Rul
     own = resolve(named, run.files.roots, model=True) if named is not None else None
     given = lab.recipe.base
     if own is None:
-        return Ruling(
-            "undecided",
+        return undecided(
             f"the base that the run names ({named or 'none'}) is not here, so that the one named "
             "with --base can't be compared with it",
+            "the base that the run was trained on, where its configuration names it",
         )
     losses: dict[Pairing, float] = {}
     paths = {"own": own.resolve(), "given": given}
@@ -70,7 +70,8 @@ def _evaluated(lab: Laboratory, run: Run, folder: Path, suspect: Suspect) -> Rul
     for weights, tokenizer in pairs:
         found = _loss(lab, folder, paths[weights], paths[tokenizer])
         if found is None:
-            return Ruling("undecided", "there are no validation rows to evaluate a base on")
+            reason = "there are no validation rows to evaluate a base on"
+            return undecided(reason, "validation rows (--data)")
         losses[weights, tokenizer], size = found
         uniform = min(uniform, math.log(size))
     return judged(losses, uniform, suspect)
@@ -94,18 +95,15 @@ def judged(losses: Mapping[Pairing, float], uniform: float, suspect: Suspect) ->
         )
     text = f"before any training the base has a loss of {own:.3f} on the validation rows ({guess})"
     if suspect.cure not in losses:
-        return Ruling(
-            "undecided",
-            f"{text}; whether another {what} cures that, only another can show: name its folder "
-            "with --base",
-        )
+        return undecided(text, f"another {what}, whose folder is named with --base")
     if not _predicts(losses[suspect.cure], uniform):
         return Ruling(
             "refuted", f"{text}; with the {what} named by --base it has {losses[suspect.cure]:.3f}"
         )
     if _predicts(losses[suspect.other], uniform):
-        return Ruling(
-            "undecided", f"{text}; another base and another tokenizer cure it alike, each alone"
+        return undecided(
+            f"{text}; another base and another tokenizer cure it alike, each alone",
+            "a third copy of the model, downloaded again",
         )
     return Ruling(
         "confirmed",

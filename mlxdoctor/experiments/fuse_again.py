@@ -9,8 +9,10 @@ from mlxdoctor.experiments import direct
 from mlxdoctor.experiments.shared.copies import copied
 from mlxdoctor.experiments.shared.held_out import split_loss
 from mlxdoctor.experiments.shared.laboratory import Laboratory
-from mlxdoctor.experiments.shared.rules import Limits, Ruling
+from mlxdoctor.experiments.shared.rules import Limits, Ruling, undecided
 from mlxdoctor.run import Run
+
+_ROWS = "more validation rows (--data)"
 
 
 @direct("fused-model-differs", "fused again at full precision")
@@ -18,10 +20,12 @@ def fuse_again(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     """Compare the fused model with base plus adapter, and with a fusion at full precision."""
     fused, adapter = run.files.tuned, run.files.adapter
     if fused is None:
-        return Ruling("undecided", "there is no fused model in the run's folder to compare")
+        reason = "there is no fused model in the run's folder to compare"
+        return undecided(reason, "the fused model")
     if adapter is None or adapter.suffix != ".safetensors":
-        return Ruling(
-            "undecided", "there is no adapter beside the fused model that could be fused again"
+        return undecided(
+            "there is no adapter beside the fused model that could be fused again",
+            "the adapter that was fused",
         )
     from mlxdoctor.measure.loading import load_local
 
@@ -37,7 +41,7 @@ def fuse_again(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     again = loss_of(_fused(model), tokenizer)
     saved = loss_of(*load_local(fused))
     if tuned is None or again is None or saved is None:
-        return Ruling("undecided", "there are no validation rows to compare them on")
+        return undecided("there are no validation rows to compare them on", _ROWS)
     return judged(tuned, again, saved)
 
 
@@ -56,13 +60,15 @@ def judged(tuned: float, again: float, saved: float) -> Ruling:
         f"precision {again:.3f}, and the fused model as saved {saved:.3f}"
     )
     if abs(again - tuned) > same:
-        return Ruling("undecided", f"{text}: even at full precision fusing changes the loss")
+        return undecided(
+            f"{text}: even at full precision fusing changes the loss", "base and adapter in float32"
+        )
     if abs(saved - tuned) <= same:
         return Ruling("refuted", text)
     # Not greater: a fused model without a finite loss differs as well.
     if not saved <= tuned * (1 + limits.better):
         return Ruling("confirmed", text, 1.0)
-    return Ruling("undecided", f"{text}: it differs, but by little")
+    return undecided(f"{text}: it differs, but by little", _ROWS)
 
 
 def _fused(model: Any) -> Any:

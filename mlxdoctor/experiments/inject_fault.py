@@ -1,14 +1,15 @@
 """A cause in the code of the run's own trainer: the fault put into ours, which has not got it.
 
 causes.toml names the faults (`inject`), the likeliest first: those of the ward
-(mlxdoctor/train/faults), and the one below. Each form is tried, the severest first, until one
-is the same failure.
+(mlxdoctor/train/faults), and those below. Each form is tried, that which the findings show
+first and then the severest, until one is the same failure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -16,9 +17,10 @@ import numpy as np
 
 from mlxdoctor.causes import Cause
 from mlxdoctor.experiments import counterfactual
-from mlxdoctor.experiments.shared.bench import Bench
+from mlxdoctor.experiments.shared.bench import Bench, Failure
 from mlxdoctor.experiments.shared.observation import Condition, Observation
 from mlxdoctor.experiments.shared.rules import Question, Ruling, Trials, judge_injection
+from mlxdoctor.train.batches import Batch, Batches, Worker
 from mlxdoctor.train.faults import FAULTS as WARD_FAULTS
 from mlxdoctor.train.faults import Fault
 from mlxdoctor.train.parts import Parts
@@ -49,15 +51,94 @@ def padding_before_end(settings: Settings, parts: Parts, severity: Any) -> tuple
     return settings, replace(parts, encode=padded)
 
 
-_PADDING = Fault(
+PADDING_BEFORE_END = Fault(
     "padding-before-end",
     "padding-supervised",
     "Answers are padded to this multiple of the longest one before the end token.",
     (1.0,),
     padding_before_end,
 )
+
+
+@dataclass(frozen=True)
+class Padding:
+    """What a batch is filled up with, and how far.
+
+    Attributes:
+        token: the id of the token; or 0, which mlx-lm pads with.
+        width: tokens of every row; None: those of the batch's longest, as mlx-lm rounds it up.
+    """
+
+    token: int = 0
+    width: int | None = None
+
+    def __str__(self) -> str:
+        return f"token {self.token}, to {self.width or 'the width of the batch'}"
+
+
+def padding_in_batch(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+    """Fill batches up with a token, and supervise every place to the batch's end."""
+    padding: Padding = severity
+
+    def filled(batch: Batch) -> Batch:
+        width = max(padding.width or 0, batch.tokens.shape[1])
+        tokens = np.full((len(batch.tokens), width), padding.token, np.int32)
+        for place, (row, (_, length)) in enumerate(zip(batch.tokens, batch.spans, strict=True)):
+            tokens[place, :length] = row[:length]
+        spans = batch.spans.copy()
+        spans[:, 1] = width
+        return Batch(tokens, spans, batch.indices)
+
+    def batches(settings: Settings, worker: Worker) -> Batches:
+        made = parts.batches(settings, worker)
+        return Batches(
+            lambda rows, start: map(filled, made.train(rows, start)),
+            lambda rows, count: map(filled, made.evaluation(rows, count)),
+        )
+
+    return settings, replace(parts, batches=batches)
+
+
+PADDING_IN_BATCH = Fault(
+    "padding-in-batch",
+    "padding-supervised",
+    "Batches are filled up with a token, and the loss covers it.",
+    (Padding(),),
+    padding_in_batch,
+)
+
+
+def padding_shown(failure: Failure, settings: Settings) -> tuple[Padding, ...]:
+    """The padding that the findings tell of: the token that was learned, and the width counted."""
+    found = [one.measured for outcome in failure.outcomes for one in outcome.findings]
+    tokens = [one for one in (each.get("pad_id") for each in found) if isinstance(one, int)]
+    counted = [each.get("tokens_per_iteration") for each in found]
+    per_row = [one / settings.batch_size for one in counted if isinstance(one, int | float)]
+    # A whole number a row in every batch: rows are padded to a width of their own.
+    widths = [round(one) + 1 for one in per_row if one == round(one)]
+    return tuple(Padding(token, width) for token in tokens for width in (*widths, None))
+
+
 #: Faults that can be injected, by id.
-FAULTS: Mapping[str, Fault] = MappingProxyType({**WARD_FAULTS, _PADDING.id: _PADDING})
+FAULTS: Mapping[str, Fault] = MappingProxyType(
+    {
+        **WARD_FAULTS,
+        PADDING_BEFORE_END.id: PADDING_BEFORE_END,
+        PADDING_IN_BATCH.id: PADDING_IN_BATCH,
+    }
+)
+#: What findings say of the form of a fault, by its id.
+SHOWN: Mapping[str, Callable[[Failure, Settings], Sequence[Any]]] = MappingProxyType(
+    {PADDING_IN_BATCH.id: padding_shown}
+)
+
+
+def forms_of(fault: Fault, bench: Bench) -> list[Any]:
+    """The severities to try: what the findings show first, and then the severest."""
+    recipe = bench.lab.recipe
+    settings = recipe.settings(Path("adapters"), 1, recipe.seed)
+    shown = SHOWN[fault.id](bench.failure, settings) if fault.id in SHOWN else ()
+    return list(dict.fromkeys((*shown, *reversed(fault.severities))))
 
 
 @counterfactual(
@@ -75,7 +156,7 @@ def inject_fault(bench: Bench, cause: Cause, question: Question, plain: Trials) 
 
     rulings: list[Ruling] = []
     for fault in (FAULTS[name] for name in cause.inject):
-        for severity in reversed(fault.severities):
+        for severity in forms_of(fault, bench):
             condition = Condition(
                 "injection",
                 f"with the fault {fault.id} ({severity})",

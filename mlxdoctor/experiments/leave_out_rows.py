@@ -22,7 +22,7 @@ from mlxdoctor.experiments import counterfactual
 from mlxdoctor.experiments.shared.bench import Bench
 from mlxdoctor.experiments.shared.copies import write_rows
 from mlxdoctor.experiments.shared.observation import Condition
-from mlxdoctor.experiments.shared.rules import Question, Ruling, Trials, judge_change
+from mlxdoctor.experiments.shared.rules import Question, Ruling, Trials, judge_change, undecided
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train.faults import Fault
 from mlxdoctor.train.faults.fault import Apply
@@ -119,10 +119,9 @@ def leave_out_rows(bench: Bench, cause: Cause, question: Question, plain: Trials
     found = [one.code for outcome in bench.failure.outcomes for one in outcome.findings]
     named = dict.fromkeys(cause.leave_out[code] for code in found if code in cause.leave_out)
     if not named:
-        return Ruling(
-            "undecided",
-            "the findings name no rows that could be left out or repaired; which rows are "
-            "wrong, only somebody who knows the answers can say",
+        return undecided(
+            "the findings name no rows that could be left out or repaired",
+            "which rows are wrong, which only somebody who knows the answers can say",
         )
     # Other rows than the run's own may have errors of their own.
     asked = replace(question, strict=False)
@@ -137,5 +136,5 @@ def leave_out_rows(bench: Bench, cause: Cause, question: Question, plain: Trials
         return bench.against_placebo(condition, asked, plain, changed, placebo=other)
     if ruling.verdict == "refuted":
         reason = f"{ruling.reason}; other rows than those that the findings name may be at fault"
-        return Ruling("undecided", reason)
+        return undecided(reason, "which rows those are")
     return ruling

@@ -11,7 +11,7 @@ from mlxdoctor.experiments import direct
 from mlxdoctor.experiments.shared.copies import copied
 from mlxdoctor.experiments.shared.laboratory import Laboratory
 from mlxdoctor.experiments.shared.observation import examined
-from mlxdoctor.experiments.shared.rules import Limits, Ruling
+from mlxdoctor.experiments.shared.rules import Limits, Ruling, undecided
 from mlxdoctor.run import Run
 
 
@@ -20,11 +20,13 @@ def rename_tensors(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     """Load a copy of the adapter whose tensors are named as the base's modules are."""
     adapter, base = run.get(Adapter), run.get(BaseModel)
     if adapter is None or base is None or adapter.path.suffix != ".safetensors":
-        return Ruling("undecided", "there is no adapter file to rename the tensors of")
+        reason = "there is no adapter file to rename the tensors of"
+        return undecided(reason, "the adapter as a .safetensors file")
     names = renamed(adapter, base)
     if names is None:
-        return Ruling(
-            "undecided", "no renaming makes every tensor fit a module of the base by its shape"
+        return undecided(
+            "no renaming makes every tensor fit a module of the base by its shape",
+            "the base that the adapter was trained on (--base)",
         )
     if not names:
         return Ruling("refuted", "every tensor already has the name of a module of the base")

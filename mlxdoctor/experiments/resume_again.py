@@ -9,9 +9,10 @@ from typing import Any
 from mlxdoctor.experiments import direct
 from mlxdoctor.experiments.shared.copies import ADAPTER_FILE
 from mlxdoctor.experiments.shared.laboratory import Laboratory
-from mlxdoctor.experiments.shared.rules import Ruling
+from mlxdoctor.experiments.shared.rules import Ruling, undecided
 from mlxdoctor.run import Run
 
+_ITS_RUN = "configuration and log of the run that the file is from"
 #: Iterations of each of the two reruns.
 ITERATIONS = 5
 
@@ -34,16 +35,17 @@ def resume_again(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     wanted = {k: v.shape for k, v in load_file(folder / "as-recorded" / ADAPTER_FILE).items()}
     lost = [name for name in saved if name not in wanted]
     if not lost:
-        return Ruling(
-            "undecided",
+        return undecided(
             f"all {len(saved)} tensors of the file it was resumed from are loaded; what it means "
-            "that mlx-lm restores no optimizer state, only an uninterrupted run could show",
+            "that mlx-lm restores no optimizer state they do not show",
+            "the same run, uninterrupted",
         )
     if len(lost) == len(saved):
         values = {k: v for k, v in lab.recipe.values.items() if k != "resume_adapter_file"}
         without = _losses(lab, folder / "without", values)
         if without != recorded:
-            return Ruling("undecided", "without the file it was resumed from the losses differ")
+            reason = "without the file it was resumed from the losses differ"
+            return undecided(reason, _ITS_RUN)
         return Ruling(
             "confirmed",
             "rerun with the file it was resumed from and without it, the losses are the same to "
@@ -53,13 +55,13 @@ def resume_again(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     names = _places(lost, {name: saved[name].shape for name in lost}, wanted)
     text = f"{len(lost)} of {len(saved)} tensors of the file it was resumed from are not loaded"
     if names is None:
-        return Ruling("undecided", f"{text}, and no renaming gives each of them a place")
+        return undecided(f"{text}, and no renaming gives each of them a place", _ITS_RUN)
     copy = folder / "renamed.safetensors"
     save_file({names.get(key, key): value for key, value in saved.items()}, copy)
     values = {**lab.recipe.values, "resume_adapter_file": str(copy)}
     fitted = _losses(lab, folder / "renamed", values)
     if fitted == recorded:
-        return Ruling("undecided", f"{text}, but renamed to fit they change nothing")
+        return undecided(f"{text}, but renamed to fit they change nothing", _ITS_RUN)
     return Ruling(
         "confirmed",
         f"{text}: rerun with a copy in which they have the names of this run's adapter, the loss "

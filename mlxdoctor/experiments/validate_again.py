@@ -9,7 +9,7 @@ from pathlib import Path
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.experiments import direct
 from mlxdoctor.experiments.shared.laboratory import Laboratory
-from mlxdoctor.experiments.shared.rules import Ruling
+from mlxdoctor.experiments.shared.rules import Ruling, undecided
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 
@@ -32,7 +32,8 @@ def give_a_batch(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     shutil.copytree(recipe.data, data)
     rows, added = _filled(data, batch)
     if rows < batch:
-        return Ruling("undecided", f"there are no {batch} rows in all, so no batch to try with")
+        reason = f"there are no {batch} rows in all, so no batch to try with"
+        return undecided(reason, f"{batch} validation rows, or a smaller batch_size")
     values = {**recipe.values, "data": str(data), "val_batches": -1}
     after = _validation_loss(lab, folder / "with-a-batch", values)
     was = before if isinstance(before, str) else "the loss is NaN"

@@ -33,7 +33,7 @@ def folded(
     """The report with the verdicts, confirmed causes first and refuted ones last."""
     diagnosis = _diagnosis(report, state, causes)
     tried = [
-        CauseTried(cause=name, title=causes[name].title, verdict=one.verdict, reason=one.reason)
+        CauseTried(cause=name, title=causes[name].title, verdict=one.verdict, reason=one.sentence)
         for name, one in state.rulings.items()
     ]
     experiments: list[Experiment] = [*sorted(tried, key=lambda one: _ORDER[one.verdict])]

@@ -13,7 +13,16 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.experiments import Counterfactual, Direct, Experiment, Measured
 from mlxdoctor.experiments.shared.bench import Bench, Failure
 from mlxdoctor.experiments.shared.laboratory import BudgetSpent
-from mlxdoctor.experiments.shared.rules import Limits, Question, Ruling, Trials, judge_plain
+from mlxdoctor.experiments.shared.rules import (
+    PROBE,
+    Limits,
+    Question,
+    Ruling,
+    Trials,
+    judge_plain,
+    undecided,
+)
+from mlxdoctor.experiments.shared.symptoms import symptom_checks
 from mlxdoctor.judge.remedy import fix_for
 from mlxdoctor.reproduce.agreement import agreement
 from mlxdoctor.run import Run
@@ -21,6 +30,7 @@ from mlxdoctor.safety.errors import InputError
 
 #: Leading causes that are tried.
 CAUSES = 3
+_MORE_TIME = "more time (--budget): the same command goes on from there"
 
 
 @dataclass(frozen=True)
@@ -116,7 +126,7 @@ def investigate(
         # As recorded it can't be trained on at all: no cause has a rerun to be judged by.
         reason = f"the rerun as recorded is refused: {error}"
         for name in (one.cause.id for one in wanted):
-            rulings.setdefault(name, Ruling("undecided", reason))
+            rulings.setdefault(name, undecided(reason, "files that mlx_lm.lora trains on"))
     rerun = {name: one for name, one in rulings.items() if name not in direct}
     resolved = resolve(rerun, causes, bench.failure.limits)
     return Investigation({**rulings, **_behind(shown, resolved)}, measured, same)
@@ -129,11 +139,22 @@ def _without_rerun(
     found: dict[str, Ruling] = {}
     for one in causes:
         if one.no_experiment:
-            found[one.id] = Ruling("undecided", one.no_experiment)
+            remedy = "the remedy tried where the run was made, and that run diagnosed"
+            found[one.id] = undecided(one.no_experiment, remedy)
         elif not _question(failure, one, reruns).wanted:
             reason = "none of the symptoms that a rerun could show is one of this cause"
-            found[one.id] = Ruling("undecided", reason)
+            found[one.id] = undecided(reason, _symptom_of(one))
     return found
+
+
+def _symptom_of(cause: Cause) -> str:
+    """The finding that a rerun could show and that speaks for a cause most, as what is wanted."""
+    names = {one.name for one in symptom_checks()}
+    codes = [one for one in cause.weights if one.split(".", 1)[0] in names]
+    if not codes:
+        return "the remedy tried where the run was made, and that run diagnosed"
+    likeliest = max(codes, key=lambda one: cause.weights[one])
+    return f"a finding such as {likeliest}, which this run does not have"
 
 
 def _question(failure: Failure, cause: Cause, reruns: Sequence[Counterfactual]) -> Question:
@@ -166,7 +187,7 @@ def _tried(
             try:
                 ruling = one.make(bench, cause, question, plain)
             except InputError as error:
-                return Ruling("undecided", f"it can't be tried: {error}")
+                return undecided(f"it can't be tried: {error}", "files with which it can be")
             if ruling is not None:
                 return ruling
     return _untried_as_it_fails(cause) if fails else _untried_as_it_is_sound(bench.failure)
@@ -181,15 +202,15 @@ def _untried_as_it_fails(cause: Cause) -> Ruling:
     if cause.change is not None:
         return Ruling("refuted", f"{cause.change.key} already has the value that would cure it")
     reason = "it is reproduced, but no single change that would cure this cause is known"
-    return Ruling("undecided", reason)
+    return undecided(reason, "a healthy run to compare with (--minimize --against HEALTHY)")
 
 
 def _untried_as_it_is_sound(failure: Failure) -> Ruling:
     if failure.onset is not None and failure.onset > failure.iterations:
-        return Ruling(
-            "undecided",
+        return undecided(
             f"{failure.iterations} iterations are sound, but the run went wrong at "
-            f"{failure.onset:,}; name more with --iters",
+            f"{failure.onset:,}",
+            f"longer reruns (--iters {2 * failure.onset})",
         )
     return Ruling(
         "refuted",
@@ -210,21 +231,24 @@ def _out_of_time(
     for name, one in rulings.items():
         if one.verdict == "confirmed" and name not in direct:
             rivals = f"the time was over before {', '.join(left)} could be tried as well"
-            found[name] = Ruling("undecided", f"{one.reason}; but {rivals}")
+            found[name] = undecided(f"{one.reason}; but {rivals}", _MORE_TIME)
         else:
             found[name] = one
     for place, name in enumerate(left):
         reason = "the time was over before it was tried"
         if place == 0:
             reason = f"the time was over before this could be done: {spent}"
-        found[name] = Ruling("undecided", f"{reason}; the same command goes on from there")
+        found[name] = undecided(reason, _MORE_TIME)
     return found
 
 
 def _behind(shown: Sequence[str], resolved: Mapping[str, Ruling]) -> dict[str, Ruling]:
     """The verdicts of reruns, behind what was shown directly and explains the failure."""
     return {
-        name: Ruling("undecided", f"{one.reason}; but {shown[0]} was shown directly")
+        name: undecided(
+            f"{one.reason}; but {shown[0]} was shown directly",
+            "that cured first, and the run diagnosed again",
+        )
         if shown and one.verdict == "confirmed"
         else one
         for name, one in resolved.items()
@@ -261,11 +285,11 @@ def resolve(
                 f"{rulings[one.cause.id].reason}; but so does the experiment for "
                 f"{best.cause.id}, which explains the failure better"
             )
-            resolved[one.cause.id] = Ruling("undecided", reason)
+            resolved[one.cause.id] = undecided(reason, f"the cure of {best.cause.id} tried first")
             continue
         reason = "the experiments for {} succeed as well, and nothing tells them apart"
-        resolved[one.cause.id] = Ruling("undecided", reason.format(best.cause.id))
-        resolved[best.cause.id] = Ruling("undecided", reason.format(one.cause.id))
+        resolved[one.cause.id] = undecided(reason.format(best.cause.id), PROBE)
+        resolved[best.cause.id] = undecided(reason.format(one.cause.id), PROBE)
     return resolved
 
 
@@ -285,9 +309,9 @@ def _behind_the_evidence(
     ]
     if ruling.verdict != "confirmed" or not cause.cause.inject or not ahead:
         return ruling
-    return Ruling(
-        "undecided",
+    return undecided(
         f"{ruling.reason}; but what the run left speaks for {ahead[0]} by far, which is undecided",
+        f"what decides {ahead[0]}",
     )
 
 

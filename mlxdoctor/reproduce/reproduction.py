@@ -16,7 +16,7 @@ from mlxdoctor.experiments.shared import store
 from mlxdoctor.experiments.shared.bench import Bench, Failure, length_of, onset_of
 from mlxdoctor.experiments.shared.laboratory import Laboratory
 from mlxdoctor.experiments.shared.recipe import NotReproducible, recipe_of, usual_values
-from mlxdoctor.experiments.shared.rules import Limits, Ruling
+from mlxdoctor.experiments.shared.rules import Limits, undecided
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.reproduce.differences import healthy_of, suggested
 from mlxdoctor.reproduce.folding import folded
@@ -78,7 +78,10 @@ def reproduce(
     try:
         recipe = recipe_of(run)
     except NotReproducible as reason:
-        ruling = Ruling("undecided", f"the run can't be made again: {reason}")
+        ruling = undecided(
+            f"the run can't be made again: {reason}",
+            "base, rows and configuration of the run (--base, --data, or their files beside it)",
+        )
         names = [one.cause.id for one in report.diagnosis[:1]]
         state = Investigation(dict.fromkeys((*names, *asked), ruling))
         return _shown(folded(report, state, knowledge.causes), with_text)

@@ -12,6 +12,8 @@ from mlxdoctor.experiments.shared.observation import Observation
 from mlxdoctor.experiments.shared.symptoms import Signs, signs
 from mlxdoctor.report import Fix
 
+#: What settles a fault in a trainer's code that reruns leave open.
+PROBE = "what a step of the run's own trainer does (`mlxdoctor probe FILE:FUNCTION`)"
 #: Observations of one condition, by seed.
 Trials = Mapping[int, Observation]
 
@@ -77,12 +79,31 @@ class Ruling:
         reason: why, as a sentence without its stop.
         strength: how much of the failure is explained, 0 to 1.
         fix: the change of the configuration that was tried, if that is what was.
+        wanted: what further evidence would decide it, as a clause; empty where it is decided.
+
+    Raises:
+        ValueError: it is undecided, and does not say what would decide it, or the reverse.
     """
 
     verdict: Confirmation
     reason: str
     strength: float = 0.0
     fix: Fix | None = None
+    wanted: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.verdict == "undecided") is not bool(self.wanted):
+            raise ValueError(f"{self.verdict}: {self.reason}; wanted: {self.wanted!r}")
+
+    @property
+    def sentence(self) -> str:
+        """The reason, and what would decide it; without the stop."""
+        return f"{self.reason}; to decide it: {self.wanted}" if self.wanted else self.reason
+
+
+def undecided(reason: str, wanted: str) -> Ruling:
+    """What the experiments leave open, and what would decide it."""
+    return Ruling("undecided", reason, wanted=wanted)
 
 
 @dataclass(frozen=True)
@@ -182,17 +203,17 @@ def judge_change(
     enough, asked = needed(question.seeds), len(pairs)
     if len(cured) < enough:
         if cured:
-            return Ruling(
-                "undecided",
+            return undecided(
                 f"{what} cures it with {len(cured)} of {asked} seeds, {enough} are needed",
+                f"more seeds (--seeds {2 * question.seeds})",
             )
         return Ruling("refuted", f"{what} cures it with {len(cured)} of {asked} seeds")
     by_chance = [seed for seed, one in placebo.items() if not question.shows(one)]
     if by_chance:
-        return Ruling(
-            "undecided",
+        return undecided(
             f"{what} cures it with {len(cured)} of {asked} seeds, but so does an irrelevant change "
             f"({irrelevant}) with {len(by_chance)} of {len(placebo)}",
+            f"longer reruns (--iters), or more seeds (--seeds {2 * question.seeds})",
         )
     return Ruling(
         "confirmed",
@@ -207,10 +228,10 @@ def judge_injection(question: Question, plain: Trials, injected: Trials) -> Ruli
     """The verdict on a cause in the run's own trainer, which ours has not."""
     present = [seed for seed, one in plain.items() if not question.is_sound(one)]
     if present:
-        return Ruling(
-            "undecided",
+        return undecided(
             f"the reference trainer, which does not have this fault, is not sound with "
             f"{len(present)} of {len(plain)} seeds",
+            PROBE,
         )
     same = [seed for seed, one in injected.items() if question.is_recreated(one)]
     enough, asked = needed(question.seeds), len(injected)
@@ -226,8 +247,9 @@ def judge_injection(question: Question, plain: Trials, injected: Trials) -> Ruli
             codes,
         )
     if same:
-        return Ruling(
-            "undecided", f"the fault re-creates the failure in {len(same)} of {asked} seeds"
+        return undecided(
+            f"the fault re-creates the failure in {len(same)} of {asked} seeds",
+            f"more seeds (--seeds {2 * question.seeds})",
         )
     return _of_another_failure(question, injected)
 
@@ -243,10 +265,10 @@ def _of_another_failure(question: Question, injected: Trials) -> Ruling:
         )
     missing = sorted(question.recorded.errors - found.all) or sorted(question.wanted)
     # Other forms of the same fault may well do it.
-    return Ruling(
-        "undecided",
+    return undecided(
         "in the forms tried, the fault does not re-create the failure: there is no "
         f"{', '.join(missing)}",
+        PROBE,
     )
 
 

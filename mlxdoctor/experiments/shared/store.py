@@ -13,7 +13,7 @@ from mlxdoctor.safety.atomic import replace_file
 from mlxdoctor.safety.errors import InputError
 
 #: Of the meaning of a stored result: those of another version are made again.
-VERSION = 3
+VERSION = 4
 RESULT_FILE = "result.json"
 #: Characters of the key in a folder's name.
 KEY_LENGTH = 12
