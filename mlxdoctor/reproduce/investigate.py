@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mlxdoctor.causes import Cause
@@ -101,35 +101,52 @@ def investigate(
     reruns = [one for one in experiments if isinstance(one, Counterfactual)]
     rulings: dict[str, Ruling] = {}
     measured: dict[str, Measured] = {}
+    # Causes of which a direct experiment said what there is to say, and those it left to reruns.
+    settled: set[str] = set()
+    open_: dict[str, Ruling] = {}
     shown: list[str] = []
     same: Agreement | None = None
     wanted = list(causes)
     try:
         for one in [one.cause for one in causes if one.cause.id in direct]:
             measured[one.id] = direct[one.id].made(bench.lab, run)
-            rulings[one.id] = measured[one.id].ruling
-            if rulings[one.id].verdict == "confirmed" and not one.of_the_report:
+            rulings[one.id] = ruling = measured[one.id].ruling
+            if ruling.verdict == "undecided" and any(other.shows(one) for other in reruns):
+                open_[one.id] = ruling
+            else:
+                settled.add(one.id)
+            if ruling.verdict == "confirmed" and not one.of_the_report:
                 shown.append(one.id)
         if shown:
             wanted = [one for one in causes if one.cause.id in (*direct, *asked)]
-        rest = [one.cause for one in wanted if one.cause.id not in direct]
-        rulings |= _without_rerun(bench.failure, rest, reruns)
-        rest = [one for one in rest if one.id not in rulings]
+        rest = [one.cause for one in wanted if one.cause.id not in settled]
+        found = _without_rerun(bench.failure, rest, reruns)
+        rulings |= {name: _after(open_.get(name), one) for name, one in found.items()}
+        rest = [one for one in rest if one.id not in found]
         plain = bench.plain() if rest else {}
         recorded = plain.get(bench.lab.recipe.seed)
         same = agreement(run.get(TrainingLog), recorded, bench.failure.limits)
         for cause in rest:
-            rulings[cause.id] = _tried(bench, cause, plain, same, reruns)
+            ruling = _tried(bench, cause, plain, same, reruns)
+            rulings[cause.id] = _after(open_.get(cause.id), ruling)
     except BudgetSpent as spent:
-        rulings = _out_of_time(rulings, wanted, spent, direct)
+        rulings = _out_of_time(rulings, wanted, spent, settled)
     except InputError as error:
         # As recorded it can't be trained on at all: no cause has a rerun to be judged by.
         reason = f"the rerun as recorded is refused: {error}"
         for name in (one.cause.id for one in wanted):
             rulings.setdefault(name, undecided(reason, "files that mlx_lm.lora trains on"))
-    rerun = {name: one for name, one in rulings.items() if name not in direct}
+    rerun = {name: one for name, one in rulings.items() if name not in settled}
     resolved = resolve(rerun, causes, bench.failure.limits)
     return Investigation({**rulings, **_behind(shown, resolved)}, measured, same)
+
+
+def _after(before: Ruling | None, ruling: Ruling) -> Ruling:
+    """The verdict of reruns on a cause that a direct experiment had left open."""
+    if before is None or ruling.verdict != "undecided":
+        return ruling
+    wanted = dict.fromkeys((before.wanted, ruling.wanted))
+    return undecided(f"{before.reason}; {ruling.reason}", " or ".join(wanted))
 
 
 def _without_rerun(
@@ -223,13 +240,13 @@ def _out_of_time(
     rulings: Mapping[str, Ruling],
     causes: Sequence[Diagnosed],
     spent: BudgetSpent,
-    direct: Mapping[str, Direct],
+    settled: Collection[str],
 ) -> dict[str, Ruling]:
     """The verdicts so far; what was not tried says so, and what was confirmed waits for it."""
     left = [one.cause.id for one in causes if one.cause.id not in rulings]
     found: dict[str, Ruling] = {}
     for name, one in rulings.items():
-        if one.verdict == "confirmed" and name not in direct:
+        if one.verdict == "confirmed" and name not in settled:
             rivals = f"the time was over before {', '.join(left)} could be tried as well"
             found[name] = undecided(f"{one.reason}; but {rivals}", _MORE_TIME)
         else:

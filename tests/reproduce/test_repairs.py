@@ -1,0 +1,144 @@
+"""Rows that are ended, and batches that are padded as findings say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlxdoctor.causes import load_causes
+from mlxdoctor.cli import main
+from mlxdoctor.experiments.end_the_rows import ENDED, ends_of, is_ended
+from mlxdoctor.experiments.inject_fault import (
+    PADDING_IN_BATCH,
+    Padding,
+    forms_of,
+    padding_shown,
+)
+from mlxdoctor.experiments.shared.bench import Failure
+from mlxdoctor.experiments.shared.rules import Limits
+from mlxdoctor.finding import Finding, Outcome, Severity, Status
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.train.batches import Batch, Batches, Worker
+from mlxdoctor.train.parts import parts_of
+from mlxdoctor.train.token_rows import TokenRow, TokenRows
+from tests.reproduce.real import BASE, settings, trained
+
+END = ends_of(BASE)[0]
+
+
+def row(*tokens: int) -> TokenRow:
+    return TokenRow(np.array(tokens, np.int32), 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "limit", "ended"),
+    [
+        ((5, 6, END), 99, True),
+        ((5, 6, END, 9), 99, True),
+        ((5, 6, 7), 99, False),
+        ((END, 5, 6, 7), 99, False),
+        ((5, 6, 7, END), 3, False),
+    ],
+)
+def test_a_row_is_ended_by_a_token_that_generation_stops_at(
+    tokens: tuple[int, ...], limit: int, ended: bool
+) -> None:
+    assert is_ended(row(*tokens), (END,), limit) is ended
+
+
+def test_rows_that_lack_the_end_token_get_it_within_the_limit(tmp_path: Path) -> None:
+    plain = settings(tmp_path, max_seq_length=4)
+    given = (row(5, 6), row(5, 6, END), row(5, 6, 7, 8, 9))
+    parts = SimpleNamespace(encode=lambda *_: TokenRows(given, given[:1], ()))
+    with_encode = parts_of(plain).__class__(
+        **{**vars(parts_of(plain)), "encode": parts.encode}  # what the run would have read
+    )
+    _, changed = ENDED.inject(plain, parts=with_encode)
+    rows = changed.encode(plain, None)
+    assert [one.tokens.tolist() for one in rows.train] == [[5, 6, END], [5, 6, END], [5, 6, 7, END]]
+    assert [one.tokens.tolist() for one in rows.valid] == [[5, 6, END]]
+    assert all(one.tokens.dtype == np.int32 for one in rows.train)
+
+
+def test_a_base_without_an_end_token_is_a_sentence(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(BASE, base)
+    for name in ("tokenizer_config.json", "generation_config.json", "config.json"):
+        values = json.loads((base / name).read_text())
+        kept = {key: one for key, one in values.items() if not key.startswith("eos_token")}
+        (base / name).write_text(json.dumps(kept))
+    with pytest.raises(InputError, match="names no token that ends an answer"):
+        ends_of(base)
+
+
+def failure(**measured: Any) -> Failure:
+    finding = Finding(
+        code="learned-targets.padding-learned",
+        severity=Severity.ERROR,
+        message="",
+        measured=measured,
+    )
+    outcome = Outcome("learned-targets", Status.FOUND, findings=(finding,))
+    return Failure((outcome,), load_causes(), Limits(), (0, 1), 50)
+
+
+def test_padding_takes_the_form_that_the_findings_show(tmp_path: Path) -> None:
+    plain = settings(tmp_path, batch_size=4)
+    assert padding_shown(failure(), plain) == ()
+    assert padding_shown(failure(pad_id=7), plain) == (Padding(7),)
+    counted = failure(pad_id=7, tokens_per_iteration=252.0)
+    assert padding_shown(counted, plain) == (Padding(7, 64), Padding(7))
+    # An average is no width.
+    assert padding_shown(failure(pad_id=7, tokens_per_iteration=251.3), plain) == (Padding(7),)
+    bench: Any = SimpleNamespace(
+        failure=failure(pad_id=7),
+        lab=SimpleNamespace(
+            recipe=SimpleNamespace(seed=0, settings=lambda *_: settings(tmp_path, batch_size=4))
+        ),
+    )
+    assert forms_of(PADDING_IN_BATCH, bench) == [Padding(7), Padding(0)]
+
+
+def test_every_place_of_a_batch_is_filled_and_supervised(tmp_path: Path) -> None:
+    plain = settings(tmp_path)
+    batch = Batch(
+        np.array([[5, 6, 7, 0], [5, 0, 0, 0]], np.int32), np.array([[1, 3], [1, 1]], np.int32), (0,)
+    )
+    made = Batches(lambda *_: iter([batch]), lambda *_: iter([batch]))
+    parts = parts_of(plain).__class__(**{**vars(parts_of(plain)), "batches": lambda *_: made})
+    _, changed = PADDING_IN_BATCH.inject(plain, Padding(9), parts)
+    (filled,) = changed.batches(plain, Worker()).train((), 1)
+    assert filled.tokens.tolist() == [[5, 6, 7, 9], [5, 9, 9, 9]]
+    assert filled.spans.tolist() == [[1, 4], [1, 4]]
+    assert batch.spans.tolist() == [[1, 3], [1, 1]]
+    _, changed = PADDING_IN_BATCH.inject(plain, Padding(9, 6), parts)
+    (wide,) = changed.batches(plain, Worker()).evaluation((), 1)
+    assert wide.tokens.shape == (2, 6)
+    assert wide.spans[:, 1].tolist() == [6, 6]
+
+
+@pytest.mark.slow(30)
+def test_a_template_without_an_end_token_is_confirmed_by_one_that_has_it(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(BASE, base)
+    template = base / "chat_template.jinja"
+    text = template.read_text()
+    assert "'<|im_end|>\\n'" in text
+    template.write_text(text.replace("'<|im_end|>\\n'", "'\\n'"))
+    run = trained(tmp_path / "run", model=str(base), iters=100, save_every=100)
+    command = ["reproduce", str(run), "-o", str(tmp_path / "out"), "--seeds", "2", "--iters", "80"]
+    assert main(command) == 1
+    (path,) = (tmp_path / "out").glob("*/reproduction/reproduction.json")
+    said = {
+        one["cause"]: one
+        for one in json.loads(path.read_text())["experiments"]
+        if one["experiment"] == "verdict"
+    }
+    assert said["missing-end-token"]["verdict"] == "confirmed"
+    assert "training rows end without a token" in said["missing-end-token"]["reason"]
