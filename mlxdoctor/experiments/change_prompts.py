@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.check import limit
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Row
 from mlxdoctor.evidence.kind import Missing
@@ -30,7 +31,7 @@ from mlxdoctor.experiments.shared.laboratory import Laboratory
 from mlxdoctor.experiments.shared.rules import Limits as Lengths
 from mlxdoctor.experiments.shared.rules import Ruling, undecided
 from mlxdoctor.measure.continuations import Continuation, continuation_losses
-from mlxdoctor.measure.models import Which, base_or_both
+from mlxdoctor.measure.models import Which, load
 from mlxdoctor.measure.prompt_gains import ANSWER_TOKENS, PromptGains
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
@@ -277,7 +278,7 @@ def _shift(run: Run) -> str:
     known = [at for at, some in zip(inner, near, strict=True) if all(map(_is_pair, some))][:FIRST]
     if len(known) < limits.rows:
         return ""
-    model = base_or_both(run).select("base")
+    model = load(run.need(BaseModel)).select("base")
     own = _losses(model, rows, known, 0)
     for shift in SHIFTS:
         worth = Worth.of((own - _losses(model, rows, known, shift)).tolist())
