@@ -110,10 +110,11 @@ def investigate(
     try:
         for one in [one.cause for one in causes if one.cause.id in direct]:
             measured[one.id] = direct[one.id].made(bench.lab, run)
-            rulings[one.id] = ruling = measured[one.id].ruling
+            ruling = measured[one.id].ruling
             if ruling.verdict == "undecided" and any(other.shows(one) for other in reruns):
                 open_[one.id] = ruling
             else:
+                rulings[one.id] = ruling
                 settled.add(one.id)
             if ruling.verdict == "confirmed" and not one.of_the_report:
                 shown.append(one.id)
@@ -135,7 +136,8 @@ def investigate(
         # As recorded it can't be trained on at all: no cause has a rerun to be judged by.
         reason = f"the rerun as recorded is refused: {error}"
         for name in (one.cause.id for one in wanted):
-            rulings.setdefault(name, undecided(reason, "files that mlx_lm.lora trains on"))
+            ruling = undecided(reason, "files that mlx_lm.lora trains on")
+            rulings.setdefault(name, _after(open_.get(name), ruling))
     rerun = {name: one for name, one in rulings.items() if name not in settled}
     resolved = resolve(rerun, causes, bench.failure.limits)
     return Investigation({**rulings, **_behind(shown, resolved)}, measured, same)

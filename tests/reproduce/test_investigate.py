@@ -16,7 +16,7 @@ from mlxdoctor.experiments.shared.bench import Bench, Failure
 from mlxdoctor.experiments.shared.laboratory import BudgetSpent
 from mlxdoctor.experiments.shared.observation import Condition, Observation
 from mlxdoctor.experiments.shared.recipe import Recipe, recipe_of
-from mlxdoctor.experiments.shared.rules import Limits, Ruling
+from mlxdoctor.experiments.shared.rules import Limits, Ruling, undecided
 from mlxdoctor.experiments.shared.symptoms import symptom_checks
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.reproduce.investigate import Investigation, investigate
@@ -42,7 +42,7 @@ class Canned:
     """
 
     answer: Answer
-    direct: Ruling = field(default_factory=lambda: Ruling("refuted", "no"))
+    direct: Ruling = field(default_factory=lambda: undecided("directly nothing", "more"))
     spent_after: int | None = None
     recipe: Recipe = RECIPE
     asked: list[Condition] = field(default_factory=list)
@@ -261,7 +261,9 @@ def test_what_has_no_experiment_says_why() -> None:
 def test_bad_rows_that_nobody_named_are_undecided() -> None:
     found = tried(Canned(lambda condition, seed: BAD), DIVERGED, "bad-data")
     assert found.rulings["bad-data"].verdict == "undecided"
-    assert "name no rows" in found.rulings["bad-data"].reason
+    said = found.rulings["bad-data"].sentence
+    assert "directly nothing; the findings name no rows" in said
+    assert "to decide it: more or which rows are wrong" in said
 
 
 @pytest.mark.slow
