@@ -46,7 +46,11 @@ options, 3 no cause could be confirmed, 130 stopped with Ctrl-C.""",
     help="Seeds at most; two thirds of them have to agree.",
 )
 @click.option(
-    "--budget", type=click.FloatRange(0), metavar="MINUTES", help="Stop trying after this long."
+    "--budget",
+    type=click.FloatRange(0),
+    metavar="MINUTES",
+    help="Stop trying after this long, and make reruns short enough for that, down to 20 "
+    "iterations or the onset.",
 )
 @click.option(
     "--minimize",

@@ -53,7 +53,10 @@ def is_ended(row: TokenRow, ends: Collection[int], limit: int) -> bool:
 
 
 def rows_ended(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Put the end token after each row that lacks it, within the limit of its length."""
+    """Put the end token after the answer of each row that lacks it, within the limit of its length.
+
+    A line break that the template puts after the answer stays behind the end token.
+    """
     del severity
     encode, limit = parts.encode, settings.max_seq_length
     ends = ends_of(Path(settings.model))
@@ -65,7 +68,11 @@ def rows_ended(settings: Settings, parts: Parts, severity: Any) -> tuple[Setting
         def end(row: TokenRow) -> TokenRow:
             if is_ended(row, ends, limit):
                 return row
-            return replace(row, tokens=np.append(row.tokens[: limit - 1], last))
+            kept = row.tokens[: limit - 1]
+            at = len(kept)
+            while at > row.offset + 1 and not tokenizer.decode([int(kept[at - 1])]).strip():
+                at -= 1
+            return replace(row, tokens=np.insert(kept, at, last))
 
         return replace(rows, train=tuple(map(end, rows.train)), valid=tuple(map(end, rows.valid)))
 

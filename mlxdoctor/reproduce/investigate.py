@@ -41,11 +41,13 @@ class Investigation:
         rulings: cause -> the verdict on it.
         measured: every direct experiment, by its cause.
         agreement: how the rerun as recorded compares with the log; None: it can't.
+        iterations: of each rerun; None where none was made.
     """
 
     rulings: Mapping[str, Ruling] = field(default_factory=dict)
     measured: Mapping[str, Measured] = field(default_factory=dict)
     agreement: Agreement | None = None
+    iterations: int | None = None
 
 
 def candidates(
@@ -124,6 +126,7 @@ def investigate(
         found = _without_rerun(bench.failure, rest, reruns)
         rulings |= {name: _after(open_.get(name), one) for name, one in found.items()}
         rest = [one for one in rest if one.id not in found]
+        bench = bench.shortened() if rest else bench
         plain = bench.plain() if rest else {}
         recorded = plain.get(bench.lab.recipe.seed)
         same = agreement(run.get(TrainingLog), recorded, bench.failure.limits)
@@ -140,7 +143,8 @@ def investigate(
             rulings.setdefault(name, _after(open_.get(name), ruling))
     rerun = {name: one for name, one in rulings.items() if name not in settled}
     resolved = resolve(rerun, causes, bench.failure.limits)
-    return Investigation({**rulings, **_behind(shown, resolved)}, measured, same)
+    verdicts = {**rulings, **_behind(shown, resolved)}
+    return Investigation(verdicts, measured, same, bench.failure.iterations)
 
 
 def _after(before: Ruling | None, ruling: Ruling) -> Ruling:

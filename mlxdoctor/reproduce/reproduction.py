@@ -51,7 +51,8 @@ def reproduce(
         causes: ids to try besides the leading ones.
         seeds: how many seeds at most; two thirds of them have to agree.
         iterations: of each rerun; by default past the onset of the failure.
-        minutes: after which no experiment goes on; None: no limit.
+        minutes: after which no experiment goes on, and by which reruns are shortened; None:
+            no limit.
         minimizes: whether to look for the configuration keys that matter.
         against: a healthy run's folder or configuration to compare with for that; None:
             sound defaults.
@@ -104,7 +105,9 @@ def reproduce(
             if against is None
             else healthy_of(against, recipe)
         )
-    bench = Bench(Laboratory(recipe, folder, deadline, progress), failure)
+    # A length that was named is kept to, whatever the time.
+    budget = math.inf if minutes is None or iterations is not None else 60 * minutes
+    bench = Bench(Laboratory(recipe, folder, deadline, progress, budget), failure)
     tried = candidates(failure, recipe.config, report.diagnosis, asked)
     state = investigate(bench, run, tried, asked, discover())
     minimized = minimize(bench, healthy) if healthy is not None else None
@@ -114,7 +117,7 @@ def reproduce(
         {
             "experiments": shown.to_dict()["experiments"],
             "ignored_keys": list(recipe.ignored),
-            "iterations": failure.iterations,
+            "iterations": state.iterations or failure.iterations,
         },
     )
     return shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -45,6 +46,7 @@ class Canned:
     direct: Ruling = field(default_factory=lambda: undecided("directly nothing", "more"))
     spent_after: int | None = None
     recipe: Recipe = RECIPE
+    budget: float = math.inf
     asked: list[Condition] = field(default_factory=list)
 
     def observe(self, condition: Condition, seed: int) -> Observation:
@@ -339,3 +341,28 @@ def test_a_run_that_is_refused_leaves_every_cause_undecided() -> None:
     found = tried(Canned(answer), DIVERGED, "learning-rate-too-high", "scale-too-large")
     assert {one.verdict for one in found.rulings.values()} == {"undecided"}
     assert all("data are unreadable" in one.reason for one in found.rulings.values())
+
+
+@pytest.mark.parametrize(
+    ("budget", "iterations"),
+    # A step takes 0.5 s, an examination 10; eight reruns are planned for.
+    [(math.inf, 50), (8 * 60.0, 50), (8 * 25.0, 30), (8 * 12.0, 20), (1.0, 20)],
+)
+def test_reruns_are_as_short_as_the_time_asks_for(budget: float, iterations: int) -> None:
+    slow = replace(BAD, seconds=12.5, step_seconds=0.5)
+    lab = Canned(lambda condition, seed: slow, budget=budget)
+    found = tried(lab, DIVERGED, "learning-rate-too-high")
+    assert found.iterations == iterations
+    reruns = [one for one in lab.asked if one.kind != "trial"]
+    assert {one.iterations for one in reruns} == {iterations}
+    assert len(lab.asked) - len(reruns) == (budget < math.inf)
+
+
+def test_reruns_are_no_shorter_than_the_onset() -> None:
+    late = Finding(code="loss-trend.diverged", severity=Severity.ERROR, message="", onset=40)
+    found = Outcome("loss-trend", Status.FOUND, findings=(late,), marks_onset=True)
+    case = replace(DIVERGED, outcomes=(found,))
+    slow = replace(BAD, seconds=12.5, step_seconds=0.5)
+    assert (
+        tried(Canned(lambda *_: slow, budget=1.0), case, "learning-rate-too-high").iterations == 40
+    )

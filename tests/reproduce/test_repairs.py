@@ -54,14 +54,21 @@ def test_a_row_is_ended_by_a_token_that_generation_stops_at(
 
 def test_rows_that_lack_the_end_token_get_it_within_the_limit(tmp_path: Path) -> None:
     plain = settings(tmp_path, max_seq_length=4)
-    given = (row(5, 6), row(5, 6, END), row(5, 6, 7, 8, 9))
+    given = (row(5, 6), row(5, 6, END), row(5, 6, 7, 8, 9), row(5, 6, 4))
     parts = SimpleNamespace(encode=lambda *_: TokenRows(given, given[:1], ()))
     with_encode = parts_of(plain).__class__(
         **{**vars(parts_of(plain)), "encode": parts.encode}  # what the run would have read
     )
     _, changed = ENDED.inject(plain, parts=with_encode)
-    rows = changed.encode(plain, None)
-    assert [one.tokens.tolist() for one in rows.train] == [[5, 6, END], [5, 6, END], [5, 6, 7, END]]
+    # Token 4 is a line break, which a template puts after the answer.
+    tokenizer = SimpleNamespace(decode=lambda tokens: "\n" if tokens == [4] else "word")
+    rows = changed.encode(plain, tokenizer)
+    assert [one.tokens.tolist() for one in rows.train] == [
+        [5, 6, END],
+        [5, 6, END],
+        [5, 6, 7, END],
+        [5, 6, END, 4],
+    ]
     assert [one.tokens.tolist() for one in rows.valid] == [[5, 6, END]]
     assert all(one.tokens.dtype == np.int32 for one in rows.train)
 

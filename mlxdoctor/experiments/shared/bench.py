@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from mlxdoctor.causes import Cause, KnowledgeBase
@@ -157,6 +158,27 @@ class Bench:
         if not any(one.condition == condition and one.seed == seed for one in self.trials):
             self.trials.append(Trial(cause, condition, seed, seen, question.shows(seen)))
         return seen
+
+    def shortened(self) -> Bench:
+        """The same bench, its reruns no longer than the time for all of them allows.
+
+        What a step and an examination take is measured by a trial of a few iterations.
+
+        Raises:
+            InputError: training is not possible as recorded.
+            BudgetSpent: there was not enough time even for that.
+        """
+        failure, limits = self.failure, self.failure.limits
+        least = max(limits.least, failure.onset or 0)
+        if not math.isfinite(self.lab.budget) or failure.iterations <= least:
+            return self
+        condition = Condition("trial", "a few iterations, for the time they take", limits.trial)
+        seen = self.lab.observe(condition, failure.seeds[0])
+        fixed = max(seen.seconds - limits.trial * seen.step_seconds, 0.0)
+        room = self.lab.budget / limits.reruns - fixed
+        affordable = int(room / max(seen.step_seconds, 1e-6))
+        iterations = min(failure.iterations, max(least, affordable))
+        return replace(self, failure=replace(failure, iterations=iterations))
 
     def plain(self) -> dict[int, Observation]:
         """Rerun as recorded, with as many seeds as it takes for enough of them to agree."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mlxdoctor.evidence.kind import Progress
@@ -46,12 +47,14 @@ class Laboratory:
         folder: everything is written below it.
         deadline: of `time.monotonic`; no experiment goes on after it.
         progress: called with what is being done.
+        budget: seconds in all, by which the length of reruns is chosen.
     """
 
     recipe: Recipe
     folder: Path
     deadline: float = math.inf
     progress: Progress | None = None
+    budget: float = math.inf
 
     def observe(self, condition: Condition, seed: int) -> Observation:
         """The result of one rerun, from its folder where it was made before.
@@ -82,6 +85,7 @@ class Laboratory:
                 examined(folder, base=Path(stated.model), data=data),
                 iterations=tuple(one.iteration for one in result.steps),
                 losses=tuple(one.train_loss for one in result.steps),
+                step_seconds=median([one.seconds for one in result.steps] or [0.0]),
             )
 
         name = "-".join(part for part in (condition.kind, fault, f"seed-{seed}") if part)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SAMPLES, SAMPLE_LENGTH = 3, 240
 
 Kind = Literal[
-    "as recorded", "another order", "change", "repair", "random rows", "injection", "probe"
+    "as recorded", "trial", "another order", "change", "repair", "random rows", "injection", "probe"
 ]
 
 
@@ -34,9 +34,10 @@ class Condition:
     """What is different in one rerun.
 
     Attributes:
-        kind: as recorded; a placebo (another order of the rows, or rows left out at random);
-            one change of the configuration; the data repaired; a fault put into the trainer;
-            or a part of what differs from a healthy configuration.
+        kind: as recorded; a trial, a few iterations of that, for the time they take; a placebo
+            (another order of the rows, or rows left out at random); one change of the
+            configuration; the data repaired; a fault put into the trainer; or a part of what
+            differs from a healthy configuration.
         label: what it does, for people.
         iterations: how many to make.
         values: the configuration to train with; None: as recorded.
@@ -66,6 +67,7 @@ class Observation:
         losses: as the trainer saw them, nats a token.
         samples: the first few answers, their texts cut off.
         seconds: training and examination together.
+        step_seconds: of the median step of training.
     """
 
     findings: tuple[tuple[str, str], ...]
@@ -76,6 +78,7 @@ class Observation:
     losses: tuple[float, ...] = ()
     samples: tuple[SampleAnswer, ...] = ()
     seconds: float = 0.0
+    step_seconds: float = 0.0
 
     @property
     def errors(self) -> tuple[str, ...]:
@@ -98,6 +101,7 @@ class Observation:
             losses=tuple(map(float, values["losses"])),
             samples=tuple(SampleAnswer(**one) for one in values["samples"]),
             seconds=float(values["seconds"]),
+            step_seconds=float(values["step_seconds"]),
         )
 
 

@@ -30,6 +30,13 @@ class Limits:
     longest_overfitting: int = limit(
         600, unit="iterations", source="a validation loss has to fall before it can rise"
     )
+    least: int = limit(
+        20, unit="iterations", source="as `shortest`, where the time that was given asks for it"
+    )
+    trial: int = limit(5, unit="iterations", source="the median step of fewer is one that compiles")
+    reruns: int = limit(
+        8, unit="reruns", source="two each as recorded, changed and with a placebo, and a rival's"
+    )
     past_onset: int = limit(
         3, unit="times the onset", source="the onset is the first report that shows it"
     )
