@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.experiments import Direct, discover
 from mlxdoctor.experiments.evaluate_base import BASE as BASE_SUSPECT
 from mlxdoctor.experiments.evaluate_base import OWN, TOKENIZER, Suspect
 from mlxdoctor.experiments.evaluate_base import judged as judged_bases
+from mlxdoctor.experiments.fresh_shapes import same_shapes
 from mlxdoctor.experiments.fuse_again import judged as judged_fusion
 from mlxdoctor.experiments.shared.laboratory import Laboratory
 from mlxdoctor.experiments.shared.recipe import recipe_of
@@ -243,3 +245,22 @@ def test_what_cures_alone_decides(suspect: Suspect) -> None:
     # Clearly better than a guess, by the limit and not by a hair.
     assert verdict(0.91 * uniform) == "undecided"
     assert verdict(0.89 * uniform) == "refuted"
+
+
+@pytest.mark.parametrize(
+    ("here", "named", "verdict", "said"),
+    [
+        (5.5030, None, "refuted", "as this base has (5.503)"),
+        (5.5030, 5.5030, "refuted", "as this base has"),
+        (5.5030, 6.1, "confirmed", "the base that the run names has 6.100"),
+        (5.6, None, "undecided", "another base, or other rows, or another loss"),
+        (None, None, "undecided", "bases of one kind have in common"),
+    ],
+)
+def test_bases_of_the_same_shapes_are_told_by_the_first_validation(
+    here: float | None, named: float | None, verdict: str, said: str
+) -> None:
+    log = Run.discover([RUNS / "overfitting"], allow_model=False).get(TrainingLog)
+    found = same_shapes(log, here, named)
+    assert (found.verdict, said in found.reason) == (verdict, True)
+    assert same_shapes(None, here, named).verdict == "undecided"
