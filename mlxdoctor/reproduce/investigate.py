@@ -121,7 +121,8 @@ def investigate(
             if ruling.verdict == "confirmed" and not one.of_the_report:
                 shown.append(one.id)
         if shown:
-            wanted = [one for one in causes if one.cause.id in (*direct, *asked)]
+            # What was shown explains it: the rest is tried only where it was asked for.
+            wanted = [one for one in causes if one.cause.id in (*settled, *asked)]
         rest = [one.cause for one in wanted if one.cause.id not in settled]
         found = _without_rerun(bench.failure, rest, reruns)
         rulings |= {name: _after(open_.get(name), one) for name, one in found.items()}

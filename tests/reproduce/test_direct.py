@@ -210,7 +210,7 @@ def test_a_broken_base_and_a_foreign_tokenizer_are_told_apart(
     run = trained(tmp_path / "run", iters=1, model=str(make(tmp_path)))
     alone = tried(cause, run, tmp_path / "work")
     assert alone.verdict == "undecided"
-    assert "name its folder with --base" in alone.reason
+    assert "whose folder is named with --base" in alone.sentence
     assert tried(cause, run, tmp_path / "work", base=BASE).verdict == "confirmed"
     assert tried(other, run, tmp_path / "work", base=BASE).verdict == "refuted"
 

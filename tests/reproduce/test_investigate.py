@@ -366,3 +366,20 @@ def test_reruns_are_no_shorter_than_the_onset() -> None:
     assert (
         tried(Canned(lambda *_: slow, budget=1.0), case, "learning-rate-too-high").iterations == 40
     )
+
+
+def test_what_is_left_open_directly_is_not_rerun_once_another_cause_is_shown() -> None:
+    shown = {"wrong-base-model": Ruling("confirmed", "shown", 1.0)}
+
+    @dataclass(frozen=True)
+    class Shown(Canned):
+        def remembered(self, *arguments: Any) -> Measured:
+            cause = str(arguments[0]).removeprefix("direct-")
+            return Measured("directly", shown.get(cause, self.direct), 0)
+
+    lab = Shown(lambda condition, seed: BAD)
+    found = tried(lab, DIVERGED, "wrong-base-model", "bad-data")
+    assert found.rulings.keys() == {"wrong-base-model"}
+    assert not lab.asked
+    again = tried(lab, DIVERGED, "wrong-base-model", "bad-data", asked=("bad-data",))
+    assert again.rulings["bad-data"].verdict == "undecided"
