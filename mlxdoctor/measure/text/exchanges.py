@@ -1,0 +1,82 @@
+"""Texts that hold a question and its answer under names of their own, outside any template."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+#: What people call the one who asks, and the one who answers, in plain text.
+_ASKING = (
+    r"instructions?|questions?|q|users?|humans?|inputs?|prompts?|customer|student|query|problem"
+)
+_ANSWERING = (
+    r"responses?|answers?|a|assistant|bot|chatbot|ai|outputs?|completions?|agent|gpt|model|solution"
+)
+#: Such a name with signs around it that make it a heading: `### Name:`, `<|name|>`, `**Name:**`.
+_MARKER = re.compile(
+    r"(?:^|\n)[ \t]*(?:"
+    r"\#{1,6}[ \t]*(?P<a>[A-Za-z]+)[ \t]*:?"
+    r"|<\|?(?:im_start\|>|start_header_id\|>|start_of_turn>)?(?P<b>[A-Za-z]+)"
+    r"(?:<\|end_header_id\|>|\|?>|(?=\n))"
+    r"|\[(?P<c>[A-Za-z]+)\]"
+    r"|\*\*(?P<d>[A-Za-z]+)(?:\*\*[ \t]*:|:[ \t]*\*\*)"
+    r"|(?P<e>[A-Za-z]+)[ \t]*:"
+    r")"
+)
+_INSTRUCTION = re.compile(r"\[INST\](?P<asked>.*?)\[/INST\]", re.DOTALL)
+#: What closes a turn; not a part of the answer.
+_CLOSING = re.compile(
+    r"\s*(?:<\|im_end\|>|<\|eot_id\|>|<end_of_turn>|<\|end\|>|</s>|<\|endoftext\|>|<eos>)\s*$"
+)
+_ASKS = re.compile(_ASKING, re.IGNORECASE)
+_ANSWERS = re.compile(_ANSWERING, re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A text's last question and answer.
+
+    Attributes:
+        asked: the question.
+        before: all of the text before the answer, without white space at its end.
+        answered: the answer.
+        text: all of it, to the answer's end.
+        marks: what stands before the two, for a reader.
+    """
+
+    asked: str
+    before: str
+    answered: str
+    text: str
+    marks: tuple[str, str]
+
+
+def exchange_in(text: str) -> Exchange | None:
+    """The last question and answer that a text holds; None where it is no exchange."""
+    text = _CLOSING.sub("", text)
+    if (match := None if "[/INST]" not in text else _last(_INSTRUCTION, text)) is not None:
+        return _exchange(text, match["asked"], match.end(), ("[INST]", "[/INST]"))
+    markers = [(match, name) for match in _MARKER.finditer(text) if (name := _name(match))]
+    answers = [at for at, (_, name) in enumerate(markers) if _ANSWERS.fullmatch(name)]
+    asks = [at for at, (_, name) in enumerate(markers) if _ASKS.fullmatch(name)]
+    if not answers or not (earlier := [at for at in asks if at < answers[-1]]):
+        return None
+    asking, answering = markers[earlier[-1]][0], markers[answers[-1]][0]
+    asked = _CLOSING.sub("", text[asking.end() : answering.start()])
+    marks = (asking.group().strip(), answering.group().strip())
+    return _exchange(text, asked, answering.end(), marks)
+
+
+def _exchange(text: str, asked: str, start: int, marks: tuple[str, str]) -> Exchange | None:
+    asked, answered = asked.strip(), text[start:].strip()
+    if not asked or not answered:
+        return None
+    return Exchange(asked, text[:start].rstrip(), answered, text.rstrip(), marks)
+
+
+def _name(match: re.Match[str]) -> str:
+    return next((one for one in match.groups() if one), "")
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    return next(reversed(list(pattern.finditer(text))), None)
