@@ -333,10 +333,7 @@ def _other_reading(
         )
     if reading.until in ("answer", "others"):
         symptom, what = "agrees-without-end", "without the end tokens"
-        after = change(sample.rows, lambda one: one.end_after_answer)
-        measured |= {"end_base_loss": mean_of(after.base), "end_tuned_loss": mean_of(after.tuned)}
-        # Trained on, the end token becomes likelier, if anything.
-        severity = Severity.ERROR if after.gain < -limits.end_worse else None
+        severity = _unlearned(sample, measured, limits)
     elif reading.masks_prompt:
         symptom, what = "agrees-without-prompt", "of the answers alone"
     else:
@@ -348,6 +345,13 @@ def _other_reading(
         measured,
         severity=severity,
     )
+
+
+def _unlearned(sample: Sample, measured: dict[str, Measurement], limits: Limits) -> Severity | None:
+    """An error where the end token became less likely: trained on, it becomes likelier."""
+    after = change(sample.rows, lambda one: one.end_after_answer)
+    measured |= {"end_base_loss": mean_of(after.base), "end_tuned_loss": mean_of(after.tuned)}
+    return Severity.ERROR if after.gain < -limits.end_worse else None
 
 
 def _other_format(
@@ -370,11 +374,13 @@ def _other_format(
             continue
         measured = {**_measured(sample, usual, other), "format": str(plain)}
         if plain.pattern is None:
+            severity = _unlearned(sample, measured, limits)
             return Sign(
                 "agrees-without-end",
                 f"{_those(sample)} of rows without their end token ({_values(other)}); with it "
                 f"they would be {_values(usual)}.",
                 measured,
+                severity=severity,
                 expected="the end token after every answer",
             )
         is_worse = usual.tuned_off > limits.far + usual.tuned_tolerance

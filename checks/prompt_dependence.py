@@ -10,7 +10,8 @@ what is said in general, whatever it is asked. The base model alone tells before
 How it is measured. Each answer is read after its own prompt and after the prompt of another row,
 one with another answer. The second loss less the first is what the prompt is worth, in nats a
 token, over the first 64 tokens of 16 to 48 rows, with its standard error over rows. The training
-rows are compared with the validation rows, and the tuned model with the base.
+rows are compared with the validation rows, or the test rows where prompts matter more there, and
+the tuned model with the base.
 
 When it is wrong. Where the base model gains nothing from the prompts of the validation rows
 either, because the answers are style, or in signs that it does not know, the rows can't be
@@ -35,7 +36,7 @@ from mlxdoctor.measure.models import Which
 from mlxdoctor.measure.prompt_gains import PromptGains, RowGain
 
 #: What the splits' rows are called.
-SPLITS = {"train": "training", "valid": "validation"}
+SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 
 _CALIBRATION = "not measured yet"
 _FIX = "join prompts and answers by a key, not by their place in two lists, and train again"
@@ -123,9 +124,9 @@ class Limits:
 )
 def prompt_dependence(gains: PromptGains, limits: Limits) -> Iterator[Sign | Seen | Unsought]:
     """Compare answers after their own prompts with the same after other rows' prompts."""
-    found = _Figures.of(gains, limits.first)
+    found = _Figures.of(gains, limits.first, limits)
     if not found.decided(limits):
-        found = _Figures.of(gains, limits.most)
+        found = _Figures.of(gains, limits.most, limits)
     if max(map(len, found.rows.values())) < limits.rows:
         raise Inconclusive(f"fewer than {limits.rows} rows have a prompt and an answer")
     said = [*_rows(found, limits), *_tuned(found, gains, limits)]
@@ -182,11 +183,24 @@ class _Figures:
     rows: Mapping[str, tuple[RowGain, ...]]
 
     @classmethod
-    def of(cls, gains: PromptGains, count: int) -> _Figures:
-        return cls({name: gains.measure(name, count) for name in gains.rows})
+    def of(cls, gains: PromptGains, count: int, limits: Limits) -> _Figures:
+        """What is measured: test rows only where validation rows are not clear."""
+        rows = {name: gains.measure(name, count) for name in gains.rows if name != "test"}
+        found = cls(rows)
+        held_out = found.gain("valid", "base")
+        if "test" in gains.rows and not (held_out is not None and held_out.is_clear(limits)):
+            return cls({**rows, "test": gains.measure("test", count)})
+        return found
 
     def gain(self, split: str, which: Which) -> _Gain | None:
         return _Gain.of(self.rows.get(split, ()), which)
+
+    @property
+    def reference(self) -> str:
+        """The split that the training rows are compared with."""
+        known = {split: self.gain(split, "base") for split in ("valid", "test")}
+        means = {split: one.mean for split, one in known.items() if one is not None}
+        return max(means, key=lambda split: means[split], default="valid")
 
     @property
     def measured(self) -> dict[str, Measurement]:
@@ -224,13 +238,13 @@ class _Figures:
                 return False
             if tuned is not None and _below(tuned, base, 1.0, limits):
                 return False
-        train, valid = self.gain("train", "base"), self.gain("valid", "base")
+        train, valid = self.gain("train", "base"), self.gain(self.reference, "base")
         return train is None or valid is None or not _below(train, valid, 1.0, limits)
 
 
 def _rows(found: _Figures, limits: Limits) -> Iterator[Sign | Unsought]:
     """What the base model says of the rows, whatever was trained on them."""
-    train, valid = found.gain("train", "base"), found.gain("valid", "base")
+    train, valid = found.gain("train", "base"), found.gain(found.reference, "base")
     both = ("unrelated-answers", "some-unrelated-answers")
     if train is None or train.rows < limits.rows:
         yield Unsought(both, "too few training rows have a prompt and an answer of their own")
@@ -244,7 +258,7 @@ def _rows(found: _Figures, limits: Limits) -> Iterator[Sign | Unsought]:
         )
         return
     # Rows of another kind, that the base model does not understand, and the tuned one does.
-    tuned = [found.gain(split, "tuned") for split in ("train", "valid")]
+    tuned = [found.gain(split, "tuned") for split in ("train", found.reference)]
     if all(one is not None and one.mean >= limits.less * valid.mean for one in tuned):
         return
     if not _below(train, valid, limits.less, limits):
@@ -255,8 +269,9 @@ def _rows(found: _Figures, limits: Limits) -> Iterator[Sign | Unsought]:
         symptom,
         f"To the base model the prompts of the training rows are worth {how}: an answer's loss is "
         f"{train.mean:+.2f} nats a token higher after another row's prompt (standard error "
-        f"{train.error:.2f}), against {valid.mean:+.2f} on the validation rows ({train.rows} and "
-        f"{valid.rows} rows): {'these' if is_none else 'some of these'} answers are not those to "
+        f"{train.error:.2f}), against {valid.mean:+.2f} on the {SPLITS[found.reference]} rows "
+        f"({train.rows} and {valid.rows} rows): {'these' if is_none else 'some of these'} answers "
+        "are not those to "
         "their prompts.",
         found.measured,
     )
@@ -264,7 +279,7 @@ def _rows(found: _Figures, limits: Limits) -> Iterator[Sign | Unsought]:
 
 def _tuned(found: _Figures, gains: PromptGains, limits: Limits) -> Iterator[Sign | Unsought]:
     """What the tuned model makes of the prompts."""
-    split = "valid" if found.gain("valid", "tuned") is not None else "train"
+    split = found.reference if found.gain(found.reference, "tuned") is not None else "train"
     base, tuned = found.gain(split, "base"), found.gain(split, "tuned")
     both = ("prompts-ignored", "prompts-never-mattered")
     if base is None or tuned is None or tuned.rows < limits.rows:

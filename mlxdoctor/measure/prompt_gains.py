@@ -13,7 +13,7 @@ import numpy as np
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.dataset import SPLITS, Dataset
 from mlxdoctor.evidence.kind import NotThere, Progress, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, build
@@ -80,7 +80,7 @@ class PromptGains:
         models = _base_or_both(run)
         measured = run.get(TokenLosses) if models.has_adapter else None
         samples, sources = {}, list(models.sources)
-        for name in ("train", "valid"):
+        for name in SPLITS:
             if name not in dataset.splits or not dataset.splits[name].rows:
                 continue
             rows = build(dataset, tokenizer, config, split=name)

@@ -33,9 +33,10 @@ def gains(
     *,
     rows: int = 48,
     distinct: float = 1.0,
+    test: tuple[Worth, Worth | None] | None = None,
 ) -> PromptGains:
-    """Rows of both splits, each as what prompts are worth to base and tuned model."""
-    splits = {"train": train, "valid": valid}
+    """Rows of each split, as what prompts are worth to base and tuned model."""
+    splits = {"train": train, "valid": valid, "test": test}
     made: dict[str, tuple[RowGain, ...]] = {}
     for seed, (name, models) in enumerate(splits.items()):
         if models is None:
@@ -90,6 +91,14 @@ def test_a_part_of_the_answers_elsewhere_is_a_warning() -> None:
     codes = found(gains((Worth(0.5), None), (Worth(1.5), None)))
     assert set(codes) == {"some-unrelated-answers"}
     assert codes["some-unrelated-answers"].severity == "warning"
+
+
+def test_where_validation_rows_were_shuffled_too_the_test_rows_tell() -> None:
+    ignores = (Worth(0.34), Worth(0.05, own=1.5))
+    codes = found(gains(SHUFFLED, SHUFFLED, test=ignores))
+    assert codes["unrelated-answers"].severity == "error"
+    assert "against +0.34 on the test rows" in codes["unrelated-answers"].message
+    assert "48 test rows" in codes["prompts-ignored"].message
 
 
 @pytest.mark.parametrize(("train", "hit"), [(0.25, False), (0.05, True)])
