@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlxdoctor.evidence.run_files import resolve
+from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.experiments import direct
 from mlxdoctor.experiments.shared.held_out import split_loss
 from mlxdoctor.experiments.shared.laboratory import Laboratory
@@ -15,6 +16,9 @@ from mlxdoctor.experiments.shared.rules import Limits, Ruling, undecided
 from mlxdoctor.measure.loading import load_tokenizer, load_weights
 from mlxdoctor.run import Run
 
+#: A log that begins this many times higher than the base's own loss is not of this base: batches
+#: and masks make less of a difference.
+ELSEWHERE = 1.5
 #: Whose weights and whose tokenizer: the run's own, or those of the base that was given.
 Pairing = tuple[str, str]
 OWN: Pairing = ("own", "own")
@@ -74,19 +78,40 @@ def _evaluated(lab: Laboratory, run: Run, folder: Path, suspect: Suspect) -> Rul
             return undecided(reason, "validation rows (--data)")
         losses[weights, tokenizer], size = found
         uniform = min(uniform, math.log(size))
-    return judged(losses, uniform, suspect)
+    return judged(losses, uniform, suspect, _logged_first(run))
 
 
-def judged(losses: Mapping[Pairing, float], uniform: float, suspect: Suspect) -> Ruling:
+def _logged_first(run: Run) -> float | None:
+    """The validation loss that the log has before the first update, nats a token."""
+    log = run.get(TrainingLog)
+    series = log.main.get("val_loss") if log is not None else None
+    if series is None or not len(series) or int(series.iterations[0]) > 1:
+        return None
+    return float(series.values[0])
+
+
+def judged(
+    losses: Mapping[Pairing, float],
+    uniform: float,
+    suspect: Suspect,
+    logged: float | None = None,
+) -> Ruling:
     """The verdict from losses on the validation rows, in nats a token.
 
     Args:
         losses: of `OWN`, and of the suspect's `cure` and `other` where another base was given.
         uniform: the loss of a uniform guess, nats.
         suspect: what may be at fault.
+        logged: the validation loss in the log before the first update; None where it has none.
     """
     own, what = losses[OWN], suspect.what
     guess = f"a uniform guess would have {uniform:.3f}"
+    if _predicts(own, uniform) and logged is not None and logged > ELSEWHERE * own:
+        return undecided(
+            f"before any training the base has a loss of {own:.3f} on the validation rows, and "
+            f"the log began at {logged:.3f}: it was trained with something else than what is here",
+            f"the {what} that it was trained with, named with --base",
+        )
     if _predicts(own, uniform):
         return Ruling(
             "refuted",

@@ -119,13 +119,31 @@ def padding_shown(failure: Failure, settings: Settings) -> tuple[Padding, ...]:
     return tuple(Padding(token, width) for token in tokens for width in (*widths, None))
 
 
+def adapter_alone(folder: Path, settings: Settings, severity: Any) -> None:
+    """Leave the adapter alone in what was saved."""
+    del settings, severity
+    import mlx.core as mx
+
+    from mlxdoctor.measure.model_parameters import ADAPTER_LEAVES
+
+    for path in sorted(folder.glob("*adapters.safetensors")):
+        saved: Any = mx.load(str(path))
+        kept = {k: v for k, v in saved.items() if k.rpartition(".")[2] in ADAPTER_LEAVES}
+        mx.eval(kept)
+        mx.save_safetensors(str(path), kept)
+
+
+BASE_ALONG = Fault(
+    "base-trained-along",
+    "base-weights-changed",
+    "Norms, whole layers or everything is trained with the adapter, which alone is saved.",
+    WARD_FAULTS["base-not-frozen"].severities,
+    WARD_FAULTS["base-not-frozen"].apply,
+    adapter_alone,
+)
 #: Faults that can be injected, by id.
 FAULTS: Mapping[str, Fault] = MappingProxyType(
-    {
-        **WARD_FAULTS,
-        PADDING_BEFORE_END.id: PADDING_BEFORE_END,
-        PADDING_IN_BATCH.id: PADDING_IN_BATCH,
-    }
+    dict(WARD_FAULTS) | {one.id: one for one in (PADDING_BEFORE_END, PADDING_IN_BATCH, BASE_ALONG)}
 )
 #: What findings say of the form of a fault, by its id.
 SHOWN: Mapping[str, Callable[[Failure, Settings], Sequence[Any]]] = MappingProxyType(
@@ -146,8 +164,13 @@ def forms_of(fault: Fault, bench: Bench) -> list[Any]:
     shows=lambda cause: bool(cause.inject),
 )
 def inject_fault(bench: Bench, cause: Cause, question: Question, plain: Trials) -> Ruling | None:
-    """Rerun with each form of the fault; None where a change of the configuration would cure."""
-    if bench.failure.fixes(bench.lab.recipe.config, cause):
+    """Rerun with each form of the fault; None where the configuration itself has the fault.
+
+    It has where the cure is to set a value that it lacks. A smaller batch, say, is always to
+    be had: that says nothing of whose fault it is.
+    """
+    restores = cause.change is not None and cause.change.operation == "set"
+    if restores and bench.failure.fixes(bench.lab.recipe.config, cause):
         return None
 
     def is_same(seed: int, one: Observation) -> bool:

@@ -13,7 +13,13 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.experiments import discover
 from mlxdoctor.experiments.shared import store
-from mlxdoctor.experiments.shared.bench import Bench, Failure, length_of, onset_of
+from mlxdoctor.experiments.shared.bench import (
+    Bench,
+    Failure,
+    is_about_length,
+    length_of,
+    onset_of,
+)
 from mlxdoctor.experiments.shared.laboratory import Laboratory
 from mlxdoctor.experiments.shared.recipe import NotReproducible, recipe_of, usual_values
 from mlxdoctor.experiments.shared.rules import Limits, undecided
@@ -97,6 +103,8 @@ def reproduce(
         seeds=tuple(recipe.seed + number for number in range(seeds)),
         iterations=iterations or length,
         usual=usual_values(recipe.config, base),
+        # What comes of stopping earlier shows in a run that goes on for long enough only.
+        least=length if is_about_length(leading) else 0,
     )
     healthy = None
     if minimizes:

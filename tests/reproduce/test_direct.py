@@ -242,6 +242,10 @@ def test_what_cures_alone_decides(suspect: Suspect) -> None:
     assert verdict(bad, bad) == "refuted"
     assert verdict(bad, good, good) == "undecided"
     assert verdict(math.nan, good) == "confirmed"
+    began_elsewhere = judged_bases({OWN: 2.0}, uniform, BASE_SUSPECT, 3.1)
+    assert began_elsewhere.verdict == "undecided"
+    assert "the log began at 3.100" in began_elsewhere.reason
+    assert judged_bases({OWN: 2.0}, uniform, BASE_SUSPECT, 2.9).verdict == "refuted"
     # Clearly better than a guess, by the limit and not by a hair.
     assert verdict(0.91 * uniform) == "undecided"
     assert verdict(0.89 * uniform) == "refuted"

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from mlxdoctor.causes import load_causes
 from mlxdoctor.cli import main
 from mlxdoctor.experiments.end_the_rows import ENDED, ends_of, is_ended
 from mlxdoctor.experiments.inject_fault import (
+    BASE_ALONG,
     PADDING_IN_BATCH,
     Padding,
     forms_of,
@@ -128,6 +130,21 @@ def test_every_place_of_a_batch_is_filled_and_supervised(tmp_path: Path) -> None
     (wide,) = changed.batches(plain, Worker()).evaluation((), 1)
     assert wide.tokens.shape == (2, 6)
     assert wide.spans[:, 1].tolist() == [6, 6]
+
+
+def test_what_was_trained_along_is_left_out_of_what_is_saved(tmp_path: Path) -> None:
+    layer = "model.layers.0.self_attn.q_proj"
+    tensors = {
+        f"{layer}.lora_a": np.ones((4, 2), "f4"),
+        f"{layer}.lora_b": np.ones((2, 4), "f4"),
+        f"{layer}.linear.weight": np.ones((4, 4), "f4"),
+        "model.norm.weight": np.ones(4, "f4"),
+    }
+    for name in ("adapters.safetensors", "0000010_adapters.safetensors"):
+        save_file(tensors, tmp_path / name)
+    BASE_ALONG.finish(tmp_path, settings(tmp_path))
+    for name in ("adapters.safetensors", "0000010_adapters.safetensors"):
+        assert load_file(tmp_path / name).keys() == {f"{layer}.lora_a", f"{layer}.lora_b"}
 
 
 @pytest.mark.slow(30)

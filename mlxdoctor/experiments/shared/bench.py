@@ -41,6 +41,7 @@ class Failure:
         seeds: those that are tried, the run's own first.
         iterations: of each rerun.
         usual: key -> the range of values that is usual for the run's model.
+        least: iterations that show the failure at the least; 0: as the onset and the limits say.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -49,6 +50,7 @@ class Failure:
     seeds: tuple[int, ...]
     iterations: int
     usual: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    least: int = 0
 
     @cached_property
     def recorded(self) -> Signs:
@@ -107,9 +109,14 @@ def onset_of(outcomes: Iterable[Outcome]) -> int | None:
     return min(onsets, default=None)
 
 
+def is_about_length(cause: Cause | None) -> bool:
+    """Whether another number of iterations cures a cause."""
+    return cause is not None and cause.change is not None and cause.change.key == "iters"
+
+
 def length_of(onset: int | None, leading: Cause | None, limits: Limits, recorded: int) -> int:
     """Iterations that decide: past the onset, within the limits, no more than were recorded."""
-    if leading is not None and leading.change is not None and leading.change.key == "iters":
+    if is_about_length(leading):
         wanted = limits.past_minimum * onset if onset else limits.longest_overfitting
         return max(1, min(recorded, wanted, limits.longest_overfitting))
     wanted = limits.usual if onset is None else limits.past_onset * onset
@@ -169,7 +176,7 @@ class Bench:
             BudgetSpent: there was not enough time even for that.
         """
         failure, limits = self.failure, self.failure.limits
-        least = max(limits.least, failure.onset or 0)
+        least = max(limits.least, failure.onset or 0, failure.least)
         if not math.isfinite(self.lab.budget) or failure.iterations <= least:
             return self
         condition = Condition("trial", "a few iterations, for the time they take", limits.trial)
