@@ -48,6 +48,8 @@ from mlxdoctor.judge.summed_loss import Limits as SumLimits
 from mlxdoctor.judge.summed_loss import summed_loss
 from mlxdoctor.measure.losses.trend import LossFit, ending, fit, opening
 
+_OF_THE_START = ("starts-above-uniform", "starts-high", "sum-over-accumulation")
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -166,15 +168,20 @@ def loss_level(
     summed = None
     if segment.shows_start and segment.axis != "epoch":
         uniform = math.log(vocabulary or limits.uniform_vocabulary)
-        summed = _summed(segment, curve, steps, uniform, limits)
+        before, begins = segment.base_val_loss, bool(np.isfinite(losses.values[0]))
+        if begins:
+            summed = _summed(segment, curve, steps, uniform, limits)
         if summed is not None:
             yield summed
-        else:
+        elif begins or (before is not None and math.isfinite(before)):
             yield from _high(segment, curve, vocabulary, uniform, limits)
+        else:
+            # Where the first losses are no numbers, a later one does not show how it began.
+            yield Unsought(_OF_THE_START, "the first training loss is not finite")
         yield from _too_low(segment, losses, limits)
     elif not segment.shows_start:
         yield Unsought(
-            ("starts-above-uniform", "starts-high", "suspiciously-low", "sum-over-accumulation"),
+            (*_OF_THE_START, "suspiciously-low"),
             "the log begins in the middle of a run; the whole log would show its start",
         )
     if summed is None:
