@@ -38,7 +38,7 @@ from mlxdoctor.measure.prompt_gains import PromptGains, RowGain
 #: What the splits' rows are called.
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 
-_CALIBRATION = "not measured yet"
+_CALIBRATION = "0 of 4 sound runs of the fixtures"
 _FIX = "join prompts and answers by a key, not by their place in two lists, and train again"
 
 
@@ -301,14 +301,16 @@ def _tuned(found: _Figures, gains: PromptGains, limits: Limits) -> Iterator[Sign
     if tuned.is_clear(limits):
         return
     upper = tuned.mean + limits.errors * tuned.error
-    learned = base.own - tuned.own >= limits.learned
+    # Where they mattered a little to the base, the tuned model lost that, whatever the rows.
+    learned = base.own - tuned.own >= limits.learned and base.mean < limits.errors * base.error
     if abs(tuned.mean) < limits.nothing and upper < 2 * limits.nothing and learned:
         is_text = gains.distinct_answers[split] >= limits.distinct
         yield Sign(
             "prompts-never-mattered",
             f"The tuned model learned the answers (loss {base.own:.2f} to {tuned.own:.2f}), and "
             f"their prompts are worth {tuned.mean:+.3f} nats a token to it (standard error "
-            f"{tuned.error:.3f}, {tuned.rows} rows): they say nothing about the answers.",
+            f"{tuned.error:.3f}, {tuned.rows} rows), and to the base model "
+            f"{base.mean:+.3f}: neither sees anything of an answer in its prompt.",
             found.measured,
             severity=None if is_text else Severity.INFO,
         )

@@ -136,6 +136,12 @@ def test_answers_that_have_nothing_to_do_with_any_prompt(distinct: float, severi
     assert codes["prompts-never-mattered"].severity == severity
 
 
+def test_prompts_that_mattered_a_little_before_were_forgotten() -> None:
+    # By a rate too high, say: the rows are not to blame.
+    forgot = (Worth(0.18), Worth(0.0, own=0.5, spread=0.05))
+    assert found(gains(forgot, forgot)) == {}
+
+
 def test_a_tuned_model_that_found_what_the_base_did_not_is_sound() -> None:
     learned = (Worth(-0.1), Worth(2.0, own=0.5))
     assert found(gains(learned, learned)) == {}
