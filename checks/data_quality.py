@@ -207,8 +207,9 @@ def _number_of_rows(
         passes = _passes(config, log, count)
         times = f", seen {passes:.0f} times each" if passes >= 1 else ""
         learned = _learned_by_heart(log) if passes >= limits.few_passes else None
+        unit = log.main.unit if log is not None else "iteration"
         proof = (
-            f"they were learned by heart: the validation loss was lowest at iteration "
+            f"they were learned by heart: the validation loss was lowest at {unit} "
             f"{learned.minimum_at} ({learned.minimum:.3f}) and ends at {learned.final:.3f}, far "
             f"above the training loss"
             if learned is not None

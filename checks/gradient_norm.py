@@ -109,8 +109,8 @@ def gradient_norm(log: TrainingLog, limits: Limits) -> Iterator[Sign | Unsought]
         raise NotApplicable("the log has no gradient norms")
     if norms is not None:
         yield from _zero(norms, log.is_preference, limits)
-        yield from _broken(norms, limits)
-        yield from _exploded(norms, limits)
+        yield from _broken(norms, segment.unit, limits)
+        yield from _exploded(norms, segment.unit, limits)
     else:
         yield Unsought(
             ("zero", "non-finite", "non-finite-throughout", "exploded"),
@@ -133,7 +133,7 @@ def _zero(norms: Series, preference: bool, limits: Limits) -> Iterator[Sign]:
         )
 
 
-def _broken(norms: Series, limits: Limits) -> Iterator[Sign]:
+def _broken(norms: Series, unit: str, limits: Limits) -> Iterator[Sign]:
     broken = ~np.isfinite(norms.values)
     count, reports = int(broken.sum()), len(norms)
     if not count:
@@ -151,13 +151,13 @@ def _broken(norms: Series, limits: Limits) -> Iterator[Sign]:
     message = f"The gradient norm is not finite in {count} of {reports} reports"
     if at_the_end > 1:
         since = int(norms.iterations[reports - at_the_end])
-        message += f", the last {at_the_end} of them (from iteration {since} on) included"
+        message += f", the last {at_the_end} of them (from {unit} {since} on) included"
         measured["last_reports"] = at_the_end
     severity = Severity.ERROR if lasting else None
     yield Sign("non-finite", f"{message}.", measured, onset=onset, severity=severity)
 
 
-def _exploded(norms: Series, limits: Limits) -> Iterator[Sign]:
+def _exploded(norms: Series, unit: str, limits: Limits) -> Iterator[Sign]:
     finite = np.isfinite(norms.values)
     values, iterations = norms.values[finite], norms.iterations[finite]
     if len(values) < limits.enough:
@@ -171,7 +171,7 @@ def _exploded(norms: Series, limits: Limits) -> Iterator[Sign]:
     yield Sign(
         "exploded",
         f"{int(huge.sum())} of {len(values)} finite gradient norms are over {limits.exploded:g} "
-        f"times the median of {usual:.3g}; the highest is {values[highest]:.4g} at iteration "
+        f"times the median of {usual:.3g}; the highest is {values[highest]:.4g} at {unit} "
         f"{int(iterations[highest])}.",
         {"exploded": int(huge.sum()), "highest": float(values[highest]), "median": usual},
         onset=int(iterations[np.argmax(huge)]),
@@ -196,8 +196,8 @@ def _skipped(segment: Segment, limits: Limits) -> Iterator[Sign]:
         severity = Severity.ERROR
     yield Sign(
         "skipped-batches",
-        f"The trainer skipped {max(counts)} batches in {last} iterations because they were not "
-        "finite.",
+        f"The trainer skipped {max(counts)} batches in {last} {segment.unit}s because they were "
+        "not finite.",
         {"skipped": max(counts), "iterations": last, "share": share},
         onset=min(places),
         severity=severity,

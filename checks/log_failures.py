@@ -162,7 +162,7 @@ def _failure(
     if not ended:
         story += ", and reports follow"
     elif reached is not None:
-        story += f" after iteration {reached}"
+        story += f" after {log.main.unit} {reached}"
     place = _short(worst.place)
     at = f"{place}; line" if place else "line"
     text = quoted(worst.text, MAX_LINE)

@@ -175,7 +175,7 @@ def _not_finite(segment: Segment, losses: Series, limits: Limits) -> Iterator[Si
         return
     first = int(bad[0])
     base = segment.base_val_loss
-    symptom, story = _story(losses, first, base, limits)
+    symptom, story = _story(segment, losses, first, limits)
     yield Sign(
         symptom,
         story,
@@ -190,25 +190,26 @@ def _not_finite(segment: Segment, losses: Series, limits: Limits) -> Iterator[Si
     )
 
 
-def _story(losses: Series, first: int, base: float | None, limits: Limits) -> tuple[str, str]:
+def _story(segment: Segment, losses: Series, first: int, limits: Limits) -> tuple[str, str]:
     """The symptom, and the sentence that says how the loss became non-finite."""
+    base = segment.base_val_loss
     onset = int(losses.iterations[first])
     good = losses.values[:first]
     if base is not None and not math.isfinite(base):
         return (
             "non-finite-before-training",
             f"The validation loss before the first update is not finite, and neither is the "
-            f"training loss at iteration {onset}: the model was not sound to begin with.",
+            f"training loss at {segment.unit} {onset}: the model was not sound to begin with.",
         )
     bad = int(np.sum(~np.isfinite(losses.values)))
     if bad < len(losses) - first:
         return (
             "non-finite-now-and-then",
             f"The training loss is not finite in {bad} of {len(losses)} reports, first at "
-            f"iteration {onset}, and finite in between.",
+            f"{segment.unit} {onset}, and finite in between.",
         )
     if not len(good):
-        story = f"The training loss is not finite in the first report (iteration {onset})"
+        story = f"The training loss is not finite in the first report ({segment.unit} {onset})"
         story += f" and in the {len(losses) - 1} after it" if len(losses) > 1 else ""
         if base is not None:
             story += (
@@ -219,7 +220,9 @@ def _story(losses: Series, first: int, base: float | None, limits: Limits) -> tu
     # Where it began, or the lowest it reached: a loss may fall before it rises.
     reference = min([float(good.min()), *([base] if base is not None else [])])
     last = float(good[int(np.argmin(good)) :][-3:].max())
-    story = f"The training loss is not finite from iteration {onset} on; the report before it is "
+    story = (
+        f"The training loss is not finite from {segment.unit} {onset} on; the report before it is "
+    )
     story += f"{good[-1]:.4g}"
     if last > limits.risen_ratio * reference and last > reference + limits.risen_nats:
         since = "the lowest before"
@@ -268,8 +271,8 @@ def _exactly_zero(
         yield Sign(
             "hidden-non-finite",
             f"The loss is exactly 0 in {int(zero.sum())} of {len(losses)} reports, first at "
-            f"iteration {onset}, and the gradient norm is not finite there: a zero stands for a "
-            "loss that was NaN.",
+            f"{segment.unit} {onset}, and the gradient norm is not finite there: a zero stands for "
+            "a loss that was NaN.",
             measured,
             onset=onset,
         )
@@ -279,7 +282,7 @@ def _exactly_zero(
         yield Sign(
             "exact-zero",
             f"The training loss is exactly 0 in {int(zero.sum())} of {len(losses)} reports, first "
-            f"at iteration {onset}: "
+            f"at {segment.unit} {onset}: "
             + ("no answer is preferred there." if preference else "no token is compared there."),
             measured,
             onset=onset,

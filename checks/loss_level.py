@@ -11,8 +11,8 @@ of 9.98 is not "high", it is destroyed. Near zero at once, the answer was in the
 sum over accumulation steps is no loss of any batch, and its gradient is as many times too large.
 
 How it is measured. The first loss is the validation loss before the first update where the log
-has it, else the first training loss. The uniform guess is ln V of the base model, or of
-300,000 tokens where the model is unknown. The constant guess is the entropy of the supervised
+has it, else the first training loss. The uniform guess is ln V of the base model,
+from its files or from what its name says, or of 300,000 tokens where the model is unknown. The constant guess is the entropy of the supervised
 tokens (Miller-Madow), where data and tokenizer are at hand. Where the model is unknown, a blind
 guess has between 9 and 13.3: known vocabularies have 8,000 to 600,000 tokens, and a destroyed
 model that knows the frequent tokens lies a little below. A log that begins in the middle shows
@@ -44,6 +44,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
+from mlxdoctor.judge.model_facts import model_facts
 from mlxdoctor.judge.summed_loss import Limits as SumLimits
 from mlxdoctor.judge.summed_loss import summed_loss
 from mlxdoctor.measure.losses.trend import LossFit, ending, fit, opening
@@ -157,7 +158,7 @@ def loss_level(
         raise Inconclusive("the log holds no finite training loss")
     if log.is_preference:
         raise NotApplicable("the loss of preference training has no known level")
-    vocabulary = base.vocab_size if base else None
+    vocabulary = model_facts(config, log, base).vocabulary
     steps = (config.grad_accumulation_steps if config is not None else None) or 1
     if summed_loss(segment, config, rows, vocabulary, SumLimits()) is not None:
         yield Unsought(
@@ -325,7 +326,7 @@ def _too_low(segment: Segment, losses: Series, limits: Limits) -> Iterator[Sign]
     at, value = int(losses.iterations[hits[0]]), float(losses.values[hits[0]])
     yield Sign(
         "suspiciously-low",
-        f"After {at} iterations the loss is {value:.4g}, down from {start:.3f}: text is not "
+        f"After {at} {segment.unit}s the loss is {value:.4g}, down from {start:.3f}: text is not "
         "learned that fast unless the answer is in the question.",
         {"start": start, "loss": value, "iteration": at},
         onset=at,

@@ -91,11 +91,11 @@ def loss_stability(log: TrainingLog, limits: Limits) -> Iterator[Sign]:
         raise Inconclusive(
             f"{len(losses)} finite training losses; {limits.level_reports} are needed"
         )
-    yield from _spiked(losses, limits)
-    yield from _burst(losses, limits)
+    yield from _spiked(losses, log.main.unit, limits)
+    yield from _burst(losses, log.main.unit, limits)
 
 
-def _burst(losses: Series, limits: Limits) -> Iterator[Sign]:
+def _burst(losses: Series, unit: str, limits: Limits) -> Iterator[Sign]:
     level = _level_reached(losses.values, limits.level_reports)
     least = max(limits.burst_nats, limits.burst_sigmas * noise(losses.values))
     high = above(losses.values, level, limits.burst_ratio, least)
@@ -108,7 +108,7 @@ def _burst(losses: Series, limits: Limits) -> Iterator[Sign]:
     reached = float(level[first])
     yield Sign(
         "burst",
-        f"From iteration {begins} to {ends} the loss lay above the {reached:.3f} it had reached, "
+        f"From {unit} {begins} to {ends} the loss lay above the {reached:.3f} it had reached, "
         f"up to {peak:.3f}.",
         {
             "level_reached": reached,
@@ -140,7 +140,7 @@ def _longest_run(flags: NDArray[np.bool_]) -> tuple[int, int]:
     return int(edges[2 * longest]), int(lengths[longest])
 
 
-def _spiked(losses: Series, limits: Limits) -> Iterator[Sign]:
+def _spiked(losses: Series, unit: str, limits: Limits) -> Iterator[Sign]:
     y, x = losses.values, losses.iterations
     # Above both sides: on a steep slope every point stands above those that follow.
     padded = np.pad(y, 3, mode="edge")
@@ -158,7 +158,7 @@ def _spiked(losses: Series, limits: Limits) -> Iterator[Sign]:
     yield Sign(
         "spiked",
         f"{int(spikes.sum())} of {len(y)} losses stand far above the medians of the three reports "
-        f"on either side; the highest of them is {y[highest]:.6g} at iteration {int(x[highest])}, "
+        f"on either side; the highest of them is {y[highest]:.6g} at {unit} {int(x[highest])}, "
         f"{ratio:.1f} times the higher median.",
         {
             "spikes": int(spikes.sum()),

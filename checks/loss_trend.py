@@ -165,9 +165,9 @@ def _learned(segment: Segment, curve: LossFit, limits: Limits) -> Iterator[Seen]
         first, last = float(values[0]), float(values[-1])
         if first - last >= max(limits.unmoved * first, 1e-3):
             is_base = segment.base_val_loss is not None and bool(known[0])
-            when = "before the first update" if is_base else f"at iteration {iterations[0]}"
+            when = "before the first update" if is_base else f"at {segment.unit} {iterations[0]}"
             yield Seen(
-                f"The validation loss fell from {first:.3f} {when} to {last:.3f} at iteration "
+                f"The validation loss fell from {first:.3f} {when} to {last:.3f} at {segment.unit} "
                 f"{int(iterations[-1])}.",
                 {"first_validation_loss": first, "last_validation_loss": last},
                 learned=True,
@@ -184,11 +184,11 @@ def _learned(segment: Segment, curve: LossFit, limits: Limits) -> Iterator[Seen]
 def _lost(segment: Segment, losses: Series, curve: LossFit, limits: Limits) -> Sign | None:
     """How the loss was lost, by the surest sign of it."""
     if (found := divergence(segment, curve, limits)) is not None:
-        return _diverged(losses, curve, found)
+        return _diverged(losses, curve, found, segment.unit)
     if (exploded := _exploded(segment, curve, limits)) is not None:
         return exploded
     if (rise := second_rise(segment, curve, limits)) is not None:
-        return _rose_again(curve, rise, limits)
+        return _rose_again(curve, rise, segment.unit, limits)
     return None
 
 
@@ -200,8 +200,8 @@ def _exploded(segment: Segment, curve: LossFit, limits: Limits) -> Sign | None:
         return None
     return Sign(
         "exploded",
-        f"At iteration {onset} the loss left the level of {before:.3f} that it had reached; it "
-        f"ends at {ending(curve)}.",
+        f"At {segment.unit} {onset} the loss left the level of {before:.3f} that it had reached; "
+        f"it ends at {ending(curve)}.",
         {
             "before": before,
             "end": curve.end,
@@ -214,7 +214,7 @@ def _exploded(segment: Segment, curve: LossFit, limits: Limits) -> Sign | None:
     )
 
 
-def _diverged(losses: Series, curve: LossFit, found: Divergence) -> Sign:
+def _diverged(losses: Series, curve: LossFit, found: Divergence, unit: str) -> Sign:
     start = found.start.loss
     began = "before the first update" if found.start.is_base else "in the first report"
     later = losses.values[losses.iterations >= found.onset]
@@ -222,7 +222,7 @@ def _diverged(losses: Series, curve: LossFit, found: Divergence) -> Sign:
     above = int((later > start).sum())
     told = "all" if above == len(later) else f"{above} of"
     message = (
-        f"The loss ends at {ending(curve)}; it was {start:.3f} {began}. From iteration "
+        f"The loss ends at {ending(curve)}; it was {start:.3f} {began}. From {unit} "
         f"{found.onset} on {told} {len(later)} reports lie above that."
     )
     if curve.end <= start:
@@ -247,9 +247,9 @@ def _diverged(losses: Series, curve: LossFit, found: Divergence) -> Sign:
     )
 
 
-def _rose_again(curve: LossFit, rise: SecondRise, limits: Limits) -> Sign:
+def _rose_again(curve: LossFit, rise: SecondRise, unit: str, limits: Limits) -> Sign:
     message = (
-        f"The training loss fell to {level(curve.minimum, curve.edge)} around iteration "
+        f"The training loss fell to {level(curve.minimum, curve.edge)} around {unit} "
         f"{curve.minimum_at} and ends at {ending(curve)}"
     )
     measured: dict[str, Measurement] = {
@@ -333,8 +333,8 @@ def _never_learned(
     certain = same or (long and at_most < limits.unmoved and fresh is True)
     yield Sign(
         "never-learned",
-        f"In {int(losses.iterations[-1])} iterations the training loss went from {opening(curve)} "
-        f"to {ending(curve)}"
+        f"In {int(losses.iterations[-1])} {segment.unit}s the training loss went from "
+        f"{opening(curve)} to {ending(curve)}"
         + (
             f"; every validation loss is exactly {validation.values[0]:.4g}."
             if same and validation is not None
@@ -393,8 +393,8 @@ def _overfitting(
     fell = curve.start - curve.end >= max(limits.unmoved * curve.start, 1e-3)
     trained = f"fell to {ending(curve)}{over}" if fell else f"ends at {ending(curve)}"
     message = (
-        f"The validation loss was lowest at iteration {found.minimum_at} ({found.minimum:.3f}) and "
-        f"is {found.final:.3f} at last, while the training loss {trained}"
+        f"The validation loss was lowest at {segment.unit} {found.minimum_at} "
+        f"({found.minimum:.3f}) and is {found.final:.3f} at last, while the training loss {trained}"
     )
     if (surer := _accuracy_rose(segment, found.minimum_at)) is not None:
         severity = Severity.INFO

@@ -134,6 +134,7 @@ def _view(report: Report, figures: Mapping[str, str]) -> dict[str, Any]:
         "captions": draw.captions(report),
         "titles": {name: one.title for name, one in draw.pictures().items()},
         "figure_paths": figures,
+        "unit": summary.unit(report),
         "confirm_iterations": summary.CONFIRM_ITERATIONS,
         "missing": summary.missing(report),
         "files": files,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from mlxdoctor.exhibits import LossCurve
 from mlxdoctor.finding import ADVISED, Finding, Severity
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import CauseStatus, Verdict
@@ -186,6 +187,13 @@ def reasons(report: Report, limit: int) -> list[Finding]:
         counting = [one for one in found if weights.get(one.code, 0) > 0]
         return sorted(counting, key=lambda one: -weights[one.code])[:limit]
     return [one for one in found if one.severity is not Severity.INFO][:limit]
+
+
+def unit(report: Report) -> str:
+    """What the run's log counts, in a word: "iteration" where there is no other."""
+    exhibits = (one for outcome in report.outcomes for one in outcome.exhibits)
+    axis = next((one.axis for one in exhibits if isinstance(one, LossCurve)), "iteration")
+    return "report" if axis == "row" else axis
 
 
 def changes(report: Report) -> list[ChangedKey]:

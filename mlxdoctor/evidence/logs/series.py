@@ -87,6 +87,11 @@ class Segment:
         return self.series.get(name)
 
     @property
+    def unit(self) -> str:
+        """What `iterations` counts, in a word: that of the log, or "report" where it has none."""
+        return "report" if self.axis == "row" else self.axis
+
+    @property
     def is_preference(self) -> bool:
         """Whether a reward or preference is trained: its loss is not a cross-entropy."""
         return is_preference(tuple(self.series))
