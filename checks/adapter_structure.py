@@ -304,6 +304,8 @@ def _magnitudes(adapter: Adapter, config: TrainingConfig) -> Iterator[Sign]:
 
 def _scale(config: TrainingConfig, base: BaseModel | None, limits: Limits) -> Iterator[Sign]:
     scale, rank = config.scale, config.rank
+    if scale is None and config.origin == "own":
+        return
     if scale is None:
         alpha = f" (it states alpha {config.alpha:g})" if config.alpha is not None else ""
         yield Sign(

@@ -10,15 +10,15 @@ targets. At the entropy of the tokens' frequencies the model ignores its input: 
 of 9.98 is not "high", it is destroyed. Near zero at once, the answer was in the question. A
 sum over accumulation steps is no loss of any batch, and its gradient is as many times too large.
 
-How it is measured. The first loss is the validation loss before the first update where the log
-has it, else the first training loss. The uniform guess is ln V of the base model,
-from its files or from what its name says, or of 300,000 tokens where the model is unknown. The constant guess is the entropy of the supervised
-tokens (Miller-Madow), where data and tokenizer are at hand. Where the model is unknown, a blind
-guess has between 9 and 13.3: known vocabularies have 8,000 to 600,000 tokens, and a destroyed
-model that knows the frequent tokens lies a little below. A log that begins in the middle shows
-that as well. A sum is told where the first training
-loss, divided by the accumulation steps, is a usual one, and the loss as it stands is far above a
-blind guess or that multiple of the validation loss.
+How it is measured. The first loss is the validation loss before the first update where the log has
+it, else the first training loss. The uniform guess is ln V of the base model, from its files or
+from what its name says, or of 300,000 tokens where the model is unknown. The constant guess is the
+entropy of the supervised tokens (Miller-Madow), where data and tokenizer are at hand. Where the
+model is unknown, a blind guess has between 9 and 13.3: known vocabularies have 8,000 to 600,000
+tokens, and a destroyed model that knows the frequent tokens lies a little below. A log that begins
+in the middle shows that as well. A sum is told where the first training loss, divided by the
+accumulation steps, is a usual one, and the loss as it stands is far above a blind guess or that
+multiple of the validation loss.
 
 When it is wrong. A new kind of text or a new token set starts high in a sound run, so a high
 start is only noted, a high end that is a little lower is a warning, and one that is much lower

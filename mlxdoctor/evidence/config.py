@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from mlxdoctor.evidence.kind import Missing, NotThere, RunView
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS
+from mlxdoctor.evidence.nested_config import flattened, shows_rate
 from mlxdoctor.evidence.run_files import resolve_file
 from mlxdoctor.evidence.source import Source, read_json_object
 from mlxdoctor.evidence.yaml_file import read_yaml_object
@@ -99,6 +100,8 @@ class TrainingConfig:
         values: the file's keys and values, as stated.
         origin: whose format it is; decides what a missing key means.
         has_defaults: whether mlx-lm was started with it, so that its defaults hold.
+        document: the file as it is, where it keeps the keys in sections.
+        places: key -> where it stands in that, with dots between the sections.
     """
 
     kind: ClassVar[str] = "training configuration"
@@ -106,8 +109,10 @@ class TrainingConfig:
     sources: tuple[Source, ...]
     path: Path
     values: Mapping[str, Any]
-    origin: Literal["mlx-lm", "peft"]
+    origin: Literal["mlx-lm", "peft", "own"]
     has_defaults: bool = True
+    document: Mapping[str, Any] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def is_named(path: Path) -> bool:
@@ -118,7 +123,8 @@ class TrainingConfig:
     def is_held_by(file: Sniffed) -> bool:
         """Whether a YAML or JSON file begins as a training configuration does."""
         if file.path.suffix in (".yaml", ".yml"):
-            return not _SNIFFED_KEYS.isdisjoint(re.findall(r"(?m)^([A-Za-z_]+)\s*:", file.head))
+            keys = re.findall(r"(?m)^([A-Za-z_]+)\s*:", file.head)
+            return not _SNIFFED_KEYS.isdisjoint(keys) or shows_rate(file.head)
         return file.path.suffix == ".json" and not _SNIFFED_KEYS.isdisjoint(file.record)
 
     @classmethod
@@ -160,11 +166,14 @@ class TrainingConfig:
                 for key, one in values.items()
                 if isinstance(one, dict) and "value" in one and key not in _OF_WANDB
             }
-        origin: Literal["mlx-lm", "peft"]
+        origin: Literal["mlx-lm", "peft", "own"]
         if "peft_type" in values:
             origin = "peft"
         elif _MLX_LM_KEYS & values.keys():
             origin = "mlx-lm"
+        elif (found := flattened(values)) is not None:
+            flat = MappingProxyType(dict(found.values))
+            return cls((source,), path, flat, "own", False, values, found.places)
         else:
             raise InputError(
                 path,
@@ -315,9 +324,10 @@ class TrainingConfig:
 
     @property
     def scale(self) -> float | None:
-        """What A·B is multiplied by: mlx-lm's scale; PEFT's alpha/r, rsLoRA's alpha/sqrt(r)."""
-        if self.origin == "mlx-lm":
-            return _number(self._lora("scale"))
+        """What A·B is multiplied by: mlx-lm's scale; alpha/r elsewhere, rsLoRA's alpha/sqrt(r)."""
+        stated = None if self.origin == "peft" else _number(self._lora("scale"))
+        if self.origin == "mlx-lm" or stated is not None:
+            return stated
         if self.alpha is None or not self.rank or self.rank < 0:
             return None
         return self.alpha / (math.sqrt(self.rank) if self.values.get("use_rslora") else self.rank)

@@ -217,6 +217,9 @@ def confirm_commands(report: Report) -> list[str]:
     config = _source(report, "training configuration")
     if report.fix is None or not wanted or config is None or report.root is None:
         return []
+    if any("." in one.key and not one.key.startswith("lora_parameters.") for one in wanted):
+        # Another trainer's: mlx-lm has one section.
+        return []
     folder = f"{slug(report.name)}-fixed"
     lines: list[str] = []
     options: list[str] = []

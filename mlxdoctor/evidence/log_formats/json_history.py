@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from typing import Any
 
+from mlxdoctor.evidence.logs.json_document import read_document
 from mlxdoctor.evidence.logs.json_records import Records
 from mlxdoctor.evidence.logs.log_format import WholeFormat
 from mlxdoctor.evidence.logs.metric_names import STEPS, canonical, is_report, snake_case
-from mlxdoctor.safety.reading_limits import current
 
 #: Keys under which trainers keep a list of records.
 _HISTORIES = ("log_history", "history", "logs", "metrics", "records", "train_loss_history")
@@ -37,21 +35,12 @@ class JsonHistory(WholeFormat):
 
     def read(self, texts: Iterator[str]) -> Iterator[str] | None:
         """Read it if it is no longer than the limit `json_bytes`."""
-        parts, length = [], 0
-        for text in texts:
-            parts.append(text)
-            length += len(text)
-            if length > current().json_bytes:
-                return chain(parts, texts)
-        try:
-            value: Any = json.loads("".join(parts))
-        except (ValueError, RecursionError):
-            return iter(parts)
+        value, again = read_document(texts)
         records = Records(self.rows)
         for found in (_records(value), _columns(value)):
             if not self.count:
                 self.count = sum(records.add(number, one) for number, one in enumerate(found, 1))
-        return None if self.count else iter(parts)
+        return None if self.count else again
 
 
 def _records(value: Any) -> Iterator[Mapping[str, Any]]:

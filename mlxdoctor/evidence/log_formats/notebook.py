@@ -6,11 +6,10 @@ import html
 import json
 import re
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from typing import Any
 
+from mlxdoctor.evidence.logs.json_document import read_document
 from mlxdoctor.evidence.logs.log_format import WholeFormat
-from mlxdoctor.safety.reading_limits import current
 
 _ROW = re.compile(r"<tr\b[^>]{0,200}>(.*?)</tr>", re.DOTALL | re.IGNORECASE)
 _CELL = re.compile(r"<t[dh]\b[^>]{0,200}>([^<]{0,200})", re.IGNORECASE)
@@ -47,18 +46,9 @@ class Notebook(WholeFormat):
 
     def read(self, texts: Iterator[str]) -> Iterator[str] | None:
         """The text that its cells printed, if it is no longer than the limit `json_bytes`."""
-        parts, length = [], 0
-        for text in texts:
-            parts.append(text)
-            length += len(text)
-            if length > current().json_bytes:
-                return chain(parts, texts)
-        try:
-            value: Any = json.loads("".join(parts))
-        except (ValueError, RecursionError):
-            return iter(parts)
+        value, again = read_document(texts)
         if not isinstance(value, dict) or not isinstance(value.get("cells"), list):
-            return iter(parts)
+            return again
         outputs = list(_outputs(value["cells"]))
         self.count = len(outputs)
         return iter(("".join(outputs),))
