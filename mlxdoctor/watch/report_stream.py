@@ -8,13 +8,15 @@ such files.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from mlxdoctor.evidence.logs.lines import lines
 from mlxdoctor.evidence.logs.log_format import HEAD_LINES, LogSoFar, WholeFormat, formats
-from mlxdoctor.evidence.logs.reader import LineReader
+from mlxdoctor.evidence.logs.reader import LineReader, worth_of
 from mlxdoctor.evidence.logs.segments import TRAIN, Shape
 from mlxdoctor.evidence.logs.series import LogFailure
+from mlxdoctor.evidence.logs.wrapped import Unwrapping
 from mlxdoctor.evidence.source import read_text
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.watch.reports import LogRow
@@ -31,6 +33,7 @@ class ReportStream:
         log = LogSoFar(path)
         self.notes, self._rows = log.notes, log.rows
         self._lines = LineReader(log)
+        self._unwrapping = Unwrapping(worth_of(path))
         self._whole = [kind(log) for kind in formats(WholeFormat)]
         self._table: WholeFormat | None = None
         self._line = 0
@@ -38,6 +41,7 @@ class ReportStream:
         self._header = ""
         self._last_row = 0
         self._last_step: dict[str, int] = {}
+        self._in_epoch: dict[str, _Epoch] = {}
         self._has_train_loss = False
         #: Iterations of the saves that the log has named so far.
         self.saves: list[int] = []
@@ -62,6 +66,8 @@ class ReportStream:
         """Read whole lines that were added, and return the reports in them."""
         if self._table is None and self._line < HEAD_LINES:
             self._look_for_table(text)
+        if self._table is None:
+            text = self._unwrapping.read(text)
         first, self._line = self._line, self._line + text.count("\n")
         if self._table is not None:
             # The table's own reader needs the header above the rows that are new.
@@ -89,6 +95,8 @@ class ReportStream:
 
     def finish(self) -> list[LogRow]:
         """Read what is still open at the end of the log."""
+        if rest := self._unwrapping.rest():
+            self._lines.read([(self._line + number, line) for number, line in lines(rest)])
         self._lines.finish()
         return list(self._reports())
 
@@ -130,15 +138,40 @@ class ReportStream:
         step = self._step(shape, values, row)
         return LogRow(step, row, shape.run)
 
+    def _over_epochs(self, run: str, counted: int, row: dict[str, float]) -> int:
+        """The step over all epochs, where a log counts anew in each."""
+        epoch = row.get("epoch")
+        if epoch is None:
+            return counted
+        last = self._in_epoch.get(run, _Epoch(epoch, 0, 0))
+        goes_on = epoch == last.number or (epoch > last.number and counted > last.step)
+        before = last.before if goes_on else 0
+        if epoch > last.number and counted <= last.step:
+            before = last.before + last.step
+        step = max(counted, last.step) if epoch == last.number else counted
+        self._in_epoch[run] = _Epoch(epoch, step, before)
+        return before + counted
+
     def _step(self, shape: Shape, values: Sequence[float], row: dict[str, float]) -> int:
         """The step of a row; a row that names none follows the one before it."""
         last = self._last_step.get(shape.run, 0)
         step = last + 1 if "train_loss" in row else last
         if shape.step is not None:
             counted = _float(values[shape.step])
-            step = int(counted) if abs(counted) < 2.0**62 else last
+            step = (
+                self._over_epochs(shape.run, int(counted), row) if abs(counted) < 2.0**62 else last
+            )
         self._last_step[shape.run] = step
         return step
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    """Where a run is: its epoch, the step counted in it, and the steps of those before."""
+
+    number: float
+    step: int
+    before: int
 
 
 def read_log(path: Path) -> list[LogRow]:

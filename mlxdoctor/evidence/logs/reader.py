@@ -43,7 +43,7 @@ def read_log(texts: Iterable[str], path: Path, notes: Notes) -> list[Segment]:
     """
     log = LogSoFar(path)
     if (rest := _read_whole(iter(texts), log)) is not None:
-        read_lines(unwrapped(rest, _worth(path), SNIFFED), log)
+        read_lines(unwrapped(rest, worth_of(path), SNIFFED), log)
     most = current().log_runs
     runs = log.rows.segments(log.notes.run_marks, log.notes.announced)
     found = list(islice(runs, most))
@@ -53,7 +53,7 @@ def read_log(texts: Iterable[str], path: Path, notes: Notes) -> list[Segment]:
     return found
 
 
-def _worth(path: Path) -> Callable[[str], tuple[int, int]]:
+def worth_of(path: Path) -> Callable[[str], tuple[int, int]]:
     """What tells how many reports, and how many figures, a text of this log holds."""
 
     def worth(text: str) -> tuple[int, int]:

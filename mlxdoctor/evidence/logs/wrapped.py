@@ -39,22 +39,45 @@ def unwrapped(
     head = ""
     while len(head) < head_size and (piece := next(texts, None)) is not None:
         head += piece
-    join = _joiner(head, worth)
-    if join is None:
-        yield head
-        yield from texts
-        return
-    # What a piece ends with may go on in the next.
-    held = ""
-    for piece in chain((head,), texts):
-        lines = (held + piece).split("\n")
-        cut = next(
-            (at for at in range(len(lines) - 1, 0, -1) if _STARTS.match(lines[at])), len(lines) - 1
-        )
-        held = "\n".join(lines[cut:])
-        if cut > 0:
-            yield join(lines[:cut]) + "\n"
-    yield join(held.split("\n"))
+    unwrapping = Unwrapping(worth)
+    yield from filter(None, (unwrapping.read(piece) for piece in chain((head,), texts)))
+    yield unwrapping.rest()
+
+
+class Unwrapping:
+    """Makes broken lines of a log whole that comes piece by piece, as soon as some show it.
+
+    Args:
+        worth: how many reports and how many figures a text holds.
+    """
+
+    def __init__(self, worth: Callable[[str], tuple[int, int]]) -> None:
+        self._worth = worth
+        self._head, self._held = "", ""
+        self._join: Callable[[list[str]], str] | None = None
+        self._is_undecided = True
+
+    def read(self, piece: str) -> str:
+        """The text with whole lines, without what may go on in the next piece."""
+        if self._is_undecided:
+            self._head += piece
+            self._join = _joiner(self._head, self._worth)
+            self._is_undecided = self._join is None and self._head.count("\n") < HEAD_LINES
+            if not self._is_undecided:
+                self._head = ""
+        if self._join is None:
+            return piece
+        lines = (self._held + piece).split("\n")
+        starts = (at for at in range(len(lines) - 1, 0, -1) if _STARTS.match(lines[at]))
+        # Without one, all may be a line that goes on.
+        cut = next(starts, 0 if len(lines) <= MAX_PARTS else len(lines) - 1)
+        self._held = "\n".join(lines[cut:])
+        return self._join(lines[:cut]) + "\n" if cut > 0 else ""
+
+    def rest(self) -> str:
+        """What was held back at the end."""
+        held, self._held = self._held, ""
+        return self._join(held.split("\n")) if self._join is not None else held
 
 
 def _joiner(
