@@ -145,9 +145,9 @@ def log_failures(log: TrainingLog, limits: Limits) -> Iterator[Sign]:
     if reached < limits.unfinished * announced:
         yield Sign(
             "ends-early",
-            f"The log ends at iteration {reached} of {announced}.",
+            f"The log ends at {segment.unit} {reached} of {announced}.",
             {"reached": reached, "announced": announced, "last_save": _last_save(log)},
-            expected=f"reports up to iteration {announced}",
+            expected=f"reports up to {segment.unit} {announced}",
             onset=reached,
         )
 

@@ -418,7 +418,7 @@ def _with_a_stop(
     batch = config.batch_size if config is not None else None
     is_whole = rows is not None and 0 < len(rows.rows) == rows.total_rows
     different = different_rows(rows) if rows is not None and is_whole else 0
-    stop = f"stop at iteration {at}"
+    stop = f"stop at {segment.unit} {at}"
     if different and batch:
         often = at * batch / different
         stop += f", which is {often:.{0 if often >= 2 else 1}f} passes over the {different} rows"

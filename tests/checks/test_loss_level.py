@@ -223,3 +223,13 @@ def test_a_sum_over_accumulation_steps_may_stay_there(logs: LogWriter, tmp_path:
     assert found(validated) == {"stays-at-chance": "error"}
     summed = judge(loss_level, logs.losses(TAIL, {3000: 1.3}, first=2910), config)
     assert found(summed) == {"stays-at-chance": "warning"}
+
+
+def test_the_models_name_tells_its_vocabulary(logs: LogWriter, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("model: mlx-community/Llama-3.2-3B-Instruct-4bit\niters: 100\n")
+    log = logs.losses(decay(20, 5.0, 2.0), {1: 12.4})
+    assert found(judge(loss_level, log)) == {"starts-high": "info"}
+    one = finding(judge(loss_level, log, TrainingConfig.read(path)), "starts-above-uniform")
+    assert one.measured["vocabulary"] == 128_256
+    assert f"{math.log(128_256):.3f}" in one.message

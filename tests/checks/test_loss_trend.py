@@ -437,3 +437,12 @@ def test_accuracy_that_rises_with_the_loss_is_noted(logs: LogWriter) -> None:
     one = finding(judge(loss_trend, log), "overfitting")
     assert one.severity.value == "info"
     assert "went from 0.61 to 0.71" in one.message
+
+
+def test_the_sentence_counts_as_the_log_does(tmp_path: Path) -> None:
+    values = [2.0, 1.8, 1.6, *[9.0] * 20]
+    for unit, line in (("step", "Step {} | loss {}"), ("epoch", "Epoch {}: loss {}")):
+        path = tmp_path / f"{unit}.log"
+        path.write_text("".join(line.format(at, v) + "\n" for at, v in enumerate(values, 1)))
+        one = finding(judge(loss_trend, TrainingLog.read([path])), "diverged")
+        assert f"From {unit} 4 on" in one.message
