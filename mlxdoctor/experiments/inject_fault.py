@@ -20,6 +20,7 @@ from mlxdoctor.experiments import counterfactual
 from mlxdoctor.experiments.shared.bench import Bench, Failure
 from mlxdoctor.experiments.shared.observation import Condition, Observation
 from mlxdoctor.experiments.shared.rules import Question, Ruling, Trials, judge_injection
+from mlxdoctor.finding import Severity
 from mlxdoctor.train.batches import Batch, Batches, Worker
 from mlxdoctor.train.faults import FAULTS as WARD_FAULTS
 from mlxdoctor.train.faults import Fault
@@ -110,7 +111,9 @@ PADDING_IN_BATCH = Fault(
 
 def padding_shown(failure: Failure, settings: Settings) -> tuple[Padding, ...]:
     """The padding that the findings tell of: the token that was learned, and the width counted."""
-    found = [one.measured for outcome in failure.outcomes for one in outcome.findings]
+    findings = [one for outcome in failure.outcomes for one in outcome.findings]
+    # A note tells of the one padding token that mlx-lm trains after each row.
+    found = [one.measured for one in findings if one.severity is not Severity.INFO]
     tokens = [one for one in (each.get("pad_id") for each in found) if isinstance(one, int)]
     counted = [each.get("tokens_per_iteration") for each in found]
     per_row = [one / settings.batch_size for one in counted if isinstance(one, int | float)]

@@ -86,10 +86,10 @@ def test_a_base_without_an_end_token_is_a_sentence(tmp_path: Path) -> None:
         ends_of(base)
 
 
-def failure(**measured: Any) -> Failure:
+def failure(severity: Severity = Severity.ERROR, **measured: Any) -> Failure:
     finding = Finding(
         code="learned-targets.padding-learned",
-        severity=Severity.ERROR,
+        severity=severity,
         message="",
         measured=measured,
     )
@@ -101,6 +101,7 @@ def test_padding_takes_the_form_that_the_findings_show(tmp_path: Path) -> None:
     plain = settings(tmp_path, batch_size=4)
     assert padding_shown(failure(), plain) == ()
     assert padding_shown(failure(pad_id=7), plain) == (Padding(7),)
+    assert padding_shown(failure(Severity.INFO, pad_id=7), plain) == ()
     counted = failure(pad_id=7, tokens_per_iteration=252.0)
     assert padding_shown(counted, plain) == (Padding(7, 64), Padding(7))
     # An average is no width.
