@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -12,6 +12,7 @@ from pathlib import Path
 from mlxdoctor.causes import load_causes
 from mlxdoctor.check import Check, Thresholds, discover, selected, with_thresholds
 from mlxdoctor.diagnosis import Diagnosed, Judged, judge, unlocks_most
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.environment import Environment
 from mlxdoctor.evidence.kind import Progress
@@ -23,6 +24,7 @@ from mlxdoctor.report import FileRead, Fix, MissingEvidence, NextCheck, Report
 from mlxdoctor.run import Run
 from mlxdoctor.run_texts import texts_of
 from mlxdoctor.safety.texts import as_seen_here
+from mlxdoctor.safety.time_budget import TimeBudget
 from mlxdoctor.timeline import timeline
 
 
@@ -54,6 +56,8 @@ def diagnose(
     thresholds: Thresholds | None = None,
     with_text: bool = True,
     progress: Progress | None = None,
+    budget: float | None = None,
+    files_alone: Callable[[RunReport], None] | None = None,
 ) -> RunReport:
     """Examine what a run left behind and say why it failed, if it did.
 
@@ -74,6 +78,9 @@ def diagnose(
         thresholds: check -> threshold -> value, in place of those that ship.
         with_text: let the report quote training rows and outputs.
         progress: called with what is being done, a count done, and a total.
+        budget: seconds after which no more rows and prompts are given to models; the report
+            says what was left out. None measures all of them.
+        files_alone: called with the report of the files alone, before models are run.
 
     Raises:
         InputError: a path or an option is unusable. A file in a run that can't
@@ -93,10 +100,28 @@ def diagnose(
         score=score,
         trainer=trainer,
         progress=progress,
+        budget=TimeBudget(budget),
     )
-    outcomes = run_checks(checks, run, progress, select, ignore)
-    report = _report(run, outcomes, _command(run, paths, with_text))
-    return as_seen_here(report if with_text else without_text(report, texts_of(run)))
+
+    def reported(outcomes: tuple[Outcome, ...]) -> RunReport:
+        report = _report(run, outcomes, _command(run, paths, with_text))
+        return as_seen_here(report if with_text else without_text(report, texts_of(run)))
+
+    if files_alone is None or not run.allow_model or run.get(BaseModel) is None:
+        return reported(run_checks(checks, run, progress, select, ignore))
+    known: dict[str, Outcome] = {}
+    first: list[Outcome] = []
+    with run.without_models():
+        for one in checks:
+            run.asked_for_models = False
+            first += run_checks([one], run, None, select, ignore)
+            if not run.asked_for_models:
+                known[one.name] = first[-1]
+        if len(known) < len(checks):
+            files_alone(reported(tuple(first)))
+    left = [one for one in checks if one.name not in known]
+    known |= {one.check: one for one in run_checks(left, run, progress, select, ignore)}
+    return reported(tuple(known[one.name] for one in checks))
 
 
 @cache  # a gate asks for them with every adapter
@@ -155,6 +180,7 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: str) -> RunReport:
             for source in record.sources
         ),
         missing=tuple(MissingEvidence(kind, why) for kind, why in run.missing),
+        left_out=run.left_out,
         contributing=_contributing(outcomes, diagnosis),
         fix=fix,
         timeline=timeline(outcomes),

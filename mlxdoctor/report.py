@@ -104,6 +104,7 @@ class Report:
         coverage: what is known of every cause.
         evidence: the files that were read.
         missing: the evidence that was not there.
+        left_out: what the time for running models did not allow, a clause each.
         experiments: what `reproduce` tried.
         contributing: codes of warnings that the first cause does not account for.
         fix: what to change.
@@ -124,6 +125,7 @@ class Report:
     coverage: tuple[Coverage, ...] = ()
     evidence: tuple[FileRead, ...] = ()
     missing: tuple[MissingEvidence, ...] = ()
+    left_out: tuple[str, ...] = ()
     experiments: tuple[Experiment, ...] = ()
     contributing: tuple[str, ...] = ()
     fix: Fix | None = None
@@ -210,7 +212,11 @@ class Report:
                 "tool": {"name": "mlxdoctor", "version": self.version},
                 "verdict": self.verdict,
                 "coverage": self.coverage,
-                "run": {"evidence": self.evidence, "missing": self.missing},
+                "run": {
+                    "evidence": self.evidence,
+                    "missing": self.missing,
+                    "left_out": self.left_out,
+                },
                 "diagnosis": self.diagnosis,
                 "outcomes": self.outcomes,
                 "experiments": self.experiments,

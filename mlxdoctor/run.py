@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -50,7 +51,7 @@ class Run:
         self.against = against
         self.score = score
         self.trainer = trainer
-        self.allow_model = allow_model
+        self._allow_model = allow_model
         self.progress = progress
         self.budget = budget or TimeBudget()
         self._evidence: dict[type[Any], Any] = {}
@@ -58,6 +59,31 @@ class Run:
         self._errors: dict[type[Any], InputError] = {}
         self._lacking: set[type[Any]] = set()
         self._impossible: set[type[Any]] = set()
+        self._withheld = False
+        self._of_models: set[type[Any]] = set()
+        #: Whether anything has asked since this was last set if models may be run.
+        self.asked_for_models = False
+
+    @property
+    def allow_model(self) -> bool:
+        """Whether models may be run; who asks, and what is made from the answer, is noted."""
+        self.asked_for_models = True
+        return self._allow_model and not self._withheld
+
+    @contextmanager
+    def without_models(self) -> Iterator[None]:
+        """Run no model meanwhile; what would have been made with one is made again afterwards."""
+        self._withheld = True
+        try:
+            yield
+        finally:
+            self._withheld = False
+            for kind in self._of_models:
+                for known in (self._evidence, self._reasons, self._errors):
+                    known.pop(kind, None)
+                self._lacking.discard(kind)
+                self._impossible.discard(kind)
+            self._of_models.clear()
 
     @classmethod
     def discover(
@@ -130,6 +156,12 @@ class Run:
         )
 
     @property
+    def left_out(self) -> tuple[str, ...]:
+        """What the time budget did not allow to be measured, as clauses."""
+        said = (getattr(one, "left_out", "") for one in self._evidence.values())
+        return tuple(dict.fromkeys(filter(None, said)))
+
+    @property
     def missing(self) -> tuple[tuple[str, str], ...]:
         """Kind and reason of the evidence that was asked for and is lacking."""
         return tuple(
@@ -150,7 +182,15 @@ class Run:
     def get(self, kind: type[T]) -> T | None:
         """The evidence of that kind, read on first use; None where there is none."""
         if kind not in self._evidence:
-            self._evidence[kind] = self._read(kind)
+            asked_before, self.asked_for_models = self.asked_for_models, False
+            try:
+                self._evidence[kind] = self._read(kind)
+            finally:
+                if self.asked_for_models:
+                    self._of_models.add(kind)
+                self.asked_for_models |= asked_before
+        if kind in self._of_models:
+            self.asked_for_models = True
         value: T | None = self._evidence[kind]
         return value
 

@@ -12,6 +12,7 @@ from mlxdoctor.finding import Status
 from mlxdoctor.formats.format import files_of, formats
 from mlxdoctor.gate_result import GateResult
 from mlxdoctor.report import Report
+from mlxdoctor.safety.time_budget import DEFAULT_SECONDS
 from mlxdoctor.verdict import Verdict
 
 
@@ -43,6 +44,14 @@ or options (a file that can't be read included), 3 too little to judge by.""",
 )
 @click.option("--against", type=options.PATH, help="A healthy run to compare with.")
 @options.no_generate()
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    default=DEFAULT_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="Stop giving rows and prompts to the models after this time.",
+)
 @click.option(
     "--confirm", is_flag=True, help="Also rerun it to confirm the cause, as `reproduce` does."
 )
@@ -86,6 +95,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     generations: Path | None,
     against: Path | None,
     no_generate: bool,
+    budget: float,
     confirm: bool,
     score: str | None,
     trainer: str | None,
@@ -138,6 +148,8 @@ def command(  # noqa: PLR0917 - click passes every option by name
             ignore=ignore,
             with_text=not no_text,
             progress=progress,
+            budget=budget,
+            files_alone=lambda report: progress.say(_first(report)),
         )
         if confirm:
             from mlxdoctor.formats.summary import slug
@@ -154,6 +166,13 @@ def command(  # noqa: PLR0917 - click passes every option by name
     for sentence in report.unreadable:
         click.echo(f"mlxdoctor: {terminal(sentence)}", err=True)
     return exit_code(report, fail_on)
+
+
+def _first(report: Report) -> str:
+    """What the files alone say, while models are asked."""
+    from mlxdoctor.formats.summary import headline, lowered
+
+    return f"from the files alone: {lowered(headline(report))}; the models are being asked"
 
 
 def exit_code(report: Report, fail_on: str) -> int:

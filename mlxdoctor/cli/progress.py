@@ -1,4 +1,4 @@
-"""One line of progress on standard error, for work that takes longer than a second."""
+"""Progress on standard error: a bar on a terminal, and a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -14,19 +14,26 @@ SHOW_AFTER = 1.0
 #: The bar is redrawn this often at most (seconds).
 REDRAW_AFTER = 0.1
 BAR = 24
+#: Off a terminal, a line is written this often at most (seconds).
+LINE_AFTER = 10.0
 
 
 class ProgressLine:
-    """A progress callback that draws `label [####    ] done/total`; silent off a terminal.
+    """A progress callback that draws `label [####    ] done/total`.
+
+    Where standard error is no terminal, it writes a line every ten seconds.
 
     Args:
         clock: seconds that only ever rise.
+        lines: whether to write those; not for what takes days.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, lines: bool = True) -> None:
         self._clock = clock
+        self._lines = lines
         self._started = clock()
         self._drawn = 0.0
+        self._written = self._started
         self._columns = 0
 
     def __enter__(self) -> ProgressLine:
@@ -43,15 +50,25 @@ class ProgressLine:
     def __call__(self, label: str, done: int, total: int) -> None:
         """Show that `done` of `total` steps of `label` are done."""
         now = self._clock()
-        if now - self._started < SHOW_AFTER or now - self._drawn < REDRAW_AFTER:
-            return
         if not sys.stderr.isatty():
+            if self._lines and now - self._written >= LINE_AFTER:
+                self._written = now
+                seconds = f"{now - self._started:.0f} s"
+                self.say(f"{label}: {done:,} of {total:,}, after {seconds}")
+            return
+        if now - self._started < SHOW_AFTER or now - self._drawn < REDRAW_AFTER:
             return
         filled = BAR * min(done, total) // total if total > 0 else 0
         text = f"{terminal(label)[:40]} [{'#' * filled:<{BAR}}] {done:,}/{total:,}"
         sys.stderr.write("\r" + text.ljust(self._columns))
         sys.stderr.flush()
         self._drawn, self._columns = now, max(self._columns, len(text))
+
+    def say(self, text: str) -> None:
+        """Write a line that stays."""
+        self.clear()
+        sys.stderr.write(f"mlxdoctor: {terminal(text)}\n")
+        sys.stderr.flush()
 
     def clear(self) -> None:
         """Remove the line, so that what follows starts in the first column."""

@@ -100,7 +100,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
         require_file(log)
     since = follows.began if follows is not None else None
     tail = PipeTail(sys.stdin.fileno()) if str(log) == "-" else FileTail(log, since)
-    with closing(tail), ProgressLine() as progress:
+    with closing(tail), ProgressLine(lines=False) as progress:
         follower = Follower(
             tail,
             log,

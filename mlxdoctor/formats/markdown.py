@@ -137,6 +137,7 @@ def _view(report: Report, figures: Mapping[str, str]) -> dict[str, Any]:
         "unit": summary.unit(report),
         "confirm_iterations": summary.CONFIRM_ITERATIONS,
         "missing": summary.missing(report),
+        "left_out": summary.left_out(report),
         "files": files,
         "hashes": "\n".join(f"{one.sha256 or 'not hashed'}  {one.source}" for one in files),
     }

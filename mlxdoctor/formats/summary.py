@@ -281,6 +281,13 @@ def _confirm_iterations(report: Report) -> int:
     return max(CONFIRM_ITERATIONS, CONFIRM_PAST_ONSET * min(onsets, default=0))
 
 
+def left_out(report: Report) -> str:
+    """What the time for running models did not allow; "" where it allowed all."""
+    if not report.left_out:
+        return ""
+    return f"Not all was measured: {'; '.join(report.left_out)}. A larger --budget measures more."
+
+
 def missing(report: Report) -> dict[str, list[str]]:
     """Why evidence was not there -> the kinds of it."""
     by_reason: dict[str, list[str]] = {}

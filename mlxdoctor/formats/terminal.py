@@ -130,9 +130,10 @@ def _gaps(report: Report, page: _Page) -> None:
     crashed = [one for one in report.outcomes if one.status is Status.CRASHED]
     known = summary.coverage(report) if report.root is None else ""
     useful = summary.most_useful(report)
-    if known or useful:
+    left_out = summary.left_out(report)
+    if known or useful or left_out:
         page.lines.append("")
-    for sentence in filter(None, (known, useful)):
+    for sentence in filter(None, (known, useful, left_out)):
         page.paragraph(sentence)
     for one in crashed:
         why = one.reason[:_MAX_REASON]

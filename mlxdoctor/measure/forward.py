@@ -218,25 +218,3 @@ def _array(values: NDArray[Any]) -> Any:
     import mlx.core as mx
 
     return mx.array(values)
-
-
-def answer_losses(
-    model: Any,
-    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
-    progress: Callable[[int, int], None] | None = None,
-) -> list[Floats]:
-    """The losses of answers after prompts, token by token.
-
-    Args:
-        model: as mlx-lm makes it.
-        pairs: the tokens of a prompt, and those of an answer, neither empty.
-        progress: called with the pairs done and all of them.
-
-    Returns:
-        For each pair float32 (tokens of the answer,), nats.
-    """
-    questions = [
-        Question(np.array([*prompt, *answer[:-1]], np.int32), np.array(answer, np.int32)[:, None])
-        for prompt, answer in pairs
-    ]
-    return [one.losses[:, 0] for one in predict(model, questions, progress=progress)]
