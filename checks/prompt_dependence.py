@@ -42,6 +42,10 @@ _CALIBRATION = "0 of 4 sound runs of the fixtures"
 _FIX = "join prompts and answers by a key, not by their place in two lists, and train again"
 
 
+#: Why too few rows were asked although there are more; and what to do.
+SPENT = "the time for running models was over; raise it with --budget"
+
+
 @dataclass(frozen=True)
 class Limits:
     """When answers depend on their prompts, and when they do not."""
@@ -128,8 +132,10 @@ def prompt_dependence(gains: PromptGains, limits: Limits) -> Iterator[Sign | See
     if not found.decided(limits):
         found = _Figures.of(gains, limits.most, limits)
     if max(map(len, found.rows.values())) < limits.rows:
-        raise Inconclusive(f"fewer than {limits.rows} rows have a prompt and an answer")
-    said = [*_rows(found, limits), *_tuned(found, gains, limits)]
+        is_short = max(gains.rows.values()) < limits.rows
+        few = f"fewer than {limits.rows} rows have a prompt and an answer"
+        raise Inconclusive(few if is_short else SPENT)
+    said = [*_rows(found, gains, limits), *_tuned(found, gains, limits)]
     yield from said
     if not any(isinstance(one, Sign) for one in said):
         yield Seen(found.sentence, found.measured)
@@ -242,12 +248,14 @@ class _Figures:
         return train is None or valid is None or not _below(train, valid, 1.0, limits)
 
 
-def _rows(found: _Figures, limits: Limits) -> Iterator[Sign | Unsought]:
+def _rows(found: _Figures, gains: PromptGains, limits: Limits) -> Iterator[Sign | Unsought]:
     """What the base model says of the rows, whatever was trained on them."""
     train, valid = found.gain("train", "base"), found.gain(found.reference, "base")
     both = ("unrelated-answers", "some-unrelated-answers")
     if train is None or train.rows < limits.rows:
-        yield Unsought(both, "too few training rows have a prompt and an answer of their own")
+        is_short = gains.rows.get("train", 0) < limits.rows
+        why = "too few training rows have a prompt and an answer of their own"
+        yield Unsought(both, why if is_short else SPENT)
         return
     if train.is_clear(limits) and (valid is None or not _below(train, valid, limits.less, limits)):
         return
@@ -283,7 +291,8 @@ def _tuned(found: _Figures, gains: PromptGains, limits: Limits) -> Iterator[Sign
     base, tuned = found.gain(split, "base"), found.gain(split, "tuned")
     both = ("prompts-ignored", "prompts-never-mattered")
     if base is None or tuned is None or tuned.rows < limits.rows:
-        yield Unsought(both, "there is no tuned model that could be asked")
+        was_asked = base is not None and tuned is not None
+        yield Unsought(both, SPENT if was_asked else "there is no tuned model that could be asked")
         return
     if tuned.own > base.own + limits.harmed:
         yield Unsought(both, "the tuned model is worse at the answers altogether")

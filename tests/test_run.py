@@ -13,6 +13,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.measure.generations import Generations
@@ -87,3 +88,42 @@ def test_metrics_are_missing_with_a_reason_where_nothing_was_evaluated() -> None
     run = Run.discover([RUNS / "healthy-ordinary"], allow_model=False)
     assert run.get(ReportedMetrics) is None
     assert run.why_missing(ReportedMetrics) == "no evaluation result was found"
+
+
+def test_what_is_made_of_models_is_made_again_when_they_may_be_run() -> None:
+    made: list[bool] = []
+
+    class OfModels:
+        kind = "of models"
+        sources = ()
+
+        @classmethod
+        def find(cls, run: Run) -> OfModels:
+            made.append(run.allow_model)
+            if not made[-1]:
+                raise Missing("no model was run")
+            return cls()
+
+    class Built(OfModels):
+        kind = "built on it"
+
+        @classmethod
+        def find(cls, run: Run) -> Built:
+            run.need(OfModels)
+            return cls()
+
+    run = Run.discover([RUNS / "healthy-ordinary"])
+    with run.without_models():
+        run.asked_for_models = False
+        assert run.get(TrainingLog) is not None
+        assert not run.asked_for_models
+        assert run.get(Built) is None
+        assert run.asked_for_models
+        run.asked_for_models = False
+        # From memory, and made of models all the same.
+        assert run.get(OfModels) is None
+        assert run.asked_for_models
+        assert [kind for kind, _ in run.missing] == ["of models", "built on it"]
+    assert run.missing == ()
+    assert run.get(Built) is not None
+    assert made == [False, True]

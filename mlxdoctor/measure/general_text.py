@@ -95,6 +95,8 @@ class GeneralText:
         tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
         if not models.has_tuned:
             raise Missing("the adapter could not be loaded on this base model")
+        if not run.budget.left:
+            raise Missing(run.budget.spent)
         asked = [_rendered(tokenizer, *text) for text in GENERAL_TEXTS]
         losses: dict[Which, tuple[float, ...]] = {}
         which: Which

@@ -196,7 +196,7 @@ def produce(
     order = _order(prompts)
     costs = [float(len(prompts[i].tokens) + STEP_COST * max_tokens) for i in order]
     items: dict[int, Generation] = {}
-    for stage in budget.stages(costs, SHARE, FIRST_PROMPTS if on_cpu() else len(order)):
+    for stage in budget.stages(costs, SHARE, FIRST_PROMPTS if on_cpu() else len(order), 4):
         places = [order[turn] for turn in stage]
         asked = [prompts[i] for i in places]
         answers: dict[Which, list[Answer]] = {}

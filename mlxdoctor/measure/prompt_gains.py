@@ -24,6 +24,7 @@ from mlxdoctor.measure.models import LoadedModels, Which, load
 from mlxdoctor.measure.row_losses import RowLosses, RowPass
 from mlxdoctor.measure.token_losses import TokenLosses
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.time_budget import TimeBudget
 
 #: Tokens of an answer that are looked at: what it owes to its prompt shows early.
 ANSWER_TOKENS = 64
@@ -33,6 +34,9 @@ PROMPT_TOKENS, LONGEST_PROMPT = 384, 1024
 ENOUGH_ROWS = 16
 #: Rows among which one with another answer is looked for.
 PARTNERS = 64
+
+#: Of the time that is left, what the rows of one split may take.
+SHARE = 0.4
 
 #: Mean losses of an answer, nats a token: after its own prompt, and after another row's.
 Pair = tuple[float, float]
@@ -95,8 +99,13 @@ class PromptGains:
             tuple(dict.fromkeys(sources)),
             {name: len(sample.asked) for name, sample in samples.items()},
             {name: sample.distinct for name, sample in samples.items()},
-            _Measured(models, samples, run.progress),
+            _Measured(models, samples, run.progress, run.budget),
         )
+
+    @property
+    def left_out(self) -> str:
+        """What the time budget did not allow, as a clause; empty where it allowed all."""
+        return "; ".join(getattr(self.measure, "left_out", {}).values())
 
 
 def _base_or_both(run: RunView) -> LoadedModels:
@@ -126,6 +135,11 @@ class _Asked:
     own: Continuation
     other: Continuation
     known: RowLosses | None
+
+    @property
+    def cost(self) -> float:
+        """Tokens to be read."""
+        return float(len(self.other.tokens) + (len(self.own.tokens) if self.known is None else 0))
 
 
 @dataclass(frozen=True)
@@ -164,19 +178,26 @@ class _Measured:
     models: LoadedModels
     samples: Mapping[str, _Sample]
     progress: Progress | None
+    budget: TimeBudget
     done: dict[str, tuple[RowGain, ...]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, split: str, count: int) -> tuple[RowGain, ...]:
         done = self.done.get(split, ())
         asked = self.samples[split].asked[len(done) : count]
-        if asked:
-            base = self._pairs("base", asked)
-            tuned: Sequence[Pair | None] = [None] * len(asked)
+        wanted = len(done) + len(asked)
+        for stage in self.budget.stages([one.cost for one in asked], SHARE):
+            some = asked[stage.start : stage.stop]
+            base = self._pairs("base", some)
+            tuned: Sequence[Pair | None] = [None] * len(some)
             if self.models.has_tuned:
-                tuned = self._pairs("tuned", asked)
-            found = zip(asked, base, tuned, strict=True)
+                tuned = self._pairs("tuned", some)
+            found = zip(some, base, tuned, strict=True)
             done = (*done, *(RowGain(one.index, first, second) for one, first, second in found))
-            self.done[split] = done
+        self.done[split] = done
+        self.left_out[split] = self.budget.said(
+            min(len(done), wanted), wanted, f"{split} rows were given other rows' prompts"
+        )
         return done[:count]
 
     def _pairs(self, which: Which, asked: Sequence[_Asked]) -> list[Pair]:

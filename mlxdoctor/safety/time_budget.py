@@ -35,11 +35,11 @@ class TimeBudget:
         return max(0.0, self.seconds - (self._clock() - self._begun))
 
     def stages(
-        self, costs: Sequence[float], share: float = 1.0, first: int = FIRST_STAGE
+        self, costs: Sequence[float], share: float = 1.0, first: int = FIRST_STAGE, growth: int = 2
     ) -> Iterator[range]:
         """Which items to measure next, while there is time.
 
-        Stages grow twofold: how long the last one took says how much of the next one fits.
+        Stages grow: how long the last one took says how much of the next one fits.
         The first is always made, unless nothing is left. What comes first in a list is
         measured by every budget, so that a larger one only adds to a smaller one's figures.
 
@@ -47,6 +47,7 @@ class TimeBudget:
             costs: of each item, in any unit: tokens, say.
             share: of what is left, that these items may take.
             first: items of the first stage.
+            growth: items of each further stage, as a multiple of those before it.
         """
         allowed = share * self.left
         begun = self._clock()
@@ -62,7 +63,7 @@ class TimeBudget:
             start = self._clock()
             yield range(done, stop)
             speed = (self._clock() - start) / max(sum(costs[done:stop]), 1e-9)
-            done, size = stop, 2 * size
+            done, size = stop, growth * size
 
     @property
     def spent(self) -> str:

@@ -140,6 +140,7 @@ def unhealthy() -> dict[str, Any]:
                     "why": "'mlx-community/Llama' is not on this machine; name it with --base",
                 }
             ],
+            "left_out": [],
         },
         "diagnosis": [
             diagnosed(
@@ -385,6 +386,7 @@ def made(data: Mapping[str, Any]) -> Report:
         ),
         evidence=tuple(FileRead(**one) for one in data["run"]["evidence"]),
         missing=tuple(MissingEvidence(**one) for one in data["run"]["missing"]),
+        left_out=tuple(data["run"].get("left_out", ())),
         experiments=tuple(made_experiment(one) for one in data["experiments"]),
         contributing=tuple(data["contributing"]),
         fix=Fix(**data["fix"]) if data["fix"] else None,

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mlxdoctor.formats import summary
+from mlxdoctor.formats.format import text_of
 from tests.formats import sample
 
 
@@ -231,3 +233,15 @@ def test_the_first_screen_shows_what_the_model_answers() -> None:
     assert of(summary.sample_sentence, data) == "It answers 'no', as the base model does."
     data["sample"] = None
     assert of(summary.sample_sentence, data) is None
+
+
+def test_what_the_time_did_not_allow_is_told_with_what_to_do() -> None:
+    report = sample.made(sample.healthy())
+    assert summary.left_out(report) == ""
+    short = replace(report, left_out=("8 of 32 rows were measured: the time budget of 60 s",))
+    said = "Not all was measured: 8 of 32 rows were measured: the time budget of 60 s."
+    assert summary.left_out(short) == f"{said} A larger --budget measures more."
+    for name in ("text", "markdown", "html"):
+        shown = " ".join(text_of(short, name).split())
+        assert "8 of 32 rows were measured" in shown
+        assert "Not all was measured" not in text_of(report, name)
