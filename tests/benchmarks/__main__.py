@@ -32,6 +32,7 @@ BENCHMARKS = {
     "weights": "Weights",
     "gate": "Gate",
     "generation": "Answers",
+    "real_base": "At real size",
     "trainer": "Training",
 }
 PEERS = ("runmedic", "trainproof", "adaptersentry")
@@ -66,6 +67,9 @@ def page(names: Sequence[str], peers: Peers) -> str:
         # it starts, which inherit it for a moment.
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             lines = pool.submit(lines_of, name, peers).result()
+        if not lines:
+            # What it is measured on was not made.
+            continue
         parts.append(f"## {BENCHMARKS[name]}\n\n{markdown(lines)}")
     used = [f"{one} {peers.version(one)}" for one in PEERS if peers.has(one)]
     versions = f"\nPeers: {', '.join(used)}.\n" if used else ""
