@@ -24,7 +24,7 @@ see the loss fall before a long run.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mlxdoctor.check import NotApplicable, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
@@ -106,7 +106,11 @@ def learning_rate(
             {"scale": scale, "rank": config.rank, "advised_scale": better},
             fix=f"set lora_parameters.scale to {better:g}",
         )
-    yield from _against_the_band(rate, scale, step, is_alpha, limits)
+    of_preferences = config.of_preferences or (log is not None and log.is_preference)
+    for sign in _against_the_band(rate, scale, step, is_alpha, limits):
+        # Pairs and rewards are trained at lower rates than the guideline is for.
+        lower = of_preferences and sign.symptom.endswith("below-guideline")
+        yield replace(sign, severity=Severity.INFO) if lower else sign
     bias_corrected = bool(config.optimizer_config.get("bias_correction", False))
     updates = (config.iters or 0) // max(config.grad_accumulation_steps or 1, 1)
     is_adam = config.optimizer in ("adam", "adamw")

@@ -21,7 +21,7 @@ What to do. Divide the loss by the number of its targets before the gradient is 
 
 from collections.abc import Iterator
 
-from mlxdoctor.check import Inconclusive, NotApplicable, check
+from mlxdoctor.check import DoesNotArise, Inconclusive, check
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
@@ -50,7 +50,7 @@ def loss_sum(
 ) -> Iterator[Sign]:
     """Hold the first training losses against what a mean can be."""
     if log.is_preference:
-        raise NotApplicable("the loss of preference training has no known level")
+        raise DoesNotArise("the loss of preference training is no mean over targets")
     if log.main.get("train_loss") is None:
         raise Inconclusive("the log holds no training loss")
     found = summed_loss(log.main, config, rows, base.vocab_size if base else None, limits)

@@ -93,7 +93,7 @@ class Limits:
             expected="a chosen reward that stays near where it was",
             fix="Divide the learning rate by ten, or add a loss on the chosen answer.",
         ),
-        "held-out-fell": Symptom.warning(
+        "held-out-fell": Symptom.info(
             "the margin on held-out rows was higher before",
             expected="a margin that stays up",
             fix="Use the checkpoint from before it fell, and train for fewer passes.",

@@ -62,7 +62,12 @@ class Limits:
     with_length: float = limit(
         0.7, unit="rank correlation of reward and length", source="measured on runs paid by length"
     )
-    longer: float = limit(1.3, unit="times the first length", source="as far as the limit allows")
+    longer: float = limit(
+        1.3, unit="times the first length", source="as far as the limit of the length allows"
+    )
+    more_unended: float = limit(
+        0.3, unit="share of answers cut off", source="measured on runs paid by length: 0.5"
+    )
     unended: float = limit(
         0.5, unit="share of answers cut off", source="answers that end are no longer the rule"
     )
@@ -221,7 +226,7 @@ def _follows_length(curves: PolicyCurves, earned: Course, limits: Limits) -> Sig
     together, tokens, unended = correlation(reward, length), course(length), course(cut_off)
     if together is None or together < limits.with_length or unended.last < limits.unended:
         return None
-    if tokens.last < limits.longer * tokens.first:
+    if tokens.last < limits.longer * tokens.first and unended.change < limits.more_unended:
         return None
     measured: dict[str, Measurement] = {
         "first_reward": earned.first,

@@ -291,7 +291,8 @@ def _against_the_rate(
             where=module,
             expected=f"at most {bound:.3g}",
         )
-    elif updates >= limits.enough_updates:
+    # The gradient of pairs and rewards keeps its direction for longer: not measured there.
+    elif updates >= limits.enough_updates and not config.of_preferences:
         corrected = bool(config.optimizer_config.get("bias_correction"))
         way = rate * _straight_way(updates, corrected=corrected)
         straightness = median(sizes) / way

@@ -14,9 +14,9 @@ import numpy as np
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, Dataset
-from mlxdoctor.evidence.kind import NotThere, Progress, RunView
+from mlxdoctor.evidence.kind import NoSuchThing, NotThere, Progress, RunView
 from mlxdoctor.evidence.source import Source
-from mlxdoctor.evidence.supervision import Role, SupervisedRow, build
+from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure.base_memory import as_before
 from mlxdoctor.measure.continuations import Continuation, continuation_losses
@@ -80,6 +80,8 @@ class PromptGains:
     def find(cls, run: RunView) -> PromptGains:
         """The run's rows, with both models or the base alone; see `Evidence`."""
         dataset, tokenizer = run.need(Dataset), run.need(Tokenizer)
+        if run.get(SupervisedRows) is None and run.cannot_have(SupervisedRows):
+            raise NoSuchThing(run.why_missing(SupervisedRows))
         config = run.get(TrainingConfig)
         models = _base_or_both(run)
         measured = run.get(TokenLosses) if models.has_adapter else None
