@@ -107,7 +107,7 @@ class PromptGains:
     @property
     def left_out(self) -> str:
         """What the time budget did not allow, as a clause; empty where it allowed all."""
-        return "; ".join(getattr(self.measure, "left_out", {}).values())
+        return "; ".join(filter(None, getattr(self.measure, "left_out", {}).values()))
 
 
 def _base_or_both(run: RunView) -> LoadedModels:

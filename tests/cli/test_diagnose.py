@@ -177,3 +177,39 @@ CRASHED = [sample.outcome("x", "crashed", reason="KeyError")]
 )
 def test_exit_codes(changes: dict[str, Any], fail_on: str, code: int) -> None:
     assert exit_code(sample.made(sample.healthy() | changes), fail_on) == code
+
+
+@pytest.mark.slow
+def test_the_files_alone_speak_first_and_the_models_have_the_last_word(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = ROOT / "fixtures" / "runs" / "b-never-trained"
+    arguments = ["diagnose", str(run), "--stdout", "json"]
+    main([*arguments, "--budget", "600"])
+    said = capsys.readouterr()
+    first = said.err.splitlines()[0]
+    assert first.startswith("mlxdoctor: from the files alone: ")
+    assert first.endswith("; the models are being asked")
+    data = json.loads(said.out)
+    assert data["run"]["left_out"] == []
+    checks = [one["check"] for one in data["outcomes"]]
+    assert checks == sorted(checks)
+    by_name = {one["check"]: one for one in data["outcomes"]}
+    assert by_name["learned-targets"]["status"] == "found"
+    # Nothing is said before the models where none are asked.
+    main([*arguments, STATIC])
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_what_a_small_budget_leaves_out_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["diagnose", str(HEALTHY), "--stdout", "json", "--budget", "0.01"])
+    data = printed(capsys)
+    by_name = {one["check"]: one for one in data["outcomes"]}
+    assert by_name["learned-targets"]["status"] == "skipped"
+    said = "the time budget of 0.01 s was spent before"
+    assert by_name["learned-targets"]["reason"].startswith(said)
+    # The answers that the run's owner recorded are still there.
+    assert by_name["token-collapse"]["status"] == "passed"
+    assert not [one for one in data["outcomes"] if one["status"] == "crashed"]
+    assert main(["diagnose", str(HEALTHY), "--budget", "0"]) == 2
