@@ -59,6 +59,11 @@ class Limits:
     uniform_vocabulary: int = limit(
         300_000, unit="tokens", source="no common model has more; used where the model is unknown"
     )
+    readable: float = limit(
+        0.5,
+        unit="of a blind guess's loss, at the end",
+        source="sound runs that begin above it end at 0.2 to 0.5 of it",
+    )
     uniform_excess: float = limit(
         0.2, unit="nats", source="an untrained model lies a little above a uniform guess"
     )
@@ -297,7 +302,11 @@ def _high(
             f"The {name} is {first:.3f}; a blind guess among {said} has {uniform:.3f}.",
             measured,
             onset=_start_of(segment),
-            severity=Severity.ERROR if is_certain else None,
+            severity=Severity.ERROR
+            if is_certain
+            else Severity.INFO
+            if curve.end < limits.readable * uniform
+            else None,
             expected=f"well below {uniform:.2f}",
         )
     elif first > limits.high:

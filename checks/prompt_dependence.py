@@ -321,7 +321,8 @@ def _tuned(found: _Figures, gains: PromptGains, limits: Limits) -> Iterator[Sign
             f"{tuned.error:.3f}, {tuned.rows} rows), and to the base model "
             f"{base.mean:+.3f}: neither sees anything of an answer in its prompt.",
             found.measured,
-            severity=None if is_text else Severity.INFO,
+            # A base that is worse than guessing can't read the rows, nor say what they owe.
+            severity=None if is_text and base.own < gains.uniform_loss else Severity.INFO,
         )
         return
     yield Unsought(both, "the prompts matter too little, to either model, to compare them")

@@ -112,6 +112,8 @@ def trainable_ratio(
         return
     if config is not None and config.fine_tune_type == "full":
         raise NotApplicable("a full fine-tune trains whole weights")
+    if config is None and log is not None and log.header.get("type", "").startswith("full"):
+        raise NotApplicable("a full fine-tune trains whole weights")
     if logged is not None:
         count = _Count(logged.trainable_millions * 1e6, limits.rounding_millions * 1e6, "log")
         if base is not None:
@@ -128,10 +130,13 @@ def trainable_ratio(
     if configured is not None or stored is not None:
         yield from _compared(count, _Expected(configured, stored), adapter, base, limits)
     elif logged is not None and logged.percent >= 100 * limits.whole:
+        unsaid = "" if config is not None else ", and the log does not say whether that was meant"
         yield Sign(
             "unfrozen",
-            f"{logged.percent:g}% of all parameters were trainable: the model itself was trained.",
+            f"{logged.percent:g}% of all parameters were trainable: the model itself was "
+            f"trained{unsaid}.",
             {"percent": logged.percent, "trainable": count.numbers, "counted_in": "log"},
+            severity=None if config is not None else Severity.WARNING,
         )
     else:
         raise Inconclusive("what LoRA should have cannot be told without its factors or the base")

@@ -65,6 +65,7 @@ class PromptGains:
         sources: the data files, the tokenizer's and the models'.
         rows: for each split that has any, how many rows can be measured.
         distinct_answers: for each of these, the share of their answers that are different ones.
+        uniform_loss: of a blind guess among the vocabulary, nats a token.
         measure: (split, how many) -> that many rows, or all there are. Rows that were measured
             before come first and are not measured again.
     """
@@ -74,6 +75,7 @@ class PromptGains:
     sources: tuple[Source, ...]
     rows: Mapping[str, int]
     distinct_answers: Mapping[str, float]
+    uniform_loss: float
     measure: Callable[[str, int], tuple[RowGain, ...]]
 
     @classmethod
@@ -101,6 +103,7 @@ class PromptGains:
             tuple(dict.fromkeys(sources)),
             {name: len(sample.asked) for name, sample in samples.items()},
             {name: sample.distinct for name, sample in samples.items()},
+            math.log(run.need(BaseModel).vocab_size or math.inf),
             _Measured(models, samples, run.progress, run.budget),
         )
 

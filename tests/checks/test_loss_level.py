@@ -43,13 +43,20 @@ def test_without_a_model(logs: LogWriter, first: float, symptoms: dict[str, str]
 
 
 @pytest.mark.parametrize(
-    ("excess", "severity"), [(1.6, "error"), (1.4, "warning"), (0.3, "warning"), (0.1, None)]
+    ("excess", "end", "severity"),
+    [
+        (1.6, 2.0, "error"),
+        (1.4, 4.0, "warning"),
+        (0.3, 4.0, "warning"),
+        (1.4, 2.0, "info"),
+        (0.1, 4.0, None),
+    ],
 )
 def test_with_the_model(
-    logs: LogWriter, base: BaseModel, excess: float, severity: str | None
+    logs: LogWriter, base: BaseModel, excess: float, end: float, severity: str | None
 ) -> None:
     uniform = math.log(base.vocab_size or 0)
-    outcome = judge(loss_level, logs.losses(decay(20, 5.0, 2.0), {1: uniform + excess}), base)
+    outcome = judge(loss_level, logs.losses(decay(20, 5.0, end), {1: uniform + excess}), base)
     assert found(outcome).get("starts-above-uniform") == severity
     if severity is not None:
         one = finding(outcome, "starts-above-uniform")

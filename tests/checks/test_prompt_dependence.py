@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,6 +53,7 @@ def gains(
         (),
         {name: len(one) for name, one in made.items()},
         dict.fromkeys(made, distinct),
+        math.log(1000),
         lambda name, count: made[name][:count],
     )
 
