@@ -175,8 +175,9 @@ def judged(train: Worth, valid: Worth, who: str) -> Ruling | None:
             "their prompts",
             min(1 - train.mean / valid.mean, 1.0),
         )
-    if is_part:
-        return undecided(f"{text}: less, but too few rows to be sure", f"more {_WANTED}")
+    if train.mean <= limits.alike * valid.mean:
+        reason = f"{text}: less, but not so much that answers must have been moved"
+        return undecided(reason, f"more {_WANTED}")
     return undecided(
         f"{text}: as far as that tells, the training answers are those to their prompts",
         "which rows are wrong, which only somebody who knows the answers can say",
