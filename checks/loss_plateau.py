@@ -86,6 +86,8 @@ def loss_plateau(log: TrainingLog, base: BaseModel | None, limits: Limits) -> It
     if losses is None or not segment.shows_start:
         raise Inconclusive("the log does not show the training losses of the run's start")
     values = losses.values[np.isfinite(losses.values)]
+    if not np.isfinite(losses.values[0]):
+        raise Inconclusive("the first training loss is not finite")
     if len(values) < limits.reports:
         raise Inconclusive(f"{len(values)} training losses; {limits.reports} are needed")
     uniform = math.log((base.vocab_size if base else None) or limits.vocabulary)

@@ -77,7 +77,8 @@ def summed_loss(
     """
     losses = segment.get("train_loss")
     finite = losses.values[np.isfinite(losses.values)] if losses is not None else np.array([])
-    if not len(finite) or segment.is_preference:
+    # A later loss does not stand for a first one that is no number.
+    if losses is None or not len(finite) or finite[0] != losses.values[0] or segment.is_preference:
         return None
     uniform = math.log(vocabulary or limits.vocabulary)
     first, before = float(finite[0]), segment.base_val_loss
