@@ -172,7 +172,7 @@ def test_without_time_everything_is_undecided_and_says_what_was_not_tried(
         "collapse-frequent-token": "rerun as recorded, seed 42",
         "adapter-not-loaded": "the tensors renamed to fit the base",
     }
-    assert f"the time was over before this could be done: {first[name]}; the same" in printed
+    assert f"the time was over before this could be done: {first[name]}; to decide" in printed
     assert "no cause could be confirmed" in printed
 
 

@@ -177,7 +177,8 @@ class Bench:
         """
         failure, limits = self.failure, self.failure.limits
         least = max(limits.least, failure.onset or 0, failure.least)
-        if not math.isfinite(self.lab.budget) or failure.iterations <= least:
+        has_choice = 0 < self.lab.budget < math.inf and failure.iterations > least
+        if not has_choice:
             return self
         condition = Condition("trial", "a few iterations, for the time they take", limits.trial)
         seen = self.lab.observe(condition, failure.seeds[0])
