@@ -32,7 +32,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Severity, Sign, Symptom
-from mlxdoctor.judge.rate import BandLimits, Step, better_scale, step_of, usual_rates
+from mlxdoctor.judge.rate import ALPHA_LIKE, BandLimits, Step, better_scale, step_of, usual_rates
 
 _POSITIVE = "a positive number"
 
@@ -42,7 +42,7 @@ class Limits(BandLimits):
     """The band of rate × scale, and what else to look at."""
 
     alpha_like: float = limit(
-        64.0, unit="scale", source="mlx-lm's default is 20; alphas of 64 to 512 are common"
+        ALPHA_LIKE, unit="scale", source="mlx-lm's default is 20; alphas of 64 to 512 are common"
     )
     adam_steps: int = limit(
         100,

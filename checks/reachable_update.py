@@ -164,6 +164,8 @@ def _way(config: TrainingConfig, updates: int) -> _Way:
     if updates > _MOST_UPDATES:
         raise Inconclusive(f"{updates:,} updates are more than a run makes")
     rates = planned_rates(config, updates)
+    # Uphill is as far.
+    rates = np.abs(rates) if rates is not None else None
     momenta = _numbers(config.optimizer_config.get("betas", [0.9, 0.999]))
     decays = config.optimizer_config.get("weight_decay", 0.01) if config.optimizer == "adamw" else 0
     decay = _numbers([decays])

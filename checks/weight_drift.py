@@ -279,7 +279,8 @@ def _against_the_rate(
 ) -> Iterator[Sign]:
     rate = config.learning_rate or 0.0
     sizes = [one.statistics.b_norm / sqrt(max(one.module.b.size, 1)) for one in drifts]
-    bound = limits.adam_step * rate * updates
+    # Uphill is as far.
+    bound = limits.adam_step * abs(rate) * updates
     largest, module = max(zip(sizes, (one.module.name for one in drifts), strict=True))
     if largest > bound:
         yield Sign(
@@ -294,7 +295,7 @@ def _against_the_rate(
     # The gradient of pairs and rewards keeps its direction for longer: not measured there.
     elif updates >= limits.enough_updates and not config.of_preferences:
         corrected = bool(config.optimizer_config.get("bias_correction"))
-        way = rate * _straight_way(updates, corrected=corrected)
+        way = abs(rate) * _straight_way(updates, corrected=corrected)
         straightness = median(sizes) / way
         if straightness >= limits.straight:
             yield Sign(

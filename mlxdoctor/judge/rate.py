@@ -18,6 +18,8 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.model_facts import model_facts
 
 _SEED = "mlx-lm runs at scale 20: 1-3 B 1e-5 to 5e-5, 7 B 5e-6 to 2e-5, 13 B 1e-6 to 1e-5"
+#: A scale from which on it has the size of an alpha.
+ALPHA_LIKE = 64.0
 
 
 @dataclass(frozen=True)
@@ -104,10 +106,13 @@ def better_rate(rate: float, low: float, high: float, *, lower: bool) -> float:
 def better_scale(scale: float, rank: int | None, rate: float | None, step: Step | None) -> float:
     """The scale in place of one that is an alpha: the alpha over the rank.
 
-    Where the run's rate is unusual at that and usual at mlx-lm's default, it is the default.
+    It is mlx-lm's default where that quotient would still have the size of an alpha, or make
+    the run's rate an unusual one.
     """
     usual = float(MLX_LM_LORA_DEFAULTS["scale"])
     meant = float(f"{scale / (rank or MLX_LM_LORA_DEFAULTS['rank']):.3g}")
+    if meant >= ALPHA_LIKE:
+        return usual
     if step is None or rate is None or step.low <= rate * meant <= step.high:
         return meant
     return usual if step.low <= rate * usual <= step.high else meant

@@ -81,7 +81,8 @@ def _changed(before: Any, change: Change, usual: tuple[float, float] | None) -> 
     lower = change.operation == "divide"
     if low == high:
         wanted = int(low) if isinstance(before, int) else low
-        return wanted if (wanted < before) == lower else None
+        # What is no rate has no side on which to be.
+        return wanted if before < 0 or (wanted < before) == lower else None
     if isinstance(before, float):
         # A rate a thousand times too high is still too high after one division.
         return better_rate(before, low, high, lower=lower)
