@@ -63,7 +63,7 @@ def completion_length(
     if len(series) < limits.reports:
         raise Inconclusive(f"the log says only {len(series)} times how many answers are cut off")
     went, typical = course(series), float(np.median(series.values))
-    if min(went.first, went.last, typical) < limits.most:
+    if min(went.begun, went.first, went.last, typical) < limits.most:
         return
     length = curves.of("length")
     mean = ""

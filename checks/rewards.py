@@ -226,20 +226,22 @@ def _follows_length(curves: PolicyCurves, earned: Course, limits: Limits) -> Sig
     together, tokens, unended = correlation(reward, length), course(length), course(cut_off)
     if together is None or together < limits.with_length or unended.last < limits.unended:
         return None
-    if tokens.last < limits.longer * tokens.first and unended.change < limits.more_unended:
+    # Length is often found within the first few reports.
+    more_unended = unended.last - unended.begun
+    if tokens.last < limits.longer * tokens.begun and more_unended < limits.more_unended:
         return None
     measured: dict[str, Measurement] = {
-        "first_reward": earned.first,
+        "first_reward": earned.begun,
         "last_reward": earned.last,
-        "first_length": tokens.first,
+        "first_length": tokens.begun,
         "last_length": tokens.last,
         "last_cut_off": unended.last,
         "rank_correlation": together,
     }
     return Sign(
         "follows-length",
-        f"The mean reward went from {earned.first:.3f} to {earned.last:.3f} as answers grew from "
-        f"{tokens.first:.0f} to {tokens.last:.0f} tokens, and {unended.last:.0%} of them are cut "
+        f"The mean reward went from {earned.begun:.3f} to {earned.last:.3f} as answers grew from "
+        f"{tokens.begun:.0f} to {tokens.last:.0f} tokens, and {unended.last:.0%} of them are cut "
         "off by the limit at the end: the reward pays for length.",
         measured,
     )
