@@ -166,7 +166,7 @@ def generation_effect(
     yield from _worse(found, limits, has_learned=_has_learned(losses, limits))
     trained = _end_of(log, adapter)
     yield from list(_unsurer_than_trained(found, trained, rows, limits)) or _unsure(
-        found, trained, limits
+        found, trained is not None or (log is not None and log.is_preference), limits
     )
 
 
@@ -285,7 +285,7 @@ def _answer_share(rows: SupervisedRows) -> float | None:
     return (targets - prompt) / targets if targets > prompt else None
 
 
-def _unsure(found: Sequence[OutputPair], trained: float | None, limits: Limits) -> Iterator[Sign]:
+def _unsure(found: Sequence[OutputPair], judged: bool, limits: Limits) -> Iterator[Sign]:
     # A general prompt may be as strange to a sound model as to a broken one.
     own = [pair.item for pair in found if pair.item.origin != "general"]
     known = [
@@ -313,7 +313,7 @@ def _unsure(found: Sequence[OutputPair], trained: float | None, limits: Limits) 
             "p_value": p_value,
         },
         # Where the log shows how training ended, its checks have judged it.
-        severity=Severity.INFO if trained is not None else None,
+        severity=Severity.INFO if judged else None,
     )
 
 
