@@ -19,9 +19,9 @@ Floats = NDArray[np.float32]
 Integers = NDArray[np.int32]
 
 #: Tokens of one batch at most, padding included, on a processor and on a GPU.
-BATCH_TOKENS = {True: 1024, False: 8192}
+BATCH_TOKENS = {True: 512, False: 8192}
 #: Logits in memory at once take at most this much (bytes), likewise.
-LOGIT_BYTES = {True: 32 << 20, False: 512 << 20}
+LOGIT_BYTES = {True: 16 << 20, False: 512 << 20}
 #: Tokens on which the parts of a model are compared with the whole.
 TRIED_TOKENS = 8
 #: The parts are the whole where no logit differs by more (nats).

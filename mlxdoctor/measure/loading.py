@@ -143,6 +143,8 @@ def in_float32(model: Any, *, whole: bool = True) -> None:
         for module in quantized:
             # What is written out has the precision of the scales.
             _cast(module)
+        quantized.clear()
+        del module
         dequantize_model(model)
     for _, module in model.named_modules():
         _cast(module)
