@@ -51,8 +51,8 @@ class Term:
 class Diagnosed:
     """One cause with its score and the evidence on both sides, best first.
 
-    `probability`: that it is the cause, of a run that is unhealthy; None where nothing is known
-    of how often such a score is right.
+    `probability`: that it is the cause, of a run that is unhealthy and of which nearly every cause
+    could be looked for; None elsewhere.
     """
 
     cause: Cause
@@ -127,7 +127,6 @@ def judge(
     suspected = [one for one in ranked if suspicions & set(one.supporting)]
     learned = any(one.learned for outcome in outcomes for one in outcome.seen)
     if is_certain or any(_crosses(one, suspicions) for one in suspected):
-        ranked = _with_probabilities(ranked, knowledge)
         worthwhile = [one for one in ranked if one.score >= MIN_SCORE]
         worthwhile = _model_first(worthwhile, outcomes)
         verdict, diagnosis = Verdict.UNHEALTHY, worthwhile or ranked[:1]
@@ -142,6 +141,9 @@ def judge(
     open_causes = sum(one.status is CauseStatus.OPEN for one in coverage)
     if verdict is Verdict.INCONCLUSIVE and learned and whole and open_causes <= MOST_OPEN:
         verdict = Verdict.HEALTHY
+    if verdict is Verdict.UNHEALTHY and open_causes <= MOST_OPEN:
+        # With less to go by, scores are right less often than they say.
+        diagnosis = _with_probabilities(diagnosis, ranked, knowledge)
     return Judged(verdict, tuple(diagnosis), coverage)
 
 
@@ -158,11 +160,14 @@ def probabilities(scores: Sequence[float], calibration: Calibration) -> list[flo
     return [one / sum(odds) for one in odds[:-1]]
 
 
-def _with_probabilities(ranked: Sequence[Diagnosed], knowledge: KnowledgeBase) -> list[Diagnosed]:
+def _with_probabilities(
+    diagnosis: Sequence[Diagnosed], ranked: Sequence[Diagnosed], knowledge: KnowledgeBase
+) -> list[Diagnosed]:
     if knowledge.calibration is None:
-        return list(ranked)
+        return list(diagnosis)
     shares = probabilities([one.score for one in ranked], knowledge.calibration)
-    return [replace(one, probability=share) for one, share in zip(ranked, shares, strict=True)]
+    share_of = {one.cause.id: share for one, share in zip(ranked, shares, strict=True)}
+    return [replace(one, probability=share_of[one.cause.id]) for one in diagnosis]
 
 
 def _model_first(ranked: Sequence[Diagnosed], outcomes: Sequence[Outcome]) -> list[Diagnosed]:
