@@ -85,14 +85,20 @@ def summed_loss(
     # One report may be that of a model that a step destroyed; all of them are not.
     if float(np.median(finite[: max(3, len(finite) // 4)])) <= limits.no_mean * uniform:
         return None
-    for divisor, what in _divisors(segment, config, rows):
-        mean = first / divisor
+    level = before if before is not None and 0 < before < uniform else None
+
+    def is_usual(mean: float) -> bool:
         if not limits.low <= mean <= min(limits.high, uniform):
-            continue
-        is_known = before is not None and 0 < before < uniform
-        if is_known and not 1 / limits.alike < mean / (before or 1.0) < limits.alike:
-            continue
-        return Summed(first, uniform, divisor, what)
+            return False
+        return level is None or 1 / limits.alike < mean / level < limits.alike
+
+    steps = (config.grad_accumulation_steps if config is not None else None) or 1
+    if steps > 1 and is_usual(first / steps):
+        # Means that accumulation adds up are a fault of their own, which loss-level tells.
+        return None
+    for divisor, what in _divisors(segment, config, rows):
+        if is_usual(first / divisor):
+            return Summed(first, uniform, divisor, what)
     return Summed(first, uniform, None, "")
 
 
