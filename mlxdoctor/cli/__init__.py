@@ -29,7 +29,7 @@ COMMANDS = MappingProxyType(
         "gate": "Judge many adapters or runs by a policy, for CI.",
         "inspect": "Show an adapter as a table.",
         "watch": "Follow a running log, and raise the alarm early.",
-        "bisect": "Find the last good checkpoint.",
+        "bisect": "Find the last good checkpoint, and the best.",
         "reproduce": "Make the failure again, and find the one change that cures it.",
         "train": "Train as mlx_lm.lora does, and record every step.",
         "labels": "Show every token of a row, and whether it is trained on.",
