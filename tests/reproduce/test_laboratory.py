@@ -124,7 +124,8 @@ def test_the_same_rerun_gives_the_same_observation(lab: Laboratory, tmp_path: Pa
     condition = Condition("as recorded", "rerun as recorded", 5)
     first = lab.observe(condition, 42)
     other = replace(lab, folder=tmp_path / "elsewhere").observe(condition, 42)
-    assert replace(first, seconds=0.0) == replace(other, seconds=0.0)
+    untimed = {"seconds": 0.0, "step_seconds": 0.0}
+    assert replace(first, **untimed) == replace(other, **untimed)
     assert len(first.iterations) == 5
     assert not list(lab.folder.rglob("*.safetensors"))
     assert lab.observe(condition, 42) == first

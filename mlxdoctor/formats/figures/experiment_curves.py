@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 #: Kind of experiment -> colour and line.
 _LOOKS: Mapping[str, tuple[str, str]] = {
     "as recorded": (ORANGE, "-"),
+    "trial": (GREY, ":"),
     "another order": (GREY, "--"),
     "random rows": (GREY, "--"),
     "change": (BLUE, "-"),
