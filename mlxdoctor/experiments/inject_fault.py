@@ -21,9 +21,9 @@ from mlxdoctor.experiments.shared.bench import Bench, Failure
 from mlxdoctor.experiments.shared.observation import Condition, Observation
 from mlxdoctor.experiments.shared.rules import Question, Ruling, Trials, judge_injection
 from mlxdoctor.finding import Severity
-from mlxdoctor.train.batches import Batch, Batches, Worker
 from mlxdoctor.train.faults import FAULTS as WARD_FAULTS
 from mlxdoctor.train.faults import Fault
+from mlxdoctor.train.faults.of_labels import supervised_padding
 from mlxdoctor.train.parts import Parts
 from mlxdoctor.train.settings import Settings
 from mlxdoctor.train.token_rows import TokenRow, TokenRows
@@ -80,24 +80,7 @@ class Padding:
 def padding_in_batch(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
     """Fill batches up with a token, and supervise every place to the batch's end."""
     padding: Padding = severity
-
-    def filled(batch: Batch) -> Batch:
-        width = max(padding.width or 0, batch.tokens.shape[1])
-        tokens = np.full((len(batch.tokens), width), padding.token, np.int32)
-        for place, (row, (_, length)) in enumerate(zip(batch.tokens, batch.spans, strict=True)):
-            tokens[place, :length] = row[:length]
-        spans = batch.spans.copy()
-        spans[:, 1] = width
-        return Batch(tokens, spans, batch.indices)
-
-    def batches(settings: Settings, worker: Worker) -> Batches:
-        made = parts.batches(settings, worker)
-        return Batches(
-            lambda rows, start: map(filled, made.train(rows, start)),
-            lambda rows, count: map(filled, made.evaluation(rows, count)),
-        )
-
-    return settings, replace(parts, batches=batches)
+    return settings, supervised_padding(parts, padding.token, padding.width or 0)
 
 
 PADDING_IN_BATCH = Fault(

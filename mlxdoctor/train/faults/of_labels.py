@@ -65,6 +65,34 @@ def prompt_in_loss(settings: Settings, parts: Parts, severity: Any) -> tuple[Set
     return replace(settings, mask_prompt=True), replace(parts, loss=unmasked)
 
 
+def supervised_padding(parts: Parts, token: int, width: int) -> Parts:
+    """Parts whose batches are filled up with a token, every place of which is supervised.
+
+    Args:
+        parts: the trainer's.
+        token: the id of what rows are filled up with.
+        width: tokens of every row at least; a wider batch keeps its width.
+    """
+
+    def filled(batch: Batch) -> Batch:
+        wide = max(width, batch.tokens.shape[1])
+        tokens = np.full((len(batch.tokens), wide), token, np.int32)
+        for place, (row, (_, length)) in enumerate(zip(batch.tokens, batch.spans, strict=True)):
+            tokens[place, :length] = row[:length]
+        spans = batch.spans.copy()
+        spans[:, 1] = wide
+        return Batch(tokens, spans, batch.indices)
+
+    def batches(settings: Settings, worker: Worker) -> Batches:
+        made = parts.batches(settings, worker)
+        return Batches(
+            lambda rows, start: map(filled, made.train(rows, start)),
+            lambda rows, count: map(filled, made.evaluation(rows, count)),
+        )
+
+    return replace(parts, batches=batches)
+
+
 def padding_in_loss(token: str) -> Apply:
     """Rows are padded to a fixed width with a special token, and all of it is supervised.
 
@@ -81,23 +109,10 @@ def padding_in_loss(token: str) -> Apply:
             padding = getattr(tokenizer, token) or 0
             return model, tokenizer
 
-        def widened(batch: Batch) -> Batch:
-            width = max(int(severity), batch.tokens.shape[1])
-            tokens = np.full((len(batch.tokens), width), padding, np.int32)
-            for place, (row, (_, length)) in enumerate(zip(batch.tokens, batch.spans, strict=True)):
-                tokens[place, :length] = row[:length]
-            spans = batch.spans.copy()
-            spans[:, 1] = width
-            return Batch(tokens, spans, batch.indices)
+        def filled(settings: Settings, worker: Worker) -> Batches:
+            return supervised_padding(parts, padding, int(severity)).batches(settings, worker)
 
-        def batches(settings: Settings, worker: Worker) -> Batches:
-            made = parts.batches(settings, worker)
-            return Batches(
-                lambda rows, start: map(widened, made.train(rows, start)),
-                lambda rows, count: map(widened, made.evaluation(rows, count)),
-            )
-
-        return settings, replace(parts, load=load, batches=batches)
+        return settings, replace(parts, load=load, batches=filled)
 
     return apply
 
