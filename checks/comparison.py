@@ -1,15 +1,15 @@
 """Differences from a healthy run.
 
 What it finds. Where this run and a healthy one part: configuration keys that differ,
-a rate × scale that is larger, a loss that is higher at the same iteration, an update of
-another order of magnitude.
+a rate × scale that is larger, a loss that is higher at the same point, an update of another
+order of magnitude.
 
 Why it matters. A run that went well on the same model and data is the best yardstick
 there is: it knows nothing of guidelines, only of what worked.
 
 How it is measured. Configurations are compared key by key, paths and reporting left
-out. Losses are compared at the iterations that both logs report: medians over the last
-third of these. Updates are compared by the Frobenius norm of scale · A·B over all
+out. Losses are compared at the iterations, or the epochs, that both logs report: medians over
+the last third of these. Updates are compared by the Frobenius norm of scale · A·B over all
 modules that both adapters have. Only with `--against RUN`.
 
 When it is wrong. When the other run used another model or other data: then nothing
@@ -32,7 +32,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.reference import ReferenceRun
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom, Unsought
 from mlxdoctor.measure.weights.spectrum import adapter_statistics
 
 # Where a run was written to and how often it spoke changes nothing that is learned.
@@ -73,7 +73,7 @@ class Limits:
         "step-larger": Symptom.warning("rate × scale is several times that of the healthy run"),
         "step-smaller": Symptom.warning("rate × scale is a fraction of that of the healthy run"),
         "loss-higher": Symptom.warning(
-            "the loss is well above the healthy run's at the same iterations"
+            "the loss is well above the healthy run's at the same point"
         ),
         "update-larger": Symptom.warning("the adapter's update is larger by an order of magnitude"),
         "update-smaller": Symptom.warning(
@@ -88,7 +88,7 @@ def comparison(
     log: TrainingLog | None,
     adapter: Adapter | None,
     limits: Limits,
-) -> Iterator[Sign]:
+) -> Iterator[Sign | Unsought]:
     """Compare configuration, loss and update with those of a healthy run."""
     compared = False
     if config is not None and reference.config is not None:
@@ -153,9 +153,13 @@ def _step(config: TrainingConfig) -> float | None:
     return None if rate is None or scale is None else rate * scale
 
 
-def _loss(log: TrainingLog, reference: TrainingLog, limits: Limits) -> Iterator[Sign]:
+def _loss(log: TrainingLog, reference: TrainingLog, limits: Limits) -> Iterator[Sign | Unsought]:
     here, there = log.main.get("train_loss"), reference.main.get("train_loss")
     if here is None or there is None:
+        return
+    units = {"iteration" if one.main.unit == "step" else one.main.unit for one in (log, reference)}
+    if len(units) > 1:
+        yield Unsought(("loss-higher",), "the log of one run counts epochs, and the other does not")
         return
     shared, *places = np.intersect1d(here.iterations, there.iterations, return_indices=True)
     if len(shared) < limits.min_shared_reports:
@@ -169,7 +173,7 @@ def _loss(log: TrainingLog, reference: TrainingLog, limits: Limits) -> Iterator[
     if theirs > 0 and not ours / theirs <= limits.loss_ratio:
         yield Sign(
             "loss-higher",
-            f"The loss up to iteration {shared[-1]} is {ours:.3f}, where the healthy run "
+            f"The loss up to {log.main.unit} {shared[-1]} is {ours:.3f}, where the healthy run "
             f"was at {theirs:.3f}.",
             {"loss": ours, "healthy_loss": theirs},
             expected=f"at most {limits.loss_ratio:g} times the healthy run's",

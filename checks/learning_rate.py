@@ -1,7 +1,7 @@
 """Whether the step, learning rate times scale, is a usual one for the model's size.
 
-What it finds. A rate of zero or one that is no number, a step far above or below what is usual
-for a model of this size, and a scale that looks like an alpha.
+What it finds. A rate of zero, one below it and one that is no number, a step far above or below
+what is usual for a model of this size, and a scale that looks like an alpha.
 
 Why it matters. What moves a LoRA model is the rate times the scale. mlx-lm multiplies the update
 by `scale` (20 by default), where PEFT uses alpha / rank (1 or 2): a rate taken over from PEFT
@@ -54,7 +54,8 @@ class Limits(BandLimits):
 @check(
     codes={
         "zero": Symptom.error("the learning rate is zero", _POSITIVE),
-        "not-a-rate": Symptom.error("the learning rate is negative or no number", _POSITIVE),
+        "negative": Symptom.error("the learning rate is negative", _POSITIVE),
+        "not-a-rate": Symptom.error("the learning rate is no number", _POSITIVE),
         "above-guideline": Symptom.info("rate × scale is above what is usual for the model's size"),
         "far-above-guideline": Symptom.warning("rate × scale is several times what is usual"),
         "below-guideline": Symptom.info("rate × scale is below what is usual for the model's size"),
@@ -83,15 +84,8 @@ def learning_rate(
             "learning_rate": rate if math.isfinite(rate) else str(rate),
             "advised_learning_rate": better,
         }
-        is_zero = rate == 0
-        yield Sign(
-            "zero" if is_zero else "not-a-rate",
-            "The learning rate is 0: no step changes anything."
-            if is_zero
-            else f"The learning rate is {rate}, which is no rate to learn at.",
-            measured,
-            fix=f"set learning_rate to {better:g}",
-        )
+        symptom, message = _no_rate(rate)
+        yield Sign(symptom, message, measured, fix=f"set learning_rate to {better:g}")
         return
     step, scale = step_of(config, base, limits, log), config.scale
     if step is None or scale is None:
@@ -122,6 +116,15 @@ def learning_rate(
             f"as large as the rate says.",
             {"optimizer": config.optimizer, "warmup": 0},
         )
+
+
+def _no_rate(rate: float) -> tuple[str, str]:
+    """The symptom of a rate that nothing is learned at, and the sentence."""
+    if rate == 0:
+        return "zero", "The learning rate is 0: no step changes anything."
+    if math.isfinite(rate):
+        return "negative", f"The learning rate is {rate:g}: each step goes up the loss, not down."
+    return "not-a-rate", f"The learning rate is {rate}, which is no rate to learn at."
 
 
 def _default_or_usual(usual: tuple[float, float] | None) -> float:

@@ -124,7 +124,7 @@ def learning_rate_schedule(
             )
     elif asked is None or config.is_default("learning_rate"):
         return
-    elif abs(logged - asked) > limits.tolerance * asked:
+    elif abs(logged - asked) > limits.tolerance * abs(asked):
         yield Sign(
             "other-rate",
             f"The log says {logged:.3g} in every report; the configuration says {asked:.3g}.",
@@ -154,8 +154,8 @@ def _zero(segment: Segment, rates: Series, limits: Limits) -> Iterator[Sign]:
     is_coarse = float(np.min(values[above])) >= limits.coarse and highest < 10 * limits.coarse
     yield Sign(
         "zero-to-the-end",
-        f"The learning rate is 0 in the last {count} of {reports} reports, from iteration {onset} "
-        f"on; the report before has {before:.3g}.",
+        f"The learning rate is 0 in the last {count} of {reports} reports, from {segment.unit} "
+        f"{onset} on; the report before has {before:.3g}.",
         measured | {"rate_before": before, "highest_rate": highest},
         onset=onset,
         severity=Severity.INFO if has_decayed or is_coarse else None,

@@ -199,7 +199,7 @@ def loss_agreement(
             raise Inconclusive("the adapter could not be loaded on this base model")
         yield Seen(
             f"Computed again from the files, the loss is {found.tuned.value:.3f}; the log has "
-            f"{logged.after:.3f} at iteration {logged.iteration}.",
+            f"{logged.after:.3f} at {logged.when}.",
             _measured(sample, found),
         )
         return
@@ -418,7 +418,7 @@ def _disagreement(sample: Sample, found: Fit, limits: Limits) -> Iterator[Sign]:
         yield Sign(
             "better-than-logged",
             f"The tuned model's loss is {found.tuned.value:.3f}, the log's {logged.after:.3f} at "
-            f"iteration {logged.iteration}: it is better than logged, or the log's loss is of "
+            f"{logged.when}: it is better than logged, or the log's loss is of "
             "something else.",
             measured,
             expected=expected,
@@ -431,8 +431,7 @@ def _disagreement(sample: Sample, found: Fit, limits: Limits) -> Iterator[Sign]:
     yield Sign(
         "worse-than-logged",
         f"The tuned model's loss is {found.tuned.value:.3f} on the rows on which the log has "
-        f"{logged.after:.3f} at iteration {logged.iteration}: what is on disk is not what was "
-        "trained.",
+        f"{logged.after:.3f} at {logged.when}: what is on disk is not what was trained.",
         measured,
         severity=None if is_certain else Severity.WARNING,
         expected=expected,

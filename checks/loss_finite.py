@@ -307,7 +307,7 @@ def _no_tokens(segment: Segment, limits: Limits) -> Iterator[Sign]:
     if np.all(tokens.values == 0.0) and tokens.iterations[-1] >= limits.untrained:
         yield Sign(
             "no-trained-tokens",
-            f"No token was trained on in {int(tokens.iterations[-1])} iterations.",
+            f"No token was trained on in {int(tokens.iterations[-1])} {segment.unit}s.",
             {"trained_tokens": 0, "iterations": int(tokens.iterations[-1])},
             onset=int(tokens.iterations[0]),
         )

@@ -204,7 +204,7 @@ def _unlike_the_log(
     series = log.main.get("val_loss")
     if series is None or not len(series.values) or log.is_preference:
         return
-    last, iteration = float(series.values[-1]), int(series.iterations[-1])
+    last, at = float(series.values[-1]), int(series.iterations[-1])
     if not math.isfinite(last):
         return
     for figure, value, loss in reported:
@@ -217,7 +217,7 @@ def _unlike_the_log(
         yield Sign(
             "not-this-model",
             f"The reported {figure} is {value:.4g}{as_loss}; the log's validation loss is "
-            f"{last:.3f} at iteration {iteration}: the figure is not the trained model's{beside}.",
+            f"{last:.3f} at {log.main.unit} {at}: the figure is not the trained model's{beside}.",
             {"reported": value, "reported_loss": round(loss, 4), "last_val_loss": last},
             where=figure,
             expected=f"a loss near {last:.3f}",

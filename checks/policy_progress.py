@@ -221,8 +221,8 @@ def _held_out_fell(curves: PolicyCurves, limits: Limits) -> Sign | None:
     at = int(series.iterations[place])
     return Sign(
         "held-out-fell",
-        f"The margin on held-out rows went from {first:.3f} to {best:.3f} at iteration {at}, and "
-        f"back to {last:.3f}.",
+        f"The margin on held-out rows went from {first:.3f} to {best:.3f} at {curves.unit} {at}, "
+        f"and back to {last:.3f}.",
         {"first_held_out": first, "best_held_out": best, "last_held_out": last},
         onset=at,
     )

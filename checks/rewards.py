@@ -191,8 +191,8 @@ def _no_spread(curves: PolicyCurves, earned: Course, limits: Limits) -> Sign | N
         return None
     return Sign(
         "spread-lost",
-        f"From iteration {int(iterations[since])} on, in {reports - since} of {reports} reports, "
-        f"all answers to a prompt have the same reward, and the mean reward is "
+        f"From {curves.unit} {int(iterations[since])} on, in {reports - since} of {reports} "
+        "reports, all answers to a prompt have the same reward, and the mean reward is "
         f"{earned.last:.3f} after {earned.first:.3f} in the first reports.",
         {
             "flat_reports": reports - since,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
@@ -22,7 +22,12 @@ _FACTS = {
     "finding_says",
     "beside_change",
 }
-_OPTIONAL_KEYS = {"for", "against", "absent", "change", "inject", "ruled_out_by", *_FACTS}
+_OPTIONAL_KEYS = {
+    *("for", "against", "absent", "change", "inject", "ruled_out_by", "called"),
+    *_FACTS,
+}
+#: What a finding may put in other words.
+_WORDS = {"title", "summary", "explanation", "remedy", "beside_change"}
 _GROUP_KEYS = {"codes", "configured", "gradual"}
 _OPERATIONS = ("set", "divide", "multiply")
 
@@ -75,6 +80,7 @@ class Cause:
             says so in the remedy's place.
         beside_change: what else to do, where the change is shown with its numbers; the remedy
             where it is empty.
+        called: finding -> words that take the place of the cause's own where it was made.
     """
 
     id: str
@@ -95,6 +101,12 @@ class Cause:
     of_the_report: bool = False
     finding_says: bool = False
     beside_change: str = ""
+    called: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def called_by(self, found: Container[str]) -> Cause:
+        """The cause in the words of the first of its findings that was made and has some."""
+        words: Mapping[str, Any] = next((w for code, w in self.called.items() if code in found), {})
+        return replace(self, **words)
 
     @property
     def words(self) -> dict[str, str]:
@@ -219,6 +231,10 @@ def _cause(name: str, table: Mapping[str, Any]) -> Cause:
         if code in weights:
             raise InputError("causes.toml", f"{name}: {code} speaks both for and against it")
         weights[code] = -float(weight)
+    called = table.get("called", {})
+    for code, words in called.items():
+        if code not in weights or not words.keys() <= _WORDS:
+            raise InputError("causes.toml", f"{name}: {code} is no finding of it, or says too much")
     return Cause(
         id=name,
         title=table["title"],
@@ -231,6 +247,7 @@ def _cause(name: str, table: Mapping[str, Any]) -> Cause:
         change=_change(name, table["change"]) if "change" in table else None,
         inject=tuple(table.get("inject", ())),
         ruled_out_by=tuple(table.get("ruled_out_by", ())),
+        called=called,
         **{key: table[key] for key in _FACTS & table.keys()},
     )
 

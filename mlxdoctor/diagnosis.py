@@ -263,7 +263,7 @@ def _score(
         if code not in present and looked_for(code):
             terms.append(Term(code, code, weight, "looked for, not found"))
     return Diagnosed(
-        cause=cause,
+        cause=cause.called_by(present),
         score=cause.prior + sum(term.weight for term in terms),
         supporting=tuple(c for c, w in cause.weights.items() if w > 0 and c in present),
         contradicting=tuple(

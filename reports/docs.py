@@ -78,6 +78,9 @@ def _cause(one: Cause) -> str:
     speaking = [f"`{code}` {weight:+g}" for code, weight in weights]
     speaking += [f"no `{code}` {weight:+g}" for code, weight in one.absent.items()]
     explanation = " ".join(one.explanation.split())
+    for code, words in one.called.items():
+        # What else it may be called, and where.
+        explanation += f" Where `{code}` was found it is called *{words['title'].lower()}*."
     return (
         f"## `{one.id}`\n\n**{one.title}**: {one.summary}.\n\n{explanation}\n\n"
         f"*What to do.* {' '.join(one.remedy.split())}\n\n"

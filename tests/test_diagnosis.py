@@ -84,6 +84,18 @@ def test_what_speaks_against_a_cause_lowers_it() -> None:
     assert rank(outcomes, KNOWLEDGE)[0].cause.id == "zero"
 
 
+def test_a_finding_may_have_words_of_its_own_for_a_cause() -> None:
+    table = '[causes.rate.called."config.fast"]\ntitle = "Backwards"\n\n[causes.zero]'
+    knowledge = parse_causes(TABLE.replace("[causes.zero]", table))
+    (plain,) = rank([outcome("loss", "leapt")], knowledge)
+    (called,) = rank([outcome("loss", "leapt"), outcome("config", "fast")], knowledge)
+    assert (plain.cause.id, plain.cause.title) == ("rate", "Rate")
+    assert (called.cause.id, called.cause.title, called.cause.remedy) == (
+        *("rate", "Backwards"),
+        "lower it",
+    )
+
+
 def test_absence_counts_only_where_the_check_looked() -> None:
     found = outcome("loss", "leapt")
     assert score("rate", found, outcome("weights")) == pytest.approx(1.5)
@@ -209,6 +221,8 @@ def test_every_cause_has_something_that_speaks_for_it_or_is_not_yet_seen_by_a_ch
         ('"loss.leapt"]', '"loss.leapt"]\nother = ["loss.rose"]', "in two groups"),
         ('remedy = "train it"', 'remedy = "x"\nchange = { key = "a" }', "a change has a key"),
         ("against = {}", 'against = { "adapter.zero" = 1.0 }', "both for and against"),
+        ("against = {}", 'called = { "loss.rose" = { title = "x" } }', "is no finding of it"),
+        ("against = {}", 'called = { "adapter.zero" = { prior = "x" } }', "says too much"),
     ],
 )
 def test_a_mistake_in_the_knowledge_base_is_an_error(old: str, new: str, message: str) -> None:

@@ -106,12 +106,14 @@ class PolicyCurves:
         trained: role -> its curve on the rows that were trained on.
         held_out: role -> its curve on other rows.
         announced: how many iterations the run was to have, where the log says so.
+        unit: what the log counts, as `Segment.unit`.
     """
 
     method: str
     trained: Mapping[Role, Series]
     held_out: Mapping[Role, Series]
     announced: int | None = None
+    unit: str = "iteration"
 
     @property
     def samples(self) -> bool:
@@ -240,7 +242,7 @@ def policy_curves(log: TrainingLog, config: TrainingConfig | None = None) -> Pol
             if name is not None:
                 side[role] = _as_share(split[name]) if name in _PERCENT else split[name]
         _complete(side)
-    return PolicyCurves(method, trained, held_out, segment.announced_iterations)
+    return PolicyCurves(method, trained, held_out, segment.announced_iterations, segment.unit)
 
 
 def of_pairs(method: str) -> bool:

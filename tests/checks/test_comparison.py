@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.api import run_checks
+from mlxdoctor.evidence.reference import ReferenceRun
+from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Outcome, Status
 from mlxdoctor.run import Run
+from tests import given
 from tests.conftest import FIXTURES, RUNS, check_called
 
 HEALTHY = RUNS / "healthy-ordinary"
@@ -58,6 +61,31 @@ def test_the_step_is_compared_as_rate_times_scale(
         (folder / name).unlink()
     steps = {name for name in findings(outcome(folder)) if name.startswith("step")}
     assert steps == ({symptom} if symptom else set())
+
+
+@pytest.mark.parametrize(
+    ("word", "other", "message"),
+    [
+        ("Epoch", "Epoch", "The loss up to epoch 9 is 3.000"),
+        ("Step", "Iter", "The loss up to step 9 is 3.000"),
+        ("Epoch", "Iter", ""),
+    ],
+)
+def test_losses_are_compared_by_what_both_logs_count(
+    tmp_path: Path, word: str, other: str, message: str
+) -> None:
+    def log(name: str, counted: str, loss: float) -> TrainingLog:
+        path = tmp_path / name
+        path.write_text("".join(f"{counted} {i}: train loss {loss}\n" for i in range(1, 10)))
+        return TrainingLog.read([path])
+
+    healthy = ReferenceRun("healthy", None, log("healthy.log", other, 1.0), None)
+    found = given.outcome(check_called("comparison"), log("train.log", word, 3.0), healthy)
+    assert found.status is not Status.CRASHED, found.reason
+    messages = [one.message for one in found.findings]
+    assert len(messages) == bool(message)
+    assert all(one.startswith(message) for one in messages)
+    assert ("comparison.loss-higher" in found.unsought) is not bool(message)
 
 
 def test_where_a_run_was_written_to_is_no_difference(copied: Callable[[str], Path]) -> None:

@@ -65,7 +65,13 @@ def test_the_band(tmp_path, parameters, rate, scale, expected):
 
 @pytest.mark.parametrize(
     ("rate", "code"),
-    [(0, "zero"), (0.0, "zero"), (-1e-5, "not-a-rate"), (float("nan"), "not-a-rate")],
+    [
+        (0, "zero"),
+        (0.0, "zero"),
+        (-1e-5, "negative"),
+        (float("nan"), "not-a-rate"),
+        (-float("inf"), "not-a-rate"),
+    ],
 )
 def test_no_rate_to_learn_at(tmp_path, rate, code):
     assert codes_of(with_step(tmp_path, rate), 3e9) == {code: "error"}

@@ -61,6 +61,13 @@ def test_a_rate_that_moves_is_right(logs: LogWriter, tmp_path: Path) -> None:
     assert judge(learning_rate_schedule, moving, config).status.value == "passed"
 
 
+def test_a_negative_rate_that_was_asked_for_is_not_another_one(
+    logs: LogWriter, tmp_path: Path
+) -> None:
+    config = config_of(tmp_path, fine_tune_type="lora", learning_rate=-1e-4)
+    assert found(judge(learning_rate_schedule, rates(logs, *[-1e-4] * 10), config)) == {}
+
+
 def test_missing_evidence(logs: LogWriter, tmp_path: Path) -> None:
     config = config_of(tmp_path, fine_tune_type="lora", **cosine(100))
     assert judge(learning_rate_schedule, logs.losses([2.0]), config).status.value == "skipped"

@@ -70,7 +70,15 @@ def test_a_task_that_was_learned_has_no_spread_left(logs: LogWriter) -> None:
     assert [one.learned for one in risen.seen] == [True]
     stuck = judge(rewards, group_log(logs, [0.5] * 30, spread))
     assert found(stuck) == {"spread-lost": "warning"}
-    assert finding(stuck, "spread-lost").onset == 11
+    lost = finding(stuck, "spread-lost")
+    assert lost.onset == 11
+    assert lost.message.startswith("From iteration 11 on")
+
+
+def test_what_a_log_does_not_number_is_counted_in_reports(logs: LogWriter) -> None:
+    lines = (f"{{'reward': 0.5, 'reward_std': {0.3 if i < 10 else 0.0}}}" for i in range(30))
+    lost = finding(judge(rewards, logs.text(*lines)), "spread-lost")
+    assert lost.message.startswith("From report 11 on")
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ class LoggedLoss:
         drift: how far the loss may have moved between that report and the save, nats.
         iteration: of that report.
         split: the rows it is over: those of the validation, or those trained on.
+        unit: what the log counts, as `Segment.unit`.
     """
 
     before: float | None
@@ -30,6 +31,12 @@ class LoggedLoss:
     drift: float
     iteration: int
     split: Literal["valid", "train"]
+    unit: str = "iteration"
+
+    @property
+    def when(self) -> str:
+        """The time of the report, as the log counts it: "iteration 300"."""
+        return f"{self.unit} {self.iteration}"
 
 
 def logged_loss(log: TrainingLog, saved_at: int | None = None) -> LoggedLoss | None:
@@ -44,10 +51,10 @@ def logged_loss(log: TrainingLog, saved_at: int | None = None) -> LoggedLoss | N
     before = segment.base_val_loss if not log.resumed else None
     end = saved_at or _last_save(log, train)
     if validation is not None and segment.axis in ("iteration", "step"):
-        found = _validation(validation, before, end)
+        found = _validation(validation, before, end, segment.unit)
         if found is not None:
             return found
-    return _training(train, end) if train is not None else None
+    return _training(train, end, segment.unit) if train is not None else None
 
 
 def _last_save(log: TrainingLog, train: Series | None) -> int | None:
@@ -57,7 +64,9 @@ def _last_save(log: TrainingLog, train: Series | None) -> int | None:
     return int(train.iterations[-1]) if train is not None and len(train) else None
 
 
-def _validation(series: Series, before: float | None, end: int | None) -> LoggedLoss | None:
+def _validation(
+    series: Series, before: float | None, end: int | None, unit: str
+) -> LoggedLoss | None:
     first = 1 if before is not None else 0
     later = range(first, len(series))
     if not later:
@@ -74,14 +83,14 @@ def _validation(series: Series, before: float | None, end: int | None) -> Logged
         interval = max(int(series.iterations[at] - series.iterations[at - 1]), 1)
         drift = abs(after - float(series.values[at - 1])) * missed / interval
     known = before if before is not None and np.isfinite(before) else None
-    return LoggedLoss(known, after, drift, int(series.iterations[at]), "valid")
+    return LoggedLoss(known, after, drift, int(series.iterations[at]), "valid", unit)
 
 
-def _training(series: Series, end: int | None) -> LoggedLoss | None:
+def _training(series: Series, end: int | None, unit: str) -> LoggedLoss | None:
     until = series.iterations <= (end or int(series.iterations[-1]))
     values = series.values[until][-2 * LAST_REPORTS :]
     if not len(values) or not np.isfinite(values).all():
         return None
     after = float(np.median(values[-LAST_REPORTS:]))
     drift = float(values.max() - values.min())
-    return LoggedLoss(None, after, drift, int(series.iterations[until][-1]), "train")
+    return LoggedLoss(None, after, drift, int(series.iterations[until][-1]), "train", unit)
