@@ -31,14 +31,15 @@ from statistics import median
 
 from mlxdoctor.check import Cost, Inconclusive, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.checkpoints import CheckpointHistory
+from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Exhibit, Sign, Symptom
+from mlxdoctor.finding import Exhibit, Severity, Sign, Symptom
 from mlxdoctor.judge.save_flaws import sizes_shown
 from mlxdoctor.judge.update_size import CourseLimits, has_jumped
 from mlxdoctor.measure.exhibited import saves_shown
 from mlxdoctor.measure.weights.save_norms import SaveState, follow
+from mlxdoctor.measure.weights.starts import start_likeness
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,17 @@ class Limits(CourseLimits):
         unit="size of the final update over the largest of the checkpoints",
         source="a run that saves its last iteration writes the same file again: 1 exactly",
         false_alarms="0 of the runs in fixtures/runs",
+    )
+    own_start: float = limit(
+        0.9,
+        unit="least cosine between the factors A of two saves of the run",
+        source="0.989 or more in 21 fixture runs, sound and faulty",
+        false_alarms="0 of 21 fixture runs, with `other_start`",
+    )
+    other_start: float = limit(
+        0.5,
+        unit="cosine of the final file's factors A with those of the last save",
+        source="1.000 in the same runs; A is drawn anew for another seed, and the cosine is 0.0",
     )
 
 
@@ -244,13 +256,17 @@ def _final(saves: Sequence[SaveState]) -> Iterator[Sign]:
 def _of_another_run(
     saves: Sequence[SaveState], config: TrainingConfig | None, limits: Limits
 ) -> Iterator[Sign]:
-    """A final file that is far from every save of a run which saved its last iteration."""
+    """A final file with another start, or far from every save of a run that saved its last."""
     *numbered, final = saves
     iters = config.iters if config is not None and config.describes_training else None
     if final.checkpoint.iteration is not None or not numbered:
         return
     last = numbered[-1].checkpoint
-    if last.iteration != iters or any(one.nonfinite for one in saves):
+    if any(one.nonfinite for one in saves):
+        return
+    started = list(_started_elsewhere([one.checkpoint for one in saves], iters, limits))
+    yield from started
+    if started or last.iteration != iters:
         return
     sizes = [median(module.size for module in one.modules) for one in saves if one.modules]
     if len(sizes) < len(saves) or not all(isfinite(one) and one > 0 for one in sizes):
@@ -268,8 +284,45 @@ def _of_another_run(
         {"ratio": ratio, "last": last.iteration, "final_size": found, "last_size": between[-1]},
         where=final.checkpoint.path.name,
         expected=f"at most {limits.other_run:g} times the sizes of the checkpoints",
-        fix=f"use {last.path.name} (copy it over {final.checkpoint.path.name}), and save every "
-        "run into a folder of its own",
+        fix=_own_file(last, final.checkpoint),
+    )
+
+
+def _started_elsewhere(
+    saves: Sequence[Checkpoint], iters: int | None, limits: Limits
+) -> Iterator[Sign]:
+    """A final file whose factors A were drawn by another seed than the checkpoints'."""
+    *numbered, final = saves
+    last = numbered[-1]
+    own = [start_likeness(a.adapter, b.adapter) for a, b in pairwise(numbered)]
+    # A single save tells nothing of how far A moves, unless nothing was trained after it.
+    is_settled = all(one >= limits.own_start for one in own) if own else last.iteration == iters
+    likeness = start_likeness(last.adapter, final.adapter)
+    if not is_settled or not likeness <= limits.other_start:
+        return
+    yield Sign(
+        "final-of-another-run",
+        f"The factors A of {final.path.name} have nothing to do with those of {last.path.name} "
+        f"(cosine {likeness:.2f}"
+        + (f"; {min(own):.3f} or more between the run's own saves" if own else "")
+        + "). They are drawn at random when a run begins and move little: it is the file of "
+        "another run.",
+        {
+            "cosine": round(likeness, 3),
+            "last": last.iteration,
+            "own_cosine": min(own, default=None),
+        },
+        where=final.path.name,
+        severity=Severity.ERROR,
+        expected=f"a cosine above {limits.other_start:g}",
+        fix=_own_file(last, final),
+    )
+
+
+def _own_file(last: Checkpoint, final: Checkpoint) -> str:
+    return (
+        f"use {last.path.name} (copy it over {final.path.name}), and save every run into a folder "
+        "of its own"
     )
 
 

@@ -62,8 +62,10 @@ from mlxdoctor.measure.token_losses import TokenLosses
 
 #: Times its scale at which an adapter is tried whose loss is not the log's.
 FACTORS = (0.5, 1.5, 2.0, 4.0)
-#: Where any trainer might put it: the two last leave out what they must not.
-ALL_ENDS: tuple[Until, ...] = (*USUAL_ENDS, "answer", "others")
+#: Those that leave out what they must not.
+WITHOUT_ENDS: tuple[Until, ...] = ("answer", "others", "others+padding")
+#: Where any trainer might put it.
+ALL_ENDS: tuple[Until, ...] = (*USUAL_ENDS, *WITHOUT_ENDS)
 SHIFT_NAMES = {
     0: "the token just given",
     2: "the token after the next",
@@ -306,9 +308,13 @@ def _explanation(
     if not usual.is_complete:
         return None
     found = _other_reading(sample, usual, counted, limits)
-    # In another format the base model's loss is another, too.
-    if found is None and validation is not None and not usual.base_agrees:
-        found = _other_format(sample, validation, usual, counted, limits)
+    if found is None and validation is not None:
+        # In another format the base model's loss is another, too. Without its end token a row's
+        # is hardly: the base expects it less than the rest, or more, and it is one of many.
+        formats = tuple(
+            one for one in validation.formats if one.pattern is None or not usual.base_agrees
+        )
+        found = _other_format(sample, replace(validation, formats=formats), usual, counted, limits)
     return found
 
 
@@ -331,7 +337,7 @@ def _other_reading(
             f"the next token both models have {_values(usual)}.",
             {**measured, "shift": reading.shift},
         )
-    if reading.until in ("answer", "others"):
+    if reading.until in WITHOUT_ENDS:
         symptom, what = "agrees-without-end", "without the end tokens"
         severity = _unlearned(sample, measured, limits)
     elif reading.masks_prompt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -187,3 +188,29 @@ def test_fixture_runs(run: str, expected: set[str]) -> None:
     folder = RUNS / run
     evidence = Evidence(CheckpointHistory.read(folder), TrainingConfig.read(folder))
     assert codes(checkpoint_history.run(evidence)) == expected
+
+
+def test_a_final_file_that_began_otherwise_is_of_another_run(tmp_path: Path) -> None:
+    states = [state(0.1), state(0.15), state(0.2)]
+    stranger = state(0.12) | {
+        name: value for name, value in lora(MODULES, seed=7).items() if name.endswith("lora_a")
+    }
+    (finding,) = examine(tmp_path, states, final=stranger).findings
+    assert finding.code == "checkpoint-history.final-of-another-run"
+    assert finding.severity is Severity.ERROR
+    assert abs(float(finding.measured["cosine"])) < 0.2
+    assert float(finding.measured["own_cosine"]) > 0.999
+
+
+def test_where_saves_move_far_a_strange_final_file_tells_nothing(tmp_path: Path) -> None:
+    """As at a rate that leaves nothing of the start."""
+    states = [lora(MODULES, seed=seed) for seed in (1, 2, 3)]
+    assert "final-of-another-run" not in codes(examine(tmp_path, states, final=lora(MODULES)))
+
+
+def test_the_file_of_another_run_that_was_trained(tmp_path: Path) -> None:
+    """Two fixture runs of one base, each begun with a seed of its own."""
+    run = shutil.copytree(RUNS / "healthy-ordinary", tmp_path / "run")
+    shutil.copy(RUNS / "healthy-masked-warmup" / "adapters.safetensors", run)
+    given = Evidence(CheckpointHistory.read(run), TrainingConfig.read(run / "adapter_config.json"))
+    assert "final-of-another-run" in codes(checkpoint_history.run(given))

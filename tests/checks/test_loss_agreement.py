@@ -168,6 +168,15 @@ def test_the_end_token_left_out(log: Callable[..., TrainingLog], config: Trainin
     assert codes(judged(log(), config, base=base, tuned=tuned)) == {"agrees-without-end": "warning"}
 
 
+def test_the_end_token_left_out_and_the_padding_not(
+    log: Callable[..., TrainingLog], config: TrainingConfig
+) -> None:
+    """As where the end token is masked by its id, and padding is another token."""
+    base, tuned = replace(BASE, end=5.0, padding=9.0), replace(TUNED, end=6.0, padding=0.05)
+    written = log(before=(6 * 4 + 4 + 9) / 8, after=(6 * 0.3 + 0.3 + 0.05) / 8)
+    assert codes(judged(written, config, base=base, tuned=tuned)) == {"agrees-without-end": "error"}
+
+
 @pytest.mark.parametrize(("end", "severity"), [(9.05, "warning"), (9.2, "error")])
 def test_an_end_token_left_out_that_became_less_likely_is_certain(
     log: Callable[..., TrainingLog], config: TrainingConfig, end: float, severity: str
@@ -243,6 +252,15 @@ def test_rows_without_their_end(log: Callable[..., TrainingLog], config: Trainin
     by_format = {WITHOUT_END: measured_rows(level(6.2), TUNED)}
     found = judged(log(before=6.2), config, tuned=level(1.5), by_format=by_format)
     assert codes(found) == {"agrees-without-end": "warning"}
+
+
+def test_rows_without_their_end_where_the_base_model_agrees(
+    log: Callable[..., TrainingLog], config: TrainingConfig
+) -> None:
+    tuned = replace(TUNED, end=8.0, other=8.0, padding=2.0)
+    by_format = {WITHOUT_END: measured_rows(BASE, TUNED)}
+    found = judged(log(), config, tuned=tuned, by_format=by_format)
+    assert codes(found) == {"agrees-without-end": "error"}
 
 
 def test_a_format_in_which_the_base_model_agrees_already_is_not_sought(

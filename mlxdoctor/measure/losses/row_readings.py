@@ -15,8 +15,9 @@ from mlxdoctor.measure.row_losses import RowLosses, RowPass
 Which = Literal["base", "tuned"]
 #: The last target of a row: the padding token after it, as in mlx-lm; the row's own last
 #: token; the end token, though the template writes more after it; or the token before that.
-#: "others": the row's own last, but end tokens are no targets, as where they mean padding.
-Until = Literal["padding", "row", "end", "answer", "others"]
+#: "others": the row's own last, but end tokens are no targets, as where they mean padding; and
+#: the same with the padding token after the row, where that is another one.
+Until = Literal["padding", "row", "end", "answer", "others", "others+padding"]
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,16 @@ def _of_row(row: RowLosses, losses: RowPass, reading: Reading) -> tuple[float, i
         last = int(ends[-1]) + (reading.until == "end") if len(ends) else last
     # Position i of the losses at a shift has the target i + shift.
     chosen = losses.shifted(reading.shift)[first - reading.shift : last - reading.shift]
-    if reading.until == "others":
+    ends = np.empty(0, row.tokens.dtype)
+    if reading.until in ("others", "others+padding"):
         ends = row.tokens[row.roles == Role.END]
         chosen = chosen[~np.isin(row.tokens[first:last], ends)]
     total, count = float(np.sum(chosen, dtype=np.float64)), len(chosen)
-    if reading.until == "padding" and row.is_padded and reading.shift == 1:
-        after = next((values for values in losses.padding.values() if len(values)), None)
+    is_padded = reading.until in ("padding", "others+padding") and row.is_padded
+    if is_padded and reading.shift == 1:
+        after = next(
+            (found for pad, found in losses.padding.items() if len(found) and pad not in ends), None
+        )
         if after is not None:
             total, count = total + float(after[0]), count + 1
     return total, count

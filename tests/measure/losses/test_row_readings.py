@@ -21,6 +21,7 @@ ROWS = measured_rows(MODEL, None, 3)
         (Reading(True, "end"), 12 + 3, 7),
         (Reading(True, "answer"), 12, 6),
         (Reading(True, "others"), 12 + 4, 7),
+        (Reading(True, "others+padding"), 12 + 4 + 5, 8),
         (Reading(False, "padding"), 4 + 12 + 3 + 4 + 5, 13),
         (Reading(False, "answer"), 4 + 12, 10),
     ],
