@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -16,11 +16,12 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.environment import Environment
 from mlxdoctor.evidence.kind import Progress
+from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome, Severity, Status
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.judge.remedy import fix_for, needed_values
-from mlxdoctor.report import FileRead, Fix, MissingEvidence, NextCheck, Report
+from mlxdoctor.report import FileRead, Fix, MissingEvidence, NextCheck, ReadBack, Report
 from mlxdoctor.run import Run
 from mlxdoctor.run_texts import texts_of
 from mlxdoctor.safety.texts import as_seen_here
@@ -57,6 +58,7 @@ def diagnose(
     with_text: bool = True,
     progress: Progress | None = None,
     budget: float | None = None,
+    measured: Path | None = None,
     files_alone: Callable[[RunReport], None] | None = None,
 ) -> RunReport:
     """Examine what a run left behind and say why it failed, if it did.
@@ -80,6 +82,9 @@ def diagnose(
         progress: called with what is being done, a count done, and a total.
         budget: seconds after which no more rows and prompts are given to models; the report
             says what was left out. None measures all of them.
+        measured: a file of what models measured. What it holds of these very files is read back,
+            and no model is run for it; what models measure is added to it. It is made where it
+            is not there, and must lie outside what is inspected.
         files_alone: called with the report of the files alone, before models are run.
 
     Raises:
@@ -101,6 +106,7 @@ def diagnose(
         trainer=trainer,
         progress=progress,
         budget=TimeBudget(budget),
+        measured=measured,
     )
 
     def reported(outcomes: tuple[Outcome, ...]) -> RunReport:
@@ -108,7 +114,9 @@ def diagnose(
         return as_seen_here(report if with_text else without_text(report, texts_of(run)))
 
     if files_alone is None or not run.allow_model or run.get(BaseModel) is None:
-        return reported(run_checks(checks, run, progress, select, ignore))
+        with run.keeping():
+            outcomes = run_checks(checks, run, progress, select, ignore)
+        return reported(outcomes)
     known: dict[str, Outcome] = {}
     first: list[Outcome] = []
     with run.without_models():
@@ -120,7 +128,8 @@ def diagnose(
         if len(known) < len(checks):
             files_alone(reported(tuple(first)))
     left = [one for one in checks if one.name not in known]
-    known |= {one.check: one for one in run_checks(left, run, progress, select, ignore)}
+    with run.keeping():
+        known |= {one.check: one for one in run_checks(left, run, progress, select, ignore)}
     return reported(tuple(known[one.name] for one in checks))
 
 
@@ -175,12 +184,13 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: str) -> RunReport:
         diagnosis=diagnosis,
         coverage=judged.coverage,
         evidence=tuple(
-            FileRead(record.kind, str(source.path), source.sha256, source.note)
-            for record in run.evidence
-            for source in record.sources
+            FileRead(kind, str(source.path), source.sha256, source.note)
+            for kind, sources in _read(run)
+            for source in sources
         ),
         missing=tuple(MissingEvidence(kind, why) for kind, why in run.missing),
         left_out=run.left_out,
+        read_back=_read_back(run),
         contributing=_contributing(outcomes, diagnosis),
         fix=fix,
         timeline=timeline(outcomes),
@@ -189,6 +199,28 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: str) -> RunReport:
         versions={**Environment.read().here, **(log.versions if log is not None else {})},
         unreadable=unreadable,
         version=version("mlxdoctor"),
+    )
+
+
+def _read(run: Run) -> Iterator[tuple[str, tuple[Source, ...]]]:
+    """Every kind of evidence that was read, with its files."""
+    for record in run.evidence:
+        yield record.kind, record.sources
+    if run.measured is not None and run.measured.source is not None:
+        yield "what models measured", (run.measured.source,)
+
+
+def _read_back(run: Run) -> ReadBack | None:
+    file = run.measured
+    if file is None or file.source is None:
+        return None
+    return ReadBack(
+        source=str(file.path),
+        kinds=tuple(file.used),
+        made=tuple(dict.fromkeys(made.words for made in file.used.values())),
+        absent=tuple(file.absent),
+        sampled=tuple(file.sampled),
+        unused=file.unused,
     )
 
 
@@ -223,6 +255,8 @@ def _command(run: Run, paths: Sequence[Path], with_text: bool) -> str:
     arguments = ["mlxdoctor", "diagnose", *(str(path) for path in paths)]
     if not run.allow_model:
         arguments.append("--no-generate")
+    if run.measured is not None:
+        arguments += ["--measured", str(run.measured.path)]
     if not with_text:
         arguments.append("--no-text")
     return shlex.join(arguments)

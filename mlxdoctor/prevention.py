@@ -29,7 +29,7 @@ def with_prevention(report: RunReport) -> RunReport:
 def _by_the_gate(report: RunReport) -> Prevention | None:
     run = report.run
     static = report
-    if run.allow_model:
+    if run.allow_model or run.measured is not None:
         again = Run(run.files, against=run.against, allow_model=False)
         static = replace(report, outcomes=run_checks(discover(), again))
     path = shlex.quote(place(report))

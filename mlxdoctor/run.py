@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.discovery import discover
@@ -17,6 +17,9 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import TimeBudget
 from mlxdoctor.safety.time_limit import TimeLimitExceeded
+
+if TYPE_CHECKING:
+    from mlxdoctor.measure.kept.measured_file import MeasuredFile
 
 T = TypeVar("T")
 
@@ -46,6 +49,7 @@ class Run:
         trainer: str | None = None,
         progress: Progress | None = None,
         budget: TimeBudget | None = None,
+        measured: MeasuredFile | None = None,
     ) -> None:
         self.files = files
         self.against = against
@@ -54,6 +58,7 @@ class Run:
         self._allow_model = allow_model
         self.progress = progress
         self.budget = budget or TimeBudget()
+        self.measured = measured
         self._evidence: dict[type[Any], Any] = {}
         self._reasons: dict[type[Any], str] = {}
         self._errors: dict[type[Any], InputError] = {}
@@ -61,6 +66,10 @@ class Run:
         self._impossible: set[type[Any]] = set()
         self._withheld = False
         self._of_models: set[type[Any]] = set()
+        self._finding: list[type[Any]] = []
+        self._made_with: dict[type[Any], dict[type[Any], None]] = {}
+        self._failures: dict[type[Any], Missing | InputError] = {}
+        self._measured_now: dict[type[Any], None] = {}
         #: Whether anything has asked since this was last set if models may be run.
         self.asked_for_models = False
 
@@ -101,11 +110,13 @@ class Run:
         trainer: str | None = None,
         progress: Progress | None = None,
         budget: TimeBudget | None = None,
+        measured: Path | None = None,
     ) -> Run:
         """The run in `paths`; options name evidence that lies elsewhere.
 
         Raises:
-            InputError: a path does not exist, or nothing in it is evidence.
+            InputError: a path does not exist, or nothing in it is evidence; or `measured` is
+                there and is no file of measurements.
         """
         files = discover(
             paths, base=base, adapter=adapter, log=log, data=data, generations=generations
@@ -119,10 +130,21 @@ class Run:
             progress=progress,
             budget=budget,
         )
-        return run._followed()
+        run._followed()
+        if measured is not None:
+            from mlxdoctor.measure.kept.measured_file import MeasuredFile
 
-    def _followed(self) -> Run:
-        """The run with base and data looked up where the configuration names them."""
+            run.measured = MeasuredFile.open(measured, run.files, run._inspected())
+        return run
+
+    def _inspected(self) -> tuple[Path, ...]:
+        """Every folder in which nothing may be written."""
+        files = self.files
+        named = (*files.roots, files.base, files.adapter, files.tuned, files.data, self.against)
+        return tuple(one for one in named if one is not None)
+
+    def _followed(self) -> None:
+        """Look base and data up where the configuration names them."""
         config = self.get(TrainingConfig)
         log = self.get(TrainingLog) if config is None else None
         header = log.header if log is not None else {}
@@ -136,7 +158,6 @@ class Run:
             found = resolve(data, roots, model=False)
             files = replace(files, data=found, data_named=data)
         self.files = files
-        return self
 
     @property
     def name(self) -> str:
@@ -175,12 +196,15 @@ class Run:
         """Files that should have been evidence and could not be read, or not to their end."""
         log = self._evidence.get(TrainingLog)
         cut = log.problems if log is not None else ()
-        every = (*self.files.problems, *self._errors.values(), *cut)
+        kept = self.measured.problems if self.measured is not None else ()
+        every = (*self.files.problems, *self._errors.values(), *cut, *kept)
         unique = {str(error): error for error in every}
         return tuple(unique.values())
 
     def get(self, kind: type[T]) -> T | None:
         """The evidence of that kind, read on first use; None where there is none."""
+        if self._finding:
+            self._made_with[self._finding[-1]][kind] = None
         if kind not in self._evidence:
             asked_before, self.asked_for_models = self.asked_for_models, False
             try:
@@ -207,14 +231,17 @@ class Run:
         if find is None:
             raise TypeError(f"{kind.__name__} is not a kind of evidence: it has no `find`")
         try:
-            return find(self)
+            kept = self.measured.take(kind, self) if self.measured is not None else None
+            return kept if kept is not None else self._found(kind)
         except Missing as reason:
+            self._failures[kind] = reason
             self._reasons[kind] = str(reason)
             if isinstance(reason, NoSuchThing):
                 self._impossible.add(kind)
             elif not isinstance(reason, NotThere):
                 self._lacking.add(kind)
         except InputError as error:
+            self._failures[kind] = error
             self._reasons[kind] = str(error)
             self._errors[kind] = error
             self._lacking.add(kind)
@@ -227,6 +254,58 @@ class Run:
             self._lacking.add(kind)
             raise
         return None
+
+    def _found(self, kind: type[Any]) -> Any:
+        """The evidence of a kind as it finds itself; what that is made with is noted."""
+        self._finding.append(kind)
+        self._made_with[kind] = {}
+        try:
+            value = kind.find(self)
+        finally:
+            self._finding.pop()
+            is_measured = any(
+                getattr(one, "is_models", False) and self._evidence.get(one) is not None
+                for one in self._made_with[kind]
+            )
+            if is_measured:
+                self._measured_now[kind] = None
+        if is_measured and self.measured is not None:
+            return self.measured.remembering(value, self)
+        return value
+
+    def made_with(self, kind: type[Any]) -> tuple[type[Any], ...]:
+        """The other kinds of evidence that one was made with, near and far."""
+        found: dict[type[Any], None] = {}
+        waiting = [kind]
+        while waiting:
+            new = [one for one in self._made_with.get(waiting.pop(), ()) if one not in found]
+            found |= dict.fromkeys(new)
+            waiting += new
+        return tuple(found)
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Write what models measure meanwhile into the file that was named for it, if one was.
+
+        However it ends: what was measured until then is kept.
+        """
+        try:
+            yield
+        finally:
+            if self.measured is not None:
+                try:
+                    self._keep(self.measured)
+                except InputError as error:
+                    # What took so long to measure is reported all the same.
+                    self.measured.problems.append(error)
+
+    def _keep(self, file: MeasuredFile) -> None:
+        known = {
+            kind: self._evidence.get(kind) or self._failures.get(kind)
+            for kind in self._measured_now
+        }
+        file.write({kind: one for kind, one in known.items() if one is not None}, self)
+        self._measured_now.clear()
 
     def need(self, kind: type[T]) -> T:
         """As `get`, for evidence that builds on other evidence.

@@ -52,6 +52,9 @@ or options (a file that can't be read included), 3 too little to judge by.""",
     metavar="SECONDS",
     help="Stop giving rows and prompts to the models after this time.",
 )
+@options.measured(
+    "Keep what the models say in FILE (.json, .json.gz), and read it back instead of running them."
+)
 @click.option(
     "--confirm", is_flag=True, help="Also rerun it to confirm the cause, as `reproduce` does."
 )
@@ -96,6 +99,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     against: Path | None,
     no_generate: bool,
     budget: float,
+    measured: Path | None,
     confirm: bool,
     score: str | None,
     trainer: str | None,
@@ -149,6 +153,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
             with_text=not no_text,
             progress=progress,
             budget=budget,
+            measured=measured,
             files_alone=lambda report: progress.say(_first(report)),
         )
         if confirm:

@@ -138,6 +138,7 @@ def _view(report: Report, figures: Mapping[str, str]) -> dict[str, Any]:
         "confirm_iterations": summary.CONFIRM_ITERATIONS,
         "missing": summary.missing(report),
         "left_out": summary.left_out(report),
+        "read_back": summary.read_back(report),
         "files": files,
         "hashes": "\n".join(f"{one.sha256 or 'not hashed'}  {one.source}" for one in files),
     }

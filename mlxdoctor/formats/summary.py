@@ -288,6 +288,34 @@ def left_out(report: Report) -> str:
     return f"Not all was measured: {'; '.join(report.left_out)}. A larger --budget measures more."
 
 
+def read_back(report: Report) -> str:
+    """What was not measured now, but read from a file; "" where nothing was."""
+    found = report.read_back
+    if found is None:
+        return ""
+    sentences = []
+    if found.kinds:
+        sentences.append(
+            f"Read from {found.source} and not measured now: {', '.join(found.kinds)}, measured on "
+            f"{' and on '.join(found.made)}."
+        )
+    if found.absent:
+        sentences.append(
+            f"Not here, so that nobody knows whether it was measured from the same: "
+            f"{', '.join(found.absent)}."
+        )
+    if found.sampled:
+        sentences.append(f"Compared by size and in part only: {', '.join(found.sampled)}.")
+    reasons: dict[str, list[str]] = {}
+    for kind, why in found.unused.items():
+        reasons.setdefault(why, []).append(kind)
+    sentences += [
+        f"{found.source} was not used for {', '.join(kinds)}: {why}."
+        for why, kinds in reasons.items()
+    ]
+    return " ".join(sentences)
+
+
 def missing(report: Report) -> dict[str, list[str]]:
     """Why evidence was not there -> the kinds of it."""
     by_reason: dict[str, list[str]] = {}

@@ -130,10 +130,10 @@ def _gaps(report: Report, page: _Page) -> None:
     crashed = [one for one in report.outcomes if one.status is Status.CRASHED]
     known = summary.coverage(report) if report.root is None else ""
     useful = summary.most_useful(report)
-    left_out = summary.left_out(report)
-    if known or useful or left_out:
+    sentences = [known, useful, summary.left_out(report), summary.read_back(report)]
+    if any(sentences):
         page.lines.append("")
-    for sentence in filter(None, (known, useful, left_out)):
+    for sentence in filter(None, sentences):
         page.paragraph(sentence)
     for one in crashed:
         why = one.reason[:_MAX_REASON]

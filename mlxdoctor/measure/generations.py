@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -104,17 +104,13 @@ class Generations:
     def find(cls, run: RunView) -> Generations:
         """Those the user named, or else both models' own, or else recorded ones; see `Evidence`."""
         recorded = run.files.generations
-        if recorded is not None and (run.files.generations_named or not run.allow_model):
+        if recorded is not None and run.files.generations_named:
             return cls.read(recorded)
-        try:
-            tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
-            prompts = prompts_for(run.get(Dataset), tokenizer)
-            return produce(models, tokenizer, prompts, progress=run.progress, budget=run.budget)
-        except (Missing, InputError):
-            # What the user recorded is second best: it may have been made in another way.
-            if recorded is None:
-                raise
+        # What the user recorded is second best: it may have been made in another way.
+        if recorded is not None and run.get(ProducedGenerations) is None:
             return cls.read(recorded)
+        produced = run.need(ProducedGenerations)
+        return cls(**{one.name: getattr(produced, one.name) for one in fields(cls)})
 
     @classmethod
     def read(cls, path: Path) -> Generations:
@@ -159,6 +155,28 @@ class Generations:
             seen.add(item.prompt)
             kept.append(item)
         return tuple(kept)
+
+
+class ProducedGenerations(Generations):
+    """Both models' own answers to prompts of the run's data and to general ones."""
+
+    #: A step to `Generations`, which lists the same files.
+    kind: ClassVar[str] = ""
+    kept_as: ClassVar[str] = "answers"
+
+    @classmethod
+    def find(cls, run: RunView) -> ProducedGenerations:
+        """Answered by the models here; see `Evidence`."""
+        tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
+        prompts = prompts_for(run.get(Dataset), tokenizer)
+        try:
+            found = produce(models, tokenizer, prompts, progress=run.progress, budget=run.budget)
+        except InputError as error:
+            if run.files.generations is None:
+                raise
+            # Nothing is lacking where others were recorded.
+            raise Missing(str(error)) from None
+        return cls(**{one.name: getattr(found, one.name) for one in fields(found)})
 
 
 def produce(

@@ -6,7 +6,8 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -14,6 +15,8 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import CONFIG_NAME
 from mlxdoctor.evidence.kind import Missing, RunView
+from mlxdoctor.evidence.run_files import RunFiles
+from mlxdoctor.evidence.safetensors_file import model_files
 from mlxdoctor.evidence.source import Source, hash_file, read_json_object
 from mlxdoctor.measure.cpu_functions import on_cpu
 from mlxdoctor.measure.loading import in_float32, load_weights, require_plain, said
@@ -45,6 +48,8 @@ class LoadedModels:
 
     #: A step to what is measured with them, whose sources name the models' files too.
     kind: ClassVar[str] = ""
+    #: What is made with it can be kept, and read back in its place; see `measure/kept`.
+    is_models: ClassVar[bool] = True
 
     @classmethod
     def find(cls, run: RunView) -> LoadedModels:
@@ -63,6 +68,34 @@ class LoadedModels:
     def has_tuned(self) -> bool:
         """Whether `select("tuned")` gives a tuned model."""
         return self.has_adapter and self.load_failure is None
+
+
+class LoadedBase(LoadedModels):
+    """The base model alone, before anything was trained."""
+
+    @classmethod
+    def find(cls, run: RunView) -> LoadedBase:
+        """The base model, loaded into memory once; see `Evidence`."""
+        if not run.allow_model:
+            raise Missing("no model was run, because of --no-generate; leave that option out")
+        found = load(run.need(BaseModel))
+        return cls(**{one.name: getattr(found, one.name) for one in fields(found)})
+
+
+def loaded_from(files: RunFiles) -> tuple[Path, ...]:
+    """Every file of a run that decides what its models are; without the tokenizer's."""
+    found: list[Path] = []
+    folders = [files.base, files.tuned]
+    if files.adapter is not None and _is_whole_model(files.adapter):
+        folders.append(files.adapter)
+    elif files.adapter is not None:
+        file = files.adapter / ADAPTER_FILE if files.adapter.is_dir() else files.adapter
+        found += [file, file.parent / CONFIG_NAME]
+    for folder in filter(None, folders):
+        found.append(folder / "config.json")
+        with suppress(InputError):
+            found += model_files(folder)
+    return tuple(one for one in dict.fromkeys(found) if one.is_file())
 
 
 def load(
@@ -89,7 +122,7 @@ def load(
     if adapter_path is None:
         in_float32(model)
         return LoadedModels(base, base.sources, False, None, lambda _: model)
-    if (adapter_path / "config.json").is_file() and not (adapter_path / ADAPTER_FILE).is_file():
+    if _is_whole_model(adapter_path):
         return _with_whole_model(base, model, adapter_path)
     file = adapter_path / ADAPTER_FILE if adapter_path.is_dir() else adapter_path
     sources = (*base.sources, hash_file(file))
@@ -98,6 +131,10 @@ def load(
     else:
         failure, select = _with_weights(model, file)
     return LoadedModels(base, sources, True, failure, select)
+
+
+def _is_whole_model(path: Path) -> bool:
+    return (path / "config.json").is_file() and not (path / ADAPTER_FILE).is_file()
 
 
 def _load_model(path: Path, config: Mapping[str, Any]) -> Any:

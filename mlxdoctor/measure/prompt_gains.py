@@ -20,7 +20,7 @@ from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, 
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure.base_memory import as_before
 from mlxdoctor.measure.continuations import Continuation, continuation_losses
-from mlxdoctor.measure.models import LoadedModels, Which, load
+from mlxdoctor.measure.models import LoadedBase, LoadedModels, Which
 from mlxdoctor.measure.row_losses import RowLosses, RowPass
 from mlxdoctor.measure.token_losses import TokenLosses
 from mlxdoctor.safety.errors import InputError
@@ -115,8 +115,8 @@ class PromptGains:
 
 def _base_or_both(run: RunView) -> LoadedModels:
     """Both models; the base alone where nothing was trained yet."""
-    if run.files.tuned is None and run.files.adapter is None and run.allow_model:
-        return load(run.need(BaseModel))
+    if run.files.tuned is None and run.files.adapter is None:
+        return run.need(LoadedBase)
     return run.need(LoadedModels)
 
 

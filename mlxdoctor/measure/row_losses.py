@@ -75,3 +75,16 @@ class RowLosses:
     prompt_length: int = 0
     is_padded: bool = True
     is_whole: bool = True
+
+    def fits_together(self) -> bool:
+        """Whether the arrays have the shapes that are said above."""
+        n = len(self.tokens)
+        passes = [self.base, *([] if self.tuned is None else [self.tuned])]
+        return self.roles.shape == self.tokens.shape == (n,) and all(
+            one.identity.shape == (n,)
+            and one.next.shape == (max(n - 1, 0),)
+            and one.skip.shape == (max(n - 2, 0),)
+            and (one.skip_two is None or one.skip_two.shape == (max(n - 3, 0),))
+            and all(losses.ndim == 1 for losses in one.padding.values())
+            for one in passes
+        )

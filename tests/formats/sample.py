@@ -141,6 +141,7 @@ def unhealthy() -> dict[str, Any]:
                 }
             ],
             "left_out": [],
+            "read_back": None,
         },
         "diagnosis": [
             diagnosed(
