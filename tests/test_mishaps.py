@@ -1,16 +1,18 @@
-"""The mishaps that fixtures/lab/mishaps.py makes, and their first screens.
+"""The mishaps that fixtures/lab/mishaps makes, and their first screens.
 
 Played back from what was recorded, without running a model; the quickest are made anew as well.
 """
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
-from fixtures.lab import mishaps
-from fixtures.lab.mishaps import MISHAPS, PAGE, Lab, is_named
+from fixtures.lab.mishaps.__main__ import PAGE
+from fixtures.lab.mishaps.catalogue import MAKERS, MISHAPS
+from fixtures.lab.mishaps.project import Lab
+from fixtures.lab.mishaps.recordings import FIXTURES, RECORDED
+from fixtures.lab.mishaps.screens import is_named, report, screens
 from mlxdoctor.cli import main
 
 BY_NAME = {one.name: one for one in MISHAPS}
@@ -47,12 +49,12 @@ WITH_MODELS = {"adapter-path-forgotten", "tee"}
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return Lab(tmp_path_factory.mktemp("played"), plays_back=True)
+    return Lab(tmp_path_factory.mktemp("played"), MAKERS, plays_back=True)
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return Lab(tmp_path_factory.mktemp("mishaps"))
+    return Lab(tmp_path_factory.mktemp("mishaps"), MAKERS)
 
 
 def test_every_mishap_is_asked_for_its_words() -> None:
@@ -79,14 +81,14 @@ def test_the_first_screen_says_what_happened_and_what_to_do(
     ["keys-alpaca", "rows-three", "batch-validation", "mask-text", "folder-data", "folder-empty"],
 )
 def test_made_anew_it_is_named_and_says_the_same(lab: Lab, name: str) -> None:
-    screens, report = lab.screens(BY_NAME[name]), lab.report(BY_NAME[name])
-    assert is_named(BY_NAME[name].names, report, screens)
-    text = " ".join(screens[0].text.split())
+    shown = screens(lab, BY_NAME[name])
+    assert is_named(BY_NAME[name].names, report(lab, BY_NAME[name]), shown)
+    text = " ".join(shown[0].text.split())
     assert all(words in text for words in SAYS[name])
 
 
 def test_the_recordings_show_no_path_of_the_machine() -> None:
-    logs = [one.read_text() for one in mishaps.RECORDED.rglob("*.log")]
+    logs = [one.read_text() for one in RECORDED.rglob("*.log")]
     assert logs
     found = {place for text in logs for place in re.findall(r"/(?:tmp|work|root)\b\S*", text)}
     assert found == set()
@@ -99,5 +101,5 @@ def test_the_page_shows_every_mishap() -> None:
 
 def test_the_page_shows_no_path_of_the_machine() -> None:
     text = PAGE.read_text()
-    assert str(Path(mishaps.FIXTURES).parent) not in text
+    assert str(FIXTURES.parent) not in text
     assert "/tmp/" not in text
