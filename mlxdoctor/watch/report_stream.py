@@ -14,8 +14,8 @@ from pathlib import Path
 from mlxdoctor.evidence.logs.lines import lines
 from mlxdoctor.evidence.logs.log_format import HEAD_LINES, LogSoFar, WholeFormat, formats
 from mlxdoctor.evidence.logs.reader import LineReader, worth_of
-from mlxdoctor.evidence.logs.segments import TRAIN, Shape
 from mlxdoctor.evidence.logs.series import LogFailure
+from mlxdoctor.evidence.logs.shapes import TRAIN, Shape
 from mlxdoctor.evidence.logs.wrapped import Unwrapping
 from mlxdoctor.evidence.source import read_text
 from mlxdoctor.safety.errors import InputError

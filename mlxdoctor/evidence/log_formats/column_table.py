@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from mlxdoctor.evidence.logs.lines import is_count, to_number
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.metric_names import STEPS, canonical, is_report, snake_case, unique
-from mlxdoctor.evidence.logs.segments import Nature
+from mlxdoctor.evidence.logs.shapes import Nature
 
 _GAP = re.compile(r"\s{2,}|\t")
 #: What a row has where there is no figure.

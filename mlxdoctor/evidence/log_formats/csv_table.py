@@ -13,7 +13,7 @@ from pathlib import Path
 from mlxdoctor.evidence.logs.lines import is_count, to_number
 from mlxdoctor.evidence.logs.log_format import HEAD_LINES, WholeFormat
 from mlxdoctor.evidence.logs.metric_names import STEPS, canonical, is_report, snake_case, unique
-from mlxdoctor.evidence.logs.segments import Nature
+from mlxdoctor.evidence.logs.shapes import Nature
 
 _EXTREME = re.compile(r"__(?:MIN|MAX)$")
 _OF_VALIDATION = re.compile(r"(?:^|_)(?:val|valid|validation|eval)(?:_|$)")

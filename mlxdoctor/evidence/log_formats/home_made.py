@@ -16,8 +16,8 @@ from mlxdoctor.evidence.logs.json_records import SUMMARY_KEYS
 from mlxdoctor.evidence.logs.lines import is_count, to_number
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.metric_names import canonical, is_report, unique
-from mlxdoctor.evidence.logs.segments import Nature, Shape
 from mlxdoctor.evidence.logs.series import Axis
+from mlxdoctor.evidence.logs.shapes import Nature, Shape
 from mlxdoctor.evidence.logs.words import MAX_NUMBERS, Words, cleaned, pattern, split, understand
 
 #: What a line must hold to be worth taking apart.

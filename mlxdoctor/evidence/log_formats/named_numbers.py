@@ -17,7 +17,7 @@ from mlxdoctor.evidence.logs.json_records import SUMMARY_KEYS
 from mlxdoctor.evidence.logs.lines import NUMBER, to_number
 from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER, LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.metric_names import STEPS, canonical, is_report, unique
-from mlxdoctor.evidence.logs.segments import Shape, axis_of
+from mlxdoctor.evidence.logs.shapes import Shape, axis_of
 from mlxdoctor.evidence.logs.words import of_split, renamed
 
 #: A number that is not part of a word; `Peak58.9` is a number after a word nonetheless.

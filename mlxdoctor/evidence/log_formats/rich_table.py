@@ -12,8 +12,8 @@ import re
 
 from mlxdoctor.evidence.logs.lines import NUMBER, to_number
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
-from mlxdoctor.evidence.logs.segments import Shape
 from mlxdoctor.evidence.logs.series import Save
+from mlxdoctor.evidence.logs.shapes import Shape
 
 _TRAIN = re.compile(
     rf"(?:^|[\s%])(\d[\d,]*)\s+({NUMBER})\s*[▼▲]\s+({NUMBER})(?:\s+({NUMBER}[kKmM]?))?\s*$"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mlxdoctor.evidence.logs.segments import ROUNDING
+from mlxdoctor.evidence.logs.runs_in_log import ROUNDING
 from mlxdoctor.evidence.logs.series import Segment
 from mlxdoctor.evidence.source import Source
 

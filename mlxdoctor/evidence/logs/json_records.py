@@ -7,7 +7,7 @@ from typing import Any
 
 from mlxdoctor.evidence.logs.lines import is_count, to_number
 from mlxdoctor.evidence.logs.metric_names import STEPS, canonical, is_report, snake_case, unique
-from mlxdoctor.evidence.logs.segments import Rows, Shape, axis_of
+from mlxdoctor.evidence.logs.shapes import Rows, Shape, axis_of
 
 #: Sets of keys remembered; a text that is no log has as many as lines.
 MAX_SHAPES = 4096

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from mlxdoctor.evidence.logs.frames import Frames
-from mlxdoctor.evidence.logs.segments import Nature, Rows, Shape, axis_of
 from mlxdoctor.evidence.logs.series import Notes
+from mlxdoctor.evidence.logs.shapes import Nature, Rows, Shape, axis_of
 from mlxdoctor.members import modules_of
 from mlxdoctor.safety.reading_limits import current, exceeded
 

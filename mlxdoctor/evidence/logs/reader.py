@@ -17,6 +17,7 @@ from mlxdoctor.evidence.logs.log_format import (
     WholeFormat,
     formats,
 )
+from mlxdoctor.evidence.logs.segments import segments
 from mlxdoctor.evidence.logs.series import Notes, Segment
 from mlxdoctor.evidence.logs.wrapped import unwrapped
 from mlxdoctor.safety.reading_limits import current, exceeded
@@ -45,7 +46,7 @@ def read_log(texts: Iterable[str], path: Path, notes: Notes) -> list[Segment]:
     if (rest := _read_whole(iter(texts), log)) is not None:
         read_lines(unwrapped(rest, worth_of(path), SNIFFED), log)
     most = current().log_runs
-    runs = log.rows.segments(log.notes.run_marks, log.notes.announced)
+    runs = segments(log.rows, log.notes.run_marks, log.notes.announced)
     found = list(islice(runs, most))
     if next(runs, None) is not None:
         log.notes.problems.append(exceeded(path, "holds more runs", "log_runs"))
