@@ -33,8 +33,6 @@ changed at all.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import PurePath
 
 import numpy as np
 
@@ -42,24 +40,17 @@ from mlxdoctor.check import Inconclusive, NotApplicable, check
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
-from mlxdoctor.evidence.training_log import Save, Segment, Series, TrainingLog
+from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.exhibits import LossCurve
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
-from mlxdoctor.judge.curve import (
-    Divergence,
-    Limits,
-    SecondRise,
-    divergence,
-    has_exploded,
-    second_rise,
-    start_of,
-    validations_deny,
-)
+from mlxdoctor.judge.curve import Divergence, Limits, divergence, has_exploded
+from mlxdoctor.judge.never_learned import never_learned, opens_late
+from mlxdoctor.judge.second_rise import SecondRise, second_rise, validations_deny
+from mlxdoctor.judge.where_to_stop import with_a_stop
 from mlxdoctor.measure.exhibited import losses_shown
-from mlxdoctor.measure.losses.memorising import FEW_ROWS, different_rows, memorising, passes_over
+from mlxdoctor.measure.losses.memorising import accuracy_rose, memorising, passes_over
 from mlxdoctor.measure.losses.repeats import Repetition, repetition
-from mlxdoctor.measure.losses.trend import LossFit, blocks, ending, fit, level, opening, theil_sen
-from mlxdoctor.safety.quoting import quoted
+from mlxdoctor.measure.losses.trend import LossFit, ending, fit, level, opening
 
 
 @check(
@@ -117,9 +108,9 @@ def loss_trend(
     elif (again := repetition(losses.values, limits)) is not None:
         yield _repeats(losses, again)
     else:
-        yield from _never_learned(segment, losses, curve, _fresh(log, config), limits)
+        yield from _never_learned(segment, curve, _fresh(log, config), limits)
         for sign in _overfitting(segment, curve, passes_over(rows, config, segment), limits):
-            yield _with_a_stop(sign, log, rows, config)
+            yield with_a_stop(sign, log, rows, config)
         yield from _learned(segment, curve, limits)
     if curve.points < limits.enough:
         more = ", from a lower steps_per_report or a longer run"
@@ -135,7 +126,7 @@ def _out_of_sight(segment: Segment, limits: Limits) -> Iterator[Unsought]:
             ("diverged", "never-learned", "rose-again"),
             "the log does not show where the loss began; the whole log would",
         )
-    elif _opens_late(segment, limits):
+    elif opens_late(segment, limits):
         yield Unsought(
             ("never-learned",),
             "what was learned before the first report is not in the log; "
@@ -147,13 +138,6 @@ def _out_of_sight(segment: Segment, limits: Limits) -> Iterator[Unsought]:
             ("overfitting",),
             "the log has no two validation losses to compare; validate while training",
         )
-
-
-def _opens_late(segment: Segment, limits: Limits) -> bool:
-    """Whether the steepest part of a sound curve could lie before the first report."""
-    first = int(segment.series["train_loss"].iterations[0])
-    counts = segment.axis in ("iteration", "step")
-    return segment.base_val_loss is None and counts and first > limits.late
 
 
 def _learned(segment: Segment, curve: LossFit, limits: Limits) -> Iterator[Seen]:
@@ -298,59 +282,32 @@ def _repeats(losses: Series, again: Repetition) -> Sign:
 
 
 def _never_learned(
-    segment: Segment, losses: Series, curve: LossFit, fresh: bool | None, limits: Limits
+    segment: Segment, curve: LossFit, fresh: bool | None, limits: Limits
 ) -> Iterator[Sign]:
-    if fresh is False or not segment.shows_start or curve.points < limits.enough:
+    found = never_learned(segment, curve, fresh, limits)
+    if found is None:
         return
-    start = curve.start
-    if start < limits.already_low or not np.isfinite(losses.values).all():
-        return
-    x, y = losses.iterations.astype(np.float64), losses.values
-    span = float(x[-1] - x[0])
-    slope, (low, high) = theil_sen(*blocks(x, y))
-    learned, at_most = -slope * span / start, -low * span / start
-    before = start_of(segment, curve)
-    if before.is_base:
-        learned = max(learned, 1.0 - curve.end / before.loss)
-    # A few reports fall, and hundreds that lie level outweigh them in every slope.
-    fell = start - curve.end > limits.falls_by * curve.noise / np.sqrt(curve.edge)
-    if fell:
-        learned = max(learned, 1.0 - curve.end / start)
-    validation = segment.get("val_loss")
-    same = (
-        validation is not None
-        and len(validation) >= 3
-        and bool(np.all(validation.values == validation.values[0]))
-    )
-    # Equal validation losses outweigh the scatter of a few training reports.
-    if learned >= limits.unmoved and not (same and low <= 0.0 <= high and not fell):
-        return
-    # A policy that asks for more than that is not about runs that learned nothing.
-    scattered = at_most >= limits.undecided > limits.unmoved
-    if not same and (_opens_late(segment, limits) or scattered):
-        return
-    long = losses.iterations[-1] >= limits.unmoved_iterations
-    certain = same or (long and at_most < limits.unmoved and fresh is True)
+    same = found.same_validation
     yield Sign(
         "never-learned",
-        f"In {int(losses.iterations[-1])} {segment.unit}s the training loss went from "
-        f"{opening(curve)} to {ending(curve)}"
+        f"In {int(segment.series['train_loss'].iterations[-1])} {segment.unit}s the training loss "
+        f"went from {opening(curve)} to {ending(curve)}"
         + (
-            f"; every validation loss is exactly {validation.values[0]:.4g}."
-            if same and validation is not None
-            else f": {_trend(-slope * span / start, at_most)}."
+            f"; every validation loss is exactly {same:.4g}."
+            if same is not None
+            else f": {_trend(found.falls, found.at_most)}."
         ),
         {
-            "start": start,
+            "start": curve.start,
             "end": curve.end,
             "base_validation_loss": segment.base_val_loss,
-            "learned": learned,
-            "learned_at_most": at_most,
-            "slope_per_iteration": slope,
-            "slope_interval": (low, high),
-            "same_validation_losses": same,
+            "learned": found.learned,
+            "learned_at_most": found.at_most,
+            "slope_per_iteration": found.slope,
+            "slope_interval": found.interval,
+            "same_validation_losses": same is not None,
         },
-        severity=Severity.ERROR if certain else None,
+        severity=Severity.ERROR if found.is_certain else None,
         expected=f"a loss at least {limits.unmoved:.0%} lower than at the start",
     )
 
@@ -396,62 +353,12 @@ def _overfitting(
         f"The validation loss was lowest at {segment.unit} {found.minimum_at} "
         f"({found.minimum:.3f}) and is {found.final:.3f} at last, while the training loss {trained}"
     )
-    if (surer := _accuracy_rose(segment, found.minimum_at)) is not None:
+    if (surer := accuracy_rose(segment, found.minimum_at)) is not None:
         severity = Severity.INFO
         was, now = surer
         message += f"; the validation accuracy went from {was:.3g} to {now:.3g} meanwhile"
         measured |= {"accuracy_at_minimum": was, "last_accuracy": now}
     yield Sign("overfitting", f"{message}.", measured, onset=found.minimum_at, severity=severity)
-
-
-def _with_a_stop(
-    sign: Sign, log: TrainingLog, rows: SupervisedRows | None, config: TrainingConfig | None
-) -> Sign:
-    """The finding with what to do: where to stop, how many passes that is, and the save near it."""
-    segment, at = log.main, sign.onset or 0
-    counts_iterations = segment.axis in ("iteration", "step")
-    end = int(segment.series["train_loss"].iterations[-1])
-    # Before training there was nothing to stop at.
-    first = at <= min(int(one.iterations[0]) for one in segment.series.values())
-    if not counts_iterations or first or at >= end:
-        return sign
-    batch = config.batch_size if config is not None else None
-    is_whole = rows is not None and 0 < len(rows.rows) == rows.total_rows
-    different = different_rows(rows) if rows is not None and is_whole else 0
-    stop = f"stop at {segment.unit} {at}"
-    if different and batch:
-        often = at * batch / different
-        stop += f", which is {often:.{0 if often >= 2 else 1}f} passes over the {different} rows"
-    saves = {one.iteration: one for one in log.saves if one.iteration is not None}
-    near = min(saves, key=lambda one: abs(one - at), default=end)
-    use = f"use {_file_of(saves[near])}, saved nearest to it; or " if near < end else ""
-    few = 0 < different < FEW_ROWS
-    more = f"; {different} rows are few, and more of them help most" if few else ""
-    return replace(
-        sign,
-        fix=f"{use}train again and {stop}{more}",
-        measured={**sign.measured, "advised_iters": at, "different_rows": different or None},
-    )
-
-
-def _file_of(save: Save) -> str:
-    names = [PurePath(one).name for one in save.files]
-    numbered = [one for one in names if str(save.iteration) in one]
-    return quoted(numbered[0]) if numbered else f"the save of iteration {save.iteration}"
-
-
-def _accuracy_rose(segment: Segment, since: int) -> tuple[float, float] | None:
-    """The validation accuracy at an iteration and at last, where it did not fall."""
-    for name, series in segment.series.items():
-        words = set(name.split("_"))
-        if not words & {"val", "valid", "validation", "eval"} or not words & {"accuracy", "acc"}:
-            continue
-        at = np.flatnonzero(series.iterations == since)
-        if len(at) and np.isfinite(series.values).all():
-            was, now = float(series.values[at[0]]), float(series.values[-1])
-            if len(series) > int(at[0]) + 1 and now >= was:
-                return was, now
-    return None
 
 
 def _fresh(log: TrainingLog, config: TrainingConfig | None) -> bool | None:

@@ -1,8 +1,9 @@
 """Whether a loss went where the loss of a run that learns goes.
 
-The check asks it of a whole curve, bisect of the model at every save, the trainer of its last
-steps. Each compares a loss with a level by `above`: times as high and so many nats higher, since
-a ratio alone makes much of small losses, and nats alone of large ones.
+The check asks it of a whole curve, bisect of the model at every save (`blow_ups`), the trainer of
+its last steps (`mlxdoctor.train.stopping`). Each compares a loss with a level by `above`: times as
+high and so many nats higher, since a ratio alone makes much of small losses, and nats alone of
+large ones.
 
 Deliberately apart: the watch looks again at every report and may end a training. Its false
 alarms are bounded by a test of its own (`mlxdoctor.watch.betting`), and a fact, like a loss of
@@ -12,22 +13,18 @@ exactly zero, has to be repeated (`mlxdoctor.watch.facts`) where `loss-finite` t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mlxdoctor.check import limit
 from mlxdoctor.evidence.training_log import Segment
 from mlxdoctor.measure.losses.memorising import MemorisingLimits
 from mlxdoctor.measure.losses.repeats import RepeatLimits
-from mlxdoctor.measure.losses.trend import Floats, LossFit, noise
+from mlxdoctor.measure.losses.trend import Floats, LossFit
 
 _CALIBRATION = "0 of 36 healthy runs of the fixture model, 0 of 4 healthy users' logs"
-_AT_SAVES = "0 of 126 sound runs of four base models"
 
 
 @dataclass(frozen=True)
@@ -118,53 +115,9 @@ class Limits(MemorisingLimits, RepeatLimits):
     already_low: float = limit(0.3, unit="nats", source="little is left to learn below")
 
 
-@dataclass(frozen=True)
-class LogLimits(Limits):
-    """What bisect adds: when a model that was saved at a report was lost already.
-
-    At a save the loss stands 1.10 times and 0.06 nats above the lowest level before at most in
-    sound runs: `exploded_ratio` and `diverged_nats` hold there too (0 of 126 sound runs).
-    """
-
-    noises: float = limit(
-        4.0, unit="standard deviations of a report", source="a batch of hard rows is no blow-up"
-    )
-    share: float = limit(
-        0.25,
-        unit="rise of the loss over what had been learned",
-        source="the saves of sound runs are at 0.02 at most; of 38 runs that broke on the way 28 "
-        "are above it at the first broken save, and those whose rate leapt at 0.22 or more",
-        false_alarms=_AT_SAVES,
-    )
-
-
-@dataclass(frozen=True)
-class DivergenceLimits(Limits):
-    """What the trainer adds: when its last losses are far above the untouched model's.
-
-    Its ratio is lower than that of a whole log, since it is asked of a median of many batches.
-    """
-
-    opening: int = limit(
-        5, unit="steps", source="stands for the untouched model where nothing is validated"
-    )
-    window: int = limit(20, unit="steps", source="seed 000: 2.1 had become 10.9 at step 20")
-    factor: float = limit(
-        1.15,
-        unit="times the untouched model's loss",
-        source="rates of 5e-3 to 1e-1 on the fixture base settle at 1.2 times its loss",
-        false_alarms="0 of 4 healthy fixture runs of 100 steps",
-    )
-
-
 def above(loss: Any, level: Any, ratio: float, nats: float) -> Any:
     """Whether losses, float or float64 (n,), are both `ratio` times and `nats` above a level."""
     return (loss > ratio * level) & (loss - level > nats)
-
-
-def is_diverging(recent: Sequence[float], untouched: float, limits: DivergenceLimits) -> bool:
-    """Whether the losses of the last steps are far above the untouched model's."""
-    return bool(above(median(recent), untouched, limits.factor, limits.diverged_nats))
 
 
 @dataclass(frozen=True)
@@ -278,149 +231,6 @@ def has_exploded(curve: LossFit, limits: Limits) -> bool:
     least = max(limits.diverged_nats, 3 * curve.noise)
     is_high = curve.end >= limits.exploded_ratio * level and rise >= least
     return is_high and curve.tail_minimum >= level + rise / 3
-
-
-@dataclass(frozen=True)
-class SecondRise:
-    """A loss that fell and rose again.
-
-    Attributes:
-        share: of what the training loss had lost, how much it gained again.
-        validation: the lowest validation loss and the mean of the last two, where they rose too.
-        is_certain: whether the validation losses, or nearly the whole fall, say so.
-    """
-
-    share: float
-    validation: tuple[float, float] | None
-    is_certain: bool
-
-
-def second_rise(segment: Segment, curve: LossFit, limits: Limits) -> SecondRise | None:
-    """Whether both losses, or the training loss where nothing contradicts it, rose again."""
-    share = _regained(curve)
-    validations = _finite_validations(segment)
-    fell = max(curve.first, curve.start) - curve.minimum >= limits.visible
-    if fell and curve.points >= limits.enough and len(validations) >= limits.validations:
-        # The mean of the last two: a loss that swings is caught on either swing.
-        last, lowest = float(validations[-2:].mean()), float(validations.min())
-        both = ((curve.end, curve.minimum), (last, lowest))
-        if all(
-            end >= limits.risen_ratio * low and end - low >= limits.risen_nats for end, low in both
-        ):
-            return SecondRise(share, (lowest, last), is_certain=True)
-    return _training_rise(segment, curve, share, limits)
-
-
-def _training_rise(
-    segment: Segment, curve: LossFit, share: float, limits: Limits
-) -> SecondRise | None:
-    """The training loss alone: much of what was learned is lost, and no validation denies it."""
-    rise, fall = curve.end - curve.minimum, curve.start - curve.minimum
-    if share < limits.lost_share or not segment.shows_start or curve.points < limits.few:
-        return None
-    losses = segment.series["train_loss"].values
-    finite = losses[np.isfinite(losses)]
-    # The scatter of a few reports can't be told from where they go: each must average some.
-    few = curve.points < limits.enough
-    least = limits.diverged_nats if few else limits.lost_noises * curve.noise
-    if min(rise, fall) < max(limits.risen_nats, least):
-        return None
-    if few and _interval(segment) < limits.averaged:
-        return None
-    if finite[-limits.last_high :].min() < curve.minimum + rise / 2:
-        return None
-    if validations_deny(segment, curve.minimum_at, limits):
-        return None
-    is_certain = share >= limits.lost_for_certain and curve.points >= limits.enough
-    return SecondRise(share, None, is_certain)
-
-
-def validations_deny(segment: Segment, onset: int, limits: Limits) -> bool:
-    """Whether a validation well after the onset of a rise is as low as any: rows grew harder."""
-    validation = segment.get("val_loss")
-    known = np.isfinite(validation.values) if validation is not None else np.zeros(0, bool)
-    if validation is None or known.sum() < 2:
-        return False
-    values, iterations = validation.values[known], validation.iterations[known]
-    middle = (onset + int(segment.series["train_loss"].iterations[-1])) / 2
-    return bool(iterations[-1] >= middle and values[-1] <= limits.harmed_ratio * values.min())
-
-
-def _interval(segment: Segment) -> float:
-    """Iterations between two training reports."""
-    at = segment.series["train_loss"].iterations
-    return float(np.median(np.diff(at))) if len(at) > 1 else float(at[0])
-
-
-def _regained(curve: LossFit) -> float:
-    """The rise from the lowest level to the end, over the fall to it; infinity without one."""
-    fall = curve.start - curve.minimum
-    return (curve.end - curve.minimum) / fall if fall > 0 else math.inf
-
-
-def _finite_validations(segment: Segment) -> Floats:
-    validation = segment.get("val_loss")
-    if validation is None:
-        return np.zeros(0)
-    return validation.values[np.isfinite(validation.values)]
-
-
-def blown_up(
-    values: Floats, start: float | None, width: int, limits: LogLimits
-) -> tuple[NDArray[np.bool_], Floats]:
-    """At which reports the loss is not finite, or far above the lowest level before them.
-
-    Args:
-        values: float64 (n,), the training losses.
-        start: the untouched model's loss, where it is known.
-        width: reports, an odd number, to take a median of.
-
-    Returns:
-        bool (n,), and that level, float64 (n,).
-    """
-    needed = max(limits.diverged_nats, limits.noises * _noise_before(values))
-    smooth = _smoothed(values, width)
-    finite = np.isfinite(smooth)
-    # The middle of three, so that one lucky batch is no level.
-    filled = np.where(finite, smooth, np.inf)
-    padded = np.concatenate([[filled[0]], filled, [filled[-1]]])
-    level = np.median(np.stack([padded[:-2], padded[1:-1], padded[2:]]), axis=0)
-    first = start if start is not None and math.isfinite(start) else float(level[0])
-    lowest = np.minimum.accumulate(np.concatenate([[first], level]))[:-1]
-    with np.errstate(invalid="ignore"):
-        is_share = smooth - lowest > limits.share * (first - lowest)
-        much = (smooth > limits.exploded_ratio * lowest) | is_share
-        far = much & (smooth - lowest > needed) & (smooth > lowest)
-    return ~finite | far, lowest
-
-
-def risen_validations(values: Floats, limits: Limits) -> NDArray[np.bool_]:
-    """Which validation losses, float64 (n,), stand far above an earlier one."""
-    filled = np.where(np.isfinite(values), values, np.inf)
-    with np.errstate(invalid="ignore"):
-        lowest = np.minimum.accumulate(filled)
-        return np.asarray(above(filled, lowest, limits.overfitted, limits.risen_nats))
-
-
-def _noise_before(values: Floats) -> float:
-    """Of single reports, before the lowest one where that is known: a blow-up is no noise."""
-    finite = values[np.isfinite(values)]
-    if not len(finite):
-        return 0.0
-    before = finite[: int(np.argmin(finite)) + 1]
-    return min(noise(before), noise(finite)) if len(before) >= 4 else noise(finite)
-
-
-def _smoothed(values: Floats, width: int) -> Floats:
-    """Medians of `width` neighbours, fewer at the ends; a lasting NaN stays one."""
-    half = width // 2
-    around = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
-    return np.array(
-        [
-            np.median(near) if np.isfinite(near).all() else value
-            for near, value in zip(around, values, strict=True)
-        ]
-    )
 
 
 def _highest_level(values: Floats) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.evidence.training_log import Segment, TrainingLog
-from mlxdoctor.judge.curve import LogLimits, blown_up, risen_validations
+from mlxdoctor.judge.blow_ups import LogLimits, blown_up, risen_validations
 
 #: What counts iterations as the names of checkpoints do.
 _AXES = ("iteration", "step")

@@ -2,7 +2,7 @@
 
 The sitting: `loop` (the run), `step` (one update, compiled), `batches` and `masked_loss`
 (what it learns from). Around it: `settings` (what a run is told), `token_rows` (the data),
-`attach` (freeze, convert, verify), `plan`, `stopping`, `records` (what is reported) and
+`attach` (freeze, convert, verify), `plan`, `stopping`, `step_records` (what is reported) and
 `saving` (what is written and resumed). `parts` lists what an experiment may replace.
 
     from mlxdoctor.train import Settings, train
@@ -21,9 +21,9 @@ from mlxdoctor.train.settings import Extras, Settings
 from mlxdoctor.train.step_records import StepRecord, TrainingResult, ValidationRecord
 
 if TYPE_CHECKING:
-    from mlxdoctor.judge.curve import DivergenceLimits
     from mlxdoctor.train.loop import Tell
     from mlxdoctor.train.parts import Parts
+    from mlxdoctor.train.stopping import DivergenceLimits
 
 __all__ = ["Extras", "Settings", "StepRecord", "TrainingResult", "ValidationRecord", "train"]
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlxdoctor.judge.curve import DivergenceLimits
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train import saving
 from mlxdoctor.train.attach import recomputed_activations
@@ -32,6 +31,7 @@ from mlxdoctor.train.step_records import (
     open_metrics,
 )
 from mlxdoctor.train.stopping import (
+    DivergenceLimits,
     TrainingProgress,
     after_step,
     after_validation,

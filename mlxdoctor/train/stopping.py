@@ -3,12 +3,38 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from mlxdoctor.judge.curve import DivergenceLimits, is_diverging
+from mlxdoctor.check import limit
+from mlxdoctor.judge.curve import Limits, above
 from mlxdoctor.train.settings import Extras
 from mlxdoctor.train.step_records import Ending, StepRecord, ValidationRecord
+
+
+@dataclass(frozen=True)
+class DivergenceLimits(Limits):
+    """What the trainer adds: when its last losses are far above the untouched model's.
+
+    Its ratio is lower than that of a whole log, since it is asked of a median of many batches.
+    """
+
+    opening: int = limit(
+        5, unit="steps", source="stands for the untouched model where nothing is validated"
+    )
+    window: int = limit(20, unit="steps", source="seed 000: 2.1 had become 10.9 at step 20")
+    factor: float = limit(
+        1.15,
+        unit="times the untouched model's loss",
+        source="rates of 5e-3 to 1e-1 on the fixture base settle at 1.2 times its loss",
+        false_alarms="0 of 4 healthy fixture runs of 100 steps",
+    )
+
+
+def is_diverging(recent: Sequence[float], untouched: float, limits: DivergenceLimits) -> bool:
+    """Whether the losses of the last steps are far above the untouched model's."""
+    return bool(above(median(recent), untouched, limits.factor, limits.diverged_nats))
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlxdoctor.judge.curve import (
-    DivergenceLimits,
-    Limits,
-    LogLimits,
-    above,
-    blown_up,
-    divergence,
-    is_diverging,
-    second_rise,
-    start_of,
-)
+from mlxdoctor.judge.blow_ups import LogLimits, blown_up
+from mlxdoctor.judge.curve import Limits, above, divergence, start_of
+from mlxdoctor.judge.second_rise import second_rise
 from mlxdoctor.measure.losses.trend import fit
+from mlxdoctor.train.stopping import DivergenceLimits, is_diverging
 from tests.checks.log_evidence import LogWriter
 from tests.conftest import check_called
 

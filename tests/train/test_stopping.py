@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from mlxdoctor.judge.curve import DivergenceLimits
 from mlxdoctor.train.settings import Extras
 from mlxdoctor.train.step_records import StepRecord, ValidationRecord, to_line
 from mlxdoctor.train.stopping import (
+    DivergenceLimits,
     TrainingProgress,
     after_step,
     after_validation,

@@ -214,3 +214,17 @@ def passes_over(
         return None
     trained = int(segment.series["train_loss"].iterations[-1]) * batch
     return trained / different_rows(rows)
+
+
+def accuracy_rose(segment: Segment, since: int) -> tuple[float, float] | None:
+    """The validation accuracy at an iteration and at last, where it did not fall."""
+    for name, series in segment.series.items():
+        words = set(name.split("_"))
+        if not words & {"val", "valid", "validation", "eval"} or not words & {"accuracy", "acc"}:
+            continue
+        at = np.flatnonzero(series.iterations == since)
+        if len(at) and np.isfinite(series.values).all():
+            was, now = float(series.values[at[0]]), float(series.values[-1])
+            if len(series) > int(at[0]) + 1 and now >= was:
+                return was, now
+    return None
