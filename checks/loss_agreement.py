@@ -43,29 +43,28 @@ from mlxdoctor.measure.losses.fit import (
     Fit,
     Sample,
     anchored_fit,
-    best_fit,
     counted_tokens,
     first_look,
     fits,
     is_between,
-    is_explained,
     masks_that_count,
     saved_at,
     usual_readings,
 )
 from mlxdoctor.measure.losses.logged_levels import LoggedLoss, logged_loss
+from mlxdoctor.measure.losses.other_readings import (
+    WITHOUT_ENDS,
+    OtherReading,
+    ReadingLimits,
+    other_reading,
+)
 from mlxdoctor.measure.losses.row_changes import change, mean_of
-from mlxdoctor.measure.losses.row_readings import Reading, Until, mean_loss
+from mlxdoctor.measure.losses.row_readings import Reading, mean_loss
 from mlxdoctor.measure.losses.validation import ValidationRows
-from mlxdoctor.measure.text.plain_formats import PlainFormat
 from mlxdoctor.measure.token_losses import TokenLosses
 
 #: Times its scale at which an adapter is tried whose loss is not the log's.
 FACTORS = (0.5, 1.5, 2.0, 4.0)
-#: Those that leave out what they must not.
-WITHOUT_ENDS: tuple[Until, ...] = ("answer", "others", "others+padding")
-#: Where any trainer might put it.
-ALL_ENDS: tuple[Until, ...] = (*USUAL_ENDS, *WITHOUT_ENDS)
 SHIFT_NAMES = {
     0: "the token just given",
     2: "the token after the next",
@@ -75,21 +74,9 @@ _AS_CONFIGURED = "the losses of the targets that the configuration asks for"
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(ReadingLimits):
     """When two losses are the same, and when the difference is certain."""
 
-    same: float = limit(
-        0.02,
-        unit="nats",
-        source="rounding in half precision and in the log is below; 0.005 at most in sound runs",
-        false_alarms="0 of 96 healthy runs of three base models",
-    )
-    errors: float = limit(
-        4.0,
-        unit="standard errors",
-        source="rows are sampled, and losses have long tails",
-        false_alarms="18 of 11,280 samples of 16 rows from sound runs; 2 told, by `share`",
-    )
     far: float = limit(
         0.3,
         unit="nats beyond the tolerance",
@@ -102,14 +89,6 @@ class Limits:
     lost: float = limit(
         0.5, unit="of what was learned", source="where the rows may be others: half is lost"
     )
-    explained: float = limit(
-        0.03,
-        unit="of the disagreement",
-        source="the right reading leaves 1% of it, a wrong one at best 6%",
-    )
-    other_tokens: float = limit(
-        0.15, unit="of the targets of a row", source="rows of two splits differ by less"
-    )
     end_worse: float = limit(
         0.1,
         unit="nats by which the end token's loss rose",
@@ -119,7 +98,6 @@ class Limits:
     rows: int = limit(8, unit="rows", source="as learned-targets")
     closer: int = limit(64, unit="rows", source="measured where a few rows disagree")
     scaled: int = limit(8, unit="rows", source="read again at every other scale")
-    screened: int = limit(6, unit="rows", source="enough to leave all but a few formats out")
 
 
 @check(
@@ -206,9 +184,8 @@ def loss_agreement(
         )
         return
     counted = counted_tokens(log, config)
-    explanation = _explanation(sample, validation, found, counted, limits)
-    if explanation is not None:
-        yield explanation
+    if (other := other_reading(sample, validation, found, counted, limits)) is not None:
+        yield _explained(sample, found, other, limits)
         return
     if not (found.base_agrees and math.isfinite(found.base_off)):
         masks = None
@@ -297,39 +274,32 @@ def _as_counted(
     return anchored_fit(fits(sample, usual, limits.same, limits.errors))
 
 
-def _explanation(
-    sample: Sample,
-    validation: ValidationRows | None,
-    usual: Fit,
-    counted: float | None,
-    limits: Limits,
-) -> Sign | None:
-    """The reading that makes both losses those of the log, if there is one."""
-    if not usual.is_complete:
-        return None
-    found = _other_reading(sample, usual, counted, limits)
-    if found is None and validation is not None:
-        # In another format the base model's loss is another, too. Without its end token a row's
-        # is hardly: the base expects it less than the rest, or more, and it is one of many.
-        formats = tuple(
-            one for one in validation.formats if one.pattern is None or not usual.base_agrees
+def _explained(sample: Sample, usual: Fit, found: OtherReading, limits: Limits) -> Sign:
+    """What the reading that makes both losses those of the log says of the trainer."""
+    other, reading, plain = found.fit, found.fit.reading, found.plain
+    measured = _measured(sample, usual, other)
+    if plain is not None:
+        measured["format"] = str(plain)
+    if plain is not None and plain.pattern is None:
+        severity = _unlearned(sample, measured, limits)
+        return Sign(
+            "agrees-without-end",
+            f"{_those(sample)} of rows without their end token ({_values(other)}); with it "
+            f"they would be {_values(usual)}.",
+            measured,
+            severity=severity,
+            expected="the end token after every answer",
         )
-        found = _other_format(sample, replace(validation, formats=formats), usual, counted, limits)
-    return found
-
-
-def _other_reading(
-    sample: Sample, usual: Fit, counted: float | None, limits: Limits
-) -> Sign | None:
-    masks = (usual.reading.masks_prompt, not usual.reading.masks_prompt)
-    others = [
-        Reading(masked, until, shift)
-        for shift, masked, until in product((1, 0, 2, 3), masks, ALL_ENDS)
-    ]
-    other = best_fit(fits(sample, others, limits.same, limits.errors))
-    if not is_explained(other, usual, counted, limits.explained, limits.other_tokens):
-        return None
-    reading, measured, severity = other.reading, _measured(sample, usual, other), None
+    if plain is not None:
+        is_worse = usual.tuned_off > limits.far + usual.tuned_tolerance
+        return Sign(
+            "agrees-in-another-format",
+            f"{_those(sample)} of rows written as `{plain}` ({_values(other)}). With the chat "
+            f"template, in which the model is asked, both models have {_values(usual)}: it was "
+            "trained on another format than it is used in.",
+            measured,
+            severity=None if is_worse else Severity.WARNING,
+        )
     if reading.shift != 1:
         return Sign(
             "agrees-at-another-shift",
@@ -337,6 +307,7 @@ def _other_reading(
             f"the next token both models have {_values(usual)}.",
             {**measured, "shift": reading.shift},
         )
+    severity = None
     if reading.until in WITHOUT_ENDS:
         symptom, what = "agrees-without-end", "without the end tokens"
         severity = _unlearned(sample, measured, limits)
@@ -358,47 +329,6 @@ def _unlearned(sample: Sample, measured: dict[str, Measurement], limits: Limits)
     after = change(sample.rows, lambda one: one.end_after_answer)
     measured |= {"end_base_loss": mean_of(after.base), "end_tuned_loss": mean_of(after.tuned)}
     return Severity.ERROR if after.gain < -limits.end_worse else None
-
-
-def _other_format(
-    sample: Sample, validation: ValidationRows, usual: Fit, counted: float | None, limits: Limits
-) -> Sign | None:
-    def read(plain: PlainFormat, count: int) -> Fit | None:
-        rows = validation.measure(plain, count)
-        if len(rows) < min(count, limits.screened):
-            return None
-        readings = [Reading(*one) for one in product((False, True), ALL_ENDS)]
-        return best_fit(fits(replace(sample, rows=rows), readings, limits.same, limits.errors))
-
-    screened = {plain: read(plain, limits.screened) for plain in validation.formats}
-    known = [(one.misfit, str(plain), plain) for plain, one in screened.items() if one is not None]
-    for _, _, plain in sorted(known, key=lambda one: one[:2])[:3]:
-        other = read(plain, len(sample.rows))
-        if other is None or not is_explained(
-            other, usual, counted, limits.explained, limits.other_tokens
-        ):
-            continue
-        measured = {**_measured(sample, usual, other), "format": str(plain)}
-        if plain.pattern is None:
-            severity = _unlearned(sample, measured, limits)
-            return Sign(
-                "agrees-without-end",
-                f"{_those(sample)} of rows without their end token ({_values(other)}); with it "
-                f"they would be {_values(usual)}.",
-                measured,
-                severity=severity,
-                expected="the end token after every answer",
-            )
-        is_worse = usual.tuned_off > limits.far + usual.tuned_tolerance
-        return Sign(
-            "agrees-in-another-format",
-            f"{_those(sample)} of rows written as `{plain}` ({_values(other)}). With the chat "
-            f"template, in which the model is asked, both models have {_values(usual)}: it was "
-            "trained on another format than it is used in.",
-            measured,
-            severity=None if is_worse else Severity.WARNING,
-        )
-    return None
 
 
 def _disagreement(sample: Sample, found: Fit, limits: Limits) -> Iterator[Sign]:

@@ -176,26 +176,6 @@ def is_between(sample: Sample) -> bool:
     return sample.logged.before is not None and min(both) < sample.logged.before < max(both)
 
 
-def is_explained(other: Fit, usual: Fit, counted: float | None, share: float, more: float) -> bool:
-    """Whether another reading leaves next to nothing of a disagreement.
-
-    A log that counts its targets must not have counted more than the reading has; fewer are
-    counted where a batch is not full.
-
-    Args:
-        other: the fit of the other reading.
-        usual: the fit that disagrees.
-        counted: targets a row by the log, None where it does not say.
-        share: of the disagreement that may be left.
-        more: by which share the count of other rows may lie above.
-    """
-    agrees = other.agrees and 3 * other.misfit <= usual.misfit
-    if not other.is_complete or not (agrees or other.misfit <= share * usual.misfit):
-        return False
-    own = other.base.tokens / other.base.rows
-    return counted is None or own / 2 <= counted <= (1 + more) * own
-
-
 def saved_at(adapter: Adapter | None) -> int | None:
     """The iteration that the name of a checkpoint's file states."""
     found = _CHECKPOINT.search(adapter.path.name) if adapter is not None else None
