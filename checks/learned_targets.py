@@ -27,7 +27,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -35,14 +34,19 @@ from mlxdoctor.check import Cost, Inconclusive, check, limit
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
-from mlxdoctor.measure.losses import row_changes as loss_changes
+from mlxdoctor.judge.learned_end import EndLimits, learned_end
+from mlxdoctor.judge.learned_padding import PaddingLimits, learned_padding
 from mlxdoctor.measure.losses.row_changes import (
     LossChange,
     change,
     is_likely,
+    is_memorised,
     mean_of,
+    prefers_shift,
     probability,
     region,
+    region_mean,
+    tuned_pass,
 )
 from mlxdoctor.measure.row_losses import RowLosses
 from mlxdoctor.measure.text.statistics import sign_test
@@ -52,32 +56,15 @@ SHIFT_NAMES = {0: "the token it was just given", 2: "the token after the next"}
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(PaddingLimits, EndLimits):
     """When a change of the loss over rows says what was learned."""
 
-    significance: float = limit(0.01, unit="p-value, sign test over rows", source="convention")
-    rows: int = limit(8, unit="rows", source="fewer cannot reach p < 0.01 in a sign test")
     shift_margin: float = limit(
         0.5, unit="nats per token", source="a constant guess is equally good at every shift"
     )
     worse: float = limit(0.1, unit="nats per token", source="a loss 10% up on a perplexity")
     unchanged: float = limit(
         0.01, unit="nats per token", source="rounding in half precision is below"
-    )
-    sure_end: float = limit(
-        0.8,
-        unit="probability of the end token after a complete answer",
-        source="0.55 where it was left out of the loss; 0.95 and more in sound runs that end",
-        false_alarms="0 of 4 sound runs of the fixtures",
-    )
-    end_worse: float = limit(
-        0.3,
-        unit="nats by which the end token's loss rose, while answers were learned",
-        source="designed; rows that end with it make it likelier",
-        false_alarms="0 of 4 sound runs of the fixtures",
-    )
-    to_learn: float = limit(
-        0.3, unit="nats per token", source="below, the base model already knows the answers"
     )
     readable: float = limit(
         0.5,
@@ -92,30 +79,8 @@ class Limits:
         "it never saw",
         false_alarms="0 of 94 sound runs",
     )
-    likely: float = limit(0.5, unit="probability", source="the greedy choice")
-    unlikely: float = limit(0.1, unit="probability", source="never the greedy choice in practice")
-    noticeable: float = limit(
-        0.05, unit="probability", source="fixtures: 0.1 after sound runs of mlx-lm, 0.0 before"
-    )
     memorised: float = limit(
         0.5, unit="nats per token", source="fixtures: 0.1 in sound runs, 1.3 in the overfitted"
-    )
-    padding_gain: float = limit(1.0, unit="nats", source="the id became at least e times likelier")
-    grown_gain: float = limit(
-        1.5, unit="nats", source="padding trained on gains 2.4 to 2.7; it loses in sound runs"
-    )
-    grown: float = limit(
-        0.006,
-        unit="probability",
-        source="0.012 to 0.43 where padding was trained on, at most 0.002 in sound runs",
-        false_alarms="0 of 156 sound runs of five bases",
-    )
-    grown_own: float = limit(
-        0.2,
-        unit="probability, of the token that mlx-lm pads with",
-        source="it trains one after each row, from which a sound model may expect more: 0.006 "
-        "in one, up to 0.09 in runs with other faults",
-        false_alarms="0 of 156 sound runs of five bases; 1 at the limit for other tokens",
     )
     prompt_share: float = limit(
         0.5,
@@ -221,7 +186,7 @@ def learned_targets(
     rows = [row for row in losses.rows if row.tuned is not None]
     if len(rows) < limits.rows:
         raise Inconclusive(f"{len(rows)} rows are too few to decide; {limits.rows} are needed")
-    broken = [row for row in rows if not np.isfinite(loss_changes.tuned_pass(row).next).all()]
+    broken = [row for row in rows if not np.isfinite(tuned_pass(row).next).all()]
     if broken:
         yield Sign(
             "not-finite",
@@ -244,9 +209,7 @@ def learned_targets(
 
 def _base(losses: TokenLosses, limits: Limits) -> Iterator[Sign]:
     uniform = math.log(losses.vocab_size)
-    means = np.array(
-        [loss_changes.region_mean(row, row.base, 1, Role.ANSWER) for row in losses.rows]
-    )
+    means = np.array([region_mean(row, row.base, 1, Role.ANSWER) for row in losses.rows])
     not_finite = sum(not np.isfinite(row.base.next).all() for row in losses.rows)
     known = means[np.isfinite(means)]
     above = bool(len(known)) and float(known.mean()) > uniform
@@ -261,9 +224,7 @@ def _base(losses: TokenLosses, limits: Limits) -> Iterator[Sign]:
     # is none that it cannot read.
     is_far = not_finite or float(known.mean()) > uniform + limits.above_uniform
     after = [
-        loss_changes.region_mean(row, row.tuned, 1, Role.ANSWER)
-        for row in losses.rows
-        if row.tuned is not None
+        region_mean(row, row.tuned, 1, Role.ANSWER) for row in losses.rows if row.tuned is not None
     ]
     is_learned = bool(after) and float(np.mean(after)) < limits.readable * uniform
     verdict = "it, its tokenizer or the data is broken" if is_far else "it knows no such text"
@@ -285,7 +246,7 @@ def _shifts(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign]:
     if len(following.gains) < limits.rows:
         return
     for shift, symptom in ((0, "identity-learned"), (2, "skip-learned")):
-        if not loss_changes.prefers_shift(rows, shift, limits.significance, limits.shift_margin):
+        if not prefers_shift(rows, shift, limits.significance, limits.shift_margin):
             continue
         other = region(rows, shift, Role.ANSWER)
         yield Sign(
@@ -316,21 +277,14 @@ def _padded_with(
     tokenizer: Tokenizer | None,
     limits: Limits,
 ) -> Iterator[Sign]:
+    is_own, is_end = pad_id == losses.pad_ids[0], pad_id in losses.end_token_ids
+    found = learned_padding(rows, pad_id, is_own=is_own, is_end=is_end, limits=limits)
+    if found is None:
+        return
     name = tokenizer.decode([pad_id]) if tokenizer is not None else f"token {pad_id}"
     token: dict[str, Measurement] = {"pad_id": pad_id, "pad_text": name}
-    tried = [row for row in rows if pad_id in row.base.padding]
-    first = change(tried, partial(loss_changes.first_padding, pad_id))
-    rest = change(tried, partial(loss_changes.later_padding, pad_id))
-    # mlx-lm trains its first padding token in every row: alone it shows no fault.
-    is_own = pad_id == losses.pad_ids[0]
-    has_grown = rest.fell(limits.significance, limits.grown_gain) and is_likely(
-        rest.tuned, limits.grown_own if is_own else limits.grown
-    )
-    at_start = loss_changes.is_chosen(rows, pad_id, lambda one: one.greedy_at_start)
-    at_end = loss_changes.is_chosen(rows, pad_id, lambda one: one.greedy_after_answer)
-    instead = at_start if at_start.is_broken else at_end
-    is_end = pad_id in losses.end_token_ids
-    if is_end and _is_padded(rest, limits.likely, limits):
+    first, rest = found.first, found.rest
+    if found.what == "end":
         yield Sign(
             "end-token-repeated",
             f"After a row the adapter expects end token after end token ({name!r}), with "
@@ -338,8 +292,9 @@ def _padded_with(
             "rows were padded with the end token, and the padding was trained on.",
             {**rest.measured, **token},
         )
-    elif not is_end and (has_grown or (instead.is_broken and not is_own)):
-        where = "begin" if at_start.is_broken else "end"
+    elif found.what == "more":
+        at_start = found.at_start.is_broken
+        instead, where = (found.at_start, "begin") if at_start else (found.at_end, "end")
         what = (
             f"Where the answer should {where}, the adapter's likeliest token is padding "
             f"({name!r}) on {instead.tuned} of {instead.prompts} rows"
@@ -353,7 +308,7 @@ def _padded_with(
             f"{what}: padding was trained on.",
             {**rest.measured, **token, "rows_with_padding_instead": instead.tuned},
         )
-    elif _is_padded(first, limits.noticeable, limits):
+    else:
         yield Sign(
             "first-padding-learned",
             f"The adapter expects a padding token ({name!r}) right after the row with "
@@ -361,11 +316,6 @@ def _padded_with(
             "covers the first.",
             {**first.measured, **token},
         )
-
-
-def _is_padded(one: LossChange, least: float, limits: Limits) -> bool:
-    """Whether padding became much likelier, and is likely now."""
-    return one.fell(limits.significance, limits.padding_gain) and is_likely(one.tuned, least)
 
 
 def _end(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign | Seen]:
@@ -383,39 +333,25 @@ def _end(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign | Seen]:
 
 
 def _end_after_answer(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign | Seen]:
-    trained = [row for row in rows if row.split == "train"]
-    # Of rows held out it need not know where an answer ends.
-    kept = trained if len(trained) >= limits.rows else rows
-    after = change(kept, lambda one: one.end_after_answer)
-    if len(after.gains) < limits.rows:
+    found = learned_end(rows, limits)
+    if found is None:
         return
+    after = found.after
     said = (
         f"After a complete answer, the tuned model expects the end token with probability "
         f"{probability(after.tuned):.3f}, the base model with {probability(after.base):.3f}"
     )
-    has_end = [row for row in kept if np.any(row.roles == Role.END)]
-    answers = region(kept, 1, Role.ANSWER)
-    learned = len(has_end) >= limits.rows and answers.fell(limits.significance, limits.to_learn)
-    had_it = is_likely(after.base, limits.likely)
-    is_unlikely = not is_likely(after.tuned, limits.unlikely)
-    forgot = had_it and is_unlikely and after.rose(limits.significance)
-    # Training on rows with an end token makes it likelier, if anything.
-    left_out = (
-        learned
-        and not is_likely(after.tuned, limits.sure_end)
-        and after.rose(limits.significance, limits.end_worse)
-    )
-    if forgot or left_out or (learned and is_unlikely and after.gain <= 0):
-        what = ", while the answers themselves were learned" if learned and not forgot else ""
+    if found.is_unlearned:
+        what = ", while the answers themselves were learned" if found.while_learning else ""
         yield Sign(
             "end-token-unlearned",
             f"{said}{what} ({len(after.gains)} rows).",
             {
                 **after.measured,
-                "base_answer_loss": mean_of(answers.base),
-                "tuned_answer_loss": mean_of(answers.tuned),
+                "base_answer_loss": mean_of(found.answers.base),
+                "tuned_answer_loss": mean_of(found.answers.tuned),
             },
-            severity=None if forgot or left_out else Severity.WARNING,
+            severity=None if found.is_certain else Severity.WARNING,
         )
     else:
         yield Seen(f"{said} ({len(after.gains)} rows).", after.measured)
@@ -474,9 +410,7 @@ def _answers(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign | Seen]
             f"{mean_of(kept.tuned)}, while it is {mean_of(trained.tuned)} on those trained on.",
             kept.measured,
         )
-    elif has_both and loss_changes.is_memorised(
-        trained, kept, limits.significance, limits.memorised
-    ):
+    elif has_both and is_memorised(trained, kept, limits.significance, limits.memorised):
         yield Sign(
             "memorised",
             f"The loss is {mean_of(trained.tuned)} on answers trained on and "
@@ -498,9 +432,7 @@ def _answers(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign | Seen]
 
 
 def _nothing(rows: Sequence[RowLosses], answers: LossChange, limits: Limits) -> Iterator[Sign]:
-    moved = float(
-        np.mean([np.abs(loss_changes.tuned_pass(row).next - row.base.next).mean() for row in rows])
-    )
+    moved = float(np.mean([np.abs(tuned_pass(row).next - row.base.next).mean() for row in rows]))
     if moved < limits.unchanged and float(np.mean(answers.base)) >= limits.to_learn:
         yield Sign(
             "nothing-learned",

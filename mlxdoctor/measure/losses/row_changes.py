@@ -9,13 +9,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.check import limit
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.measure.row_losses import RowLosses, RowPass
-from mlxdoctor.measure.text.prompt_rates import Rate, rate
 from mlxdoctor.measure.text.statistics import sign_test
 
-#: The likeliest token at some place of a row; None where the row has no such place.
-Choice = Callable[[RowPass], int | None]
+
+@dataclass(frozen=True)
+class ChangeLimits:
+    """When a change of the loss over rows is one."""
+
+    significance: float = limit(0.01, unit="p-value, sign test over rows", source="convention")
+    rows: int = limit(8, unit="rows", source="fewer cannot reach p < 0.01 in a sign test")
+    likely: float = limit(0.5, unit="probability", source="the greedy choice")
 
 
 @dataclass(frozen=True)
@@ -96,26 +102,6 @@ def tuned_pass(row: RowLosses) -> RowPass:
     if row.tuned is None:
         raise ValueError(f"row {row.index} was not measured with the tuned model")
     return row.tuned
-
-
-def first_padding(pad_id: int, one: RowPass) -> float:
-    """The loss of a padding token right after the row."""
-    return float(one.padding[pad_id][0])
-
-
-def later_padding(pad_id: int, one: RowPass) -> float:
-    """The mean loss of more padding tokens, after the first."""
-    return float(one.padding[pad_id][1:].mean())
-
-
-def is_chosen(rows: Sequence[RowLosses], token: int, choice: Choice) -> Rate:
-    """On how many rows both models would choose a token in place of the answer or its end.
-
-    A token that was never trained before stays unlikely even while it becomes the likeliest:
-    the choice shows what the probability does not.
-    """
-    tuned = [choice(tuned_pass(row)) == token for row in rows]
-    return rate(tuned, [choice(row.base) == token for row in rows])
 
 
 def prefers_shift(
