@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Literal
 
 from mlxdoctor.finding import Finding
-from mlxdoctor.report import Report
+from mlxdoctor.report import ReadBack, Report
 
 #: Reports that are unpacked at a time: formats look at one after the other.
 UNPACKED = 4
@@ -81,6 +81,7 @@ class GateItem:
         findings: every finding of the report, worst first.
         seconds: how long it took.
         suspicion: of an item that passed although its run is suspect: what is suspected.
+        read_back: what models measured at another time; None where nothing was read of that.
     """
 
     path: str
@@ -90,6 +91,7 @@ class GateItem:
     findings: tuple[GatedFinding, ...]
     seconds: float
     suspicion: str = ""
+    read_back: ReadBack | None = None
 
     @property
     def report(self) -> Report | None:

@@ -11,6 +11,7 @@ A gate's result:
      "counts": {"failed", "unusable", "inconclusive", "passed", "unfinished"},
      "items": [{"path", "status", "reasons": [sentence], "seconds", "verdict",
                 "diagnosis": [{"cause", "title", "score"}], "checks": {status: [check]},
+                "read_back": what models measured at another time, or null,
                 "findings": [{...finding, "ruling", "suppressed_by", "reason"}]}],
      "notices": [sentence], "unfinished": [path]}
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
@@ -75,6 +77,7 @@ def _item(item: GateItem) -> dict[str, Any]:
             for one in (report.diagnosis if report is not None else ())
         ],
         "checks": checks,
+        "read_back": asdict(item.read_back) if item.read_back is not None else None,
         "findings": [
             {
                 **one.finding.to_dict(),

@@ -138,7 +138,7 @@ def _view(report: Report, figures: Mapping[str, str]) -> dict[str, Any]:
         "confirm_iterations": summary.CONFIRM_ITERATIONS,
         "missing": summary.missing(report),
         "left_out": summary.left_out(report),
-        "read_back": summary.read_back(report),
+        "read_back": summary.read_back(report.read_back),
         "files": files,
         "hashes": "\n".join(f"{one.sha256 or 'not hashed'}  {one.source}" for one in files),
     }
@@ -193,6 +193,7 @@ def gate_page(result: GateResult) -> str:
     if rows := _suppressed(result):
         parts += ["## Suppressed findings", _table(["item", "finding", "by", "reason"], rows)]
     parts += _listed("The policy", [escape.markdown(one) for one in result.notices])
+    parts += _listed("What models measured", list(map(escape.markdown, gated.read_back(result))))
     parts += _listed("Not examined", [escape.code(one) for one in result.unfinished])
     source = f"the policy in {escape.code(result.policy)}" if result.policy else "the default rules"
     parts.append(

@@ -11,7 +11,7 @@ from typing import Any
 
 from mlxdoctor.exhibits import LossCurve
 from mlxdoctor.finding import ADVISED, Finding, Severity
-from mlxdoctor.report import Report
+from mlxdoctor.report import ReadBack, Report
 from mlxdoctor.verdict import CauseStatus, Verdict
 
 #: Between the first two causes, below which the first is called "probable" (log-odds).
@@ -288,9 +288,8 @@ def left_out(report: Report) -> str:
     return f"Not all was measured: {'; '.join(report.left_out)}. A larger --budget measures more."
 
 
-def read_back(report: Report) -> str:
+def read_back(found: ReadBack | None) -> str:
     """What was not measured now, but read from a file; "" where nothing was."""
-    found = report.read_back
     if found is None:
         return ""
     sentences = []

@@ -130,7 +130,7 @@ def _gaps(report: Report, page: _Page) -> None:
     crashed = [one for one in report.outcomes if one.status is Status.CRASHED]
     known = summary.coverage(report) if report.root is None else ""
     useful = summary.most_useful(report)
-    sentences = [known, useful, summary.left_out(report), summary.read_back(report)]
+    sentences = [known, useful, summary.left_out(report), summary.read_back(report.read_back)]
     if any(sentences):
         page.lines.append("")
     for sentence in filter(None, sentences):
@@ -175,6 +175,7 @@ def render_gate(
     for heading, sentences in (
         ("The policy", result.notices),
         ("Not examined", _some(result.unfinished)),
+        ("What models measured", _some(gated.read_back(result))),
     ):
         if sentences:
             page.heading(heading)

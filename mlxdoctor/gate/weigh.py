@@ -204,6 +204,7 @@ def _item(
         tuple(gated),
         examined.seconds,
         suspicion if passed else "",
+        report.read_back,
     )
 
 

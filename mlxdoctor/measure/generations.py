@@ -167,6 +167,9 @@ class ProducedGenerations(Generations):
     @classmethod
     def find(cls, run: RunView) -> ProducedGenerations:
         """Answered by the models here; see `Evidence`."""
+        if run.files.generations is not None:
+            # Where no model may be run there are others: nothing needs to be read first.
+            run.need(LoadedModels)
         tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
         prompts = prompts_for(run.get(Dataset), tokenizer)
         try:

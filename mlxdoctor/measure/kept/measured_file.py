@@ -203,6 +203,12 @@ class MeasuredFile:
         content, source = read_bytes(path, "measured_bytes")
         return cls(path, files, _parsed(path, _unpacked(path, content)), source)
 
+    @property
+    def not_here(self) -> tuple[BoundFile, ...]:
+        """Every file that any of it was measured from, and that this machine lacks."""
+        files = dict.fromkeys(one for entry in self._entries.values() for one in entry.files)
+        return tuple(one for one in files if self._bindings.here(one) is Here.ABSENT)
+
     def take(self, kind: type[Any], run: KeptRun) -> Any | None:
         """Evidence of this kind as it was measured before; None where it has to be measured.
 

@@ -418,10 +418,10 @@ def test_the_second_report_is_the_first_and_no_model_is_loaded(
     assert second.read_back is not None
     kept = json.loads(gzip.decompress(before))["measured"]
     assert len(second.read_back.kinds) == len(kept) == 7
-    said = read_back(second)
+    said = read_back(second.read_back)
     assert said.startswith(f"Read from {file} and not measured now: answers, ")
     assert said.endswith(".")
-    assert read_back(first) == ""
+    assert read_back(first.read_back) == ""
     assert file.read_bytes() == before
     listed = {one.kind: one for one in second.evidence}["what models measured"]
     assert listed.source == str(file)
@@ -448,7 +448,7 @@ def test_on_a_machine_without_the_models_their_findings_stay(
     assert "adapters.safetensors (the adapter)" in there.read_back.absent
     assert "tokenizer.json (the base model)" in there.read_back.absent
     assert "train.jsonl (the data)" in there.read_back.absent
-    assert "Not here, so that nobody knows whether" in read_back(there)
+    assert "Not here, so that nobody knows whether" in read_back(there.read_back)
 
 
 @pytest.mark.slow
@@ -465,7 +465,7 @@ def test_of_another_adapter_nothing_is_used(
     assert set(static.read_back.unused.values()) == {
         "adapters.safetensors (the adapter) is not the file that it was measured from"
     }
-    assert f"{file} was not used for answers, " in read_back(static)
+    assert f"{file} was not used for answers, " in read_back(static.read_back)
 
 
 @pytest.mark.slow
