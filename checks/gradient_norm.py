@@ -158,8 +158,7 @@ def _broken(norms: Series, unit: str, limits: Limits) -> Iterator[Sign]:
 
 
 def _exploded(norms: Series, unit: str, limits: Limits) -> Iterator[Sign]:
-    finite = np.isfinite(norms.values)
-    values, iterations = norms.values[finite], norms.iterations[finite]
+    values, iterations = norms.finite.values, norms.finite.iterations
     if len(values) < limits.enough:
         return
     usual = float(np.median(values))
@@ -182,7 +181,7 @@ def _skipped(segment: Segment, limits: Limits) -> Iterator[Sign]:
     reported, events = segment.get("skipped"), segment.get("skipped_batch_loss")
     counts = [len(events)] if events is not None else []
     places = [int(events.iterations[0])] if events is not None else []
-    if reported is not None and (finite := reported.values[np.isfinite(reported.values)]).any():
+    if reported is not None and (finite := reported.finite.values).any():
         # Some trainers count up, some count the batches of each report.
         rising = bool(np.all(np.diff(finite) >= 0))
         counts.append(int(finite.max() if rising else finite.sum()))

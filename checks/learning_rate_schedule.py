@@ -105,7 +105,7 @@ def learning_rate_schedule(
         return
     if config.origin != "mlx-lm" or log.main.axis not in ("iteration", "step"):
         raise NotApplicable("the configuration is not that of an mlx-lm run")
-    finite = rates.values[np.isfinite(rates.values)]
+    finite = rates.finite.values
     if len(finite) < limits.enough:
         raise Inconclusive(f"{len(finite)} logged rates are too few")
     if not finite.any() or np.ptp(finite) > limits.tolerance * float(np.max(np.abs(finite))):

@@ -85,7 +85,7 @@ def loss_plateau(log: TrainingLog, base: BaseModel | None, limits: Limits) -> It
         raise NotApplicable("the loss of preference training has no known level")
     if losses is None or not segment.shows_start:
         raise Inconclusive("the log does not show the training losses of the run's start")
-    values = losses.values[np.isfinite(losses.values)]
+    values = losses.finite.values
     if not np.isfinite(losses.values[0]):
         raise Inconclusive("the first training loss is not finite")
     if len(values) < limits.reports:

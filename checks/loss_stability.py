@@ -80,13 +80,11 @@ class Limits:
 )
 def loss_stability(log: TrainingLog, limits: Limits) -> Iterator[Sign]:
     """Look for spikes and bursts in the log's main segment."""
-    losses = log.main.get("train_loss")
-    if losses is None:
+    losses = log.main.finite("train_loss")
+    if log.main.get("train_loss") is None:
         raise Inconclusive("the log holds no training loss")
     if log.is_preference:
         raise NotApplicable("the loss of preference training has no level to leave")
-    finite = np.isfinite(losses.values)
-    losses = Series(losses.iterations[finite], losses.values[finite])
     if len(losses) < limits.level_reports:
         raise Inconclusive(
             f"{len(losses)} finite training losses; {limits.level_reports} are needed"

@@ -132,8 +132,7 @@ def _out_of_sight(segment: Segment, limits: Limits) -> Iterator[Unsought]:
             "what was learned before the first report is not in the log; "
             "a validation before training would show it",
         )
-    validation = segment.get("val_loss")
-    if validation is None or int(np.isfinite(validation.values).sum()) < 2:
+    if len(segment.finite("val_loss")) < 2:
         yield Unsought(
             ("overfitting",),
             "the log has no two validation losses to compare; validate while training",
@@ -142,17 +141,16 @@ def _out_of_sight(segment: Segment, limits: Limits) -> Iterator[Unsought]:
 
 def _learned(segment: Segment, curve: LossFit, limits: Limits) -> Iterator[Seen]:
     """What the curve shows to have been learned; held-out rows alone show learning."""
-    validation = segment.get("val_loss")
-    known = np.isfinite(validation.values) if validation is not None else np.zeros(0, bool)
-    if validation is not None and known.sum() >= 2:
-        values, iterations = validation.values[known], validation.iterations[known]
-        first, last = float(values[0]), float(values[-1])
+    validation = segment.finite("val_loss")
+    if len(validation) >= 2:
+        first, last = float(validation.values[0]), float(validation.values[-1])
         if first - last >= max(limits.unmoved * first, 1e-3):
-            is_base = segment.base_val_loss is not None and bool(known[0])
-            when = "before the first update" if is_base else f"at {segment.unit} {iterations[0]}"
+            begin, end = int(validation.iterations[0]), int(validation.iterations[-1])
+            is_base = first == segment.base_val_loss
+            when = "before the first update" if is_base else f"at {segment.unit} {begin}"
             yield Seen(
                 f"The validation loss fell from {first:.3f} {when} to {last:.3f} at {segment.unit} "
-                f"{int(iterations[-1])}.",
+                f"{end}.",
                 {"first_validation_loss": first, "last_validation_loss": last},
                 learned=True,
             )

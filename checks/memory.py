@@ -146,7 +146,7 @@ def _crawls(log: TrainingLog, limits: Limits) -> Iterator[Sign]:
 
 
 def _grows(peak: Series, limits: Limits) -> Iterator[Sign | Unsought]:
-    values = peak.values[np.isfinite(peak.values)]
+    values = peak.finite.values
     if len(values) < limits.enough:
         yield Unsought(("grows",), f"fewer than {limits.enough} reports of memory")
         return

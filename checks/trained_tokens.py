@@ -187,9 +187,8 @@ def _logged(log: TrainingLog, limits: Limits) -> _Logged:
         raise NotApplicable("the log does not count trained tokens")
     if segment.axis != "iteration":
         raise NotApplicable("the log does not number its iterations")
-    known = np.isfinite(series.values)
-    at = series.iterations[known].astype(np.float64)
-    values = series.values[known].astype(np.float64)
+    known = series.finite
+    at, values = known.iterations.astype(np.float64), known.values
     if len(at) < 2 or (np.diff(at) <= 0).any() or (np.diff(values) < 0).any():
         raise Inconclusive("the log has fewer than two counts of trained tokens in order")
     # mlx-lm's table abbreviates (133.8k); the last values have lost the most digits.

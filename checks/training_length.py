@@ -126,8 +126,7 @@ def _iterations(segment: Segment | None, config: TrainingConfig) -> int | None:
 def _fell(segment: Segment, share: float) -> bool:
     """Whether the training or the validation loss fell by a share of what it first was."""
     for name in ("train_loss", "val_loss"):
-        series = segment.get(name)
-        values = series.values[np.isfinite(series.values)] if series is not None else np.zeros(0)
+        values = segment.finite(name).values
         if len(values) >= 2 and values[0] > 0 and values[-1] <= (1.0 - share) * values[0]:
             return True
     return False

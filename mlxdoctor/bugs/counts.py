@@ -167,9 +167,8 @@ def _reports(
         return None
     if rows.split != "train" or not whole or len(rows.batches) != whole or rows.refused:
         return None
-    known = np.isfinite(series.values)
-    slack = _TABLE_UNIT / 2 if "table" in log.format else 0.5
-    return (series.iterations[known], series.values[known], slack) if known.any() else None
+    slack, known = _TABLE_UNIT / 2 if "table" in log.format else 0.5, series.finite
+    return (known.iterations, known.values, slack) if len(known) else None
 
 
 def unsorted_batches(rows: SupervisedRows, log: TrainingLog, limits: BugLimits) -> Unsorted | None:

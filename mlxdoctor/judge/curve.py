@@ -179,9 +179,8 @@ def divergence(segment: Segment, curve: LossFit, limits: Limits) -> Divergence |
 
 def _for_good(segment: Segment, start: float, onset: int) -> int:
     """The onset, or where most reports after it lie below the start, the last time it rose."""
-    losses = segment.series["train_loss"]
-    known = np.isfinite(losses.values)
-    iterations, above_start = losses.iterations[known], losses.values[known] > start
+    losses = segment.finite("train_loss")
+    iterations, above_start = losses.iterations, losses.values > start
     if 2 * int(above_start[iterations >= onset].sum()) > int((iterations >= onset).sum()):
         return onset
     below = np.flatnonzero(~above_start)

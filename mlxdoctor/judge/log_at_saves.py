@@ -157,10 +157,8 @@ def _validations(segment: Segment, iterations: Sequence[int]) -> tuple[float | N
 
 
 def _best(segment: Segment) -> tuple[int | None, float | None]:
-    losses = segment.get("val_loss")
-    finite = np.isfinite(losses.values) if losses is not None else np.zeros(0, bool)
-    if losses is None or finite.sum() < 3:
+    losses = segment.finite("val_loss")
+    if len(losses) < 3:
         return None, None
-    lowest = int(np.nanargmin(np.where(finite, losses.values, np.inf)))
-    last = float(losses.values[finite][-1])
+    lowest, last = int(np.argmin(losses.values)), float(losses.values[-1])
     return int(losses.iterations[lowest]), last / max(float(losses.values[lowest]), 1e-9)

@@ -9,7 +9,7 @@ import numpy as np
 
 from mlxdoctor.evidence.training_log import Segment
 from mlxdoctor.judge.curve import Limits
-from mlxdoctor.measure.losses.trend import Floats, LossFit
+from mlxdoctor.measure.losses.trend import LossFit
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class SecondRise:
 def second_rise(segment: Segment, curve: LossFit, limits: Limits) -> SecondRise | None:
     """Whether both losses, or the training loss where nothing contradicts it, rose again."""
     share = _regained(curve)
-    validations = _finite_validations(segment)
+    validations = segment.finite("val_loss").values
     fell = max(curve.first, curve.start) - curve.minimum >= limits.visible
     if fell and curve.points >= limits.enough and len(validations) >= limits.validations:
         # The mean of the last two: a loss that swings is caught on either swing.
@@ -50,8 +50,7 @@ def _training_rise(
     rise, fall = curve.end - curve.minimum, curve.start - curve.minimum
     if share < limits.lost_share or not segment.shows_start or curve.points < limits.few:
         return None
-    losses = segment.series["train_loss"].values
-    finite = losses[np.isfinite(losses)]
+    finite = segment.finite("train_loss").values
     # The scatter of a few reports can't be told from where they go: each must average some.
     few = curve.points < limits.enough
     least = limits.diverged_nats if few else limits.lost_noises * curve.noise
@@ -69,13 +68,12 @@ def _training_rise(
 
 def validations_deny(segment: Segment, onset: int, limits: Limits) -> bool:
     """Whether a validation well after the onset of a rise is as low as any: rows grew harder."""
-    validation = segment.get("val_loss")
-    known = np.isfinite(validation.values) if validation is not None else np.zeros(0, bool)
-    if validation is None or known.sum() < 2:
+    validation = segment.finite("val_loss")
+    if len(validation) < 2:
         return False
-    values, iterations = validation.values[known], validation.iterations[known]
     middle = (onset + int(segment.series["train_loss"].iterations[-1])) / 2
-    return bool(iterations[-1] >= middle and values[-1] <= limits.harmed_ratio * values.min())
+    is_low = validation.values[-1] <= limits.harmed_ratio * validation.values.min()
+    return bool(validation.iterations[-1] >= middle and is_low)
 
 
 def _interval(segment: Segment) -> float:
@@ -88,10 +86,3 @@ def _regained(curve: LossFit) -> float:
     """The rise from the lowest level to the end, over the fall to it; infinity without one."""
     fall = curve.start - curve.minimum
     return (curve.end - curve.minimum) / fall if fall > 0 else math.inf
-
-
-def _finite_validations(segment: Segment) -> Floats:
-    validation = segment.get("val_loss")
-    if validation is None:
-        return np.zeros(0)
-    return validation.values[np.isfinite(validation.values)]

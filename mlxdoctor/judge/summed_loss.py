@@ -75,8 +75,7 @@ def summed_loss(
         vocabulary: the model's, where it is known.
         limits: what no mean can be.
     """
-    losses = segment.get("train_loss")
-    finite = losses.values[np.isfinite(losses.values)] if losses is not None else np.array([])
+    losses, finite = segment.get("train_loss"), segment.finite("train_loss").values
     # A later loss does not stand for a first one that is no number.
     if losses is None or not len(finite) or finite[0] != losses.values[0] or segment.is_preference:
         return None

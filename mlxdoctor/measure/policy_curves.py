@@ -136,12 +136,8 @@ class PolicyCurves:
     def of(self, role: Role, *, held_out: bool = False) -> Series | None:
         """The finite values of a curve; None where the log has none."""
         series = (self.held_out if held_out else self.trained).get(role)
-        if series is None:
-            return None
-        known = np.isfinite(series.values)
-        if not known.any():
-            return None
-        return Series(series.iterations[known], series.values[known])
+        known = series.finite if series is not None else None
+        return known if known is not None and len(known) else None
 
 
 #: A reward that is this near to 0 in a first report is one against a reference.
@@ -240,7 +236,9 @@ def policy_curves(log: TrainingLog, config: TrainingConfig | None = None) -> Pol
         for role, names in NAMES.items():
             name = next((one for one in names if one in split), None)
             if name is not None:
-                side[role] = _as_share(split[name]) if name in _PERCENT else split[name]
+                one = split[name]
+                # Shares of one.
+                side[role] = Series(one.iterations, one.values / 100) if name in _PERCENT else one
         _complete(side)
     return PolicyCurves(method, trained, held_out, segment.announced_iterations, segment.unit)
 
@@ -270,10 +268,6 @@ def _split(segment: Segment, held_out: bool) -> dict[str, Series]:
         if is_held_out == held_out and len(series):
             found.setdefault(bare, series)
     return found
-
-
-def _as_share(series: Series) -> Series:
-    return Series(series.iterations, series.values / 100.0)
 
 
 def _complete(side: dict[Role, Series]) -> None:

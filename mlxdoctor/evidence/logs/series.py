@@ -33,6 +33,12 @@ class Series:
     def __len__(self) -> int:
         return len(self.values)
 
+    @property
+    def finite(self) -> Series:
+        """The reports whose value is finite."""
+        known = np.isfinite(self.values)
+        return Series(self.iterations[known], self.values[known])
+
 
 @lru_cache(maxsize=256)
 def is_preference(metrics: tuple[str, ...]) -> bool:
@@ -85,6 +91,11 @@ class Segment:
     def get(self, name: str) -> Series | None:
         """The series of that name, or None where the log has none."""
         return self.series.get(name)
+
+    def finite(self, name: str) -> Series:
+        """The finite reports of that name; an empty series where the log has none."""
+        series = self.series.get(name)
+        return series.finite if series is not None else Series(np.zeros(0, np.int64), np.zeros(0))
 
     @property
     def unit(self) -> str:

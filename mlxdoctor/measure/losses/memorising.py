@@ -118,11 +118,8 @@ class Memorising:
 
 def memorising(segment: Segment, curve: LossFit, limits: MemorisingLimits) -> Memorising | None:
     """Compare the two losses; None where too few validation losses tell."""
-    validation = segment.get("val_loss")
-    if validation is None:
-        return None
-    finite = np.isfinite(validation.values)
-    values, iterations = validation.values[finite], validation.iterations[finite]
+    validation = segment.finite("val_loss")
+    values, iterations = validation.values, validation.iterations
     lowest = int(np.argmin(values)) if len(values) else 0
     if len(values) < 2 or values[lowest] <= 0.0:
         return None
