@@ -10,6 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from mlxdoctor.bugs.known import pattern_in
 from mlxdoctor.evidence.logs.series import LogFailure
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import quoted
@@ -116,18 +117,9 @@ def _exception(name: str, table: Mapping[str, Any]) -> KnownException:
         id=name,
         finding=table["finding"],
         types=tuple(table.get("type", ())),
-        message=_pattern(name, table, "message"),
+        message=pattern_in(FILE, name, table, "message"),
         within=table.get("within", ""),
-        code=_pattern(name, table, "code"),
+        code=pattern_in(FILE, name, table, "code"),
         says=table["says"],
         remedy=table["remedy"],
     )
-
-
-def _pattern(name: str, table: Mapping[str, Any], key: str) -> re.Pattern[str] | None:
-    if key not in table:
-        return None
-    try:
-        return re.compile(table[key])
-    except re.error as problem:
-        raise InputError(FILE, f"{name}: {key} is not a pattern ({problem})") from None

@@ -91,7 +91,7 @@ def _bug(name: str, table: Any) -> KnownBug:
         affected=Affected(table["package"], since, fixed),
         verified=verified,
         signature=table["signature"],
-        error=_pattern(name, table),
+        error=pattern_in(FILE, name, table, "error"),
         needs_version=bool(table.get("needs-version", False)),
         references=tuple(table["references"]),
         explanation=table["explanation"].strip(),
@@ -99,13 +99,18 @@ def _bug(name: str, table: Any) -> KnownBug:
     )
 
 
-def _pattern(name: str, table: Mapping[str, Any]) -> re.Pattern[str] | None:
-    if "error" not in table:
+def pattern_in(file: str, name: str, table: Mapping[str, Any], key: str) -> re.Pattern[str] | None:
+    """The pattern under a key of a table; None where it has no such key.
+
+    Raises:
+        InputError: it is no pattern.
+    """
+    if key not in table:
         return None
     try:
-        return re.compile(table["error"])
+        return re.compile(table[key])
     except re.error as problem:
-        raise InputError(FILE, f"{name}: error is not a pattern ({problem})") from None
+        raise InputError(file, f"{name}: {key} is not a pattern ({problem})") from None
 
 
 def _version(name: str, table: Mapping[str, Any], key: str) -> Version | None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from mlx import nn
-
 from mlxdoctor.check import discover
-from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.finding import Finding, Outcome, Severity
 from mlxdoctor.measure.model_parameters import count_parameters
 from mlxdoctor.measure.training_step.calls import require_module
-from mlxdoctor.measure.training_step.measurement import TrainingStep, measure
-from mlxdoctor.measure.training_step.trainer import Trainer
+from mlxdoctor.measure.training_step.measurement import TrainingStep
 
 T = TypeVar("T")
 
@@ -51,41 +46,6 @@ class ProbeResult:
             "forward": None if step.forward is None else asdict(step.forward),
             "update": None if step.update is None else asdict(step.update),
         }
-
-
-def probe(  # noqa: PLR0917 the order is the one in which a training script has them
-    model: nn.Module,
-    loss_fn: Callable[..., Any],
-    batch: Any,
-    optimizer: Any | None = None,
-    tokenizer: Any | None = None,
-    steps: int = 2,
-    *,
-    step: Callable[..., Any] | None = None,
-    progress: Progress | None = None,
-) -> ProbeResult:
-    """Make a training step, measure it, and hand the model back as it was.
-
-    It costs two forward and two backward passes, and for each step one more of both and a
-    forward pass; arrays are shared, not copied, so that memory is that of training.
-
-    Args:
-        model: as it is when training begins: frozen, adapter attached.
-        loss_fn: gives the loss, alone or first of a tuple; called with `(model, *batch)`,
-            or with as much of that as it takes.
-        batch: a real batch of the run.
-        optimizer: the run's own; its state is put back. Adam otherwise.
-        tokenizer: tells where answers begin and end.
-        steps: training steps to make.
-        step: one step of the run's own, taking the batch as `loss_fn` does. Give it where
-            the trainer does anything between gradient and update, such as filtering.
-        progress: called phase by phase.
-
-    Raises:
-        InputError: `model` is no MLX module, or the loss cannot be called with it.
-    """
-    trainer = Trainer(model, loss_fn, batch, optimizer, tokenizer, step)
-    return judge(measure(trainer, steps=steps, progress=progress))
 
 
 def judge(measured: TrainingStep) -> ProbeResult:

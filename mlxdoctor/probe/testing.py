@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.probe.probing import ProbeResult, probe
+from mlxdoctor.probe import probe
+from mlxdoctor.probe.probing import ProbeResult
 
 
 def assert_training_step_sound(

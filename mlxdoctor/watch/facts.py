@@ -7,6 +7,7 @@ import sys
 from collections import deque
 from dataclasses import dataclass
 
+from mlxdoctor.measure.losses.repeats import decimals
 from mlxdoctor.watch.betting import LARGEST, logarithm
 from mlxdoctor.watch.limits import FactLimits
 from mlxdoctor.watch.reports import Alarm, AlarmKind, LogRow
@@ -105,7 +106,7 @@ class Frozen:
             loss = report.values.get(name)
             if loss is None or not math.isfinite(loss) or loss <= 0:
                 continue
-            self._decimals[name] = max(self._decimals[name], _decimals(loss))
+            self._decimals[name] = max(self._decimals[name], decimals(loss))
             if count := repeats.see(step, loss, self._digits(name)):
                 said = f"the {_LOSSES[name]} loss was {loss:g} to the last digit"
                 measured = {name: loss, "reports": count}
@@ -186,11 +187,6 @@ class _Repeats:
         exact = self._from_start and decimals >= limits.exact_decimals
         self._wealth *= min(1 / by_chance, math.inf if exact else limits.same_cap)
         self._streak.length += 1
-
-
-def _decimals(value: float) -> int:
-    text = repr(value)
-    return 17 if "e" in text else len(text.partition(".")[2])
 
 
 def _frozen(step: int, onset: int, message: str, **measured: float) -> Alarm:

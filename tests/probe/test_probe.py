@@ -20,6 +20,7 @@ from mlxdoctor import assert_training_step_sound, probe
 from mlxdoctor.cli import main
 from mlxdoctor.finding import Severity
 from mlxdoctor.measure.training_step.alignment import read, row_lengths
+from mlxdoctor.measure.training_step.measurement import measure
 from mlxdoctor.measure.training_step.trainer import Trainer
 from mlxdoctor.probe import probing
 from mlxdoctor.safety.errors import InputError
@@ -296,5 +297,5 @@ def test_a_check_of_a_step_from_another_package_is_asked_too(
     (known,) = [one for one in probing.discover() if one.name == "step-state"]
     other = replace(known, name="their-own")
     monkeypatch.setattr(probing, "discover", lambda: (other, known))
-    measured = probing.measure(Trainer(base[0], exact_loss, batch))
+    measured = measure(Trainer(base[0], exact_loss, batch))
     assert [one.check for one in probing.judge(measured).outcomes] == ["step-state", "their-own"]

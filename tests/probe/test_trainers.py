@@ -8,7 +8,8 @@ from mlxdoctor.finding import Severity
 from mlxdoctor.lint.linter import lint
 from mlxdoctor.lint.rule import rules
 from mlxdoctor.measure.training_step.trainer import load_trainer
-from mlxdoctor.probe.probing import ProbeResult, probe
+from mlxdoctor.probe import probe
+from mlxdoctor.probe.probing import ProbeResult
 from mlxdoctor.safety.errors import InputError
 
 TRAINERS = Path(__file__).parents[2] / "fixtures" / "trainers"

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from mlxdoctor.evidence.logs.json_records import SUMMARY_KEYS
 from mlxdoctor.evidence.logs.lines import NUMBER, to_number
-from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER, LineFormat, LogSoFar
+from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.metric_names import STEPS, canonical, is_report, unique
 from mlxdoctor.evidence.logs.shapes import Shape, axis_of
-from mlxdoctor.evidence.logs.words import of_split, renamed
+from mlxdoctor.evidence.logs.words import of_split, pattern, renamed
 
 #: A number that is not part of a word; `Peak58.9` is a number after a word nonetheless.
 _NUMBERS = re.compile(rf"(?:(?<![\w.])|(?<=[Pp]eak)|(?<=[Pp]eak mem))({NUMBER})")
@@ -151,7 +151,7 @@ class NamedNumbers(LineFormat):
             axis_of(None if step is None else _step_word(words[step])),
         )
         fixed = {} if total is None else {total: numbers[total]}
-        return _Plan(_pattern(words, keep, fixed), shape, keep, total)
+        return _Plan(pattern(words, keep, fixed), shape, keep, total)
 
 
 def _step_word(before: str) -> str | None:
@@ -206,12 +206,3 @@ def _is_report(words: Sequence[str], columns: _Columns, step: int | None) -> boo
     first = next(i for i, name in enumerate(columns) if name is not None and name != "epoch")
     is_set_off = bool(following) and _AFTER_STEP.match(following[0]) is not None
     return (step < first and is_set_off) or "{" in words[0]
-
-
-def _pattern(words: Sequence[str], keep: Sequence[int], fixed: dict[int, str]) -> re.Pattern[str]:
-    """A pattern for lines with these words; `fixed` numbers must not change."""
-    parts = []
-    for place, before in enumerate(words[:-1]):
-        one = re.escape(fixed[place]) if place in fixed else LIKE_NUMBER
-        parts.append(re.escape(before) + (f"({one})" if place in keep else one))
-    return re.compile("".join(parts) + re.escape(words[-1]))

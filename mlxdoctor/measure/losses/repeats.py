@@ -82,9 +82,10 @@ def repetition(values: Floats, limits: RepeatLimits) -> Repetition | None:
 
 def _resolution(values: Floats) -> float:
     """The last digit that any of them is printed with."""
-    return 10.0 ** -max(_decimals(float(one)) for one in values[:200])
+    return 10.0 ** -max(decimals(float(one)) for one in values[:200])
 
 
-def _decimals(value: float) -> int:
+def decimals(value: float) -> int:
+    """After how many decimals a number ends, as it is printed in full."""
     text = repr(value)
     return 17 if "e" in text else len(text.partition(".")[2])
