@@ -44,7 +44,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
-from mlxdoctor.judge.model_facts import model_facts
+from mlxdoctor.judge.model_facts import GuessLimits, model_facts
 from mlxdoctor.judge.summed_loss import Limits as SumLimits
 from mlxdoctor.judge.summed_loss import summed_loss
 from mlxdoctor.measure.losses.trend import LossFit, ending, fit, opening
@@ -53,12 +53,9 @@ _OF_THE_START = ("starts-above-uniform", "starts-high", "sum-over-accumulation")
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(GuessLimits):
     """Where the landmarks are."""
 
-    uniform_vocabulary: int = limit(
-        300_000, unit="tokens", source="no common model has more; used where the model is unknown"
-    )
     readable: float = limit(
         0.5,
         unit="of a blind guess's loss, at the end",
@@ -173,7 +170,7 @@ def loss_level(
         return
     summed = None
     if segment.shows_start and segment.axis != "epoch":
-        uniform = math.log(vocabulary or limits.uniform_vocabulary)
+        uniform = limits.blind_guess(vocabulary)
         before, begins = segment.base_val_loss, bool(np.isfinite(losses.values[0]))
         if begins:
             summed = _summed(segment, curve, steps, uniform, limits)
@@ -294,7 +291,7 @@ def _high(
         "vocabulary": vocabulary,
     }
     if first > uniform + limits.uniform_excess:
-        said = f"{vocabulary or limits.uniform_vocabulary:,} tokens"
+        said = f"{vocabulary or limits.vocabulary:,} tokens"
         said += "" if vocabulary else ", more than any model has,"
         is_certain = vocabulary is None or first > uniform + limits.certain_excess
         yield Sign(

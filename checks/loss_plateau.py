@@ -19,7 +19,6 @@ What to do. Print one row's inputs and targets side by side: each target is the 
 input, and the row's own.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -29,17 +28,15 @@ from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Sign, Symptom
+from mlxdoctor.judge.model_facts import GuessLimits
 
 _MEASURED = "0 of 22 logs of users, sound and faulty"
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(GuessLimits):
     """When a loss has settled without its input."""
 
-    vocabulary: int = limit(
-        300_000, unit="tokens", source="no common model has more; used where the model is unknown"
-    )
     above: float = limit(
         1.5,
         unit="nats above a uniform guess, at the start",
@@ -90,7 +87,7 @@ def loss_plateau(log: TrainingLog, base: BaseModel | None, limits: Limits) -> It
         raise Inconclusive("the first training loss is not finite")
     if len(values) < limits.reports:
         raise Inconclusive(f"{len(values)} training losses; {limits.reports} are needed")
-    uniform = math.log((base.vocab_size if base else None) or limits.vocabulary)
+    uniform = limits.blind_guess(base.vocab_size if base else None)
     first, before = float(values[0]), segment.base_val_loss
     is_high = first > uniform + limits.above
     # A validation that was sound before training: a step destroyed what was there.

@@ -169,10 +169,9 @@ def _equal(margin: Course, limits: Limits) -> Iterator[Sign]:
 
 
 def _margin_lost(curves: PolicyCurves, margin: Course, limits: Limits) -> Sign | None:
-    if margin.change > -limits.gained or -margin.change < limits.noises * margin.noise:
+    wins = curves.wins
+    if not margin.fell(limits.gained, limits.noises):
         return None
-    accuracy = curves.of("accuracy")
-    wins = course(accuracy).last if accuracy is not None else None
     if (wins is not None and wins > limits.wrong_side) or loss_asks_for_it(curves):
         return None
     won = f", and the chosen answer wins in {wins:.0%} of the pairs" if wins is not None else ""
@@ -240,7 +239,7 @@ def _learned(curves: PolicyCurves, trained: Course, limits: Limits) -> Iterator[
                 learned=True,
             )
             return
-    if trained.change >= max(limits.gained, limits.noises * trained.noise):
+    if trained.rose(limits.gained, limits.noises):
         yield Seen(
             f"The chosen reward less the rejected one went from {trained.first:.3f} to "
             f"{trained.last:.3f} on the rows trained on.",
@@ -257,7 +256,7 @@ def _likelier(curves: PolicyCurves, limits: Limits) -> Iterator[Seen]:
         return
     went = course(chosen)
     measured: dict[str, Measurement] = {"first_chosen": went.first, "last_chosen": went.last}
-    if went.change >= max(limits.likelier * abs(went.first), limits.noises * went.noise):
+    if went.rose(limits.likelier * abs(went.first), limits.noises):
         yield Seen(
             f"The reward of the chosen answers, which is their log-likelihood, went from "
             f"{went.first:.3f} to {went.last:.3f}.",

@@ -131,10 +131,9 @@ def _equal(curves: PolicyCurves, margin: Course, limits: Limits) -> Sign | None:
 
 
 def _rejected_wins(curves: PolicyCurves, margin: Course, limits: Limits) -> Sign | None:
-    if margin.change > -limits.gained or -margin.change < limits.noises * margin.noise:
+    wins, loss = curves.wins, curves.of("loss")
+    if not margin.fell(limits.gained, limits.noises):
         return None
-    accuracy, loss = curves.of("accuracy"), curves.of("loss")
-    wins = course(accuracy).last if accuracy is not None else None
     lost = wins > limits.wrong_side if wins is not None else margin.last > -limits.gained
     if lost or loss is None or not loss_asks_for_it(curves):
         return None

@@ -123,11 +123,10 @@ def rewards(
         raise Inconclusive(f"the log holds only {len(reward)} reports of a reward")
     earned = course(reward)
     spread = curves.of("spread")
-    spread_of = spread if spread is not None else None
-    if earned.least == earned.most == 0.0 and (spread_of is None or not spread_of.values.any()):
+    if earned.least == earned.most == 0.0 and (spread is None or not spread.values.any()):
         yield _all_zero(int(reward.iterations[0]), earned, limits)
         return
-    if spread_of is None and curves.of("flat_groups") is None:
+    if spread is None and curves.of("flat_groups") is None:
         yield Unsought(("no-spread", "spread-lost"), "the log does not say how rewards differ")
     unspread = _no_spread(curves, earned, limits)
     if unspread is not None:
@@ -151,7 +150,7 @@ def rewards(
 
 
 def _has_risen(earned: Course, limits: Limits) -> bool:
-    return earned.change >= max(limits.risen, limits.noises * earned.noise / math.sqrt(3))
+    return earned.rose(limits.risen, limits.noises / math.sqrt(3))
 
 
 def _all_zero(first: int, earned: Course, limits: Limits) -> Sign:
@@ -205,10 +204,8 @@ def _no_spread(curves: PolicyCurves, earned: Course, limits: Limits) -> Sign | N
 
 
 def _fell(earned: Course, limits: Limits) -> Sign | None:
-    drop = -earned.change
     size = max(abs(earned.first), limits.risen)
-    enough = earned.reports >= limits.certain
-    if not enough or drop < limits.fallen * size or drop < limits.noises * earned.noise:
+    if earned.reports < limits.certain or not earned.fell(limits.fallen * size, limits.noises):
         return None
     return Sign(
         "fell",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import PurePosixPath
 
+from mlxdoctor.check import limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -21,6 +23,19 @@ _UNITS = {"b": 1e9, "m": 1e6}
 #: A name in the cache of the Hugging Face hub: models--owner--name/snapshots/...
 _CACHED = re.compile(r"models--[^/]*?--([^/]+)/snapshots/")
 _OF_COMMAND = re.compile(r"--model[= ]([^\s\"']+)")
+
+
+@dataclass(frozen=True)
+class GuessLimits:
+    """What a blind guess costs where the model is unknown."""
+
+    vocabulary: int = limit(
+        300_000, unit="tokens", source="no common model has more; used where the model is unknown"
+    )
+
+    def blind_guess(self, vocabulary: int | None) -> float:
+        """The loss of a guess among all tokens, nats a target."""
+        return math.log(vocabulary or self.vocabulary)
 
 
 @dataclass(frozen=True)

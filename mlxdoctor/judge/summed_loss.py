@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,15 +11,13 @@ from mlxdoctor.check import limit
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment
+from mlxdoctor.judge.model_facts import GuessLimits
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(GuessLimits):
     """When a loss is no mean over targets."""
 
-    vocabulary: int = limit(
-        300_000, unit="tokens", source="no common model has more; used where the model is unknown"
-    )
     no_mean: float = limit(
         4.0,
         unit="times the loss of a uniform guess",
@@ -79,7 +76,7 @@ def summed_loss(
     # A later loss does not stand for a first one that is no number.
     if losses is None or not len(finite) or finite[0] != losses.values[0] or segment.is_preference:
         return None
-    uniform = math.log(vocabulary or limits.vocabulary)
+    uniform = limits.blind_guess(vocabulary)
     first, before = float(finite[0]), segment.base_val_loss
     # One report may be that of a model that a step destroyed; all of them are not.
     if float(np.median(finite[: max(3, len(finite) // 4)])) <= limits.no_mean * uniform:

@@ -139,6 +139,12 @@ class PolicyCurves:
         known = series.finite if series is not None else None
         return known if known is not None and len(known) else None
 
+    @property
+    def wins(self) -> float | None:
+        """In which share of the pairs trained on the chosen answer wins at last."""
+        accuracy = self.of("accuracy")
+        return course(accuracy).last if accuracy is not None else None
+
 
 #: A reward that is this near to 0 in a first report is one against a reference.
 NEAR_ZERO = 0.05
@@ -173,6 +179,14 @@ class Course:
     def change(self) -> float:
         """What it rose by, from the first reports to the last."""
         return self.last - self.first
+
+    def rose(self, by: float, noises: float) -> bool:
+        """Whether it rose by so much, and by so many times the noise of a report."""
+        return self.change >= max(by, noises * self.noise)
+
+    def fell(self, by: float, noises: float) -> bool:
+        """Whether it fell by so much, and by so many times the noise of a report."""
+        return -self.change >= max(by, noises * self.noise)
 
 
 def course(series: Series) -> Course:
