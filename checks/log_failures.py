@@ -184,7 +184,7 @@ def _failure(
         where=place or f"line {worst.line_number}",
         onset=reached if ended else None,
         severity=None if ended else Severity.INFO,
-        fix=_sentence(meaning.remedy) if meaning is not None else None,
+        fix=f"{meaning.remedy[0].upper()}{meaning.remedy[1:]}." if meaning is not None else None,
     )
 
 
@@ -208,10 +208,6 @@ def _short(place: str) -> str:
             return f"{'/'.join(parts[parts.index(folder) + 1 :])}:{line}"
     shown = path if len(parts) <= MAX_PARTS and not path.startswith("/") else "/".join(parts[-2:])
     return f"{shown}:{line}" if place else ""
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def _last_save(log: TrainingLog) -> int | None:

@@ -265,6 +265,7 @@ def _of_the_base(
             continue
         seen.add(round(loss, 2))
         as_loss = "" if value == loss else f", a loss of {loss:.3f}"
+        perplexity = math.exp(min(after, 700.0)) if math.isfinite(after) else math.inf
         yield Sign(
             "base-reported",
             f"The reported {name} is {value:.4g}{as_loss}: that is the untouched base model's "
@@ -277,7 +278,7 @@ def _of_the_base(
                 "last_val_loss": after,
             },
             where=name,
-            expected=f"a loss near {after:.3f}, or a perplexity near {_exp(after):.4g}",
+            expected=f"a loss near {after:.3f}, or a perplexity near {perplexity:.4g}",
         )
 
 
@@ -314,7 +315,3 @@ def _low_loss(log: TrainingLog, generations: Generations, limits: Limits) -> Ite
             "base_overlap": round(base, 3),
         },
     )
-
-
-def _exp(loss: float) -> float:
-    return math.exp(min(loss, 700.0)) if math.isfinite(loss) else math.inf

@@ -153,7 +153,8 @@ class TrainingLog:
             files.append(ReadFile(stream.source, found, notes.unread[unread:]))
         files, remarks = accounted(files)
         segments = [segment for file in files for segment in file.segments]
-        told = notes.failures or notes.test_loss is not None or notes.trainable is not None
+        trainable = notes.trainable
+        told = notes.failures or notes.test_loss is not None or trainable is not None
         if not paths or (not segments and not told):
             *most, last = (one.understood for one in formats(LogFormat) if one.understood)
             remedy = f"understood are {', '.join(most)}, and {last}"
@@ -163,7 +164,7 @@ class TrainingLog:
             sources=tuple(file.source for file in files),
             format=", ".join(names) or "messages only",
             segments=tuple(segments),
-            trainable=notes.trainable,
+            trainable=trainable,
             header=dict(notes.header),
             # A log's end that is printed twice saves nothing twice.
             saves=tuple(dict.fromkeys(notes.saves)),
@@ -174,14 +175,10 @@ class TrainingLog:
             targetless=tuple(notes.targetless),
             versions=dict(notes.versions),
             problems=tuple(notes.problems),
-            parameters_millions=_whole_model(notes),
+            parameters_millions=notes.total_line if trainable is None else trainable.total_millions,
             unread=tuple(notes.unread),
             remarks=remarks,
         )
-
-
-def _whole_model(notes: Notes) -> float | None:
-    return notes.total_line if notes.trainable is None else notes.trainable.total_millions
 
 
 def looks_like_log(path: Path) -> bool:

@@ -179,8 +179,5 @@ def inject_fault(bench: Bench, cause: Cause, question: Question, plain: Trials) 
             rulings.append(judge_injection(question, plain, injected))
             if rulings[-1].verdict == "confirmed":
                 return rulings[-1]
-    return max(rulings, key=_order)
-
-
-def _order(ruling: Ruling) -> tuple[int, float]:
-    return ("refuted", "undecided", "confirmed").index(ruling.verdict), ruling.strength
+    order = ("refuted", "undecided", "confirmed")
+    return max(rulings, key=lambda one: (order.index(one.verdict), one.strength))

@@ -31,7 +31,6 @@ from typing import Any
 from mlxdoctor.formats.format import Format
 from mlxdoctor.formats.gated import counts
 from mlxdoctor.gate_result import GateItem, GateResult
-from mlxdoctor.report import Report
 
 #: Of a gate's result; a report has its own.
 GATE_SCHEMA_VERSION = 1
@@ -40,10 +39,6 @@ GATE_SCHEMA_VERSION = 1
 def render(content: Mapping[str, Any]) -> str:
     """Indented JSON in ASCII, with a line break at its end."""
     return json.dumps(_strict(content), indent=2, allow_nan=False) + "\n"
-
-
-def _of_report(report: Report) -> str:
-    return render(report.to_dict())
 
 
 def _of_gate(result: GateResult) -> str:
@@ -102,4 +97,4 @@ def _strict(value: Any) -> Any:
     return value
 
 
-FORMAT = Format("json", "json", report=_of_report, gate=_of_gate)
+FORMAT = Format("json", "json", report=lambda report: render(report.to_dict()), gate=_of_gate)

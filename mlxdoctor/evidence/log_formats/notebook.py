@@ -81,17 +81,14 @@ def _text(output: Mapping[str, Any]) -> str:
             said = f"{output.get('ename')}: {output.get('evalue')}"
             trace = "\n".join(map(str, lines)) if isinstance(lines, list) else ""
             # A notebook draws a line above, and may leave the beginning of it out.
-            return f"Traceback (most recent call last)\n{_indented(trace)}\n{said}\n"
+            trace = "\n".join(f"  {line}" for line in trace.splitlines())
+            return f"Traceback (most recent call last)\n{trace}\n{said}\n"
         case _:
             data = output.get("data")
             if not isinstance(data, dict):
                 return ""
             table = _table(_joined(data.get("text/html")))
             return table or _joined(data.get("text/plain")) + "\n"
-
-
-def _indented(trace: str) -> str:
-    return "\n".join(f"  {line}" for line in trace.splitlines())
 
 
 def _joined(text: Any) -> str:

@@ -70,7 +70,10 @@ class Laboratory:
             "fault": fault,
             "severity": condition.severity,
             "settings": _stated(stated),
-            "data": _hashes(Path(stated.data)),
+            "data": {
+                path.name: hash_file(path).sha256
+                for path in sorted(Path(stated.data).glob("*.jsonl"))
+            },
             "base": stamps(Path(stated.model)),
         }
         label = f"{condition.label}, seed {seed}"
@@ -204,10 +207,6 @@ def _in_another_order(settings: Settings, worker: Worker) -> Batches:
 
 def _stated(settings: Settings) -> dict[str, Any]:
     return {k: v for k, v in settings.stated().items() if k not in {"adapter_path", "config"}}
-
-
-def _hashes(folder: Path) -> dict[str, str | None]:
-    return {path.name: hash_file(path).sha256 for path in sorted(folder.glob("*.jsonl"))}
 
 
 def stamps(folder: Path) -> list[tuple[str, int, int]]:

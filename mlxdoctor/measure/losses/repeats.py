@@ -62,7 +62,8 @@ def repetition(values: Floats, limits: RepeatLimits) -> Repetition | None:
     count = len(values)
     if count < 3 or not np.isfinite(values).all() or values.min() <= 0.0:
         return None
-    resolution = _resolution(values)
+    # The last digit that any of them is printed with.
+    resolution = 10.0 ** -max(decimals(float(one)) for one in values[:200])
     if resolution > limits.coarsest * float(np.median(values)):
         return None
     for period in np.flatnonzero(values[1:] == values[0]) + 1:
@@ -78,11 +79,6 @@ def repetition(values: Floats, limits: RepeatLimits) -> Repetition | None:
             Repetition(int(period), compared, by_chance) if by_chance <= limits.by_chance else None
         )
     return None
-
-
-def _resolution(values: Floats) -> float:
-    """The last digit that any of them is printed with."""
-    return 10.0 ** -max(decimals(float(one)) for one in values[:200])
 
 
 def decimals(value: float) -> int:
