@@ -8,9 +8,12 @@ Why it matters. mlx-lm stops at a line it can't read and at a row it can't token
 the middle of a run. What it does read but nobody meant to train on is learned all the same.
 
 How it is measured. Every line is parsed. The first row decides the format, as in mlx-lm, and the
-others are compared with it. The rows examined are rendered with the model's chat template.
+others are compared with it. The rows examined are rendered with the model's chat template. Empty
+answers are counted: a few are a note, more a warning, and where they are more than a third, which
+is more than in data sets with unanswerable questions, the error that explains a silent model.
 
-When it is wrong. A trainer other than mlx-lm may read more formats. Where the log shows that the
+When it is wrong. A trainer other than mlx-lm may read more formats. Rows whose answers are to be
+empty, because saying nothing is what is taught, are called empty all the same. Where the log shows that the
 run got going, unreadable rows are warnings: it must have skipped them, or the files have changed.
 
 What to do. What the finding says: which keys or roles to rename to what, which model to take, or
@@ -19,9 +22,10 @@ which lines to repair or remove.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from mlxdoctor.check import check
+from mlxdoctor.check import check, limit
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Row, Split
 from mlxdoctor.evidence.prompt_answer import Message, messages_of
@@ -38,6 +42,27 @@ MAX_KEY = 40
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
 _ROWS = "one row a line, all in the first row's format"
 _FILL_IN = "remove these rows, or fill them in"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When rows with empty answers are worth a warning, and when they are the cause."""
+
+    empty_note: float = limit(
+        0.02,
+        unit="share of rows with an empty answer; a note below",
+        source="designed: a few gaps in a column teach nothing",
+    )
+    empty: float = limit(
+        0.35,
+        unit="share of rows with an empty answer, for an error",
+        source="a third of SQuAD 2.0's questions have no answer, on purpose; with 0.3 none of 30 "
+        "prompts is left without an answer, with 0.4 9 and 12 are (two bases), with 0.7 all",
+        false_alarms="0 of 160 sound runs of five bases",
+    )
+    empty_rows: int = limit(
+        8, unit="rows with an empty answer, for an error", source="fewer may be examples"
+    )
 
 
 @check(
@@ -89,15 +114,23 @@ _FILL_IN = "remove these rows, or fill them in"
             fix="use the roles system, user, assistant and tool",
         ),
         "empty-answers": Symptom.warning("answers are empty", expected=_ROWS, fix=_FILL_IN),
+        "many-empty-answers": Symptom.error(
+            "so many answers are empty that ending at once is what is taught",
+            expected=_ROWS,
+            fix="remove these rows, or fill them in, and train again",
+        ),
         "empty-prompts": Symptom.warning("prompts are empty", expected=_ROWS, fix=_FILL_IN),
     },
+    limits=Limits(),
 )
 def data_format(
     dataset: Dataset,
+    *,
     rows: SupervisedRows | None,
     config: TrainingConfig | None,
     log: TrainingLog | None,
     tokenizer: Tokenizer | None,
+    limits: Limits,
 ) -> Iterator[Sign]:
     """Report lines and rows that can't be trained on."""
     started = log is not None and log.main.get("train_loss") is not None
@@ -148,7 +181,7 @@ def data_format(
             where=train.path.name,
             severity=survived,
         )
-    yield from _conversations(dataset, train, tokenizer)
+    yield from _conversations(dataset, train, tokenizer, limits)
 
 
 def _lacks_template(tokenizer: Tokenizer) -> bool:
@@ -230,7 +263,9 @@ def _readable_as(row_format: str, row: Row, dataset: Dataset) -> bool:
     return all(key in row for key in wanted)
 
 
-def _conversations(dataset: Dataset, split: Split, tokenizer: Tokenizer | None) -> Iterator[Sign]:
+def _conversations(
+    dataset: Dataset, split: Split, tokenizer: Tokenizer | None, limits: Limits
+) -> Iterator[Sign]:
     template = tokenizer.chat_template if tokenizer is not None else None
     lines: dict[str, list[int]] = defaultdict(list)
     strange: set[str] = set()
@@ -260,7 +295,6 @@ def _conversations(dataset: Dataset, split: Split, tokenizer: Tokenizer | None) 
         "last",
         "unknown-roles": f"have messages with unusual roles ({names}), which chat templates leave "
         "out or write as they are",
-        "empty-answers": "have an empty answer",
         "empty-prompts": "have an empty prompt",
     }
     renames = " and ".join(f"{old} -> {new}" for old, new in roles_renamed(strange))
@@ -273,6 +307,20 @@ def _conversations(dataset: Dataset, split: Split, tokenizer: Tokenizer | None) 
             message = f"{len(found)} of {len(split.rows)} rows {what}."
             severity = Severity.ERROR if symptom in severe else None
             yield _sign(symptom, message, split, found, severity, fix=fixes.get(symptom))
+    yield from _empty_answers(split, lines["empty-answers"], limits)
+
+
+def _empty_answers(split: Split, lines: Sequence[int], limits: Limits) -> Iterator[Sign]:
+    if not lines:
+        return
+    share = len(lines) / len(split.rows)
+    said = f"{len(lines)} of {len(split.rows)} rows have an empty answer"
+    if share >= limits.empty and len(lines) >= limits.empty_rows:
+        message = f"{said}: after their prompts the end token is all that is to be learned."
+        yield _sign("many-empty-answers", message, split, lines)
+        return
+    severity = Severity.INFO if share < limits.empty_note else None
+    yield _sign("empty-answers", f"{said}.", split, lines, severity)
 
 
 def _messages(dataset: Dataset, split: Split, row: Row) -> list[Message]:

@@ -21,6 +21,7 @@ CAUSES = {
     "adapter-never-attached",
     "adapter-not-loaded",
     "adapter-not-trained",
+    "bad-data",
     "end-token-flood",
     "evaluated-without-adapter",
     "gradients-blocked",
@@ -106,6 +107,7 @@ LEARNED = {
     "labels-double-shift": "skip-learned",
     "targets-with-prompt": "prompt-learned",
     "padding-supervised": "padding-learned",
+    "answers-empty": "end-token-everywhere",
     "end-token-flood": "end-token-everywhere",
     "b-never-trained": "nothing-learned",
     "gradients-blocked": "nothing-learned",
@@ -150,7 +152,7 @@ def test_one_kind_of_evidence_alone_is_enough_for_a_report(kind: str, tmp_path: 
         assert "weight-drift.large" in codes(data)
     else:
         data = diagnose([FIXTURES / "data" / "geography-empty"]).to_dict()
-        assert "data-format.empty-answers" in codes(data)
+        assert "data-format.many-empty-answers" in codes(data)
     skipped = [one for one in data["outcomes"] if one["status"] == "skipped"]
     assert skipped
     assert all(one["reason"] for one in skipped)

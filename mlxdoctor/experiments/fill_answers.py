@@ -19,6 +19,8 @@ from mlxdoctor.train.faults import Fault
 from mlxdoctor.train.parts import Parts
 from mlxdoctor.train.settings import Settings
 
+#: What causes.toml says of findings about rows with an empty answer.
+EMPTY = "empty"
 #: Tokens of an answer that the base model is asked for, where the data has none.
 ANSWER_TOKENS = 48
 #: Rows with an empty answer that get one.
@@ -54,7 +56,7 @@ def _has_answer(row: Mapping[str, Any]) -> bool:
 
 FILLED = Fault(
     "filling empty answers with the base model's own",
-    "end-token-flood",
+    "bad-data",
     "Rows with an empty answer get the base model's own answer.",
     (ANSWERED_ROWS,),
     answers_filled,
@@ -63,11 +65,14 @@ FILLED = Fault(
 
 @counterfactual(
     of="failing",
-    shows=lambda cause: cause.id == "end-token-flood",
+    shows=lambda cause: EMPTY in cause.leave_out.values(),
     any_symptom=True,
 )
-def fill_answers(bench: Bench, cause: Cause, question: Question, plain: Trials) -> Ruling:
-    """Rerun on the rows with their answers filled in."""
+def fill_answers(bench: Bench, cause: Cause, question: Question, plain: Trials) -> Ruling | None:
+    """Rerun on the rows with their answers filled in; None where findings name other rows."""
+    found = [one.code for outcome in bench.failure.outcomes for one in outcome.findings]
+    if {cause.leave_out[code] for code in found if code in cause.leave_out} != {EMPTY}:
+        return None
     # Other rows than the run's own may have errors of their own.
     asked = replace(question, strict=False)
     condition = Condition(

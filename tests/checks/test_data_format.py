@@ -107,6 +107,25 @@ def test_odd_conversations(tmp_path, messages, code):
     assert outcome.findings[0].measured["first_lines"] == (2,)
 
 
+@pytest.mark.parametrize(
+    ("empty", "code", "severity"),
+    [
+        (1, "empty-answers", "info"),
+        (3, "empty-answers", "info"),
+        (4, "empty-answers", "warning"),
+        (66, "empty-answers", "warning"),
+        (70, "many-empty-answers", "error"),
+        (200, "many-empty-answers", "error"),
+    ],
+)
+def test_a_share_of_empty_answers(tmp_path, empty, code, severity):
+    """A gap in a column is a note; more than a third of the answers explains a silent model."""
+    rows = [chat(f"Question {at}?", "" if at < empty else f"Answer {at}.") for at in range(200)]
+    outcome, codes = run(data_format, write_data(tmp_path, train=rows))
+    assert codes == {f"data-format.{code}": severity}
+    assert f"{empty} of 200 rows have an empty answer" in outcome.findings[0].message
+
+
 def test_a_tool_call_is_no_empty_answer(tmp_path):
     call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}
     dataset = write_data(tmp_path, train=[{"messages": [ROW["messages"][0], call]}])

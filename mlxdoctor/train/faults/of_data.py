@@ -97,7 +97,7 @@ def duplicates(rows: list[JsonRow], unique: Any, rng: random.Random) -> list[Jso
     return mixed
 
 
-@rewrites("answers-empty", "end-token-flood", 0.6, 0.9, 1.0)
+@rewrites("answers-empty", "bad-data", 0.6, 0.9, 1.0)
 def empty_answers(rows: list[JsonRow], share: Any, rng: random.Random) -> list[JsonRow]:
     """This share of the answers is empty: only the end is there to be learned."""
     return [with_answer(row, "") if rng.random() < share else row for row in rows]
