@@ -10,8 +10,9 @@ can be learned, and escapes even easily. The tuned model then answers in just th
 How it is measured. From the rows alone. In sentences the same neighbours meet again in other rows
 ("of the", "such as"), 1.4 times and more as often as when the words of each answer are dealt out
 anew; in words without order, as often. Only answers that hold the small words of sentences are
-judged, and those with brackets, of which most are then closed before they are opened. Escapes are counted against the length of an answer; those that markup needs (`&lt;`,
-`&gt;`, `&amp;`) are not counted.
+judged, and those with brackets, of which most are then closed before they are opened. Escapes are
+counted against the length of an answer; those that markup needs (`&lt;`, `&gt;`, `&amp;`) are not
+counted.
 
 When it is wrong. Answers that are words in no order on purpose, small words among them, are called
 out of order. Text in other languages than English, German, French, Spanish, Italian, Portuguese
@@ -217,4 +218,6 @@ def _escape() -> re.Pattern[str]:
 
 @cache
 def _talk() -> re.Pattern[str]:
-    return re.compile(r"\b(?:html|xml|xhtml|entit(?:y|ies)|escaped?|url-?encod|percent-encod)", re.I)
+    return re.compile(
+        r"\b(?:html|xml|xhtml|entit(?:y|ies)|escaped?|url-?encod|percent-encod)", re.I
+    )

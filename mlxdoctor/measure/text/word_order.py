@@ -12,17 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-#: Words that hold sentences together, so frequent that any text of sentences has them.
-_BINDING = frozenset(
-    # English, German, French, Spanish, Italian, Portuguese, Dutch.
-    "the of a an and to in is for or with that by as on it are be from not this at which "
-    "der die das und ist nicht ein eine zu den von mit für auf dem sich des im "
-    "le la les et est une un du dans que pour qui pas sur au en ne "
-    "el los las y es que por para con se del lo como "
-    "il lo gli di che non per una con del della sono "
-    "o os as e é uma do da em não com para no na "
-    "het een van en is dat niet op te met voor zijn".split()
-)
+#: Words that hold sentences together, so frequent that any text of sentences has them: English,
+#: German, French, Spanish, Italian, Portuguese, Dutch.
+_BINDING_WORDS = """
+the of a an and to in is for or with that by as on it are be from not this at which
+der die das und ist nicht ein eine zu den von mit für auf dem sich des im
+le la les et est une un du dans que pour qui pas sur au en ne
+el los las y es que por para con se del lo como
+il lo gli di che non per una con del della sono
+o os as e é uma do da em não com para no na
+het een van en is dat niet op te met voor zijn
+"""
+_BINDING = frozenset(_BINDING_WORDS.split())
 _CLOSES = {")": "(", "]": "[", "}": "{"}
 #: Words of a text that are read, and texts of fewer words that are left out.
 MOST_WORDS, FEWEST_WORDS = 100, 4
