@@ -1,19 +1,19 @@
 """What the adapter was really trained to predict.
 
-What it finds. An adapter that learned to predict the token it was just given (identity) or the
-one after the next (skip) instead of the next one, that learned padding, that learned the prompt
-although it was to be masked, that forgot the end token or expects it at once, that predicts the
-run's own answers worse than the base model does, or that learned nothing.
+What it finds. An adapter that learned to predict the token it was just given (identity), the one
+before that, or the one after the next (skip) instead of the next one, that learned padding, that
+learned the prompt although it was to be masked, that forgot the end token or expects it at once,
+that predicts the run's own answers worse than the base model does, or that learned nothing.
 
 Why it matters. Labels that are shifted, padded or masked wrongly give a loss that falls as
 nicely as a right one. The model itself is the only witness of what it was trained on.
 
 How it is measured. Base and tuned model read rows of the run's own data. For each region of a
-row (prompt, answer, end token, padding after it) and each shift (0, 1 and 2 tokens ahead), the
-tuned model's mean loss is subtracted from the base model's. The unit is the row: a change
+row (prompt, answer, end token, padding after it) and each shift (-1 to 2 tokens ahead), the tuned model's mean loss is subtracted from the base model's. The unit is the row: a change
 counts when the sign test over rows is significant and the mean change is large enough in nats.
 
-When it is wrong. Answers that repeat one token are predicted equally well at every shift. A
+When it is wrong. Of a model that predicts the answers worse than a blind guess, padding is not
+judged. Answers that repeat one token are predicted equally well at every shift. A
 padding token right after the row is learned in every sound run of mlx-lm, whose loss covers it;
 that is reported as a note. Rows where the base model is already certain have nothing to learn.
 
@@ -33,7 +33,7 @@ import numpy as np
 from mlxdoctor.check import Cost, Inconclusive, check, limit
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
+from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.learned_end import EndLimits, learned_end
 from mlxdoctor.judge.learned_padding import PaddingLimits, learned_padding
 from mlxdoctor.measure.losses.row_changes import (
@@ -52,7 +52,11 @@ from mlxdoctor.measure.row_losses import RowLosses
 from mlxdoctor.measure.text.statistics import sign_test
 from mlxdoctor.measure.token_losses import TokenLosses
 
-SHIFT_NAMES = {0: "the token it was just given", 2: "the token after the next"}
+SHIFT_NAMES = {
+    0: "the token it was just given",
+    2: "the token after the next",
+    -1: "the token before the one it was given",
+}
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,11 @@ class Limits(PaddingLimits, EndLimits):
             expected="the largest improvement for the next token",
             fix="Make targets[i] the token after inputs[i], shifted exactly once.",
         ),
+        "previous-learned": Symptom.error(
+            "the adapter learned to predict the token before the one it was given",
+            expected="the largest improvement for the next token",
+            fix="Let inputs and targets change places: inputs are tokens[:-1], targets tokens[1:].",
+        ),
         "padding-learned": Symptom.error(
             "the adapter learned to go on with padding",
             expected="padding left out of the loss, and the end token after the answer",
@@ -177,7 +186,7 @@ class Limits(PaddingLimits, EndLimits):
 )
 def learned_targets(
     losses: TokenLosses, tokenizer: Tokenizer | None, limits: Limits
-) -> Iterator[Sign | Seen]:
+) -> Iterator[Sign | Seen | Unsought]:
     """Compare both models' losses by region and shift."""
     base = list(_base(losses, limits))
     yield from base
@@ -199,7 +208,10 @@ def learned_targets(
         return
     shifted = list(_shifts(rows, limits))
     yield from shifted
-    if not shifted:
+    if _is_lost(rows, losses):
+        why = "the tuned model predicts the answers worse than a blind guess would"
+        yield Unsought(("padding-learned", "end-token-repeated"), why)
+    elif not shifted:
         # A model that repeats what it is given expects padding after padding, trained or not.
         yield from _padding(rows, losses, tokenizer, limits)
     yield from _end(rows, limits)
@@ -245,9 +257,16 @@ def _shifts(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign]:
     following = region(rows, 1, Role.ANSWER)
     if len(following.gains) < limits.rows:
         return
-    for shift, symptom in ((0, "identity-learned"), (2, "skip-learned")):
-        if not prefers_shift(rows, shift, limits.significance, limits.shift_margin):
-            continue
+    wrong = [(0, "identity-learned"), (2, "skip-learned")]
+    if all(row.base.previous is not None for row in rows):
+        wrong.append((-1, "previous-learned"))
+    preferred = [
+        (float(region(rows, shift, Role.ANSWER).tuned.mean()), shift, symptom)
+        for shift, symptom in wrong
+        if prefers_shift(rows, shift, limits.significance, limits.shift_margin)
+    ]
+    # Of several the one that it predicts best is what it was trained on.
+    for _, shift, symptom in sorted(preferred)[:1]:
         other = region(rows, shift, Role.ANSWER)
         yield Sign(
             symptom,
@@ -261,6 +280,12 @@ def _shifts(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign]:
                 "rows_better_at_shift": int(np.sum(other.tuned < following.tuned)),
             },
         )
+
+
+def _is_lost(rows: Sequence[RowLosses], losses: TokenLosses) -> bool:
+    """Whether what the tuned model expects after a row says nothing any more."""
+    tuned = region(rows, 1, Role.ANSWER).tuned
+    return bool(len(tuned)) and float(tuned.mean()) > math.log(losses.vocab_size)
 
 
 def _padding(

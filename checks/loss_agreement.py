@@ -69,6 +69,7 @@ SHIFT_NAMES = {
     0: "the token just given",
     2: "the token after the next",
     3: "the third token ahead",
+    -1: "the token before the one just given",
 }
 _AS_CONFIGURED = "the losses of the targets that the configuration asks for"
 

@@ -44,6 +44,7 @@ class Losses:
             np.full(len(ROLES) - shift, (at_shift or {}).get(shift, self.shifted), np.float32)
             for shift in (0, 2, 3)
         ]
+        before = (at_shift or {}).get(-1, self.shifted)
         return RowPass(
             identity=other[0],
             next=following.astype(np.float32),
@@ -54,6 +55,7 @@ class Losses:
             greedy_at_start=None,
             greedy_after_answer=None,
             skip_two=other[2],
+            previous=np.full(len(ROLES) - 1, before, np.float32),
         )
 
 

@@ -26,6 +26,8 @@ class RowPass:
         greedy_at_start: the likeliest token where the answer should begin; None without one.
         greedy_after_answer: the likeliest token where the answer is over; None without one.
         skip_two: float32 (n - 3,), position i against token i + 3; None where not measured.
+        previous: float32 (n - 1,), position i + 1 against token i, the one before that it was
+            given; None where not measured.
     """
 
     identity: Floats
@@ -37,14 +39,17 @@ class RowPass:
     greedy_at_start: int | None
     greedy_after_answer: int | None
     skip_two: Floats | None = None
+    previous: Floats | None = None
 
     def shifted(self, shift: int) -> Floats:
-        """The losses at shift 0 (identity), 1 (next), 2 (skip) or 3 (skip two).
+        """The losses at shift -1 (previous), 0 (identity), 1 (next), 2 (skip) or 3 (skip two).
+
+        The first of them is that of the first token at shifts up to 0, of token `shift` else.
 
         Raises:
             ValueError: nothing was measured at that shift.
         """
-        losses = (self.identity, self.next, self.skip, self.skip_two)[shift]
+        losses = (self.identity, self.next, self.skip, self.skip_two, self.previous)[shift]
         if losses is None:
             raise ValueError(f"nothing was measured at shift {shift}")
         return losses
@@ -85,6 +90,7 @@ class RowLosses:
             and one.next.shape == (max(n - 1, 0),)
             and one.skip.shape == (max(n - 2, 0),)
             and (one.skip_two is None or one.skip_two.shape == (max(n - 3, 0),))
+            and (one.previous is None or one.previous.shape == (max(n - 1, 0),))
             and all(losses.ndim == 1 for losses in one.padding.values())
             for one in passes
         )

@@ -98,13 +98,17 @@ class _Job:
 
     @property
     def question(self) -> Question:
-        """At every place, or at those before the padding: the next tokens, the given one first."""
+        """At every place: the next tokens, the given one first, and the one before that last.
+
+        Of a row that is padded otherwise: what comes after it alone.
+        """
         padded = np.append(self.tokens, np.full(PADDING_PLACES, self.pad_id, np.int32))
         if not self.is_first:
             return Question(padded[:-1], padded[-PADDING_PLACES:, None])
         ahead = np.append(padded, np.zeros(SHIFTS - 1, np.int32))
         shifts = [ahead[shift : shift + len(padded)] for shift in range(SHIFTS)]
-        return Question(padded, np.stack(shifts, axis=1))
+        before = np.append(np.zeros(1, np.int32), padded[:-1])
+        return Question(padded, np.stack([*shifts, before], axis=1))
 
 
 def measure(
@@ -262,7 +266,7 @@ def _row_pass(jobs: Sequence[_Job], said: Sequence[Predicted]) -> RowPass:
     answer = np.flatnonzero(roles == Role.ANSWER)
     over = int(answer[-1]) if len(answer) and n == row.full_length else None
     start = row.prompt_length if 0 < row.prompt_length < n else None
-    identity, following, skip, skip_two = first.losses.T
+    identity, following, skip, skip_two, previous = first.losses.T
     # Position i predicts token i + 1: the last token of the row predicts the first pad.
     padding = {job.pad_id: following[n - 1 : n - 1 + PADDING_PLACES]}
     return RowPass(
@@ -276,4 +280,5 @@ def _row_pass(jobs: Sequence[_Job], said: Sequence[Predicted]) -> RowPass:
         greedy_at_start=int(first.greedy[start - 1]) if start is not None else None,
         greedy_after_answer=int(first.greedy[over]) if over is not None else None,
         skip_two=skip_two[: n - 3],
+        previous=previous[1:n],
     )

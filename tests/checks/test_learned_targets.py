@@ -27,6 +27,7 @@ class Model:
     identity: float = 6.0
     next: float = 3.0
     skip: float = 5.0
+    previous: float | None = 7.0
     prompt: float = 2.0
     end_at_start: float = 9.0
     end_after_answer: float = 0.1
@@ -54,6 +55,7 @@ class Model:
                 pad_id: np.array([first, *[rest] * 5], np.float32)
                 for pad_id, (first, rest) in self.padding.items()
             },
+            previous=None if self.previous is None else losses(0, self.previous)[:-1],
         )
 
 
@@ -110,6 +112,29 @@ def test_a_model_that_repeats_its_input_repeats_padding_too() -> None:
 def test_skip() -> None:
     codes = found(made(Model(identity=6.0, next=4.0, skip=0.5)))
     assert set(codes) == {"skip-learned", "answers-worse"}
+
+
+def test_the_token_before_the_one_given() -> None:
+    """Inputs and targets have changed places: the next token is lost, and what follows a row."""
+    swapped = Model(identity=2.0, next=22.0, skip=20.0, previous=0.1, padding={0: (0.1, 0.1)})
+    codes = found(replace(made(swapped), end_token_ids=(0,)))
+    assert set(codes) == {"previous-learned", "answers-worse"}
+    assert "the token before the one it was given" in codes["previous-learned"].message
+    # Not measured at that shift: nothing is said of it, and nothing of the padding either.
+    unknown = replace(swapped, previous=None)
+    losses = made(unknown, base=replace(BASE, previous=None))
+    assert set(found(losses)) == {"answers-worse"}
+    assert set(outcome(learned_targets, losses).unsought) == {
+        "learned-targets.padding-learned",
+        "learned-targets.end-token-repeated",
+    }
+
+
+def test_a_model_below_a_blind_guess_still_shows_its_padding() -> None:
+    padded = Model(identity=7.0, next=6.0, skip=6.9, padding={0: (0.1, 0.1)})
+    assert "end-token-repeated" in found(replace(made(padded), end_token_ids=(0,)))
+    lost = Model(identity=7.0, next=6.9, skip=6.9, padding={0: (0.1, 0.1)})
+    assert "end-token-repeated" not in found(replace(made(lost), end_token_ids=(0,)))
 
 
 @pytest.mark.parametrize(("identity", "hit"), [(1.4, True), (1.6, False)])

@@ -216,7 +216,7 @@ def test_an_adapter_without_effect_has_no_strength(
     assert "loss-agreement.beyond-the-adapter" in found.unsought
 
 
-@pytest.mark.parametrize("shift", [0, 2, 3])
+@pytest.mark.parametrize("shift", [-1, 0, 2, 3])
 def test_targets_at_another_shift(
     log: Callable[..., TrainingLog], config: TrainingConfig, shift: int
 ) -> None:

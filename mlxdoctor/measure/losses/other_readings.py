@@ -76,9 +76,11 @@ def other_reading(
     if not usual.is_complete:
         return None
     masks = (usual.reading.masks_prompt, not usual.reading.masks_prompt)
+    shifts = [1, 0, 2, 3]
+    if all(row.base.previous is not None for row in sample.rows):
+        shifts.append(-1)
     others = [
-        Reading(masked, until, shift)
-        for shift, masked, until in product((1, 0, 2, 3), masks, ALL_ENDS)
+        Reading(masked, until, shift) for shift, masked, until in product(shifts, masks, ALL_ENDS)
     ]
     other = best_fit(fits(sample, others, limits.same, limits.errors))
     if _is_explained(other, usual, counted, limits):

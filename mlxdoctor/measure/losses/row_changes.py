@@ -89,7 +89,8 @@ def change(rows: Sequence[RowLosses], value: Callable[[RowPass], float]) -> Loss
 def region_mean(row: RowLosses, one: RowPass, shift: int, role: Role) -> float:
     """Mean loss at a shift over the row's targets of one role; NaN where it has none."""
     losses = one.shifted(shift)
-    chosen = losses[row.roles[shift : shift + len(losses)] == role]
+    first = max(shift, 0)
+    chosen = losses[row.roles[first : first + len(losses)] == role]
     return float(chosen.mean()) if len(chosen) else math.nan
 
 

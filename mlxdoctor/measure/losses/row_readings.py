@@ -95,8 +95,10 @@ def _of_row(row: RowLosses, losses: RowPass, reading: Reading) -> tuple[float, i
         ends = np.flatnonzero(row.roles == Role.END)
         # The end token is only left out where there is one.
         last = int(ends[-1]) + (reading.until == "end") if len(ends) else last
-    # Position i of the losses at a shift has the target i + shift.
-    chosen = losses.shifted(reading.shift)[first - reading.shift : last - reading.shift]
+    # Loss i at a shift has the target i + shift; before it was given, i itself.
+    skipped, found = max(reading.shift, 0), losses.shifted(reading.shift)
+    last = min(last, skipped + len(found))
+    chosen = found[first - skipped : last - skipped]
     ends = np.empty(0, row.tokens.dtype)
     if reading.until in ("others", "others+padding"):
         ends = row.tokens[row.roles == Role.END]
