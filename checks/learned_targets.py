@@ -9,13 +9,14 @@ Why it matters. Labels that are shifted, padded or masked wrongly give a loss th
 nicely as a right one. The model itself is the only witness of what it was trained on.
 
 How it is measured. Base and tuned model read rows of the run's own data. For each region of a
-row (prompt, answer, end token, padding after it) and each shift (-1 to 2 tokens ahead), the tuned model's mean loss is subtracted from the base model's. The unit is the row: a change
-counts when the sign test over rows is significant and the mean change is large enough in nats.
+row (prompt, answer, end token, padding after it) and each shift (-1 to 2 tokens ahead), the tuned
+model's mean loss is subtracted from the base model's. The unit is the row: a change counts when
+the sign test over rows is significant and the mean change is large enough in nats.
 
-When it is wrong. Of a model that predicts the answers worse than a blind guess, padding is not
-judged. Answers that repeat one token are predicted equally well at every shift. A
+When it is wrong. Answers that repeat one token are predicted equally well at every shift. A
 padding token right after the row is learned in every sound run of mlx-lm, whose loss covers it;
-that is reported as a note. Rows where the base model is already certain have nothing to learn.
+that is reported as a note. Of a model that predicts the answers worse than a blind guess, padding
+is not judged. Rows where the base model is already certain have nothing to learn.
 
 What to do. Compare with the label strip of the report, which shows the targets that mlx-lm
 would make of the same rows. In a trainer of your own, print one row's inputs and targets side by
