@@ -121,7 +121,7 @@ def test_the_token_before_the_one_given() -> None:
     assert set(codes) == {"previous-learned", "answers-worse"}
     assert "the token before the one it was given" in codes["previous-learned"].message
     # Not measured at that shift: nothing is said of it, and nothing of the padding either.
-    unknown = replace(swapped, identity=21.8, previous=None)
+    unknown = replace(swapped, identity=21.8, skip=21.9, previous=None)
     losses = made(unknown, base=replace(BASE, previous=None))
     assert set(found(losses)) == {"answers-worse"}
     assert set(outcome(learned_targets, losses).unsought) == {
