@@ -33,6 +33,7 @@ class LoggedCourse:
         covers: whether the log reaches the last save.
         validations: the validation loss reported at each save's iteration, in nats; None where
             there is none.
+        unit: what the log counts, as `Segment.unit`.
     """
 
     losses: tuple[float | None, ...]
@@ -45,6 +46,7 @@ class LoggedCourse:
     end_over_best: float | None
     covers: bool
     validations: tuple[float | None, ...] = ()
+    unit: str = "iteration"
 
     @property
     def story(self) -> str:
@@ -52,9 +54,9 @@ class LoggedCourse:
         if self.onset is None or self.after is None:
             return ""
         if not isfinite(self.after):
-            return f"the log's loss is not finite from iteration {self.onset} on"
+            return f"the log's loss is not finite from {self.unit} {self.onset} on"
         return (
-            f"the log's loss blew up at iteration {self.onset}, from {self.before:.3g} to "
+            f"the log's loss blew up at {self.unit} {self.onset}, from {self.before:.3g} to "
             f"{self.after:.3g}"
         )
 
@@ -95,6 +97,7 @@ def course(
         end_over_best=end_over_best,
         covers=int(at[-1]) >= iterations[-1] - _step(at),
         validations=_validations(log.main, iterations),
+        unit=log.main.unit,
     )
 
 
