@@ -17,7 +17,7 @@ from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure.base_memory import as_before
 from mlxdoctor.measure.continuations import Continuation, continuation_losses
 from mlxdoctor.measure.models import LoadedModels, Which
-from mlxdoctor.measure.text.exchanges import Exchange, exchange_in
+from mlxdoctor.measure.text.exchanges import Exchange, exchange_in, is_rendered
 from mlxdoctor.safety.errors import InputError
 
 #: Rows that are measured, and those that are looked at for them.
@@ -92,7 +92,7 @@ def _both(tokenizer: Tokenizer, one: Exchange) -> tuple[Continuation, Continuati
         prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
     except TemplateFailure:
         return None
-    if one.before.endswith(rendered[rendered.rfind(one.asked) :].rstrip()):
+    if is_rendered(one, rendered):
         return None
     start = tokenizer.encode(one.before)
     whole = tokenizer.encode(one.text)

@@ -65,9 +65,39 @@ def test_a_loss_that_fell_on_a_few_of_the_rows(
 ) -> None:
     config = config_of(tmp_path, fine_tune_type="lora", iters=4, batch_size=4)
     outcome = judge(training_length, config, data(tmp_path, rows), logs.losses([3.0, 2.0], every=2))
-    assert found(outcome) == ({"few-rows-seen": "warning"} if hit else {})
+    assert found(outcome) == ({"ended-at-once": "error"} if hit else {})
     if hit:
-        assert "saw 16 of the 200 rows" in finding(outcome, "few-rows-seen").message
+        assert "saw 16 of the 200 rows" in finding(outcome, "ended-at-once").message
+
+
+@pytest.mark.parametrize(
+    ("shape", "code"),
+    [
+        ((4, 400, 2.5), "ended-at-once"),
+        ((12, 400, 0.7), "ended-at-once"),
+        # A loss that did not fall at all: that it ended at once is as certain.
+        ((10, 400, 3.0), "ended-at-once"),
+        ((10, 90, 0.7), "ended-at-once"),
+        # More than half of the rows were seen, or nothing is left to learn, or it went on.
+        ((10, 80, 0.7), None),
+        ((10, 400, 0.05), "few-rows-seen"),
+        ((14, 400, 0.7), "few-rows-seen"),
+        ((24, 400, 0.7), "few-rows-seen"),
+        ((40, 400, 0.7), None),
+    ],
+)
+def test_a_dozen_updates(
+    tmp_path: Path, logs: LogWriter, shape: tuple[int, int, float], code: str | None
+) -> None:
+    iterations, rows, last = shape
+    config = config_of(tmp_path, fine_tune_type="lora", iters=iterations, batch_size=4)
+    log = logs.losses([3.0, last], every=iterations // 2)
+    outcome = judge(training_length, config, data(tmp_path, rows), log)
+    severity = "error" if code == "ended-at-once" else "warning"
+    assert found(outcome) == ({} if code is None else {code: severity})
+    # What was planned, but not logged, is no proof.
+    planned = judge(training_length, config, data(tmp_path, rows))
+    assert "ended-at-once" not in found(planned)
 
 
 def test_missing_evidence(tmp_path: Path, logs: LogWriter) -> None:

@@ -68,6 +68,16 @@ def exchange_in(text: str) -> Exchange | None:
     return _exchange(text, asked, answering.end(), marks)
 
 
+def is_rendered(one: Exchange, rendered: str) -> bool:
+    """Whether an exchange is written as a template writes its question.
+
+    Args:
+        one: the exchange.
+        rendered: the question alone, rendered with all that comes before an answer.
+    """
+    return one.before.endswith(rendered[rendered.rfind(one.asked) :].rstrip())
+
+
 def _exchange(text: str, asked: str, start: int, marks: tuple[str, str]) -> Exchange | None:
     asked, answered = asked.strip(), text[start:].strip()
     if not asked or not answered:
