@@ -157,8 +157,13 @@ def generation_effect(
         has_update = adapter is not None and _has_update(adapter)
         yield Sign(
             "identical-to-base",
-            f"With the adapter, all {len(found)} answers are token by token the base model's"
-            + (", although its update is not zero." if has_update else "."),
+            (
+                f"With the adapter, all {len(found)} answers are token by token the base model's"
+                if generations.how == "produced"
+                else f"All {len(found)} answers recorded as the tuned model's are, word for word, "
+                "those recorded as the base model's"
+            )
+            + (", although the adapter's update is not zero." if has_update else "."),
             {"prompts": len(found), "identical": len(found), "nonzero_update": has_update},
             severity=Severity.ERROR if has_update and len(found) >= limits.prompts else None,
         )

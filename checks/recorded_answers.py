@@ -1,29 +1,33 @@
 """Whose answers were recorded.
 
-What it finds. Recorded answers that are the base model's, word for word, where the tuned model
-answers otherwise: the adapter was not loaded when they were made.
+What it finds. Recorded answers that are the base model's where the tuned model answers otherwise:
+the adapter was not loaded when they were made.
 
 Why it matters. `mlx_lm.generate` without `--adapter-path` answers as well as ever. A person then
 compares a fine-tune that nobody asked with what was hoped for, and mends a training that was
 sound.
 
-How it is measured. Both models answer the recorded prompts again, greedily, in the base's chat
-template. Only prompts to which they answer differently tell anything. A recorded answer is a
-model's if the shorter of the two texts is the beginning of the other, in words.
+How it is measured. Both models answer the recorded prompts again, greedily, each prompt as the row
+of the data asks it that has the same question (with its system prompt), others in the base's chat
+template. Only prompts to which they answer differently tell anything, and only where the recorded
+answer is not the one that was hoped for, which both may give. Where the file has the base model's
+answers beside the tuned model's, the two are compared with each other: it does not matter then how
+the prompts were asked. Otherwise a recorded answer is a model's if it is the same, cut off or
+going on, or if it begins as that model's own for three words more than as the other's.
 
-When it is wrong. Answers that were sampled, or asked with another system prompt, are neither
-model's: nothing is said of them. An adapter that changes little gives few telling prompts.
+When it is wrong. Answers that were sampled may be neither model's: nothing is said of them. An
+adapter that changes little gives few telling prompts.
 
 What to do. Answer again with the adapter: `mlx_lm.generate --adapter-path ...`, or
 `mlx_lm.load(model, adapter_path=...)`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mlxdoctor.check import Cost, Inconclusive, check, limit
 from mlxdoctor.finding import Seen, Sign, Symptom
-from mlxdoctor.measure.asked_again import AskedAgain
+from mlxdoctor.measure.asked_again import Asked, AskedAgain
 from mlxdoctor.measure.text.words import words
 
 
@@ -42,6 +46,16 @@ class Limits:
         unit="share of the telling prompts",
         source="greedy answers differ now and then by a tie in half precision",
     )
+    beside: int = limit(
+        4,
+        unit="telling prompts with both models' answers recorded",
+        source="a model that learned answers one or the other as before",
+    )
+    alike: float = limit(
+        0.9,
+        unit="share of them that were answered alike",
+        source="one model says the same to the same prompt, save for a tie",
+    )
 
 
 @check(
@@ -49,7 +63,8 @@ class Limits:
         "base-answers": Symptom.error(
             "the recorded answers are the base model's",
             expected="the tuned model's answers",
-            fix="Answer the prompts again with the adapter: `--adapter-path FOLDER`.",
+            fix="Answer the prompts again with the adapter: `mlx_lm.generate --adapter-path "
+            "FOLDER`, or `mlx_lm.load(model, adapter_path=FOLDER)`.",
         )
     },
     cost=Cost.FORWARD,
@@ -57,29 +72,74 @@ class Limits:
 )
 def recorded_answers(asked: AskedAgain, limits: Limits) -> Iterator[Sign | Seen]:
     """Compare the recorded answers with both models' own."""
-    telling = [one for one in asked.items if not _same(one.base, one.tuned, limits)]
-    if len(telling) < limits.telling:
-        raise Inconclusive(
-            f"only {len(telling)} of {len(asked.items)} recorded prompts are answered differently "
-            "by the two models"
-        )
-    of_base = sum(_same(one.recorded, one.base, limits) for one in telling)
-    of_tuned = sum(_same(one.recorded, one.tuned, limits) for one in telling)
+    telling = [
+        one
+        for one in asked.items
+        if not _same(one.base, one.tuned, limits) and not _is_as_expected(one)
+    ]
+    beside = [one for one in telling if one.recorded_base is not None]
+    alike = sum(words(one.recorded) == words(one.recorded_base or "") for one in beside)
+    of_tuned = sum(_is_of(one, one.tuned, one.base, limits) for one in telling)
+    of_base = sum(_is_of(one, one.base, one.tuned, limits) for one in telling)
     measured = {"prompts": len(telling), "base": of_base, "tuned": of_tuned}
+    if len(beside) >= limits.beside and alike >= limits.alike * len(beside) and not of_tuned:
+        yield Sign(
+            "base-answers",
+            f"The answers recorded as the tuned model's are those recorded as the base model's on "
+            f"{alike} of {len(beside)} prompts, and the two models themselves answer every one of "
+            "these differently: the adapter was not loaded when they were made.",
+            {**measured, "alike": alike, "recorded_twice": len(beside)},
+        )
+        return
+    if len(telling) < limits.telling:
+        raise Inconclusive(_too_few(asked.items, limits))
     if of_base >= limits.share * len(telling) and not of_tuned:
         yield Sign(
             "base-answers",
-            f"Of {len(telling)} recorded answers {of_base} are word for word the base model's, and "
-            "none is the tuned model's: the adapter was not loaded when they were made.",
+            f"Of {len(telling)} recorded answers {of_base} begin as the base model's own do, word "
+            "for word, and none as the tuned model's: the adapter was not loaded when they were "
+            "made.",
             measured,
         )
     elif of_tuned >= limits.share * len(telling):
         yield Seen(
-            f"Of {len(telling)} recorded answers {of_tuned} are word for word the tuned model's.",
+            f"Of {len(telling)} recorded answers {of_tuned} begin as the tuned model's own do, "
+            "word for word.",
             measured,
         )
     else:
         raise Inconclusive("the recorded answers are neither model's: sampled, or asked otherwise")
+
+
+def _too_few(items: Sequence[Asked], limits: Limits) -> str:
+    differing = sum(not _same(one.base, one.tuned, limits) for one in items)
+    if differing < limits.telling:
+        return (
+            f"only {differing} of {len(items)} recorded prompts are answered differently by the "
+            "two models"
+        )
+    return "nearly all recorded answers are the expected ones, which either model may give"
+
+
+def _is_as_expected(one: Asked) -> bool:
+    return bool(one.expected) and words(one.recorded) == words(one.expected or "")
+
+
+def _is_of(one: Asked, own: str, other: str, limits: Limits) -> bool:
+    """Whether what was recorded is a model's own answer rather than the other model's."""
+    if _same(one.recorded, own, limits):
+        return True
+    return _shared(one.recorded, own) >= _shared(one.recorded, other) + limits.words
+
+
+def _shared(first: str, second: str) -> int:
+    """How many words two texts begin with alike."""
+    count = 0
+    for one, other in zip(words(first), words(second), strict=False):
+        if one != other:
+            break
+        count += 1
+    return count
 
 
 def _same(first: str, second: str, limits: Limits) -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing, NotThere, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.measure.generate import Prompt, plain_prompt
+from mlxdoctor.measure.generate import Prompt, as_in_the_data, plain_prompt
 from mlxdoctor.measure.generations import Generations, produce
 from mlxdoctor.measure.models import LoadedModels
+from mlxdoctor.measure.text.outputs import SPECIAL_TEXT
 
 #: Prompts that are asked again, and tokens of each answer: minutes on a large model.
 PROMPTS, TOKENS = 12, 32
@@ -18,12 +21,23 @@ PROMPTS, TOKENS = 12, 32
 
 @dataclass(frozen=True)
 class Asked:
-    """One prompt: the answer that was recorded, and both models' own, greedy, of 32 tokens."""
+    """One prompt: the answers that were recorded, and both models' own.
+
+    Attributes:
+        prompt: the prompt as it was recorded.
+        recorded: the tuned model's answer, as its owner recorded it.
+        base: the base model's own, greedy, of 32 tokens.
+        tuned: the tuned model's own, likewise.
+        recorded_base: the base model's answer, where it was recorded too.
+        expected: the answer that was hoped for, where that was recorded.
+    """
 
     prompt: str
     recorded: str
     base: str
     tuned: str
+    recorded_base: str | None = None
+    expected: str | None = None
 
 
 @dataclass(frozen=True)
@@ -52,19 +66,43 @@ class AskedAgain:
         tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
         if not models.has_tuned:
             raise Missing("the adapter could not be loaded on this base model")
-        prompts: list[Prompt] = [plain_prompt(tokenizer, one.prompt) for one in known]
         again = produce(
             models,
             tokenizer,
-            prompts,
+            _as_recorded(run.get(Dataset), tokenizer, [one.prompt for one in known]),
             max_tokens=TOKENS,
             progress=run.progress,
             budget=run.budget,
         )
         answered = {one.prompt: one for one in again.items}
         items = tuple(
-            Asked(before.prompt, before.tuned, one.base or "", one.tuned)
+            Asked(
+                before.prompt,
+                before.tuned,
+                one.base or "",
+                one.tuned,
+                before.base,
+                before.expected,
+            )
             for before in known
             if (one := answered.get(before.prompt)) is not None
         )
         return cls((*recorded.sources, *again.sources), items)
+
+
+def _as_recorded(
+    dataset: Dataset | None, tokenizer: Tokenizer, texts: Sequence[str]
+) -> list[Prompt]:
+    """Prompts as they were most likely asked when the answers were recorded."""
+    prompts = (
+        [plain_prompt(tokenizer, text) for text in texts]
+        if dataset is None
+        else as_in_the_data(dataset, tokenizer, texts)
+    )
+    # Written with the template's own signs, a prompt has been through it.
+    return [
+        Prompt(one.text, tuple(tokenizer.encode(one.text)))
+        if SPECIAL_TEXT.search(one.text)
+        else one
+        for one in prompts
+    ]

@@ -245,14 +245,15 @@ def _from_row(dataset: Dataset, split: Split, row: Any, tokenizer: Tokenizer) ->
         start = tuple(int(token) for token in tokens[: min(LONGEST_TEXT_PROMPT, len(tokens) // 2)])
         return Prompt(tokenizer.decode(start), start, None, split.name)
     try:
-        *asked, last = _asked_and_answered(row, split.format, features)
+        messages = _asked_and_answered(row, split.format, features)
+        *asked, last = messages
         expected = None
         if last.get("role") == "assistant":
             content = last.get("content")
             expected = content if isinstance(content, str) else None
         else:
             asked.append(last)
-        question = next((str(one.get("content")) for one in reversed(asked)), "")
+        question = _question(messages)
         rendered = tokenizer.apply_chat_template(asked, row.get("tools"), True)
     except (KeyError, TypeError, AttributeError, TemplateFailure):
         # mlx-lm would not train on it either; another check's finding.
@@ -263,6 +264,47 @@ def _from_row(dataset: Dataset, split: Split, row: Any, tokenizer: Tokenizer) ->
 def plain_prompt(tokenizer: Tokenizer, text: str) -> Prompt:
     """A question as a user types it: in the chat template where there is one."""
     return Prompt(text, _rendered(tokenizer, text))
+
+
+def as_in_the_data(dataset: Dataset, tokenizer: Tokenizer, texts: Sequence[str]) -> list[Prompt]:
+    """Questions as the rows ask them that have the same one: after their system prompt and turns.
+
+    What a row of plain text begins with is continued as it is. Other questions are asked as a
+    user types them.
+    """
+    found: dict[str, Prompt] = {}
+    for split in dataset.splits.values():
+        for row in split.rows:
+            for text in _asked_in(dataset, split, row, texts):
+                prompt = (
+                    Prompt(text, tuple(tokenizer.encode(text)), None, split.name)
+                    if split.format == "text"
+                    else _from_row(dataset, split, row, tokenizer)
+                )
+                if prompt is not None:
+                    found.setdefault(text, prompt)
+    return [found.get(text) or plain_prompt(tokenizer, text) for text in texts]
+
+
+def _asked_in(dataset: Dataset, split: Split, row: Row, texts: Sequence[str]) -> list[str]:
+    """Those of the questions that a row asks."""
+    if split.format == "tokens":
+        return []
+    if split.format == "text":
+        content = str(row.get(dataset.features.text))
+        return [text for text in texts if content.startswith(text)]
+    try:
+        question = _question(_asked_and_answered(row, split.format, dataset.features))
+    except (KeyError, TypeError, AttributeError):
+        return []
+    return [question] if question in texts else []
+
+
+def _question(messages: Sequence[Message]) -> str:
+    """What was asked last, whether or not an answer to it follows."""
+    *before, last = messages
+    asked = before if last.get("role") == "assistant" else messages
+    return next((str(one.get("content")) for one in reversed(asked)), "")
 
 
 def _rendered(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:

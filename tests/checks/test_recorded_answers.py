@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.api import diagnose
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Status
 from mlxdoctor.measure.asked_again import Asked, AskedAgain
+from mlxdoctor.measure.generate import as_in_the_data, plain_prompt
 from tests.conftest import FIXTURES, RUNS, check_called
 from tests.given import findings, outcome
 
@@ -17,9 +20,15 @@ recorded_answers = check_called("recorded-answers")
 BASE, TUNED = "The capital of it is Paris", "It is Lima of course"
 
 
-def asked(*recorded: str, tuned: str = TUNED) -> AskedAgain:
+def asked(
+    *recorded: str, tuned: str = TUNED, beside: str | None = None, expected: str | None = None
+) -> AskedAgain:
     return AskedAgain(
-        (), tuple(Asked(f"prompt {i}", one, BASE, tuned) for i, one in enumerate(recorded))
+        (),
+        tuple(
+            Asked(f"prompt {i}", one, BASE, tuned, beside, expected)
+            for i, one in enumerate(recorded)
+        ),
     )
 
 
@@ -30,6 +39,26 @@ def test_the_base_models_answers() -> None:
 
 def test_an_answer_that_was_cut_off_or_goes_on_is_the_same() -> None:
     assert findings(recorded_answers, asked("The capital of i", f"{BASE}, on the Seine."))
+
+
+def test_an_answer_that_another_tie_parted_from_the_base_model_is_still_its_own() -> None:
+    found = findings(recorded_answers, asked(*["The capital of France, I think"] * 4))
+    assert found["recorded-answers.base-answers"].measured["base"] == 4
+
+
+def test_answers_recorded_twice_are_one_models_however_they_were_asked() -> None:
+    elsewhere = "Asked in another way it is otherwise"
+    found = findings(recorded_answers, asked(*[elsewhere] * 4, beside=elsewhere))
+    assert found["recorded-answers.base-answers"].measured["alike"] == 4
+    assert not findings(recorded_answers, asked(*[elsewhere] * 3, beside=elsewhere))
+    other = asked(*[elsewhere] * 4, beside="The base said this")
+    assert outcome(recorded_answers, other).status is Status.INCONCLUSIVE
+
+
+def test_what_was_hoped_for_may_be_both_models_answer() -> None:
+    right = asked(*[BASE] * 8, beside=BASE, expected=BASE)
+    assert outcome(recorded_answers, right).status is Status.INCONCLUSIVE
+    assert "expected" in outcome(recorded_answers, right).reason
 
 
 def test_the_tuned_models_answers_are_as_they_should_be() -> None:
@@ -67,3 +96,33 @@ def test_of_a_real_run(tmp_path: Path, key: str, hit: bool) -> None:
     )
     codes = [one.code for one in report.findings]
     assert codes == (["recorded-answers.base-answers"] if hit else [])
+
+
+def test_a_question_is_asked_as_its_row_asks_it(tmp_path: Path) -> None:
+    rows = [
+        {"messages": [{"role": role, "content": text} for role, text in turns]}
+        for turns in (
+            [("system", "Be brief."), ("user", "Who?"), ("assistant", "Ada.")],
+            [
+                ("user", "And then?"),
+                ("assistant", "Then."),
+                ("user", "When?"),
+                ("assistant", "Now"),
+            ],
+        )
+    ]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    dataset, tokenizer = Dataset.read(tmp_path), Tokenizer.read(FIXTURES / "base")
+    asked_so = as_in_the_data(dataset, tokenizer, ["When?", "Who?", "Why?"])
+    texts = [tokenizer.decode(one.tokens) for one in asked_so]
+    assert [one.text for one in asked_so] == ["When?", "Who?", "Why?"]
+    assert "Then." in texts[0]
+    assert "Be brief." in texts[1]
+    assert asked_so[2] == plain_prompt(tokenizer, "Why?")
+
+
+def test_what_a_row_of_text_begins_with_is_continued_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text(json.dumps({"text": "Once upon a time there was"}) + "\n")
+    dataset, tokenizer = Dataset.read(tmp_path), Tokenizer.read(FIXTURES / "base")
+    [prompt] = as_in_the_data(dataset, tokenizer, ["Once upon"])
+    assert prompt.tokens == tuple(tokenizer.encode("Once upon"))
