@@ -1,0 +1,150 @@
+"""Whose validation loss was reported, measured.
+
+What it finds. A reported loss or perplexity of the validation rows that the untouched base model
+has on them, and the tuned model has not.
+
+Why it matters. An evaluation that loads the model and not the adapter says nothing about the
+fine-tune: a sound one looks useless, and a bad one fine.
+
+How it is measured. Both models' losses on the validation rows, 64 of them at most, in each of the
+ways in which sound trainers count targets. The figure is a model's if it differs from that model's
+loss by no more than the tolerance, or than three standard errors where not every row was measured.
+It is the base's if it is so in one of these ways, the tuned model's in none, and four times as
+near to the one as to the other. A log alone often cannot tell: its validation losses are over a
+few batches.
+
+When it is wrong. A figure of other rows than those of the validation split is neither model's, as a
+rule, and nothing is said of it; a figure whose name says "base", "train" or "test" is left alone.
+
+What to do. Evaluate again with the adapter loaded, and see that the figure changes with it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mlxdoctor.check import Cost, DoesNotArise, Inconclusive, check, limit
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.metrics import ReportedMetric, ReportedMetrics
+from mlxdoctor.finding import Measurement, Seen, Sign, Symptom
+from mlxdoctor.measure.losses.fit import usual_readings
+from mlxdoctor.measure.losses.row_readings import MeanLoss, mean_loss
+from mlxdoctor.measure.losses.validation import ValidationRows
+from mlxdoctor.measure.row_losses import RowLosses
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a reported loss is a model's."""
+
+    rows: int = limit(64, unit="validation rows", source="as loss-agreement measures")
+    enough: int = limit(8, unit="validation rows", source="as learned-targets")
+    same: float = limit(
+        0.05, unit="nats", source="half precision, and rows left over after the last batch"
+    )
+    errors: float = limit(
+        3.0, unit="standard errors of rows that were not measured", source="convention"
+    )
+    apart: float = limit(
+        0.2, unit="nats between a figure and a loss that is not its own", source="4 times `same`"
+    )
+    closer: float = limit(4.0, unit="times", source="as metric-consistency")
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Both models' losses under one way to count targets."""
+
+    base: MeanLoss
+    tuned: MeanLoss
+
+
+@check(
+    codes={
+        "of-the-base": Symptom.error(
+            "the reported loss is the base model's, measured again",
+            expected="the tuned model's loss",
+            fix="Load the adapter in the evaluation, and check that its result changes with it.",
+        )
+    },
+    cost=Cost.FORWARD,
+    limits=Limits(),
+)
+def reported_loss(
+    metrics: ReportedMetrics,
+    validation: ValidationRows,
+    *,
+    config: TrainingConfig | None,
+    limits: Limits,
+) -> Iterator[Sign | Seen]:
+    """Compare the reported validation loss with both models' own."""
+    figures = [one for one in metrics.losses if one.split in (None, "valid")]
+    if not figures:
+        raise DoesNotArise("no loss of the validation rows was reported")
+    rows = validation.measure(None, min(limits.rows, validation.total))
+    ways = _ways(rows, config)
+    if len(rows) < limits.enough or not ways:
+        raise Inconclusive(f"{len(rows)} validation rows could be measured with both models")
+    told: set[float] = set()
+    for figure in figures:
+        loss = figure.loss
+        # A loss and its perplexity are one figure.
+        if loss is None or round(loss, 2) in told:
+            continue
+        own = next((way for way in ways if _is(loss, way.tuned, validation.total, limits)), None)
+        base = next((way for way in ways if _is_of_base(loss, way, validation.total, limits)), None)
+        if own is not None:
+            yield Seen(
+                f"The reported {_said(figure, loss)}, as the tuned model has it on the validation "
+                f"rows ({own.tuned.value:.3f} on {own.tuned.rows} of them).",
+                _measured(figure, loss, own),
+            )
+        elif base is not None:
+            yield Sign(
+                "of-the-base",
+                f"The reported {_said(figure, loss)}: on {base.base.rows} validation rows the "
+                f"untouched base model has {base.base.value:.3f}, the tuned model "
+                f"{base.tuned.value:.3f}.",
+                _measured(figure, loss, base),
+                where=figure.source.path.name,
+                expected=f"a loss near {base.tuned.value:.3f}",
+            )
+        told |= {round(loss, 2)} if own or base else set()
+    if not told:
+        raise Inconclusive("the reported loss is neither model's on the validation rows")
+
+
+def _ways(rows: Sequence[RowLosses], config: TrainingConfig | None) -> list[_Way]:
+    ways = [
+        _Way(mean_loss(rows, "base", reading), mean_loss(rows, "tuned", reading))
+        for reading in usual_readings(config)
+    ]
+    return [way for way in ways if way.base.rows and way.tuned.rows]
+
+
+def _is(loss: float, mean: MeanLoss, total: int, limits: Limits) -> bool:
+    uncertain = limits.errors * mean.uncertainty(total, total)
+    return abs(loss - mean.value) <= max(limits.same, uncertain)
+
+
+def _is_of_base(loss: float, way: _Way, total: int, limits: Limits) -> bool:
+    off_base, off_tuned = abs(loss - way.base.value), abs(loss - way.tuned.value)
+    return (
+        _is(loss, way.base, total, limits)
+        and off_tuned >= limits.apart
+        and off_base * limits.closer < off_tuned
+    )
+
+
+def _said(figure: ReportedMetric, loss: float) -> str:
+    as_loss = "" if figure.value == loss else f", a loss of {loss:.3f}"
+    return f"{figure.name} is {figure.value:.4g}{as_loss}"
+
+
+def _measured(figure: ReportedMetric, loss: float, way: _Way) -> dict[str, Measurement]:
+    return {
+        "reported": figure.value,
+        "reported_loss": round(loss, 4),
+        "base_loss": round(way.base.value, 4),
+        "tuned_loss": round(way.tuned.value, 4),
+        "rows": way.base.rows,
+    }
