@@ -1,10 +1,10 @@
 """The run broke off, or the log ends before the run did.
 
 What it finds. Lines that say the run ended by itself: out of memory, an exception, an abort, a
-kill, an error of the GPU; a trainer's warnings of batches without a target; and a log that ends
-before the iterations it announced. The last exception is quoted, with the file and line it came
-from, and where it is one that is known, what it means: rows that mlx-lm refused, a setting, a
-model, an adapter, or an error in the code.
+kill, an error of the GPU; a trainer's warnings of batches without a target, or of no data to
+validate on; and a log that ends before the iterations it announced. The last exception is quoted,
+with the file and line it came from, and where it is one that is known, what it means: rows that
+mlx-lm refused, a setting, a model, an adapter, or an error in the code.
 
 Why it matters. A run that broke off leaves its last checkpoint, not its last state, and what
 it would have become is unknown. The adapter file in the folder is then older than the log.
@@ -111,6 +111,12 @@ class Limits:
             fix="shorten the prompts or raise the limit so that an answer fits, and divide the "
             "loss by mx.maximum(mask.sum(), 1)",
         ),
+        "nothing-to-validate-on": Symptom.warning(
+            "the trainer said that it found no validation data, and trained without",
+            expected="validation losses beside the training losses",
+            fix="move a tenth of the rows to valid.jsonl, and train again to see when the loss on "
+            "them stops falling",
+        ),
         "ends-early": Symptom.info(
             "the log ends before the iterations it announced",
             fix="If the log is complete, the run broke off: resume from the last save.",
@@ -136,6 +142,17 @@ def log_failures(log: TrainingLog, limits: Limits) -> Iterator[Sign]:
             f"The trainer warned {often} that a batch had nothing to learn (line {first} of the "
             "log): unless the trainer guards the division, the mean of its loss is 0/0.",
             {"warnings": count, "line": first},
+            where=f"line {first}",
+        )
+    validation = segment.get("val_loss")
+    if log.unvalidated and (validation is None or not len(validation)):
+        first = log.unvalidated[0]
+        yield Sign(
+            "nothing-to-validate-on",
+            f"The trainer said that it found no validation data (line {first} of the log), and "
+            "there is no validation loss: no figure of the log shows whether the model only "
+            "learned its rows by heart.",
+            {"line": first},
             where=f"line {first}",
         )
     announced = segment.announced_iterations

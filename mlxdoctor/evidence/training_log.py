@@ -79,6 +79,7 @@ class TrainingLog:
         test_perplexity: of a test run.
         failures: lines that say the run broke off.
         targetless: numbers of the lines that say a batch had nothing to learn.
+        unvalidated: numbers of the lines that say that there is nothing to validate on.
         versions: package -> version, where the log names them.
         problems: the limits at which reading ended, where a log goes beyond them.
         parameters_millions: of the whole model, where the log counts them.
@@ -99,6 +100,7 @@ class TrainingLog:
     test_perplexity: float | None = None
     failures: tuple[LogFailure, ...] = ()
     targetless: tuple[int, ...] = ()
+    unvalidated: tuple[int, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[InputError, ...] = ()
     parameters_millions: float | None = None
@@ -173,6 +175,7 @@ class TrainingLog:
             test_perplexity=notes.test_perplexity,
             failures=tuple(notes.failures),
             targetless=tuple(notes.targetless),
+            unvalidated=tuple(notes.unvalidated),
             versions=dict(notes.versions),
             problems=tuple(notes.problems),
             parameters_millions=notes.total_line if trainable is None else trainable.total_millions,

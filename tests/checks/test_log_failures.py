@@ -244,3 +244,34 @@ def test_a_trainer_that_warns_of_empty_batches(logs: LogWriter, line: str, hit: 
     if hit:
         one = finding(outcome, "batches-without-targets")
         assert (one.measured["warnings"], one.measured["line"]) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "hit"),
+    [
+        (
+            "Warning: Validation set not found or empty. Training will proceed without validation.",
+            True,
+        ),
+        ("Warning: Validation set not found or empty. Training will", True),
+        ("No validation data found, training without it", True),
+        ("no eval dataset provided", True),
+        ("Generating validation split", False),
+        ("No validation loss was better", False),
+    ],
+)
+def test_a_trainer_that_has_nothing_to_validate_on(logs: LogWriter, line: str, hit: bool) -> None:
+    reports = [one for one in REPORTS if "Val" not in one]
+    outcome = judge(log_failures, logs.text(line, START, *reports))
+    assert ("nothing-to-validate-on" in found(outcome)) is hit
+    if hit:
+        assert finding(outcome, "nothing-to-validate-on").severity == "warning"
+    validated = [*reports, "Iter 200: Val loss 1.500, Val took 1.0s"]
+    assert "nothing-to-validate-on" not in found(
+        judge(log_failures, logs.text(line, START, *validated))
+    )
+
+
+def test_a_run_that_was_refused_for_want_of_validation_rows_was_not_warned(logs: LogWriter) -> None:
+    line = "ValueError: Validation set not found or empty. Must provide validation set."
+    assert "nothing-to-validate-on" not in found(judge(log_failures, logs.text(START, line)))

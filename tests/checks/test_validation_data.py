@@ -28,6 +28,22 @@ def test_no_split(tmp_path, splits):
     assert run(validation_data, dataset)[1] == {"validation-data.no-split": "info"}
 
 
+@pytest.mark.parametrize(
+    ("series", "severity"),
+    [
+        ({"train_loss": ([10, 20], [2.0, 1.0])}, "warning"),
+        # It validated on rows that are not here.
+        ({"train_loss": ([10, 20], [2.0, 1.0]), "val_loss": ([1, 20], [3.0, 1.0])}, "info"),
+        ({"rewards": ([10, 20], [0.1, 0.2]), "train_loss": ([10, 20], [0.7, 0.6])}, "info"),
+        ({"grad_norm": ([10], [1.0])}, "info"),
+    ],
+)
+def test_whether_the_run_went_without_one(tmp_path, series, severity):
+    dataset = write_data(tmp_path, train=[ROW])
+    log = log_of(**series)
+    assert run(validation_data, dataset, log)[1] == {"validation-data.no-split": severity}
+
+
 def test_a_single_file_says_nothing_of_the_others(tmp_path):
     dataset = write_data(tmp_path, train=[ROW])
     assert run(validation_data, Dataset.read(dataset.path / "train.jsonl"))[1] == {}

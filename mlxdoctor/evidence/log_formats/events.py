@@ -19,6 +19,7 @@ MAX_WARNINGS = 10_000
 _HINT = re.compile(
     r"[Ss]av(?:ed|ing)|longest|aram(?:eter)?s|[Mm]odel|[Ss]tarting|Test loss|Loading|[Tt]rainer"
     r"|Training|mlx|[Mm]emory|MEMORY|Error|Exception|Traceback|[Kk]ill|[Aa]bort|ABRT|[Ss]egmentation"
+    r"|[Vv]alidation set|[Nn]o (?:valid|eval)"
     r"|[Nn]o \w+ (?:target|token|label)|[Aa]ll (?:masked|targets|tokens|labels)"
     r"|METAL|Insufficient|allocate|Interrupt|terminating|LoRA|[Rr]ate:|OOM|[Ss]ize:|[Ee]pochs"
 )
@@ -64,6 +65,12 @@ _TARGETLESS = re.compile(
     r"|\b[Aa]ll (?:the )?(?:targets|tokens|labels)(?: in .{1,30}?)? (?:are |were |is )?"
     r"(?:masked|ignored|-100)"
     r"|\b[Aa]ll masked\b"
+)
+#: A trainer's remark that it has nothing to validate on, and trains all the same.
+_UNVALIDATED = re.compile(
+    r"\bValidation set (?:was )?(?:not found|empty|missing)"
+    r"|\b[Nn]o (?:validation|eval(?:uation)?)[ _](?:data(?:set)?|set|split|file|rows)\b"
+    r"(?=.{0,40}(?:found|provided|given|available|skip|without)|\W*$)"
 )
 _VERSION = re.compile(
     r"\b(mlx(?:[-_](?:lm(?:[-_]lora)?|vlm|tune))?|unsloth(?:_zoo)?|transformers|torch)"
@@ -173,13 +180,24 @@ class Events(LineFormat):
         elif match := _TEST.search(line):
             notes.test_loss = _float(match.group(1))
             notes.test_perplexity = _float(match.group(2)) if match.group(2) else None
-        elif _TARGETLESS.search(line):
-            if len(notes.targetless) < MAX_WARNINGS:
-                notes.targetless.append(number)
+        elif self._warned(number, line):
+            pass
         elif match := _LONGER.search(line):
             notes.header.setdefault("longer_than", match.group(1))
         else:
             return False
+        return True
+
+    def _warned(self, number: int, line: str) -> bool:
+        """Whether the trainer says what the run goes without."""
+        if _TARGETLESS.search(line):
+            kept = self.notes.targetless
+        elif _UNVALIDATED.search(line) and "Error" not in line:
+            kept = self.notes.unvalidated
+        else:
+            return False
+        if len(kept) < MAX_WARNINGS:
+            kept.append(number)
         return True
 
     def _start(self, number: int, line: str) -> bool:

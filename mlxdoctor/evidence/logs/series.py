@@ -188,6 +188,7 @@ class Notes:
     truncations: list[tuple[int, int]] = field(default_factory=list)
     failures: list[LogFailure] = field(default_factory=list)
     targetless: list[int] = field(default_factory=list)
+    unvalidated: list[int] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     test_loss: float | None = None
     test_perplexity: float | None = None
@@ -217,6 +218,7 @@ class Notes:
         self.truncations.extend(other.truncations)
         self.failures.extend(other.failures)
         self.targetless.extend(other.targetless)
+        self.unvalidated.extend(other.unvalidated)
         self.problems.extend(other.problems)
         self.unread.extend(other.unread)
         self.trainable = other.trainable or self.trainable
