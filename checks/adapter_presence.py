@@ -4,7 +4,7 @@ What it finds. Files without a single LoRA factor although the configuration spe
 LoRA; a whole model saved in the adapter's place; factors that were never trained, whose
 B is still exactly the zero it starts at, in all modules or in some beside others that
 were trained; a B that is zero again although A has moved; factors without their partner;
-and values that are NaN or infinite.
+and values that are NaN or infinite, those in float16 apart.
 
 Why it matters. A flag such as `_has_adapter = True` proves nothing: only tensors do. An
 adapter whose B is zero changes no output whatever it is loaded on, and one that holds a
@@ -117,6 +117,12 @@ _Pair = tuple[LoraModule, ModuleStatistics]
             expected="finite values only",
             fix="use the last checkpoint without them, and lower the rate before training again",
         ),
+        "float16-non-finite": Symptom.warning(
+            "the values that are NaN or infinite are stored in float16",
+            expected="factors that are trained in float32 or bfloat16",
+            fix="train the adapter in float32 or bfloat16: cast what is trainable after it was "
+            "attached, and leave the frozen weights as they are",
+        ),
     },
     cost=Cost.WEIGHTS,
     rerun_symptom=True,
@@ -204,6 +210,16 @@ def _nonfinite(adapter: Adapter) -> Iterator[Sign]:
             "infinite.",
             {"tensors": len(bad), "values": values, "share_of_values": share},
             where=some_of(bad),
+        )
+    half = [name for name in bad if adapter.tensors[name].dtype == "F16"]
+    if half and 2 * len(half) >= len(bad):
+        yield Sign(
+            "float16-non-finite",
+            f"{len(half)} tensors with such values are stored in float16. Trained in it, numbers "
+            "overflow above 65,504, and Adam's epsilon of 1e-8 is zero, so that it divides by zero "
+            "wherever a gradient is small.",
+            {"tensors": len(half), "non_finite_tensors": len(bad)},
+            where=some_of(half),
         )
 
 

@@ -12,7 +12,8 @@ becomes lower as the model grows. The band spans mlx-lm's advice (1e-5 to 5e-5 a
 models of 1 to 3 billion parameters) and the best rates of published sweeps (3e-4 to 1e-3 at a
 scale of 1 to 2). The size is that of the base model's files, the count in the log, or what the
 model's name says ("llama-3.2-3b"). It is compared before a run as well, from the configuration
-alone.
+alone. Where no training loss is finite although the model was sound before the first update, a
+step within the band is noted: it speaks for another cause.
 
 When it is wrong. It is advice from other runs, not a measurement of this one: the loss decides.
 A large batch, a warm-up or clipping allows more, and models much smaller than a billion
@@ -25,6 +26,8 @@ see the loss fall before a long run.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from mlxdoctor.check import NotApplicable, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
@@ -60,6 +63,10 @@ class Limits(BandLimits):
         "far-above-guideline": Symptom.warning("rate × scale is several times what is usual"),
         "below-guideline": Symptom.info("rate × scale is below what is usual for the model's size"),
         "far-below-guideline": Symptom.warning("rate × scale is a small part of what is usual"),
+        "usual-yet-not-finite": Symptom.info(
+            "rate × scale is no more than usual, and no training loss is finite",
+            fix="look at the precision, and at batches without a target, before the rate",
+        ),
         "scale-looks-like-alpha": Symptom.warning(
             "the scale has the size of an alpha", expected="alpha / rank, or mlx-lm's default of 20"
         ),
@@ -105,6 +112,14 @@ def learning_rate(
         # Pairs and rewards are trained at lower rates than the guideline is for.
         lower = of_preferences and sign.symptom.endswith("below-guideline")
         yield replace(sign, severity=Severity.INFO) if lower else sign
+    if step.parameters is not None and step.size <= step.high and _never_finite(log):
+        yield Sign(
+            "usual-yet-not-finite",
+            f"Rate × scale is {step.size:.2g} ({rate:g} × {scale:g}), no more than is usual for "
+            f"{_model(step)}, up to {step.high:.2g}; yet no report has a finite training loss: "
+            "it takes more than steps of this size to break a model at once.",
+            {"rate_times_scale": step.size, "highest_usual": step.high, "learning_rate": rate},
+        )
     bias_corrected = bool(config.optimizer_config.get("bias_correction", False))
     updates = (config.iters or 0) // max(config.grad_accumulation_steps or 1, 1)
     is_adam = config.optimizer in ("adam", "adamw")
@@ -127,6 +142,15 @@ def _no_rate(rate: float) -> tuple[str, str]:
     return "not-a-rate", f"The learning rate is {rate}, which is no rate to learn at."
 
 
+def _never_finite(log: TrainingLog | None) -> bool:
+    """Whether a model that was sound before the first update never had a finite loss after it."""
+    losses = log.main.get("train_loss") if log is not None else None
+    before = log.main.base_val_loss if log is not None else None
+    if losses is None or not len(losses) or before is None or not math.isfinite(before):
+        return False
+    return not np.isfinite(losses.values).any()
+
+
 def _default_or_usual(usual: tuple[float, float] | None) -> float:
     """mlx-lm's own rate where it is usual for the model, else the middle of what is."""
     default = float(MLX_LM_DEFAULTS["learning_rate"])
@@ -140,9 +164,7 @@ def _against_the_band(
     low, high = step.low, step.high
     if low <= step.size <= high:
         return
-    size = "a model of unknown size (taken for a billion parameters)"
-    if step.parameters is not None:
-        size = f"a model of {_in_words(step.parameters)} parameters (by {step.size_from})"
+    size = _model(step)
     is_above = step.size > high
     side, times = ("above", step.times_above) if is_above else ("below", step.times_below)
     product = f"Rate × scale is {step.size:.2g} ({rate:g} × {scale:g})"
@@ -179,6 +201,12 @@ def _against_the_band(
         expected=expected,
         fix=fix,
     )
+
+
+def _model(step: Step) -> str:
+    if step.parameters is None:
+        return "a model of unknown size (taken for a billion parameters)"
+    return f"a model of {_in_words(step.parameters)} parameters (by {step.size_from})"
 
 
 def _often(times: float) -> str:

@@ -214,9 +214,9 @@ def _between(before: _State, after: _State, way: _Way) -> list[_Stretch]:
             other = earlier.get(tensor.name)
             if other is None or other.shape != tensor.shape:
                 continue
-            start = other.load().astype(np.float64)
             # What is infinite in both is told elsewhere.
             with np.errstate(invalid="ignore"):
+                start = other.load().astype(np.float64)
                 moved = _largest(tensor.load() - start)
             if not isfinite(moved):
                 continue

@@ -300,3 +300,22 @@ def test_missing_evidence_is_skipped() -> None:
 def test_fixture_runs(run: str, expected: set[str]) -> None:
     evidence = Evidence(Adapter.read(RUNS / run), TrainingConfig.read(RUNS / run))
     assert codes(adapter_presence.run(evidence)) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("f2", np.nan, {"non-finite", "float16-non-finite"}),
+        ("f2", 1.0, set()),
+        ("f4", np.nan, {"non-finite"}),
+    ],
+)
+def test_what_broke_in_float16(tmp_path: Path, kind: str, value: float, expected: set[str]) -> None:
+    tensors = {name: one.astype(kind) for name, one in lora(MODULES).items()}
+    tensors[f"{FIRST}.lora_b"][0, 0] = value
+    found = examine(tmp_path, tensors)
+    assert codes(found) == expected
+    for one in found.findings:
+        assert one.severity is (
+            Severity.WARNING if one.code.endswith("float16-non-finite") else Severity.ERROR
+        )

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from mlxdoctor.api import diagnose
 from tests.conftest import ROOT
 
 pytest.importorskip("mlx_lm")
@@ -120,6 +121,19 @@ def test_a_fork_trains(
         assert all("lora_" in key for key in tensors)
     if level == "peft":
         assert all(key.startswith("base_model.model.model.layers") for key in tensors)
+
+
+@pytest.mark.slow(8)
+@pytest.mark.parametrize("level", ["all", "adapter"])
+def test_half_precision_is_told_from_a_high_rate(
+    level: str, forks: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    changes = {"iters": 6, "steps_per_report": 2, "learning_rate": 2e-4}
+    trained(forks, tmp_path / "run", "half-precision", level, **changes)
+    (tmp_path / "run" / "train.log").write_text(capfd.readouterr().out)
+    report = diagnose([tmp_path / "run"], allow_model=False)
+    assert report.root is not None
+    assert report.root.cause.id == "numeric-overflow"
 
 
 @pytest.mark.slow(6)
