@@ -22,7 +22,7 @@ from fixtures.lab.real.rows import (
     without_validation,
 )
 from fixtures.lab.real.runs import HALVES, all_runs, bases_needed, named, tasks_of
-from fixtures.lab.real.score import label_of, learned
+from fixtures.lab.real.score import cause_of, label_of, learned
 from fixtures.lab.real.tasks import TASKS
 from mlxdoctor.causes import load_causes
 
@@ -131,6 +131,15 @@ def test_what_a_run_counts_as() -> None:
     assert label_of(truth(base), plain[:1]) is None
     assert label_of(truth(sound, harms="report"), []) == "faulty"
     assert label_of(truth({**sound, "loss": None}, refused=True), []) == "faulty"
+
+
+def test_a_limit_that_broke_the_run_counts_as_what_broke_it() -> None:
+    runs = {run.fault: run for run in all_runs()}
+    broken, whole = {"measured": {"loss": None}}, {"measured": {"loss": 2.0}}
+    assert cause_of(runs["cut"], whole) == "answers-truncated"
+    assert cause_of(runs["cut"], broken) == "no-supervised-tokens"
+    assert cause_of(runs["rate-high"], broken) == "learning-rate-too-high"
+    assert cause_of(runs[None], whole) is None
 
 
 def test_messages_of_a_row() -> None:
