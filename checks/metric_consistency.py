@@ -273,7 +273,7 @@ def _of_the_base(reported: Sequence[_Reported], log: TrainingLog, limits: Limits
     if not math.isfinite(before):
         raise Inconclusive("the log's first validation loss is not finite")
     seen: set[float] = set()
-    fall = abs(before - after) if math.isfinite(after) else 0.0
+    fall = before - after if math.isfinite(after) else 0.0
     for one in reported:
         off_base = abs(one.loss - before)
         off_tuned = abs(one.loss - after) if math.isfinite(after) else math.inf
