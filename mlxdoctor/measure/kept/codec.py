@@ -134,6 +134,13 @@ def _exactly(kind: type) -> Reader:
     return read
 
 
+def _int_in(codec: Codec, value: Any) -> int:
+    del codec
+    if type(value) is not int or not -(2**63) <= value < 2**63:
+        raise UnfitValueError("a whole number of 64 bits is needed")
+    return value
+
+
 def _float_out(codec: Codec, value: Any) -> Any:
     del codec
     value = float(value)
@@ -154,7 +161,7 @@ def _float_in(codec: Codec, value: Any) -> float:
 _PLAIN: Mapping[Any, tuple[Writer, Reader]] = {
     str: (_plain, _exactly(str)),
     bool: (lambda _, value: bool(value), _exactly(bool)),
-    int: (lambda _, value: int(value), _exactly(int)),
+    int: (lambda _, value: int(value), _int_in),
     float: (_float_out, _float_in),
     type(None): (_plain, _exactly(type(None))),
 }

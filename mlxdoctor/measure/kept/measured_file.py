@@ -5,8 +5,8 @@ It is JSON, packed where its name ends in `.gz`:
     {"format": "mlxdoctor measurements", "version": 1,
      "files": [[part, name, bytes, sha256, whole]],
      "measured": {kind of evidence:
-        {"code": hash, "files": [index], "present": [kind], "absent": [kind], "budget": seconds,
-         "partial": bool, "made": {"at", "system", "device", "versions"},
+        {"code": hash, "files": [index], "present": {kind: hash}, "absent": [kind],
+         "budget": seconds, "partial": bool, "made": {"at", "system", "device", "versions"},
          "value": ..., or "failure": [type, sentence, ...]}}}
 
 What was measured is used where every file that it was measured from is the same here, or is
@@ -28,7 +28,7 @@ from sys import modules
 from typing import Any, Protocol, TypeVar
 
 from mlxdoctor.evidence.environment import Environment
-from mlxdoctor.evidence.json_text import too_deep
+from mlxdoctor.evidence.json_text import mended, too_deep
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, NotThere
 from mlxdoctor.evidence.run_files import RunFiles
 from mlxdoctor.evidence.source import Source, read_bytes
@@ -36,6 +36,7 @@ from mlxdoctor.measure.cpu_functions import on_cpu
 from mlxdoctor.measure.kept.bindings import Bindings, BoundFile, Here
 from mlxdoctor.measure.kept.code_version import code_version
 from mlxdoctor.measure.kept.codec import Codec, UnfitValueError
+from mlxdoctor.measure.kept.fingerprint import fingerprint
 from mlxdoctor.measure.kept.on_demand import OnDemand
 from mlxdoctor.measure.models import loaded_from
 from mlxdoctor.safety.atomic import replace_file
@@ -128,7 +129,7 @@ class Entry:
     Attributes:
         code: the version of what measured it.
         files: what it was measured from.
-        present: other kinds of evidence that it was made with.
+        present: other kinds of evidence that it was made with -> a hash of what they said.
         absent: those that were looked for and not there.
         budget: seconds that models might run; None for as long as it took.
         partial: whether the budget left something out.
@@ -139,7 +140,7 @@ class Entry:
 
     code: str
     files: tuple[BoundFile, ...]
-    present: tuple[str, ...]
+    present: Mapping[str, str]
     absent: tuple[str, ...]
     budget: float | None
     partial: bool
@@ -193,12 +194,15 @@ class MeasuredFile:
         Raises:
             InputError: it lies in an inspected folder, or is there and is no such file.
         """
-        target = path.resolve()
+        try:
+            target, is_there = path.resolve(), path.exists()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise InputError(path, f"cannot be looked at ({error})", "name another file") from None
         for folder in inspected:
             if folder.is_dir() and target.is_relative_to(folder.resolve()):
                 problem = f"lies inside the inspected folder {folder}, in which nothing is written"
                 raise InputError(path, problem, "name a file elsewhere with --measured")
-        if not path.exists():
+        if not is_there:
             return cls(path, files, {}, None)
         content, source = read_bytes(path, "measured_bytes")
         return cls(path, files, _parsed(path, _unpacked(path, content)), source)
@@ -287,7 +291,7 @@ class MeasuredFile:
         measured: Iterable[type[Any]],
     ) -> Entry:
         files: dict[BoundFile, None] = {}
-        present: list[str] = []
+        present: dict[str, str] = {}
         absent: list[str] = []
         paths = list(loaded_from(run.files))
         for other in run.made_with(kind):
@@ -298,7 +302,10 @@ class MeasuredFile:
             ):
                 there = run.get(other)
                 paths += _paths(there)
-                (absent if there is None else present).append(_name(other))
+                if there is None:
+                    absent.append(_name(other))
+                else:
+                    present[_name(other)] = fingerprint(there)
         failed = isinstance(found, Exception)
         paths += [] if failed else _paths(found)
         files |= dict.fromkeys(self._bindings.bound(one) for one in dict.fromkeys(paths))
@@ -306,7 +313,7 @@ class MeasuredFile:
         return Entry(
             code=code_version(kind),
             files=tuple(files),
-            present=tuple(present),
+            present=present,
             absent=tuple(absent),
             budget=run.budget.seconds,
             partial=bool(left_out),
@@ -327,9 +334,12 @@ class MeasuredFile:
             return "neither the adapter nor the configuration that it was measured with is here"
         known = {(one.part, one.name) for one in entry.files}
         paths = list(loaded_from(run.files))
-        for name in entry.present:
+        for name, said in entry.present.items():
             other = _known(name)
-            paths += _paths(run.get(other)) if other is not None else []
+            there = run.get(other) if other is not None else None
+            if there is not None and fingerprint(there) != said:
+                return f"the {words_for(type(there))} are not what they were when it was measured"
+            paths += _paths(there)
         for path in paths:
             if self._bindings.place(path) not in known:
                 return f"{path.name} was not there when it was measured"
@@ -486,7 +496,8 @@ def _unpacked(path: Path, content: bytes) -> bytes:
 
 def _parsed(path: Path, text: bytes) -> dict[str, Entry]:
     try:
-        value = json.loads(text, parse_constant=_no_number)
+        # Half of a surrogate pair is nothing that a terminal or a file takes.
+        value = mended(json.loads(text, parse_constant=_no_number))
     except (ValueError, RecursionError):
         raise InputError(path, "is no file of measurements: it is not JSON", _REMEDY) from None
     if not isinstance(value, dict) or value.get("format") != FORMAT:
@@ -513,7 +524,7 @@ def _entry(value: Any, files: Sequence[BoundFile]) -> Entry:
         case {
             "code": str(code),
             "files": list(indices),
-            "present": list(present),
+            "present": dict(present),
             "absent": list(absent),
             "budget": None | float() | int() as budget,
             "partial": bool(partial),
@@ -526,13 +537,13 @@ def _entry(value: Any, files: Sequence[BoundFile]) -> Entry:
             "value": kept,
             "failure": failure,
         } if failure is None or _is_failure(failure):
-            texts = [*present, *absent, *versions.values()]
+            texts = [*present.values(), *absent, *versions.values()]
             places = [one for one in indices if type(one) is int and one >= 0]
             if len(places) == len(indices) and all(isinstance(one, str) for one in texts):
                 return Entry(
                     code,
                     tuple(files[one] for one in places),
-                    tuple(present),
+                    present,
                     tuple(absent),
                     budget,
                     partial,

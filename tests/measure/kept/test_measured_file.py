@@ -53,6 +53,21 @@ class Engine:
 
 
 @dataclass(frozen=True)
+class Ground:
+    """Evidence that code makes of files."""
+
+    kind: ClassVar[str] = "ground"
+    made: ClassVar[list[int]] = []
+
+    sources: tuple[Source, ...]
+    heights: NDArray[np.int32]
+
+    @classmethod
+    def find(cls, run: RunView) -> Ground:
+        return cls((), np.array(cls.made, np.int32))
+
+
+@dataclass(frozen=True)
 class Echo:
     """Evidence that is measured with it, part of it when asked for."""
 
@@ -68,6 +83,7 @@ class Echo:
     def find(cls, run: RunView) -> Echo:
         run.need(Engine)
         run.get(Dataset)
+        run.get(Ground)
         config = run.need(TrainingConfig)
         if config.iters == 13:
             raise Missing("this engine does not start on a Friday")
@@ -242,6 +258,16 @@ def test_what_other_code_measured_is_not_used(
     assert of(run).unused == {"echoes": "another version of mlxdoctor measured it"}
 
 
+def test_rows_that_other_code_makes_of_the_same_files_are_others(
+    folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked(folder, file)
+    monkeypatch.setattr(Ground, "made", [1])
+    run, echo = asked(folder, file, allow_model=False)
+    assert echo is None
+    assert of(run).unused == {"echoes": "the ground are not what they were when it was measured"}
+
+
 def test_the_files_that_are_too_large_are_compared_in_part(folder: Path, file: Path) -> None:
     (folder / "adapters.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}" + bytes(3 << 20))
     with using(["hashed_bytes=1M"]):
@@ -367,7 +393,7 @@ def test_a_kind_that_nobody_has_loaded_is_not_imported(folder: Path, file: Path)
     asked(folder, file)
     content = json.loads(file.read_text())
     (entry,) = content["measured"].values()
-    entry["present"] = ["antigravity:Sky", "os:system", "mlxdoctor.run:Run"]
+    entry["present"] = dict.fromkeys(("antigravity:Sky", "os:system", "mlxdoctor.run:Run"), "")
     file.write_text(json.dumps(content))
     run, _ = asked(folder, file, allow_model=False)
     assert list(of(run).used) == ["echoes"]
