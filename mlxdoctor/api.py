@@ -211,16 +211,19 @@ def _read(run: Run) -> Iterator[tuple[str, tuple[Source, ...]]]:
 
 
 def _read_back(run: Run) -> ReadBack | None:
+    from mlxdoctor.measure.kept.bindings import named
+
     file = run.measured
-    if file is None or file.source is None:
+    if file is None or (file.source is None and (file.is_written or file.problems)):
         return None
     return ReadBack(
         source=str(file.path),
         kinds=tuple(file.used),
         made=tuple(dict.fromkeys(made.words for made in file.used.values())),
-        absent=tuple(file.absent),
-        sampled=tuple(file.sampled),
+        absent=tuple(named(file.absent)),
+        sampled=tuple(named(file.sampled)),
         unused=file.unused,
+        is_there=file.source is not None,
     )
 
 

@@ -51,6 +51,7 @@ class ReadBack:
         absent: files that it was measured from and that are not on this machine.
         sampled: files that are here, and of which a part was compared.
         unused: what the file holds and was not used -> why, as a clause.
+        is_there: whether there is such a file.
     """
 
     source: str
@@ -59,6 +60,7 @@ class ReadBack:
     absent: tuple[str, ...] = ()
     sampled: tuple[str, ...] = ()
     unused: Mapping[str, str] = field(default_factory=dict)
+    is_there: bool = True
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class Report:
         missing: the evidence that was not there.
         left_out: what the time for running models did not allow, a clause each.
         read_back: what models measured at another time; None where no file was named for it,
-            or it was not there.
+            or it was made just now.
         experiments: what `reproduce` tried.
         contributing: codes of warnings that the first cause does not account for.
         fix: what to change.

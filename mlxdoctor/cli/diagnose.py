@@ -167,7 +167,11 @@ def command(  # noqa: PLR0917 - click passes every option by name
     if printed is not None:
         click.echo(output.text(_shown_as(report, printed, fail_on), printed), nl=False)
     else:
-        _write(report, folder, names, fail_on, inspected)
+        written = _write(report, folder, names, fail_on, inspected)
+        if measured is not None and report.read_back is None and measured.is_file():
+            written.append(measured)
+        shown = [str(path) for path in written if path.suffix != ".png"]
+        click.echo(output.text(report, "text", shown), nl=False)
     for sentence in report.unreadable:
         click.echo(f"mlxdoctor: {terminal(sentence)}", err=True)
     return exit_code(report, fail_on)
@@ -208,7 +212,7 @@ def _shown_as(report: Report, name: str, fail_on: str) -> Report | GateResult:
 
 def _write(
     report: Report, folder: Path, names: tuple[str, ...], fail_on: str, inspected: list[Path]
-) -> None:
+) -> list[Path]:
     from mlxdoctor.formats.figures.draw import all_paths
     from mlxdoctor.formats.summary import slug
 
@@ -219,6 +223,4 @@ def _write(
     files: dict[str, bytes] = {}
     for name in names:
         files |= files_of(_shown_as(report, name, fail_on), name)
-    written = output.write_files(target, files, stale=all_paths())
-    shown = [str(path) for path in written if path.suffix != ".png"]
-    click.echo(output.text(report, "text", shown), nl=False)
+    return output.write_files(target, files, stale=all_paths())

@@ -292,6 +292,8 @@ def read_back(found: ReadBack | None) -> str:
     """What was not measured now, but read from a file; "" where nothing was."""
     if found is None:
         return ""
+    if not found.is_there:
+        return f"There is no {found.source} to read, and no model was run that would fill it."
     sentences = []
     if found.kinds:
         sentences.append(
@@ -300,7 +302,7 @@ def read_back(found: ReadBack | None) -> str:
         )
     if found.absent:
         sentences.append(
-            f"Not here, so that nobody knows whether it was measured from the same: "
+            f"Not here, and so not compared with what it was measured from: "
             f"{', '.join(found.absent)}."
         )
     if found.sampled:

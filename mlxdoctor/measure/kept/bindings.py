@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path, PurePosixPath
@@ -80,6 +80,17 @@ class BoundFile:
                 if known and not path.is_absolute() and ".." not in path.parts and "\0" not in name:
                     return cls(part, name, size, sha256, whole)
         raise ValueError("a file is needed")
+
+
+def named(files: Iterable[BoundFile]) -> list[str]:
+    """Files for a person, those of one part together."""
+    names: dict[str, list[str]] = {}
+    for one in files:
+        names.setdefault(one.part, []).append(one.name)
+    return [
+        f"{PARTS.get(part, 'the run')} ({found[0] if len(found) == 1 else f'{len(found)} files'})"
+        for part, found in names.items()
+    ]
 
 
 @dataclass(frozen=True)

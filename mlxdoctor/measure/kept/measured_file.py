@@ -166,6 +166,7 @@ class MeasuredFile:
         absent: files that what was used was measured from, and that are not here.
         sampled: those that are here and too large to be compared whole.
         problems: parts that could not be read.
+        is_written: whether something was added to it.
     """
 
     def __init__(
@@ -175,9 +176,10 @@ class MeasuredFile:
         self.source = source
         self.used: dict[str, Made] = {}
         self.unused: dict[str, str] = {}
-        self.absent: dict[str, None] = {}
-        self.sampled: dict[str, None] = {}
+        self.absent: dict[BoundFile, None] = {}
+        self.sampled: dict[BoundFile, None] = {}
         self.problems: list[InputError] = []
+        self.is_written = False
         self._entries = dict(entries)
         self._bindings = Bindings(files)
         self._taken: dict[type[Any], Any] = {}
@@ -354,9 +356,9 @@ class MeasuredFile:
         self.unused.pop(words_for(kind), None)
         for one in entry.files:
             if self._bindings.here(one) is Here.ABSENT:
-                self.absent[one.words] = None
+                self.absent[one] = None
             elif not one.whole:
-                self.sampled[one.words] = None
+                self.sampled[one] = None
 
     def _codec(self, run: KeptRun) -> Codec:
         def source_out(source: Source) -> Any:
@@ -396,6 +398,7 @@ class MeasuredFile:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self.path, text)
+            self.is_written = True
         except OSError as error:
             problem = f"cannot be written ({error.strerror}): what was measured is not kept"
             raise InputError(self.path, problem, "name another file with --measured") from None

@@ -72,3 +72,12 @@ def test_a_value_of_another_type_is_not_kept() -> None:
     tokens = np.arange(5)
     with pytest.raises(TypeError, match="int64 is not one of int32"):
         codec().to_json(RowLosses("train", 4, tokens, tokens, a_pass(5), None))
+
+
+def test_numbers_that_no_token_has_are_refused() -> None:
+    tokens = np.arange(5, dtype=np.int32)
+    row = codec().to_json(RowLosses("train", 4, tokens, tokens.astype(np.int8), a_pass(5), None))
+    with pytest.raises(ValueError, match="64 bits"):
+        codec().from_json({**row, "index": 10**30}, RowLosses)
+    with pytest.raises(ValueError, match="64 bits"):
+        codec().from_json({**row, "index": True}, RowLosses)

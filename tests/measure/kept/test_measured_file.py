@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mlxdoctor.api import diagnose
+from mlxdoctor.api import _read_back, diagnose
 from mlxdoctor.cli import main
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
@@ -23,6 +23,7 @@ from mlxdoctor.evidence.source import Source
 from mlxdoctor.formats.summary import read_back
 from mlxdoctor.measure import models
 from mlxdoctor.measure.kept import code_version as versions
+from mlxdoctor.measure.kept.bindings import named
 from mlxdoctor.measure.kept.measured_file import VERSION, MeasuredFile
 from mlxdoctor.report import Report
 from mlxdoctor.run import Run
@@ -221,7 +222,7 @@ def test_files_that_are_not_here_are_named(folder: Path, file: Path) -> None:
     (folder / "adapters.safetensors").unlink()
     run, echo = asked(folder, file, allow_model=False)
     assert echo is not None
-    assert list(of(run).absent) == ["adapters.safetensors (the adapter)"]
+    assert named(of(run).absent) == ["the adapter (adapters.safetensors)"]
     (folder / "adapter_config.json").unlink()
     (folder / "train.log").write_text("Iter 10: Train loss 2.5, Learning Rate 1.0e-5\n" * 9)
     run, echo = asked(folder, file, allow_model=False)
@@ -273,7 +274,7 @@ def test_the_files_that_are_too_large_are_compared_in_part(folder: Path, file: P
     with using(["hashed_bytes=1M"]):
         asked(folder, file)
         run, _ = asked(folder, file, allow_model=False)
-        assert list(of(run).sampled) == ["adapters.safetensors (the adapter)"]
+        assert named(of(run).sampled) == ["the adapter (adapters.safetensors)"]
         with (folder / "adapters.safetensors").open("r+b") as stream:
             stream.seek(2 << 20)
             stream.write(b"1")
@@ -308,6 +309,14 @@ def test_a_file_that_cannot_be_written_costs_nothing_else(folder: Path, tmp_path
     assert echo is not None
     (error,) = run.unreadable
     assert "what was measured is not kept" in str(error)
+    assert _read_back(run) is None
+
+
+def test_a_file_that_is_not_there_is_said_where_no_model_fills_it(folder: Path, file: Path) -> None:
+    report = diagnose([folder], measured=file, allow_model=False)
+    said = f"There is no {file} to read, and no model was run that would fill it."
+    assert read_back(report.read_back) == said
+    assert not file.exists()
 
 
 NEWER = json.dumps({"format": "mlxdoctor measurements", "version": VERSION + 1})
@@ -470,11 +479,15 @@ def test_on_a_machine_without_the_models_their_findings_stay(
     assert of_models
     assert of_models <= {one.code for one in there.findings}
     assert there.read_back is not None
-    assert "model.safetensors (the base model)" in there.read_back.absent
-    assert "adapters.safetensors (the adapter)" in there.read_back.absent
-    assert "tokenizer.json (the base model)" in there.read_back.absent
-    assert "train.jsonl (the data)" in there.read_back.absent
-    assert "Not here, so that nobody knows whether" in read_back(there.read_back)
+    assert there.read_back.absent == (
+        "the adapter (adapters.safetensors)",
+        "the base model (6 files)",
+        "the data (3 files)",
+        "the recorded answers (generations.jsonl)",
+    )
+    assert "Not here, and so not compared with what it was measured from: the adapter" in read_back(
+        there.read_back
+    )
 
 
 @pytest.mark.slow
