@@ -22,8 +22,8 @@ it has already learned, and a log that begins in the middle does not show where 
 runs are not called unlearned, nor are those whose first report averages many updates without
 a validation before. Rows that grow harder raise the training loss; a validation loss that stays
 low then speaks against a second rise. Where the validation accuracy rises with the validation
-loss, the model grows surer, which harms less. Losses of preference training (DPO, ORPO, GRPO)
-are not judged.
+loss, the model grows surer, which harms less. Of the loss of pairs (DPO, ORPO, CPO) only one that
+ends far above where it began is judged, and of training on rewards (GRPO, PPO) none.
 
 What to do. Take the last checkpoint before the onset. For a loss that leaps or explodes, lower
 the learning rate or the scale; for one that never moves, see whether the adapter's weights
@@ -43,7 +43,13 @@ from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.exhibits import LossCurve
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
-from mlxdoctor.judge.curve import Divergence, Limits, divergence, has_exploded
+from mlxdoctor.judge.curve import (
+    Divergence,
+    Limits,
+    divergence,
+    ends_far_above,
+    has_exploded,
+)
 from mlxdoctor.judge.never_learned import never_learned, opens_late
 from mlxdoctor.judge.second_rise import SecondRise, second_rise, validations_deny
 from mlxdoctor.judge.where_to_stop import with_a_stop
@@ -51,6 +57,10 @@ from mlxdoctor.measure.exhibited import losses_shown
 from mlxdoctor.measure.losses.memorising import accuracy_rose, memorising, passes_over
 from mlxdoctor.measure.losses.repeats import Repetition, repetition
 from mlxdoctor.measure.losses.trend import LossFit, ending, fit, level, opening
+from mlxdoctor.measure.policy_curves import policy_curves
+
+#: What the loss of pairs says nothing of: it may stay, rise again and fall to zero in a sound run.
+_TRENDS = ("exploded", "rose-again", "repeats", "never-learned", "overfitting")
 
 
 @check(
@@ -101,7 +111,8 @@ def loss_trend(
     if losses is None or curve is None:
         raise Inconclusive("the log holds no finite training loss")
     if log.is_preference:
-        raise NotApplicable("the loss of preference training has no level or trend to judge")
+        yield from _of_preferences(log, config, curve, limits)
+        return
     yield from _out_of_sight(segment, limits)
     if (lost := _lost(segment, losses, curve, limits)) is not None:
         yield lost
@@ -118,6 +129,26 @@ def loss_trend(
             f"{curve.points} finite training losses are too few to judge a trend; "
             f"{limits.enough} are needed{more if curve.points == len(losses) else ''}"
         )
+
+
+def _of_preferences(
+    log: TrainingLog, config: TrainingConfig | None, curve: LossFit, limits: Limits
+) -> Iterator[Sign | Unsought]:
+    """A loss of pairs falls from where it begins, whatever it is; more is not known of it."""
+    if policy_curves(log, config).samples:
+        raise NotApplicable("the loss of training on rewards has no level or trend to judge")
+    why = "the loss of preference training has no trend of its own to judge"
+    yield Unsought(_TRENDS, why)
+    segment = log.main
+    losses = segment.series["train_loss"]
+    if not segment.shows_start:
+        yield Unsought(
+            ("diverged",), "the log does not show where the loss began; the whole log would"
+        )
+    elif curve.points < limits.enough:
+        raise Inconclusive(f"{curve.points} finite training losses are too few to judge a trend")
+    elif (found := ends_far_above(segment, curve, limits)) is not None:
+        yield _diverged(losses, curve, found, segment.unit)
 
 
 def _out_of_sight(segment: Segment, limits: Limits) -> Iterator[Unsought]:

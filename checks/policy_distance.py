@@ -30,6 +30,9 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.policy_curves import PolicyCurves, course, policy_curves
 
+#: Settings that bound the length of an answer, as trainers call them.
+_LENGTHS = ("max_completion_length", "response_length", "max_new_tokens")
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -42,6 +45,11 @@ class Limits:
     lost: float = limit(10.0, unit="nats a token", source="a guess among 22,000 tokens")
     far_answer: float = limit(100.0, unit="nats an answer", source="PPO's targets are 6 to 20")
     lost_answer: float = limit(400.0, unit="nats an answer", source="as far, for 40 tokens")
+    of_long: float = limit(
+        1.0,
+        unit="nats a token, for answers so long that it is more than `far_answer`",
+        source="sound runs of GRPO on a small model: up to 1.7; of larger ones below 0.2",
+    )
     saturated: float = limit(
         0.02, unit="share of tokens", source="mlx-lm-lora bounds the ratio at 20 nats"
     )
@@ -85,21 +93,33 @@ def policy_distance(
         # With a beta of 0 trainers skip the reference, and print a divergence of 0.
         yield Unsought(("kl-runaway",), "the log has no KL divergence")
     else:
-        yield from _runaway(curves, limits)
+        yield from _runaway(curves, _tokens(curves, config), limits)
     if entropy is None:
         yield Unsought(("entropy-collapsed",), "the log has no entropy")
     else:
         yield from _collapsed(curves, limits)
 
 
-def _runaway(curves: PolicyCurves, limits: Limits) -> Iterator[Sign]:
+def _tokens(curves: PolicyCurves, config: TrainingConfig | None) -> float:
+    """How long answers are in the mean, or may be; 0 where neither log nor configuration says."""
+    length = curves.of("length")
+    if length is not None:
+        return course(length).last
+    stated = config.values if config is not None else {}
+    allowed = [stated.get(name) for name in _LENGTHS]
+    return max((float(one) for one in allowed if isinstance(one, int)), default=0.0)
+
+
+def _runaway(curves: PolicyCurves, tokens: float, limits: Limits) -> Iterator[Sign]:
     by_token, by_answer = curves.of("kl"), curves.of("kl_of_answer")
     series = by_token if by_token is not None else by_answer
     if series is None or len(series) < limits.reports:
         return
     unit, far, lost = "a token", limits.far, limits.lost
     if by_token is None:
-        unit, far, lost = "an answer", limits.far_answer, limits.lost_answer
+        long = limits.of_long * tokens
+        unit, far = "an answer", max(limits.far_answer, long)
+        lost = max(limits.lost_answer, limits.lost_answer / limits.far_answer * long)
     went, saturated = course(series), curves.of("kl_saturated")
     bounded = course(saturated).last if saturated is not None else 0.0
     if went.last < far and bounded < limits.saturated:

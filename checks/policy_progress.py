@@ -11,7 +11,9 @@ How it is measured. Margins, rewards of the chosen answers, and divergences from
 the first reports to the last.
 
 When it is wrong. In DPO the chosen answer often loses a little likelihood; only a loss of it beyond
-what the margin gained counts. Held-out rows that are few go up and down.
+what the margin gained counts, and of that only what is much for each of its tokens. Where rows or
+tokenizer are missing, that is not known, and the loss has to be several times the gain. Held-out
+rows that are few go up and down.
 
 What to do. Where nothing moved, raise the rate. Where both answers became unlikely, divide it by
 ten. Where the held-out margin was higher before, use the checkpoint from then.
@@ -26,11 +28,15 @@ import numpy as np
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
+from mlxdoctor.measure.pairs import chosen_length
 from mlxdoctor.measure.policy_curves import (
     Course,
     PolicyCurves,
+    beta_of,
     course,
     loss_asks_for_it,
     policy_curves,
@@ -46,23 +52,44 @@ class Limits:
     apart: float = limit(
         0.01, unit="reward, chosen less rejected", source="rewards are printed with three decimals"
     )
+    apart_nats: float = limit(
+        0.1, unit="nats, chosen less rejected", source="as `apart` at a beta of 0.1"
+    )
     gained: float = limit(
         0.05, unit="reward, chosen less rejected", source="fifty times the last printed digit"
     )
     noises: float = limit(3.0, unit="noise of one report", source="a change beyond its batches'")
     wrong_side: float = limit(0.4, unit="share of pairs", source="chance is a half")
     both: float = limit(
-        1.0, unit="of what the margin gained", source="sound runs of mlx-lm-lora: at most 0.5"
+        1.0, unit="of what the margin gained", source="sound runs of mlx-lm-lora: at most 0.7"
     )
     lost: float = limit(
+        1.0,
+        unit="nats a token of the chosen answer",
+        source="published DPO runs of long answers lose 0.1 to 0.3, with less margin than that",
+    )
+    lost_most: float = limit(
+        1.5, unit="nats a token of the chosen answer", source="as `lost`, half as much again"
+    )
+    both_unmeasured: float = limit(
+        5.0,
+        unit="of what the margin gained, where the answers' length is not known",
+        source="published DPO runs of long answers: up to 3",
+    )
+    lost_unmeasured: float = limit(
         1.0, unit="reward of the chosen answer", source="ten nats an answer at a beta of 0.1"
     )
-    lost_most: float = limit(3.0, unit="reward of the chosen answer", source="thirty nats at 0.1")
+    lost_most_unmeasured: float = limit(
+        3.0, unit="reward of the chosen answer", source="thirty nats at 0.1"
+    )
     likelier: float = limit(
         0.1, unit="of the first reward's size", source="several times the noise of batches"
     )
     unmoved: float = limit(
         1e-4, unit="nats a token", source="a hundredth of what sound runs have after ten updates"
+    )
+    unmoved_by: int = limit(
+        50, unit="iterations", source="rates of 1e-6 and a warm-up take some updates to be seen"
     )
     held_out: int = limit(4, unit="validations", source="fewer show no peak")
     given_back: float = limit(
@@ -103,7 +130,11 @@ class Limits:
     rerun_symptom=True,
 )
 def policy_progress(
-    log: TrainingLog, config: TrainingConfig | None, limits: Limits
+    log: TrainingLog,
+    config: TrainingConfig | None,
+    dataset: Dataset | None,
+    tokenizer: Tokenizer | None,
+    limits: Limits,
 ) -> Iterator[Sign | Seen | Unsought]:
     """Judge the course of the log's main segment."""
     if not log.is_preference:
@@ -122,14 +153,16 @@ def policy_progress(
         why = f"the log has fewer than {limits.held_out} validations with a margin"
         yield Unsought(("held-out-fell",), why)
     trained = course(margin)
-    if max(abs(trained.least), abs(trained.most)) <= limits.apart:
+    beta = beta_of(config)
+    apart = limits.apart if beta is None else min(limits.apart, limits.apart_nats * beta)
+    if max(abs(trained.least), abs(trained.most)) <= apart:
         yield from _equal(trained, limits)
         return
     signs = [
         one
         for one in (
             _margin_lost(curves, trained, limits),
-            _both_unlikely(curves, trained, limits),
+            _both_unlikely(curves, trained, _nats(curves, beta, dataset, tokenizer), limits),
             _held_out_fell(curves, limits),
         )
         if one is not None
@@ -147,7 +180,8 @@ def _of_rewards(curves: PolicyCurves, limits: Limits) -> Iterator[Sign | Unsough
         yield Unsought(("unmoved", "both-unlikely"), "the log has no KL divergence")
         return
     reports, most = len(divergence), float(np.abs(divergence.values).max())
-    if reports < limits.certain or most > limits.unmoved:
+    has_begun = int(divergence.iterations[-1]) >= limits.unmoved_by
+    if reports < limits.certain or most > limits.unmoved or not has_begun:
         return
     yield Sign(
         "unmoved",
@@ -183,27 +217,54 @@ def _margin_lost(curves: PolicyCurves, margin: Course, limits: Limits) -> Sign |
     )
 
 
-def _both_unlikely(curves: PolicyCurves, margin: Course, limits: Limits) -> Sign | None:
+def _nats(
+    curves: PolicyCurves,
+    beta: float | None,
+    dataset: Dataset | None,
+    tokenizer: Tokenizer | None,
+) -> float | None:
+    """What a reward of 1 is in nats a token of the chosen answer; None where that is not known."""
+    if beta is None:
+        return None
+    if curves.by_token:
+        return 1.0 / beta
+    split = dataset.splits.get("train") if dataset is not None else None
+    length = chosen_length(split, tokenizer) if split is not None else None
+    if length is None or length.is_bound or length.answer <= 0.0:
+        return None
+    return 1.0 / (beta * length.answer)
+
+
+def _both_unlikely(
+    curves: PolicyCurves, margin: Course, nats: float | None, limits: Limits
+) -> Sign | None:
     chosen = curves.of("chosen")
     if chosen is None:
         return None
     reward = course(chosen)
     fell = reward.begun - reward.last
     grew = max(margin.last - margin.begun, 0.0)
-    if fell < limits.lost or fell < limits.both * grew:
+    if nats is None:
+        both, lost, lost_most = limits.both_unmeasured, fell, limits.lost_most_unmeasured
+        least, a_token = limits.lost_unmeasured, ""
+    else:
+        both, lost, lost_most = limits.both, fell * nats, limits.lost_most
+        least, a_token = limits.lost, f" ({fell * nats:.2f} nats for each of their tokens)"
+    if lost < least or fell < both * grew:
         return None
     return Sign(
         "both-unlikely",
-        f"The reward of the chosen answers went from {reward.begun:.3f} to {reward.last:.3f}, "
-        f"and the margin from {margin.begun:.3f} to {margin.last:.3f}: the model gives up more on "
-        "the answers it is to prefer than it wins by it.",
+        f"The reward of the chosen answers went from {reward.begun:.3f} to {reward.last:.3f}"
+        f"{a_token}, and the margin from {margin.begun:.3f} to {margin.last:.3f}: the model gives "
+        "up more on the answers it is to prefer than it wins by it.",
         {
             "first_chosen": reward.begun,
             "last_chosen": reward.last,
+            "lost_a_token": None if nats is None else fell * nats,
             "first_margin": margin.begun,
             "last_margin": margin.last,
         },
-        severity=Severity.ERROR if fell >= limits.lost_most else None,
+        severity=Severity.ERROR if lost >= lost_most else None,
     )
 
 

@@ -25,12 +25,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, check, limit
-from mlxdoctor.evidence.dataset import Dataset, Row, Split
+from mlxdoctor.evidence.dataset import Dataset, Split
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought, some_of
-
-#: Keys of the two answers, as trainers name them.
-CHOSEN, REJECTED = "chosen", "rejected"
+from mlxdoctor.measure.pairs import CHOSEN, pairs_of
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,10 @@ def preference_rows(
     dataset: Dataset, log: TrainingLog | None, limits: Limits
 ) -> Iterator[Sign | Unsought]:
     """Compare the two answers of each pair, and the files with each other."""
-    pairs = {name: _pairs(split) for name, split in dataset.splits.items()}
+    pairs = {
+        name: [(one.chosen, one.rejected) for one in pairs_of(split)]
+        for name, split in dataset.splits.items()
+    }
     train = pairs.get("train", [])
     if not train:
         if log is not None and log.is_preference and CHOSEN in _keys(dataset):
@@ -106,26 +107,6 @@ def preference_rows(
 def _keys(dataset: Dataset) -> set[str]:
     train = dataset.splits.get("train")
     return set(train.rows[0]) if train is not None and train.rows else set()
-
-
-def _pairs(split: Split) -> list[tuple[str, str]]:
-    found = []
-    for row in split.rows:
-        chosen, rejected = _answer(row, CHOSEN), _answer(row, REJECTED)
-        if chosen is not None and rejected is not None:
-            found.append((chosen, rejected))
-    return found
-
-
-def _answer(row: Row, key: str) -> str | None:
-    """An answer as text, or the last message of a conversation."""
-    value = row.get(key)
-    if isinstance(value, Mapping):
-        value = value.get("messages", value.get("content"))
-    if isinstance(value, Sequence) and not isinstance(value, str) and value:
-        value = value[-1]
-        value = value.get("content") if isinstance(value, Mapping) else value
-    return value if isinstance(value, str) else None
 
 
 def _alike(split: Split, pairs: list[tuple[str, str]], limits: Limits) -> Iterator[Sign]:

@@ -44,7 +44,12 @@ class Limits:
         source="ten steps of Adam at 1e-5; rewards of sound runs moved by then",
     )
     likelier: float = limit(
-        0.5, unit="nats", source="several times what batches of one data set differ by"
+        0.5, unit="nats", source="a sound rate moves a short answer by several in ten updates"
+    )
+    noises: float = limit(
+        4.0,
+        unit="noise of one report",
+        source="answers of other lengths have other log-likelihoods, by tens of nats",
     )
 
 
@@ -80,8 +85,8 @@ def reference_model(
         return
     measured: dict[str, Measurement] = {"reports": reports}
     likely = curves.of("chosen_logps")
-    if likely is not None and abs(course(likely).change) >= limits.likelier:
-        went = course(likely)
+    went = course(likely) if likely is not None else None
+    if went is not None and abs(went.change) >= max(limits.likelier, limits.noises * went.noise):
         measured |= {"first_logps": went.first, "last_logps": went.last}
         what = (
             f"the log-likelihood of the chosen answers went from {went.first:.3f} to "

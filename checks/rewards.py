@@ -31,7 +31,7 @@ import numpy as np
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, check, limit
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.policy_curves import (
     Course,
@@ -57,7 +57,9 @@ class Limits:
     )
     noises: float = limit(2.0, unit="noise of one report", source="a change beyond its batches'")
     fallen: float = limit(
-        0.15, unit="of the first reward's size", source="sound runs of mlx-lm-lora: at most 0.05"
+        0.15,
+        unit="of the first reward's size, or of its spread where that is more",
+        source="sound runs of mlx-lm-lora: at most 0.05",
     )
     with_length: float = limit(
         0.7, unit="rank correlation of reward and length", source="measured on runs paid by length"
@@ -132,7 +134,7 @@ def rewards(
     if unspread is not None:
         yield unspread
         return
-    fell = _fell(earned, limits)
+    fell = _fell(earned, spread, limits)
     if fell is not None:
         yield fell
     if curves.of("length") is None or curves.of("cut_off") is None:
@@ -203,8 +205,10 @@ def _no_spread(curves: PolicyCurves, earned: Course, limits: Limits) -> Sign | N
     )
 
 
-def _fell(earned: Course, limits: Limits) -> Sign | None:
-    size = max(abs(earned.first), limits.risen)
+def _fell(earned: Course, spread: Series | None, limits: Limits) -> Sign | None:
+    # A reward model's rewards lie around 0: how far they lie apart is what they are measured in.
+    apart = course(spread).first if spread is not None else 0.0
+    size = max(abs(earned.first), apart, limits.risen)
     if earned.reports < limits.certain or not earned.fell(limits.fallen * size, limits.noises):
         return None
     return Sign(

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 
 from mlxdoctor.causes import load_causes
@@ -20,6 +19,7 @@ from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome, Severity, Status
 from mlxdoctor.formats.withheld import without_text
+from mlxdoctor.installed import version_here
 from mlxdoctor.judge.remedy import fix_for, needed_values
 from mlxdoctor.report import FileRead, Fix, MissingEvidence, NextCheck, ReadBack, Report
 from mlxdoctor.run import Run
@@ -198,7 +198,7 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: str) -> RunReport:
         commands=(command,),
         versions={**Environment.read().here, **(log.versions if log is not None else {})},
         unreadable=unreadable,
-        version=version("mlxdoctor"),
+        version=version_here(),
     )
 
 

@@ -81,9 +81,9 @@ class LazyGroup(click.Group):
 
 def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        from importlib.metadata import version
+        from mlxdoctor.installed import version_here
 
-        click.echo(f"mlxdoctor {version('mlxdoctor')}")
+        click.echo(f"mlxdoctor {version_here()}")
         ctx.exit()
 
 

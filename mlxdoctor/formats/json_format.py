@@ -25,12 +25,12 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from importlib.metadata import version
 from typing import Any
 
 from mlxdoctor.formats.format import Format
 from mlxdoctor.formats.gated import counts
 from mlxdoctor.gate_result import GateItem, GateResult
+from mlxdoctor.installed import version_here
 
 #: Of a gate's result; a report has its own.
 GATE_SCHEMA_VERSION = 1
@@ -46,7 +46,7 @@ def _of_gate(result: GateResult) -> str:
     return render(
         {
             "schema_version": GATE_SCHEMA_VERSION,
-            "tool": {"name": "mlxdoctor", "version": version("mlxdoctor")},
+            "tool": {"name": "mlxdoctor", "version": version_here()},
             "policy": result.policy,
             "counts": {**counted, "unfinished": len(result.unfinished)},
             "items": [_item(one) for one in result.items],

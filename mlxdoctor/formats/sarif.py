@@ -12,7 +12,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,6 +23,7 @@ from mlxdoctor.formats.gated import main_file, unexplained
 from mlxdoctor.formats.places import in_checkout
 from mlxdoctor.formats.summary import headline, sentence
 from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult
+from mlxdoctor.installed import version_here
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 #: Severity of a finding -> level of a result.
@@ -53,7 +53,7 @@ def document(
         notifications: descriptors of the notifications that the invocation has.
         invocation: how the work went (3.20).
     """
-    driver: dict[str, Any] = {"name": tool, "version": version("mlxdoctor"), "rules": rules}
+    driver: dict[str, Any] = {"name": tool, "version": version_here(), "rules": rules}
     run: dict[str, Any] = {"tool": {"driver": driver}}
     if notifications:
         driver["notifications"] = notifications

@@ -177,6 +177,15 @@ def divergence(segment: Segment, curve: LossFit, limits: Limits) -> Divergence |
     return Divergence(start, onset, float(later[-1]) if len(later) else None)
 
 
+def ends_far_above(segment: Segment, curve: LossFit, limits: Limits) -> Divergence | None:
+    """Whether a run ends far above its start, of a loss that is no mean over tokens.
+
+    Such a loss may leap from batch to batch, and rise on held-out pairs in a sound run.
+    """
+    found = divergence(segment, curve, limits) if curve.points >= limits.enough else None
+    return found if found and _ends_far_above(curve, found.start.loss, limits) else None
+
+
 def _for_good(segment: Segment, start: float, onset: int) -> int:
     """The onset, or where most reports after it lie below the start, the last time it rose."""
     losses = segment.finite("train_loss")

@@ -6,6 +6,7 @@ Trainers have names of their own for one thing: a margin is `margin`, `rewards/m
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -93,6 +94,8 @@ _TRAINED = re.compile(r"^train_(?=.)")
 _OF_REFERENCE = frozenset({"dpo", "kto", "ipo", "online_dpo", "xpo", "dpop", "bco"})
 #: Methods that compare the pairs of a data set.
 _OF_PAIRS = _OF_REFERENCE | {"orpo", "cpo", "simpo", "dsla", "ftpo"}
+#: Methods whose rewards are of the mean log-likelihood of a token, and not of their sum.
+_OF_MEANS = frozenset({"orpo", "simpo"})
 #: Methods that sample answers and reward them.
 _OF_REWARDS = frozenset({"grpo", "rloo", "ppo", "rlhf_reinforce", "reinforce", "klpo", "dapo"})
 
@@ -132,6 +135,11 @@ class PolicyCurves:
             return None
         # A log-likelihood itself is far from 0 before the first step, and a ratio of two is not.
         return True if abs(float(chosen.values[0])) < NEAR_ZERO else None
+
+    @property
+    def by_token(self) -> bool:
+        """Whether rewards of pairs are of a token's mean log-likelihood, and not of an answer's."""
+        return self.method in _OF_MEANS
 
     def of(self, role: Role, *, held_out: bool = False) -> Series | None:
         """The finite values of a curve; None where the log has none."""
@@ -260,6 +268,18 @@ def policy_curves(log: TrainingLog, config: TrainingConfig | None = None) -> Pol
 def of_pairs(method: str) -> bool:
     """Whether a method compares the pairs of a data set."""
     return method in _OF_PAIRS
+
+
+def beta_of(config: TrainingConfig | None) -> float | None:
+    """What log-likelihoods are multiplied by to be rewards; None where no usable beta is stated."""
+    stated = (
+        config.values.get("beta", config.values.get("dpo_beta")) if config is not None else None
+    )
+    try:
+        beta = float(stated) if stated is not None else math.nan
+    except (TypeError, ValueError):
+        return None
+    return beta if math.isfinite(beta) and beta > 0.0 else None
 
 
 def method_of(log: TrainingLog | None, config: TrainingConfig | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -324,9 +325,52 @@ def test_without_a_log_it_is_skipped() -> None:
     assert judge(loss_trend).status.value == "skipped"
 
 
-def test_preference_losses_are_not_judged(logs: LogWriter) -> None:
+def of_pairs(losses: Sequence[float], before: float | None = None) -> list[str]:
+    """As mlx-lm-lora 5 prints it."""
+    first = [] if before is None else [f"Iter 1: Val loss {before}, Val took 1.0s"]
+    return first + [
+        f"Iter {5 * i}: loss {one}, chosen_r -0.1, rejected_r -0.1, margin 0.0"
+        for i, one in enumerate(losses, 1)
+    ]
+
+
+#: ORPO of a model of 135 million parameters at fifty times a sound rate.
+TOO_FAST = [
+    *(16.231, 28.903, 17.122, 12.3, 10.178, 9.373, 8.699, 8.072, 7.629, 7.264, 7.089, 6.909),
+    *(6.763, 6.438, 6.257, 5.826, 5.749, 5.691, 5.67, 5.732, 5.363, 5.177, 5.098, 5.464),
+]
+#: DPO of a small model on eight pairs at a time; sound.
+NOISY = [0.554, 0.723, 0.61, 0.9, 0.4, 1.3, 0.3, 0.5, 1.1, 0.2, 0.15, 0.9, 0.014]
+
+
+@pytest.mark.parametrize(
+    ("losses", "before", "symptoms"),
+    [
+        (TOO_FAST, 3.334, {"diverged": "error"}),
+        # Without a validation the first report is where the run began.
+        (TOO_FAST, None, {}),
+        ([0.69 + i / 10 for i in range(1, 40)], None, {"diverged": "error"}),
+        ([0.69 + i / 10 for i in range(1, 10)], None, {}),
+        (NOISY, 0.693, {}),
+        # Of rows that it was not trained on, pairs the other way round: not this check's to say.
+        ([1 / i for i in range(1, 30)], 0.693, {}),
+        ([0.693] * 20, 0.693, {}),
+        ([0.7, *[0.8] * 19], 0.693, {}),
+        ([10.2, 1.3, 0.6, 0.2, 0.4, 0.5, 0.3, 2.6, 0.1, 0.1, 0.1, 0.1], 25.0, {}),
+    ],
+)
+def test_the_loss_of_pairs_ends_far_above_where_it_began(
+    logs: LogWriter, losses: list[float], before: float | None, symptoms: dict[str, str]
+) -> None:
+    judged = judge(loss_trend, logs.text(*of_pairs(losses, before)))
+    assert found(judged) == symptoms
+    assert "loss-trend.overfitting" in judged.unsought
+    assert not judged.seen
+
+
+def test_losses_of_rewards_are_not_judged(logs: LogWriter) -> None:
     log = logs.text(
-        *(f"Iter {i}: loss {0.69 + i / 10}, chosen_r -0.1, margin 0.0" for i in range(1, 40))
+        *(f"Iter {i}: Train loss {i / 10}, Total rewards mean 0.3, KL 0.1" for i in range(1, 40))
     )
     assert judge(loss_trend, log).status.value == "skipped"
 

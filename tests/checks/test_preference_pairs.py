@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
+from tests.checks.data_evidence import BASE, config_of, write_data
 from tests.checks.log_evidence import LogWriter, finding, found, judge
 from tests.conftest import check_called
 
@@ -112,17 +114,54 @@ def test_files_that_disagree(logs: LogWriter) -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "symptoms"),
+    ("times", "gains", "severities"),
     [
-        ([-one / 2 for one in RISING], {}),
-        ([-1.2 * one for one in RISING], {"both-unlikely": "warning"}),
-        ([-3.0 * one for one in RISING], {"both-unlikely": "error"}),
+        # The margin gains 1.75, a reward is ten nats, and the short answer has four tokens:
+        # with rows, and without.
+        (0.9, 1.0, (None, None)),
+        (1.1, 1.0, ("error", None)),
+        (4.9, 1.0, ("error", None)),
+        (5.1, 1.0, ("error", "error")),
+        (0.2, 0.1, (None, None)),
+        (0.3, 0.1, ("warning", None)),
+        (0.5, 0.05, ("error", None)),
+        (0.7, 0.05, ("error", "warning")),
     ],
 )
 def test_both_answers_become_unlikely(
-    logs: LogWriter, chosen: list[float], symptoms: dict[str, str]
+    logs: LogWriter,
+    tmp_path: Path,
+    times: float,
+    gains: float,
+    severities: tuple[str | None, str | None],
 ) -> None:
-    assert found(judge(progress, pair_log(logs, RISING, chosen=chosen))) == symptoms
+    """As many nats are much of a short answer, and next to nothing of a long one."""
+    of_short, of_any = severities
+    margins = [gains * one for one in RISING]
+    log = pair_log(logs, margins, chosen=[-times * one for one in RISING])
+    unmeasured = {"both-unlikely": of_any} if of_any else {}
+    assert found(judge(progress, log)) == unmeasured
+    config, tokenizer = config_of(tmp_path, beta=0.1), Tokenizer.read(BASE)
+    for words, severity in ((3, of_short), (150, None)):
+        row = {"prompt": "Which one?", "chosen": " ".join(["lake"] * words), "rejected": "no"}
+        data = write_data(tmp_path, train=[row] * 30)
+        outcome = judge(progress, log, config, data, tokenizer)
+        assert found(outcome) == ({"both-unlikely": severity} if severity else {})
+        if severity:
+            (sign,) = outcome.findings
+            assert f"({sign.measured['lost_a_token']:.2f} nats for each" in sign.message
+    # The rows say nothing without beta.
+    assert found(judge(progress, log, data, tokenizer)) == unmeasured
+
+
+def test_pairs_are_told_apart_in_nats(logs: LogWriter, tmp_path: Path) -> None:
+    log = pair_log(logs, [0.0, *[0.004] * 12])
+    assert found(judge(progress, log)) == {"not-told-apart": "warning"}
+    assert found(judge(progress, log, config_of(tmp_path, beta=0.1))) == {
+        "not-told-apart": "warning"
+    }
+    # With a beta of 0.01 it is 0.4 nats.
+    assert found(judge(progress, log, config_of(tmp_path, beta=0.01))) == {}
 
 
 def test_chosen_answers_of_orpo(logs: LogWriter) -> None:
@@ -141,15 +180,16 @@ def test_chosen_answers_of_orpo(logs: LogWriter) -> None:
 
 
 def test_a_policy_that_stays_where_it_was(logs: LogWriter) -> None:
-    def log(kl: float) -> TrainingLog:
+    def log(kl: float, last: int = 60) -> TrainingLog:
         return logs.text(
             *(
                 f"Iter {i}: Train loss 0.000, Total rewards mean 0.3, Total rewards std 0.2, KL "
                 f"{kl:.7f}"
-                for i in range(1, 13)
+                for i in range(last - 11, last + 1)
             )
         )
 
+    assert found(judge(progress, log(0.00002, last=49))) == {}
     assert found(judge(progress, log(0.00002))) == {"unmoved": "warning"}
     assert found(judge(progress, log(0.0002))) == {}
     # A divergence of 0 throughout was not measured.

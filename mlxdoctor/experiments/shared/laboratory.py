@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +17,7 @@ from mlxdoctor.experiments.shared import store
 from mlxdoctor.experiments.shared.observation import Condition, Observation, examined
 from mlxdoctor.experiments.shared.recipe import Recipe
 from mlxdoctor.formats.summary import slug
+from mlxdoctor.installed import version_here
 from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Laboratory:
             InputError: it can't be made, or the folder can't be written.
             BudgetSpent: there was not enough time for it.
         """
-        versions = [version(one) for one in ("mlxdoctor", "mlx", "mlx-lm")]
+        versions = [version_here(one) for one in ("mlxdoctor", "mlx", "mlx-lm")]
         key = store.key_of({**facts, "versions": versions})
         folder = self.folder / f"{slug(name)}-{key}"
         known = store.read(folder)
