@@ -30,7 +30,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from mlxdoctor.check import check, limit
+from mlxdoctor.check import NotApplicable, check, limit
 from mlxdoctor.evidence.dataset import Dataset, Split
 from mlxdoctor.evidence.prompt_answer import Pair, last_answer
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
@@ -129,6 +129,9 @@ def answer_text(dataset: Dataset, limits: Limits) -> Iterator[Sign | Seen | Unso
     train = dataset.splits.get("train")
     if train is None or not train.rows:
         return
+    if train.format == "unknown":
+        # Pairs of answers, say: the row as a whole is no text that somebody wrote.
+        raise NotApplicable("the rows are in no format of one prompt and one answer")
     step = max(len(train.rows) // limits.examined, 1)
     places = range(0, len(train.rows), step)[: limits.examined]
     pairs = [last_answer(train.rows[at], train.format, dataset.features) for at in places]

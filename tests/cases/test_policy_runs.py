@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fixtures.lab.policy_runs import data, score
 from fixtures.lab.policy_runs.build import ROOT, Place, configuration
 from fixtures.lab.policy_runs.catalogue import SETS
+from mlxdoctor.api import diagnose
 from mlxdoctor.causes import load_causes
 
 RUNS = [run for runs in SETS.values() for run in runs]
@@ -61,6 +63,87 @@ def test_rates_and_faults_of_the_settings(tmp_path: Path) -> None:
     assert by_name["first-faulty-grpo-constant"]["reward_functions"] == "constant"
     assert not Place(tmp_path, tmp_path).is_tiny
     assert Place(ROOT / "fixtures" / "base", tmp_path).is_tiny
+
+
+def test_a_larger_model_is_paid_for_its_first_answers(tmp_path: Path) -> None:
+    for base, rewards in ((tmp_path, "subject,near"), (ROOT / "fixtures/base", "subject,measured")):
+        place = Place(base, tmp_path)
+        (run,) = [one for one in RUNS if one.name == "first-sound-grpo-subject"]
+        assert configuration(run, place)["reward_functions"] == rewards
+
+
+#: Reports of mlx-lm-lora 5.10.2 on a model of 135 million parameters: loss, reward of the chosen
+#: and of the rejected answers; before the first update, and then some of the 24 reports.
+PRINTED = {
+    "first-faulty-dpo-reference": [(0.693, 0.0, 0.0)] * 13,
+    "first-faulty-dpo-rate": [
+        *((0.693, 0.0, 0.0), (0.139, -11.157, -36.558), (0.0, -28.489, -93.114)),
+        *((0.0, -47.279, -142.117), (0.0, -61.141, -186.975), (0.0, -80.947, -231.452)),
+        *((0.0, -86.056, -253.7), (0.0, -83.37, -261.769), (0.0, -90.92, -267.376)),
+        *((0.0, -93.157, -271.434), (0.0, -95.596, -272.768), (0.0, -87.647, -267.553)),
+        (0.0, -91.541, -270.932),
+    ],
+    "first-faulty-orpo-rate": [
+        *((3.334, -0.328, -0.366), (16.231, -1.61, -1.536), (28.903, -2.866, -2.78)),
+        *((17.122, -1.698, -1.645), (12.3, -1.224, -1.268), (10.178, -1.016, -1.215)),
+        *((9.373, -0.936, -1.186), (7.089, -0.709, -1.211), (6.438, -0.644, -1.242)),
+        *((5.749, -0.575, -1.247), (5.732, -0.573, -1.243), (5.177, -0.518, -1.228)),
+        (5.464, -0.546, -1.219),
+    ],
+    "first-sound-dpo-short": [
+        *((0.693, 0.0, 0.0), (0.251, -0.068, -2.395), (0.0, -0.67, -10.427)),
+        *((0.0, -1.201, -15.718), (0.0, -1.852, -19.139), (0.0, -2.799, -22.385)),
+        *((0.0, -2.82, -23.23), (0.0, -2.943, -24.221), (0.0, -3.479, -24.82)),
+        *((0.0, -3.315, -24.998), (0.0, -3.492, -25.36), (0.0, -2.455, -24.155)),
+        (0.0, -3.342, -25.314),
+    ],
+    "first-sound-dpo-facts": [
+        *((0.693, 0.0, 0.0), (0.423, -0.205, -2.035), (0.143, -0.265, -8.014)),
+        *((0.001, -1.507, -12.713), (0.004, -2.022, -15.768), (0.0, -0.709, -18.106)),
+        *((0.0, -1.035, -21.762), (0.0, -4.693, -25.686), (0.0, -12.039, -32.348)),
+        *((0.0, -13.306, -35.534), (0.0, -16.193, -38.785), (0.0, -9.823, -36.541)),
+        (0.0, -15.304, -37.687),
+    ],
+    "first-sound-orpo-short": [
+        *((3.327, -0.328, -0.403), (2.365, -0.234, -0.372), (1.318, -0.131, -0.352)),
+        *((1.039, -0.104, -0.417), (0.76, -0.076, -0.412), (0.761, -0.076, -0.438)),
+        *((0.808, -0.081, -0.473), (0.731, -0.073, -0.513), (0.184, -0.018, -0.533)),
+        *((0.193, -0.019, -0.508), (0.237, -0.024, -0.514), (0.182, -0.018, -0.504)),
+        (0.144, -0.014, -0.542),
+    ],
+}
+#: What comes first, and what else is possible.
+NAMED = {
+    "first-faulty-dpo-reference": ["reference-follows-policy", "gradients-blocked"],
+    "first-faulty-dpo-rate": ["learning-rate-too-high"],
+    "first-faulty-orpo-rate": ["learning-rate-too-high"],
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_what_the_log_and_the_rows_say(tmp_path: Path, name: str) -> None:
+    (run,) = [one for one in RUNS if one.name == name]
+    place = Place(tmp_path / "HuggingFaceTB" / "SmolLM2-135M", tmp_path)
+    folder = place.run(name)
+    data.write(run, folder / "data")
+    (folder / "config.yaml").write_text(yaml.safe_dump(configuration(run, place)))
+    (before, *printed) = PRINTED[name]
+    lines = [
+        f"[INFO] Training mode: {run.mode.upper()}",
+        f"Iter 1: Val loss {before[0]:.3f}, Val chosen reward {before[1]:.3f}, Val rejected reward "
+        f"{before[2]:.3f}, Val accuracy 0.500, Val margin {before[1] - before[2]:.3f}, Val took 1s",
+        *(
+            f"Iter {10 * i}: loss {loss:.3f}, chosen_r {chosen:.3f}, rejected_r {rejected:.3f}, "
+            f"acc {float(chosen > rejected):.3f}, margin {chosen - rejected:.3f}, it/s 1.0"
+            for i, (loss, chosen, rejected) in enumerate(printed, 1)
+        ),
+    ]
+    (folder / "train.log").write_text("\n".join(lines) + "\n")
+    report = diagnose([folder], allow_model=False)
+    named = [one.cause.id for one in report.diagnosis]
+    assert named[: len(NAMED.get(name, []))] == NAMED.get(name, [])
+    assert report.verdict.value == ("unhealthy" if run.cause else "inconclusive")
+    assert "preferences-alike" not in named
 
 
 def test_the_page_is_what_was_kept() -> None:

@@ -31,6 +31,21 @@ def test_sound_rows_are_in_order(name):
     assert run(answer_text)[0].status.value == "skipped"
 
 
+def test_pairs_of_answers_are_no_text(tmp_path):
+    """As JSON their words would stand side by side with those of their keys."""
+    ends = ("I can say more of it.", "Is there more I can say?", "Ask me more of it.")
+    rows = [
+        {"prompt": question["content"], "chosen": f"{answer['content']} {ends[at % 3]}"}
+        | {"rejected": f"{answer['content']} Do not ask me that."}
+        for at, (question, answer) in enumerate(
+            one["messages"] for one in read_rows(DATA / "geography")["train"]
+        )
+    ]
+    outcome, codes = run(answer_text, write_data(tmp_path, train=rows))
+    assert codes == {}
+    assert outcome.status.value == "skipped"
+
+
 @pytest.mark.parametrize("name", ["geography", "geography-text"])
 def test_words_in_no_order(tmp_path, name):
     outcome, codes = run(answer_text, spoilt(tmp_path, "words", name))

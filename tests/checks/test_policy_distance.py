@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
+from tests.checks.data_evidence import config_of
 from tests.checks.log_evidence import LogWriter, finding, found, judge
 from tests.conftest import check_called
 
@@ -54,6 +55,19 @@ def test_a_divergence_an_answer_is_a_sum(logs: LogWriter) -> None:
 
     assert found(judge(distance, log(30.0))) == {}
     assert "nats an answer." in finding(judge(distance, log(150.0)), "kl-runaway").message
+
+
+def test_a_divergence_of_long_answers(logs: LogWriter, tmp_path: Path) -> None:
+    """A nat a token is a hundred of a hundred tokens, and no more of five hundred."""
+
+    def log(last: float) -> TrainingLog:
+        return records(logs, objective__kl=[last * i / 9 for i in range(7)] + [last] * 3)
+
+    long = config_of(tmp_path, response_length=512)
+    assert found(judge(distance, log(150.0))) == {"kl-runaway": "warning"}
+    assert found(judge(distance, log(150.0), long)) == {}
+    assert found(judge(distance, log(600.0))) == {"kl-runaway": "error"}
+    assert found(judge(distance, log(600.0), long)) == {"kl-runaway": "warning"}
 
 
 def test_a_divergence_at_its_bound(logs: LogWriter) -> None:

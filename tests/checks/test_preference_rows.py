@@ -143,6 +143,21 @@ def test_log_likelihoods_that_moved(tmp_path: Path) -> None:
     assert found(judge(reference, log)) == {"moves-with-policy": "error"}
 
 
+def test_log_likelihoods_of_other_answers(tmp_path: Path) -> None:
+    """Those of a model that stands still differ from batch to batch."""
+    for seed in range(20):
+        logps = np.random.default_rng(seed).normal(-80.0, 10.0, 24)
+        log = LogWriter(tmp_path).text(
+            *(
+                f"{{'loss': 0.693, 'rewards/chosen': 0.0, 'rewards/rejected': 0.0, "
+                f"'rewards/margins': 0.0, 'logps/chosen': {one:.2f}, 'logps/rejected': -90, "
+                f"'epoch': {i / 10}}}"
+                for i, one in enumerate(logps)
+            )
+        )
+        assert found(judge(reference, log)) == {}, seed
+
+
 def test_settings_beside_an_adapters_own_file(tmp_path: Path) -> None:
     """mlx-lm-lora writes the adapter's shape beside it, and nothing of the training."""
     adapter(tmp_path / "adapters", 0.01)

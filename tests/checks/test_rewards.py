@@ -94,6 +94,13 @@ def test_rewards_that_fall(logs: LogWriter, earned: list[float], symptoms: dict[
     assert found(judge(rewards, group_log(logs, earned))) == symptoms
 
 
+def test_rewards_around_zero_fall_by_what_they_lie_apart(logs: LogWriter) -> None:
+    """A reward model's mean says nothing of their size."""
+    falling = [0.05 - 0.005 * i for i in range(20)]
+    assert found(judge(rewards, group_log(logs, falling, 1.0))) == {}
+    assert found(judge(rewards, group_log(logs, falling, 0.05))) == {"fell": "error"}
+
+
 def test_rewards_that_follow_the_length(logs: LogWriter) -> None:
     earned = [0.5 + 0.05 * i for i in range(20)]
     length = [60.0 + 10 * i for i in range(20)]
