@@ -69,7 +69,7 @@ def _by_the_watch(report: RunReport) -> Prevention | None:
                     "watch",
                     f"mlxdoctor watch {shlex.quote(Path(source.path).name)} --stop-pid PID",
                     "",
-                    f"on this log it raises the alarm at iteration {row.step:,}{last} "
+                    f"on this log it raises the alarm at {row.unit} {row.step:,}{last} "
                     f"({alarm.verdict.value.replace('-', ' ')})",
                 )
     return None

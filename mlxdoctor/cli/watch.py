@@ -151,8 +151,8 @@ class _Speaker:
             return
         total = f" of {iterations:,}" if iterations else ""
         run = f" ({alarm.run})" if alarm.run else ""
-        since = f", since iteration {alarm.onset:,}" if alarm.onset != alarm.step else ""
-        head = f"{alarm.verdict.value} at iteration {alarm.step:,}{total}{since}{run}"
+        since = f", since {alarm.unit} {alarm.onset:,}" if alarm.onset != alarm.step else ""
+        head = f"{alarm.verdict.value} at {alarm.unit} {alarm.step:,}{total}{since}{run}"
         click.echo(output.style(terminal(head), "red", True))
         click.echo(terminal(f"{alarm.message[:1].upper()}{alarm.message[1:]}."))
         click.echo(terminal(f"What to do: {alarm.advice}."))
@@ -162,7 +162,7 @@ class _Speaker:
         text = ending.reason
         if not self._is_json:
             text += (
-                f"; no alarm in {ending.reports:,} reports up to iteration {ending.step:,}"
+                f"; no alarm in {ending.reports:,} reports up to {ending.unit} {ending.step:,}"
                 if ending.reports
                 else "; no report on training was found"
             )

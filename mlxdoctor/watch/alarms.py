@@ -65,8 +65,8 @@ class Watch:
         alarm = training.see(report)
         if alarm is None:
             return None
-        savings = training.pace.savings(report.step, self.iterations)
-        alarm = replace(alarm, savings=savings, run=report.run)
+        savings = training.pace.savings(report, self.iterations)
+        alarm = replace(alarm, savings=savings, run=report.run, unit=report.unit)
         training.alarm = training.alarm or alarm
         return alarm
 
@@ -117,10 +117,11 @@ class Diverging:
         if validation is not None and usable(validation):
             alarm = self._validated(report.step, validation)
         if loss is not None and usable(loss):
-            alarm = self._trained(report.step, loss) or alarm
+            alarm = self._trained(report, loss) or alarm
         return alarm
 
-    def _trained(self, step: int, loss: float) -> Alarm | None:
+    def _trained(self, report: LogRow, loss: float) -> Alarm | None:
+        step = report.step
         if self._last_step in (None, 0) and step <= 1:
             # Nothing is trained yet: this, not the validation's, is the level of these rows.
             self.bets.begin_at(None)
@@ -130,7 +131,7 @@ class Diverging:
         if found is None:
             return None
         message = (
-            f"the training loss left its level of {found.level:.3f} at iteration "
+            f"the training loss left its level of {found.level:.3f} at {report.unit} "
             f"{found.onset:,} and is {loss:.3f} now; {_chance(found.wealth)}"
         )
         measured = {"level": found.level, "train_loss": loss, "wealth": found.wealth}
@@ -170,7 +171,7 @@ class Improving:
         best = self.best
         if best is None or loss < best.loss:
             validations = best.validations + 1 if best is not None else 1
-            self.best = Best(loss, report.step, 0, loss, validations)
+            self.best = Best(loss, report.step, 0, loss, validations, unit=report.unit)
             return None
         best = replace(best, since=best.since + 1, last=loss, validations=best.validations + 1)
         self.best = best
@@ -203,7 +204,7 @@ class Swapping:
         unit = "tokens" if name.startswith("tokens") else "iterations"
         message = (
             f"the speed fell from {found.level:.3g} to {found.reached:.3g} {unit} a second at "
-            f"iteration {found.onset:,} and stayed there for {found.reports} reports"
+            f"{report.unit} {found.onset:,} and stayed there for {found.reports} reports"
         )
         measured = {"speed_before": found.level, "speed": found.reached, "seconds": found.seconds}
         peak = values.get("peak_memory_gb")
@@ -242,13 +243,13 @@ class _Pace:
         self._speeds.append(speed)
         return max(steps, 0) / speed
 
-    def savings(self, step: int, iterations: int | None) -> Savings:
-        """What is left after a step, at the speed of the last reports."""
-        if iterations is None or iterations < step:
+    def savings(self, report: LogRow, iterations: int | None) -> Savings:
+        """What is left after a report, at the speed of the last ones."""
+        if iterations is None or iterations < report.step:
             return Savings()
-        left = iterations - step
+        left = iterations - report.step
         seconds = left / median(self._speeds) if self._speeds else math.inf
-        return Savings(left, seconds if math.isfinite(seconds) else None)
+        return Savings(left, seconds if math.isfinite(seconds) else None, report.unit)
 
 
 def _chance(wealth: float) -> str:

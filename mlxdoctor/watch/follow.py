@@ -28,6 +28,7 @@ class Ending:
         is_broken_off: whether the log says that the training broke off.
         reports: how many were read.
         step: of the last one.
+        unit: what the log counts.
         iterations: how long the training is to be, where that is known.
         best: the best validation, and the save nearest to it.
     """
@@ -37,6 +38,7 @@ class Ending:
     is_broken_off: bool
     reports: int
     step: int
+    unit: str
     iterations: int | None
     best: Best | None = None
 
@@ -90,7 +92,7 @@ class Follower:
         self._may_be_document = False
         self._written: tuple[int, int] | None = None
         self._is_document = False
-        self._reports, self._step = 0, 0
+        self._reports, self._step, self._unit = 0, 0, "iteration"
 
     def run(self, until: Until) -> Ending:
         """Follow the log to its end."""
@@ -147,7 +149,7 @@ class Follower:
         for report in reports:
             self._watch.see(report)
             self._reports += 1
-            self._step = report.step
+            self._step, self._unit = report.step, report.unit
         best = self._best
         if best is not None and best.since >= REMARKED_AFTER and best.step != self._remarked_at:
             self._remarked_at = best.step
@@ -192,4 +194,5 @@ class Follower:
 
     def _end(self, reason: str, alarm: Alarm | None, *, is_broken_off: bool = False) -> Ending:
         total, best = self._total, self._best
-        return Ending(reason, alarm, is_broken_off, self._reports, self._step, total, best)
+        counted = self._reports, self._step, self._unit
+        return Ending(reason, alarm, is_broken_off, *counted, total, best)

@@ -43,6 +43,7 @@ class ReportStream:
         self._last_step: dict[str, int] = {}
         self._in_epoch: dict[str, _Epoch] = {}
         self._has_train_loss = False
+        self._unit = "report"
         #: Iterations of the saves that the log has named so far.
         self.saves: list[int] = []
 
@@ -136,7 +137,7 @@ class ReportStream:
         if "micro_loss" in row and not self._has_train_loss:
             row["train_loss"] = row.pop("micro_loss")
         step = self._step(shape, values, row)
-        return LogRow(step, row, shape.run)
+        return LogRow(step, row, shape.run, self._unit)
 
     def _over_epochs(self, run: str, counted: int, row: dict[str, float]) -> int:
         """The step over all epochs, where a log counts anew in each."""
@@ -157,6 +158,7 @@ class ReportStream:
         last = self._last_step.get(shape.run, 0)
         step = last + 1 if "train_loss" in row else last
         if shape.step is not None:
+            self._unit = shape.axis
             counted = _float(values[shape.step])
             step = (
                 self._over_epochs(shape.run, int(counted), row) if abs(counted) < 2.0**62 else last

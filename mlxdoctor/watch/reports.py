@@ -17,11 +17,13 @@ class LogRow:
         step: iterations or updates done; counted from 1 where the log names none.
         values: canonical metric name -> value (see `Segment`); NaN is what the log says.
         run: the run's name where a log holds several side by side.
+        unit: what `step` counts, as `Segment.unit`.
     """
 
     step: int
     values: Mapping[str, float]
     run: str = ""
+    unit: str = "iteration"
 
 
 class AlarmKind(StrEnum):
@@ -71,15 +73,17 @@ class Savings:
     Attributes:
         steps: iterations that would still be made; None where the length is not known.
         seconds: how long they would take at the present speed; None where that is not known.
+        unit: what the log counts.
     """
 
     steps: int | None = None
     seconds: float | None = None
+    unit: str = "iteration"
 
     def __str__(self) -> str:
         if self.steps is None:
             return "how long it would go on is not known"
-        text = f"{self.steps:,} of its iterations are saved"
+        text = f"{self.steps:,} of its {self.unit}s are saved"
         if self.seconds is None:
             return text
         return f"{text}, about {_duration(self.seconds)}"
@@ -96,6 +100,7 @@ class Best:
         last: the last of them; `loss` where none came.
         validations: how many there were in all.
         save: iteration of the save that is nearest to it; None where the log names none.
+        unit: what the log counts.
     """
 
     loss: float
@@ -104,14 +109,15 @@ class Best:
     last: float
     validations: int
     save: int | None = None
+    unit: str = "iteration"
 
     def __str__(self) -> str:
-        text = f"the validation loss was lowest at iteration {self.step:,} ({self.loss:.4g})"
+        text = f"the validation loss was lowest at {self.unit} {self.step:,} ({self.loss:.4g})"
         if self.since:
             times = f"{self.since} validations" if self.since > 1 else "one validation"
             text += f" and has not improved in {times} since; the last is {self.last:.4g}"
         if self.save is not None:
-            text += f"; the save nearest to it is that of iteration {self.save:,}"
+            text += f"; the save nearest to it is that of {self.unit} {self.save:,}"
         return text
 
     def to_dict(self) -> dict[str, Any]:
@@ -152,6 +158,7 @@ class Alarm:
         measured: the figures by name.
         savings: what stopping now spares.
         run: the run's name where the log holds several.
+        unit: what the log counts.
     """
 
     verdict: AlarmKind
@@ -161,6 +168,7 @@ class Alarm:
     measured: Mapping[str, float] = field(default_factory=dict)
     savings: Savings = field(default_factory=Savings)
     run: str = ""
+    unit: str = "iteration"
 
     @property
     def advice(self) -> str:

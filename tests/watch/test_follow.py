@@ -231,6 +231,23 @@ def test_a_validation_loss_that_no_longer_improves_is_remarked_on(tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("Epoch {at}: train loss {loss:.3f}, val loss {loss:.3f}", "lowest at epoch 2 (1.5)"),
+        ("step {at}: train loss {loss:.3f}, val loss {loss:.3f}", "lowest at step 2 (1.5)"),
+        ("{{'loss': {loss:.3f}, 'eval_loss': {loss:.3f}}}", "lowest at report 2 (1.5)"),
+    ],
+)
+def test_it_counts_as_the_log_does(tmp_path: Path, line: str, said: str) -> None:
+    path = tmp_path / "train.log"
+    losses = enumerate([1.9, 1.5, 1.6, 1.7, 1.8, 1.9], 1)
+    path.write_text("".join(line.format(at=at, loss=loss) + "\n" for at, loss in losses))
+    ending = run(path, until=Until(at_once=True))
+    assert said in str(ending.best)
+    assert ending.unit == said.split()[2]
+
+
+@pytest.mark.parametrize(
     ("losses", "alarmed"), [([1.9, 1.5, 1.6, 1.7], True), ([1.9, 1.5, 1.6, 1.4], False)]
 )
 def test_patience_ends_it(tmp_path: Path, losses: list[float], alarmed: bool) -> None:
