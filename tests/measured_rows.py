@@ -55,7 +55,7 @@ class Losses:
             greedy_at_start=None,
             greedy_after_answer=None,
             skip_two=other[2],
-            previous=np.full(len(ROLES) - 1, before, np.float32),
+            previous=np.full(len(ROLES) + 1, before, np.float32),
         )
 
 

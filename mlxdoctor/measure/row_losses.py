@@ -26,8 +26,9 @@ class RowPass:
         greedy_at_start: the likeliest token where the answer should begin; None without one.
         greedy_after_answer: the likeliest token where the answer is over; None without one.
         skip_two: float32 (n - 3,), position i against token i + 3; None where not measured.
-        previous: float32 (n - 1,), position i + 1 against token i, the one before that it was
-            given; None where not measured.
+        previous: float32 (n + 1,), position i + 1 against token i, the one before that it was
+            given; the last two are given padding, and the last is of padding. None where not
+            measured.
     """
 
     identity: Floats
@@ -90,7 +91,7 @@ class RowLosses:
             and one.next.shape == (max(n - 1, 0),)
             and one.skip.shape == (max(n - 2, 0),)
             and (one.skip_two is None or one.skip_two.shape == (max(n - 3, 0),))
-            and (one.previous is None or one.previous.shape == (max(n - 1, 0),))
+            and (one.previous is None or one.previous.shape == (n + 1,))
             and all(losses.ndim == 1 for losses in one.padding.values())
             for one in passes
         )

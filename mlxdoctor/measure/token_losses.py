@@ -280,5 +280,5 @@ def _row_pass(jobs: Sequence[_Job], said: Sequence[Predicted]) -> RowPass:
         greedy_at_start=int(first.greedy[start - 1]) if start is not None else None,
         greedy_after_answer=int(first.greedy[over]) if over is not None else None,
         skip_two=skip_two[: n - 3],
-        previous=previous[1:n],
+        previous=previous[1 : n + 2],
     )

@@ -43,6 +43,7 @@ class Model:
             values = np.where(roles == Role.PROMPT, self.prompt, on_answer)
             return (values + noise).astype(np.float32)[: n - shift]
 
+        before = self.previous
         return RowPass(
             identity=losses(0, self.identity),
             next=losses(1, self.next),
@@ -55,7 +56,9 @@ class Model:
                 pad_id: np.array([first, *[rest] * 5], np.float32)
                 for pad_id, (first, rest) in self.padding.items()
             },
-            previous=None if self.previous is None else losses(0, self.previous)[:-1],
+            previous=None
+            if self.previous is None
+            else np.append(losses(0, self.previous), np.float32(9.0)),
         )
 
 

@@ -12,6 +12,7 @@ from tests.given import findings, outcome
 
 prompt_format = check_called("prompt-format")
 CODE = "prompt-format.learned-in-another-format"
+LESS = "prompt-format.learned-less-in-the-template"
 
 
 def exchanges(
@@ -41,7 +42,14 @@ def test_learned_in_the_rows_form_only() -> None:
 @pytest.mark.parametrize(("template", "hit"), [(2.1, True), (2.0, False)])
 def test_half_of_it_is_lost(template: float, hit: bool) -> None:
     # 1.5 nats were learned as written: 0.75 in the template are half of that.
-    assert bool(found(exchanges((3.0, 2.8), (1.5, template)))) is hit
+    assert list(found(exchanges((3.0, 2.8), (1.5, template)))) == [CODE if hit else LESS]
+
+
+@pytest.mark.parametrize(("template", "hit"), [(1.6, True), (1.5, False)])
+def test_a_part_of_it_is_lost(template: float, hit: bool) -> None:
+    # 85% of 1.5 nats are 1.275.
+    codes = found(exchanges((3.0, 2.8), (1.5, template)))
+    assert {code: one.severity for code, one in codes.items()} == ({LESS: "warning"} if hit else {})
 
 
 def test_where_the_template_is_no_worse_it_is_a_warning() -> None:
@@ -50,7 +58,7 @@ def test_where_the_template_is_no_worse_it_is_a_warning() -> None:
 
 
 def test_a_run_that_learned_both_passes() -> None:
-    said = outcome(prompt_format, exchanges((3.0, 2.8), (1.5, 1.6)))
+    said = outcome(prompt_format, exchanges((3.0, 2.8), (1.5, 1.5)))
     assert said.status == "passed"
     assert said.seen[0].measured["rows"] == 16
 

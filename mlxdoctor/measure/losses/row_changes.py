@@ -90,7 +90,8 @@ def region_mean(row: RowLosses, one: RowPass, shift: int, role: Role) -> float:
     """Mean loss at a shift over the row's targets of one role; NaN where it has none."""
     losses = one.shifted(shift)
     first = max(shift, 0)
-    chosen = losses[row.roles[first : first + len(losses)] == role]
+    roles = row.roles[first : first + len(losses)]
+    chosen = losses[: len(roles)][roles == role]
     return float(chosen.mean()) if len(chosen) else math.nan
 
 

@@ -97,7 +97,6 @@ def _of_row(row: RowLosses, losses: RowPass, reading: Reading) -> tuple[float, i
         last = int(ends[-1]) + (reading.until == "end") if len(ends) else last
     # Loss i at a shift has the target i + shift; before it was given, i itself.
     skipped, found = max(reading.shift, 0), losses.shifted(reading.shift)
-    last = min(last, skipped + len(found))
     chosen = found[first - skipped : last - skipped]
     ends = np.empty(0, row.tokens.dtype)
     if reading.until in ("others", "others+padding"):
@@ -105,7 +104,9 @@ def _of_row(row: RowLosses, losses: RowPass, reading: Reading) -> tuple[float, i
         chosen = chosen[~np.isin(row.tokens[first:last], ends)]
     total, count = float(np.sum(chosen, dtype=np.float64)), len(chosen)
     is_padded = reading.until in ("padding", "others+padding") and row.is_padded
-    if is_padded and reading.shift == 1:
+    if is_padded and reading.shift < 0:
+        total, count = total + float(found[-1]), count + 1
+    elif is_padded and reading.shift == 1:
         after = next(
             (found for pad, found in losses.padding.items() if len(found) and pad not in ends), None
         )
