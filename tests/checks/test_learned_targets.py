@@ -43,7 +43,6 @@ class Model:
             values = np.where(roles == Role.PROMPT, self.prompt, on_answer)
             return (values + noise).astype(np.float32)[: n - shift]
 
-        before = self.previous
         return RowPass(
             identity=losses(0, self.identity),
             next=losses(1, self.next),
