@@ -13,6 +13,7 @@ the number of rows; if these two rows do not fit themselves either; if each matc
 both of its sides; and if nothing is merely copied word for word. Whether the data can tell is
 measured too: the answers are dealt out at random, and most rows must then count as misplaced.
 For an error, the misplaced answers must stand among all answers where chance would put them.
+Text rows are compared where they are questions and answers under names of their own.
 
 When it is wrong. Labels, chat without a subject, and translations without names share too few
 rare words, and of long or mixed rows too many share the same ones: then nothing is said. Copied
@@ -26,15 +27,17 @@ join them by a key, never by their place in two lists.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
-from mlxdoctor.evidence.dataset import Dataset, Features, Split
+from mlxdoctor.check import DoesNotArise, Inconclusive, NotApplicable, check, limit
+from mlxdoctor.evidence.dataset import Dataset, Features, RowFormat, Split
 from mlxdoctor.evidence.prompt_answer import last_answer
 from mlxdoctor.finding import Sign, Symptom
+from mlxdoctor.measure.text.exchanges import exchange_in
 from mlxdoctor.measure.text.rare_words import Dealt, Misplaced, RareWords, copied
 from mlxdoctor.measure.text.statistics import wilson
 
@@ -51,6 +54,9 @@ class Limits:
     """When answers belong to other rows."""
 
     rows: int = limit(50, unit="rows", source="with fewer, few rows share a subject")
+    exchanges: float = limit(
+        0.9, unit="share of text rows", source="as prompt-format: text of one kind throughout"
+    )
     examined: int = limit(400, unit="rows", source="a share of 0.1 is then known to within 0.03")
     margin: float = limit(
         -4.0,
@@ -120,9 +126,14 @@ def answer_pairing(dataset: Dataset, limits: Limits) -> Iterator[Sign]:
     train = dataset.splits.get("train")
     if train is None or not train.rows:
         raise NotApplicable("there are no training rows")
-    if train.format not in ("chat", "completions"):
+    if train.format not in ("chat", "completions", "text"):
         raise NotApplicable(f"rows of format {train.format} have no prompt and answer to compare")
     rows = _rows(train, dataset.features)
+    if train.format == "text":
+        if not rows.lines:
+            raise DoesNotArise("the rows are plain text, without answers that could be misplaced")
+        if len(rows.lines) < limits.exchanges * len(train.rows):
+            raise NotApplicable("only some of the texts are questions with answers")
     count = len(rows.lines)
     if count < limits.rows:
         raise Inconclusive(f"{count} rows with a prompt and an answer; {limits.rows} are needed")
@@ -202,9 +213,18 @@ def _holders(held: Sequence[int]) -> list[list[int]]:
     return rows
 
 
+def _pair(row: Mapping[str, Any], row_format: RowFormat, features: Features) -> tuple[str, str]:
+    """A row's last question and answer; empty where it has none."""
+    if row_format != "text":
+        one = last_answer(row, row_format, features)
+        return one.prompt, one.answer
+    text = row.get(features.text)
+    exchange = exchange_in(text) if isinstance(text, str) else None
+    return ("", "") if exchange is None else (exchange.asked, exchange.answered)
+
+
 def _rows(split: Split, features: Features) -> _Rows:
-    pairs = [last_answer(row, split.format, features) for row in split.rows]
-    texts = [(one.prompt, one.answer) for one in pairs]
+    texts = [_pair(row, split.format, features) for row in split.rows]
     used = [at for at, (prompt, answer) in enumerate(texts) if prompt.strip() and answer.strip()]
     prompts: dict[str, int] = {}
     answers: dict[str, int] = {}

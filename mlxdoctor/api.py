@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from mlxdoctor.causes import load_causes
@@ -21,6 +21,7 @@ from mlxdoctor.finding import Outcome, Severity, Status
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.installed import version_here
 from mlxdoctor.judge.remedy import fix_for, needed_values
+from mlxdoctor.measure.models import NOT_ASKED
 from mlxdoctor.report import FileRead, Fix, MissingEvidence, NextCheck, ReadBack, Report
 from mlxdoctor.run import Run
 from mlxdoctor.run_texts import texts_of
@@ -109,8 +110,15 @@ def diagnose(
         measured=measured,
     )
 
+    named = {"base": base, "adapter": adapter, "data": data, "generations": generations}
+    given = [str(path) for path in paths]
+    given += [f"--log={one}" for one in log]
+    given += [f"--{name}={path}" for name, path in (named | {"against": against}).items() if path]
+    if not with_text:
+        given.append("--no-text")
+
     def reported(outcomes: tuple[Outcome, ...]) -> RunReport:
-        report = _report(run, outcomes, _command(run, paths, with_text))
+        report = _report(run, outcomes, partial(_command, given, measured))
         return as_seen_here(report if with_text else without_text(report, texts_of(run)))
 
     if files_alone is None or not run.allow_model or run.get(BaseModel) is None:
@@ -169,7 +177,7 @@ def _filtered(outcome: Outcome, select: set[str], ignore: set[str]) -> Outcome:
     return replace(outcome, findings=kept, status=status, unsought=unsought)
 
 
-def _report(run: Run, outcomes: tuple[Outcome, ...], command: str) -> RunReport:
+def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], str]) -> RunReport:
     knowledge = load_causes()
     unreadable = tuple(str(error) for error in run.unreadable)
     judged = judge(outcomes, knowledge, whole=not unreadable)
@@ -194,8 +202,8 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: str) -> RunReport:
         contributing=_contributing(outcomes, diagnosis),
         fix=fix,
         timeline=timeline(outcomes),
-        next=_next(judged, outcomes),
-        commands=(command,),
+        next=_next(judged, outcomes, command),
+        commands=(command(run.allow_model),),
         versions={**Environment.read().here, **(log.versions if log is not None else {})},
         unreadable=unreadable,
         version=version_here(),
@@ -249,17 +257,17 @@ def _contributing(outcomes: Iterable[Outcome], diagnosis: Sequence[Diagnosed]) -
     return tuple(dict.fromkeys(codes))
 
 
-def _next(judged: Judged, outcomes: Sequence[Outcome]) -> NextCheck | None:
+def _next(
+    judged: Judged, outcomes: Sequence[Outcome], command: Callable[[bool], str]
+) -> NextCheck | None:
     unlocks = unlocks_most(outcomes, judged)
-    return NextCheck(unlocks.why, unlocks.how, unlocks.settles) if unlocks is not None else None
+    if unlocks is None:
+        return None
+    redone = command(True) if unlocks.why == NOT_ASKED else ""
+    return NextCheck(unlocks.why, unlocks.how, unlocks.settles, redone)
 
 
-def _command(run: Run, paths: Sequence[Path], with_text: bool) -> str:
-    arguments = ["mlxdoctor", "diagnose", *(str(path) for path in paths)]
-    if not run.allow_model:
-        arguments.append("--no-generate")
-    if run.measured is not None:
-        arguments += ["--measured", str(run.measured.path)]
-    if not with_text:
-        arguments.append("--no-text")
-    return shlex.join(arguments)
+def _command(given: Sequence[str], measured: Path | None, allow_model: bool) -> str:
+    withheld = [] if allow_model else ["--no-generate"]
+    kept = [] if measured is None else ["--measured", str(measured)]
+    return shlex.join(["mlxdoctor", "diagnose", *given, *withheld, *kept])

@@ -7,6 +7,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib.resources import files
+from itertools import chain
 from typing import Any
 
 from mlxdoctor.safety.errors import InputError
@@ -63,8 +64,8 @@ class Cause:
         weights: code -> log-odds that the finding adds; negative: it speaks against.
         absent: code -> log-odds (negative) added when the check looked and did
             not report that code.
-        ruled_out_by: codes any one of which, looked for and not found, rules the cause out
-            where nothing speaks for it.
+        ruled_out_by: sets of codes, any one of which rules the cause out where nothing speaks
+            for it: each of the set was looked for, and none was found.
         change: the configuration change that cures it; None where no key does.
         inject: faults of the reference trainer that re-create it where it lies in a run's
             own trainer, the likeliest first.
@@ -91,7 +92,7 @@ class Cause:
     prior: float
     weights: Mapping[str, float] = field(default_factory=dict)
     absent: Mapping[str, float] = field(default_factory=dict)
-    ruled_out_by: tuple[str, ...] = ()
+    ruled_out_by: tuple[tuple[str, ...], ...] = ()
     change: Change | None = None
     inject: tuple[str, ...] = ()
     leave_out: Mapping[str, str] = field(default_factory=dict)
@@ -169,7 +170,12 @@ class KnowledgeBase:
         of_causes = (
             code
             for cause in self.causes.values()
-            for code in (*cause.weights, *cause.absent, *cause.ruled_out_by, *cause.leave_out)
+            for code in (
+                *cause.weights,
+                *cause.absent,
+                *chain.from_iterable(cause.ruled_out_by),
+                *cause.leave_out,
+            )
         )
         return frozenset((*of_causes, *self._group_of))
 
@@ -246,7 +252,9 @@ def _cause(name: str, table: Mapping[str, Any]) -> Cause:
         absent={code: -float(weight) for code, weight in table.get("absent", {}).items()},
         change=_change(name, table["change"]) if "change" in table else None,
         inject=tuple(table.get("inject", ())),
-        ruled_out_by=tuple(table.get("ruled_out_by", ())),
+        ruled_out_by=tuple(
+            (one,) if isinstance(one, str) else tuple(one) for one in table.get("ruled_out_by", ())
+        ),
         called=called,
         **{key: table[key] for key in _FACTS & table.keys()},
     )

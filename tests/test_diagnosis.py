@@ -34,6 +34,7 @@ summary = "zero"
 explanation = "zero"
 remedy = "train it"
 prior = 0.0
+ruled_out_by = [["adapter.zero", "adapter.empty"]]
 for = { "adapter.zero" = 5.0 }
 against = {}
 """
@@ -127,12 +128,26 @@ def test_healthy_is_earned() -> None:
         assert verdict(outcome("loss", status=status)) is Verdict.INCONCLUSIVE
     # Nothing found is not learning seen.
     assert verdict(outcome("loss"), outcome("weights")) is Verdict.INCONCLUSIVE
-    assert verdict(outcome("loss", learned=True)) is Verdict.HEALTHY
-    assert judge([outcome("loss", learned=True)], KNOWLEDGE).diagnosis == ()
+    assert verdict(outcome("loss", learned=True), outcome("adapter")) is Verdict.HEALTHY
+    assert judge([outcome("loss", learned=True), outcome("adapter")], KNOWLEDGE).diagnosis == ()
+
+
+def test_no_run_with_an_open_cause_is_healthy() -> None:
+    learned = outcome("loss", learned=True)
+    assert verdict(learned) is Verdict.INCONCLUSIVE
+    assert verdict(learned, outcome("adapter", status=Status.SKIPPED)) is Verdict.INCONCLUSIVE
+    # A note is too little for a suspicion, and too much to rule the cause out.
+    note = outcome("adapter", "empty", severity=Severity.INFO)
+    assert verdict(learned, note) is Verdict.INCONCLUSIVE
+    # A cause that nothing rules out is open for ever.
+    lawless = parse_causes(TABLE.replace('ruled_out_by = ["loss.leapt"]\n', ""))
+    assert judge([learned, outcome("adapter")], lawless).verdict is Verdict.INCONCLUSIVE
+    assert all(one.ruled_out_by for one in load_causes().causes.values())
 
 
 def test_a_file_that_could_not_be_read_forbids_healthy() -> None:
-    assert verdict(outcome("loss", learned=True), whole=False) is Verdict.INCONCLUSIVE
+    sound = (outcome("loss", learned=True), outcome("adapter"))
+    assert verdict(*sound, whole=False) is Verdict.INCONCLUSIVE
 
 
 def test_a_warning_that_speaks_for_a_cause_makes_a_run_suspect() -> None:
@@ -145,7 +160,8 @@ def test_a_warning_that_speaks_for_a_cause_makes_a_run_suspect() -> None:
     statuses = {one.cause: one.status for one in warned.coverage}
     assert statuses["rate"] is CauseStatus.POSSIBLE
     note = outcome("config", "fast", severity=Severity.INFO)
-    assert verdict(note, outcome("loss", learned=True)) is Verdict.HEALTHY
+    sound = (outcome("loss", learned=True), outcome("adapter"))
+    assert verdict(note, *sound) is Verdict.HEALTHY
 
 
 def test_warnings_that_add_up_make_a_run_unhealthy() -> None:
@@ -177,6 +193,23 @@ def test_a_cause_is_ruled_out_by_a_sign_that_was_looked_for() -> None:
     assert status(half) == (CauseStatus.OPEN, "the log has no start", "bring it all")
     idle = outcome("loss", status=Status.SKIPPED, arises=False)
     assert status(idle)[0] is CauseStatus.RULED_OUT
+
+
+def test_signs_of_one_rule_have_all_to_be_looked_for() -> None:
+    def status(*outcomes: Outcome, text: str = TABLE) -> tuple[CauseStatus, str]:
+        coverage = judge(outcomes, parse_causes(text)).coverage
+        return next((c.status, c.why) for c in coverage if c.cause == "zero")
+
+    assert status(outcome("adapter")) == (CauseStatus.RULED_OUT, "adapter.zero, adapter.empty")
+    half = outcome("adapter", unsought={"adapter.empty": "there is no file"})
+    assert status(half) == (CauseStatus.OPEN, "there is no file")
+    note = outcome("adapter", "empty", severity=Severity.INFO)
+    assert status(note) == (CauseStatus.OPEN, "there is a slight sign of it, adapter.empty")
+    # Another rule may do instead, whatever the first one lacks.
+    either = TABLE.replace(
+        '[["adapter.zero", "adapter.empty"]]', '[["adapter.empty"], "loss.rose"]'
+    )
+    assert status(half, outcome("loss"), text=either) == (CauseStatus.RULED_OUT, "loss.rose")
 
 
 def test_the_unknown_that_weighs_most_is_asked_for_next() -> None:

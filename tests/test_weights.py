@@ -8,7 +8,9 @@ from fixtures.lab.weights.beside import Line, lines_of, written
 from fixtures.lab.weights.calibration import Scored, fitted, quality
 from fixtures.lab.weights.cases import Case
 from fixtures.lab.weights.likelihood import ratio, ratios
-from mlxdoctor.causes import Calibration, load_causes
+from fixtures.lab.weights.ruled_out import Wrongly, measured, rules_of
+from fixtures.lab.weights.ruled_out import written as with_shares
+from mlxdoctor.causes import Calibration, load_causes, parse_causes
 from mlxdoctor.diagnosis import probabilities
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 
@@ -83,3 +85,48 @@ def test_the_fit_finds_how_far_scores_can_be_trusted() -> None:
     found = quality(runs, fitted(runs))
     assert found.stated == pytest.approx(0.75, abs=0.03)
     assert found.error < 0.03
+
+
+def test_every_rule_is_found_in_the_file() -> None:
+    stated = [
+        (cause.id, codes) for cause in load_causes().causes.values() for codes in cause.ruled_out_by
+    ]
+    assert [rule for _, rule in rules_of(SHIPPED)] == stated
+
+
+RULES = """[causes.it]
+title = "It"
+summary = "it"
+explanation = "it"
+remedy = "it"
+prior = 0.0
+ruled_out_by = [
+    "a-check.sign",  # wrongly 9 of 9 static
+    ["a-check.sign", "a-check.other"],
+    [
+        "b-check.sign",
+    ],
+]
+
+[causes.it.for]
+"a-check.other" = 1.0
+"""
+
+
+def test_a_rule_is_wrong_where_a_run_with_the_cause_shows_nothing_of_it() -> None:
+    cases = [
+        _case("it", "a-check.sign"),
+        _case("it", "a-check.other"),
+        *(_case("it") for _ in range(2)),
+        *(_case("it", looked=False) for _ in range(5)),
+        *(_case(None) for _ in range(10)),
+    ]
+    shares = measured(cases, parse_causes(RULES))
+    # The second run shows something else of it: not all that was looked for is wrong.
+    assert shares["it", ("a-check.sign",)] == (Wrongly("static", 2, 4),)
+    assert shares["it", ("a-check.sign", "a-check.other")] == (Wrongly("static", 2, 4),)
+    text = with_shares(RULES, shares)
+    assert '    "a-check.sign",  # wrongly 2 of 4 static\n' in text
+    assert '"a-check.other"],  # wrongly 2 of 4 static\n    [\n' in text
+    assert '        "b-check.sign",\n    ],\n]' in text
+    assert with_shares(text, shares) == text

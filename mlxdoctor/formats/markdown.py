@@ -125,6 +125,7 @@ def _view(report: Report, figures: Mapping[str, str]) -> dict[str, Any]:
         "learned": any(one.learned for one in report.seen),
         "coverage": summary.coverage(report),
         "useful": summary.most_useful(report),
+        "next_command": summary.next_command(report),
         "changes": summary.changes(report),
         "confirm": summary.confirm_commands(report),
         "symptoms": [one for one in found if one.severity is not Severity.INFO],

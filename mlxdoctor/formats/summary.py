@@ -84,6 +84,8 @@ def headline(report: Report) -> str:
     if report.unreadable:
         return "Inconclusive: not every file could be read"
     if any(one.learned for one in report.seen):
+        if report.next is not None and report.next.command:
+            return "Inconclusive: it learned and nothing speaks against it, but no model was run"
         return "Inconclusive: it learned, and too little is known to call it healthy"
     if {one.kind for one in report.evidence} == {"dataset"}:
         return "Inconclusive: these are training data, and nothing that a run left is with them"
@@ -116,7 +118,10 @@ def coverage(report: Report) -> str:
 
 
 def most_useful(report: Report) -> str:
-    """The one thing that would say most, in a person's words; "" for nothing."""
+    """The one thing that would say most, in a person's words; "" for nothing.
+
+    Where it ends with a colon, `next_command` is to follow.
+    """
     wanted = report.next
     if wanted is None or not wanted.how or (report.root is not None and is_clear(report)):
         return ""
@@ -125,8 +130,19 @@ def most_useful(report: Report) -> str:
         # The sentence stands at the top, with what would be read.
         file = wanted.why.split(": ", 1)[0]
         return f"Most useful next: {file} in a form that can be read; see above."
+    if wanted.command:
+        count = len(report.causes(CauseStatus.OPEN))
+        of_them = f"all {count}" if settles == count else f"{settles} of {count}"
+        about = f", which would settle {of_them} open causes" if settles > 1 else ""
+        return f"Run the models to know more{about}:"
     about = f" That would settle {settles} of the open causes." if settles > 1 else ""
     return f"Most useful next: {wanted.why}; {wanted.how}.{about}"
+
+
+def next_command(report: Report) -> str:
+    """The command that would say most; "" where `most_useful` asks for something else."""
+    said = most_useful(report).endswith(":") and report.next is not None
+    return report.next.command if said and report.next is not None else ""
 
 
 def remedy(report: Report, prose: Callable[[str], str] = str) -> str:

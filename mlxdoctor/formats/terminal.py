@@ -130,11 +130,13 @@ def _gaps(report: Report, page: _Page) -> None:
     crashed = [one for one in report.outcomes if one.status is Status.CRASHED]
     known = summary.coverage(report) if report.root is None else ""
     useful = summary.most_useful(report)
-    sentences = [known, useful, summary.left_out(report), summary.read_back(report.read_back)]
+    sentences = [known, summary.left_out(report), summary.read_back(report.read_back), useful]
     if any(sentences):
         page.lines.append("")
     for sentence in filter(None, sentences):
         page.paragraph(sentence)
+    if command := summary.next_command(report):
+        page.listed([command])
     for one in crashed:
         why = one.reason[:_MAX_REASON]
         page.paragraph(f"the check {one.check} crashed ({why}): please report it as a bug")

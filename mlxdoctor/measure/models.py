@@ -25,6 +25,8 @@ from mlxdoctor.safety.errors import InputError
 Which = Literal["base", "tuned"]
 
 ADAPTER_FILE = "adapters.safetensors"
+#: Why nothing of the models is known where nobody wanted them run.
+NOT_ASKED = "no model was run, because of --no-generate"
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,13 @@ class LoadedModels:
     @classmethod
     def find(cls, run: RunView) -> LoadedModels:
         """The run's models, loaded into memory once; see `Evidence`."""
-        if not run.allow_model:
-            raise Missing("no model was run, because of --no-generate; leave that option out")
+        # What is not at hand comes first: leaving the option out would not bring it.
         base = run.need(BaseModel)
         tuned = run.files.tuned or run.files.adapter
         if tuned is None:
             raise Missing("there is no adapter and no tuned model to compare with the base")
+        if not run.allow_model:
+            raise Missing(f"{NOT_ASKED}; leave that option out")
         if run.progress is not None:
             run.progress("loading the models", 0, 1)
         return load(base, tuned)

@@ -132,11 +132,38 @@ def test_labels_say_nothing(tmp_path):
     assert "too few rare words" in outcome.reason
 
 
-def test_plain_text_is_not_applicable(tmp_path):
+def test_plain_text_has_no_answers_to_be_misplaced(tmp_path):
     rows = [{"text": f"Text {at}"} for at in range(60)]
     outcome, _ = run(answer_pairing, write_data(tmp_path, train=rows))
     assert outcome.status.value == "skipped"
-    assert "text" in outcome.reason
+    assert "plain text" in outcome.reason
+    assert not outcome.arises
+
+
+def as_text(rows):
+    return [
+        {"text": f"### Question: {one['prompt']}\n### Answer: {one['completion']}"} for one in rows
+    ]
+
+
+def folder(path, name):
+    (path / name).mkdir()
+    return path / name
+
+
+def test_questions_and_answers_written_as_text(tmp_path):
+    outcome, codes = run(
+        answer_pairing, write_data(folder(tmp_path, "sound"), train=as_text(orders()))
+    )
+    assert (outcome.status.value, codes) == ("passed", {})
+    moved = as_text(rotated(orders(), len(orders())))
+    assert (
+        run(answer_pairing, write_data(folder(tmp_path, "moved"), train=moved))[1] == CODES["error"]
+    )
+    # Some of the texts are something else: nothing is said, and nothing ruled out.
+    mixed = moved[:100] + [{"text": f"Text {at}"} for at in range(100)]
+    outcome, codes = run(answer_pairing, write_data(folder(tmp_path, "mixed"), train=mixed))
+    assert (outcome.status.value, codes, outcome.arises) == ("skipped", {}, True)
 
 
 def test_several_answers_to_a_prompt(tmp_path):

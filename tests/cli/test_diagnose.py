@@ -50,9 +50,24 @@ def test_a_failed_run_exits_with_1_and_leaves_a_report(
     assert digest(FAILED) == before
 
 
-def test_a_healthy_run_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", str(HEALTHY), STATIC, "--stdout", "json"]) == 0
+@pytest.mark.slow(30)
+def test_a_healthy_run_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(HEALTHY), "--stdout", "json"]) == 0
     assert printed(capsys)["verdict"] == "healthy"
+
+
+def test_a_sound_run_whose_models_were_not_run_says_what_to_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = str(HEALTHY.parent.parent / "data" / "geography")
+    assert main(["diagnose", str(HEALTHY), STATIC, "--data", data, "--stdout", "text"]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert "it learned and nothing speaks against it" in " ".join(lines[:3])
+    at = next(at for at, line in enumerate(lines) if "Run the models to know more" in line)
+    said = [one.replace(f"{ROOT}/", "") for one in lines[at:]]
+    wanted = "  mlxdoctor diagnose fixtures/runs/healthy-ordinary --data=fixtures/data/geography"
+    assert wanted in said
+    assert len(lines) <= 14
 
 
 def test_stdout_writes_nothing(

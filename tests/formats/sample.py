@@ -281,6 +281,7 @@ def unhealthy() -> dict[str, Any]:
             "why": "the base model 'mlx-community/Llama' is not on this machine",
             "how": "name its folder with --base",
             "settles": ["wrong-base-model", "adapter-not-loaded"],
+            "command": "",
         },
         "prevention": [
             {
