@@ -81,6 +81,9 @@ class Evidence(Protocol):
     Attributes:
         kind: what the report calls it; empty for a step on the way to other evidence,
             which the report does not list.
+
+    Evidence that asks `run.need(LoadedModels)` is a measurement: `--measured` keeps it and reads
+    it back, by the annotations of its fields. Models in memory are a kind with `is_models = True`.
     """
 
     kind: ClassVar[str]

@@ -27,7 +27,9 @@ from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.measure.generations import Generations
+from mlxdoctor.measure.kept.bindings import named
 from mlxdoctor.measure.text.plain_formats import question_and_answer
+from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from tests.fuzzing import seeds
 
@@ -222,6 +224,21 @@ def _model(folder: Path) -> None:
     touch(TunedModel.read(folder))
 
 
+def _measured(folder: Path) -> None:
+    """What models measured, read back as evidence of a run that is an adapter."""
+    run = Run.discover(
+        [folder / "adapters.safetensors"], allow_model=False, measured=folder / "measured.json"
+    )
+    for kind in seeds.MEASURED:
+        value = run.get(kind)
+        if value is not None:
+            touch(value)
+    if run.measured is not None:
+        named([*run.measured.absent, *run.measured.sampled])
+        for made in run.measured.used.values():
+            touch(made)
+
+
 READERS: tuple[Reader, ...] = (
     Reader(
         "safetensors",
@@ -335,6 +352,14 @@ READERS: tuple[Reader, ...] = (
         _generations,
         seeds.generations,
         tokens=('"tuned_tokens":[', '"prompt":', '"end_token_ids":', '"messages":', "null"),
+    ),
+    Reader(
+        "measured",
+        "measured.json",
+        _measured,
+        seeds.measured,
+        lambda: {"adapters.safetensors": seeds.small_adapter()},
+        tokens=('"value":{', '"failure":[', "NaN", "1e999", '"files":[', "../", "null", "[-1]"),
     ),
     Reader(
         "checkpoints",
