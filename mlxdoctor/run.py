@@ -49,7 +49,6 @@ class Run:
         trainer: str | None = None,
         progress: Progress | None = None,
         budget: TimeBudget | None = None,
-        measured: MeasuredFile | None = None,
     ) -> None:
         self.files = files
         self.against = against
@@ -58,7 +57,7 @@ class Run:
         self._allow_model = allow_model
         self.progress = progress
         self.budget = budget or TimeBudget()
-        self.measured = measured
+        self.measured: MeasuredFile | None = None
         self._evidence: dict[type[Any], Any] = {}
         self._reasons: dict[type[Any], str] = {}
         self._errors: dict[type[Any], InputError] = {}
