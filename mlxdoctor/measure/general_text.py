@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
-
-import numpy as np
 
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.measure.base_memory import as_before
-from mlxdoctor.measure.continuations import Continuation, continuation_losses
+from mlxdoctor.measure.asking import mean_losses
+from mlxdoctor.measure.continuations import Continuation
 from mlxdoctor.measure.models import LoadedModels, Which
-from mlxdoctor.safety.errors import InputError
 
 #: Questions and answers of everyday life, written for this purpose: no data set holds them.
 GENERAL_TEXTS = (
@@ -101,37 +96,11 @@ class GeneralText:
         losses: dict[Which, tuple[float, ...]] = {}
         which: Which
         for which in ("base", "tuned"):
-            model = models.select(which)
-            ask = partial(_means, model, asked, _named(run, which))
-            try:
-                if which == "base":
-                    question = tuple((one.tokens.tobytes(), one.start) for one in asked)
-                    losses[which] = as_before(models.base, ("general", question), ask)
-                else:
-                    losses[which] = ask()
-            except (ValueError, TypeError, RuntimeError) as error:
-                raise InputError(
-                    models.base.path,
-                    f"cannot be run ({type(error).__name__}: {error})",
-                    "check that tokenizer and model belong together",
-                ) from None
+            doing = f"reading general text with the {which} model"
+            losses[which] = tuple(mean_losses(models, which, asked, run.progress, doing))
         sizes = models.base.vocab_size or tokenizer.vocab_size
         sources = (*models.sources, *tokenizer.sources)
         return cls(tuple(dict.fromkeys(sources)), losses["base"], losses["tuned"], sizes)
-
-
-def _means(
-    model: object, asked: list[Continuation], progress: Callable[[int, int], None] | None
-) -> tuple[float, ...]:
-    losses = continuation_losses(model, asked, progress)
-    return tuple(float(np.mean(one, dtype=np.float64)) for one in losses)
-
-
-def _named(run: RunView, which: Which) -> Callable[[int, int], None] | None:
-    progress = run.progress
-    if progress is None:
-        return None
-    return lambda done, total: progress(f"reading general text with the {which} model", done, total)
 
 
 def _rendered(tokenizer: Tokenizer, question: str, answer: str) -> Continuation:

@@ -15,6 +15,7 @@ from mlxdoctor.evidence.json_text import mended
 from mlxdoctor.evidence.kind import Missing, Progress, RunView
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.measure.asking import told
 from mlxdoctor.measure.base_memory import as_before
 from mlxdoctor.measure.cpu_functions import on_cpu
 from mlxdoctor.measure.generate import Answer, Prompt, answer, prompts_for
@@ -223,8 +224,9 @@ def produce(
         answers: dict[Which, list[Answer]] = {}
         which: Which
         for which in ("base", "tuned") if models.has_tuned else ("base",):
-            told = _told(progress, len(items), len(prompts), which)
-            ask = partial(answer, models.select(which), asked, ends, max_tokens, told)
+            doing = f"generating with the {which} model"
+            tell = told(progress, doing, len(items), len(prompts))
+            ask = partial(answer, models.select(which), asked, ends, max_tokens, tell)
             question = "answers", tuple(prompt.tokens for prompt in asked), ends, max_tokens
             answers[which] = _answers(models.base, question if which == "base" else None, ask)
         base, tuned = answers["base"], answers.get("tuned", answers["base"])
@@ -268,15 +270,6 @@ def _answers(base: BaseModel, question: Hashable, ask: Callable[[], list[Answer]
             f"cannot generate ({type(error).__name__}: {error})",
             "check that it generates with `mlx_lm.generate`",
         ) from None
-
-
-def _told(
-    progress: Progress | None, before: int, total: int, which: str
-) -> Callable[[int, int], None] | None:
-    """Prompts of one stage, told as prompts of all."""
-    if progress is None:
-        return None
-    return lambda done, _: progress(f"generating with the {which} model", before + done, total)
 
 
 def _rows(text: str) -> tuple[list[Any], int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain, islice
 from typing import ClassVar
 
@@ -18,12 +17,11 @@ from mlxdoctor.evidence.kind import NoSuchThing, NotThere, Progress, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.measure.base_memory import as_before
-from mlxdoctor.measure.continuations import Continuation, continuation_losses
+from mlxdoctor.measure.asking import mean_losses
+from mlxdoctor.measure.continuations import Continuation
 from mlxdoctor.measure.models import LoadedBase, LoadedModels, Which
 from mlxdoctor.measure.row_losses import RowLosses, RowPass
 from mlxdoctor.measure.token_losses import TokenLosses
-from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import TimeBudget
 
 #: Tokens of an answer that are looked at: what it owes to its prompt shows early.
@@ -208,32 +206,13 @@ class _Measured:
     def _pairs(self, which: Which, asked: Sequence[_Asked]) -> list[Pair]:
         texts = [one.other for one in asked]
         texts += [one.own for one in asked if one.known is None]
-        model = self.models.select(which)
-        run = partial(continuation_losses, model, texts, self._named(which))
-        try:
-            if which == "base":
-                question = tuple((one.tokens.tobytes(), one.start) for one in texts)
-                losses = as_before(self.models.base, ("continuations", question), run)
-            else:
-                losses = run()
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise InputError(
-                self.models.base.path,
-                f"cannot be run on the data ({type(error).__name__}: {error})",
-                "check that data and tokenizer belong to this model",
-            ) from None
-        means = [float(np.mean(one, dtype=np.float64)) for one in losses]
+        doing = f"asking the {which} model otherwise"
+        means = mean_losses(self.models, which, texts, self.progress, doing)
         others, own = means[: len(asked)], iter(means[len(asked) :])
         return [
             (next(own) if one.known is None else _own_of(one, which), other)
             for one, other in zip(asked, others, strict=True)
         ]
-
-    def _named(self, which: Which) -> Callable[[int, int], None] | None:
-        progress = self.progress
-        if progress is None:
-            return None
-        return lambda done, total: progress(f"asking the {which} model otherwise", done, total)
 
 
 def _own_of(one: _Asked, which: Which) -> float:

@@ -15,7 +15,7 @@ from mlxdoctor.evidence.kind import Missing, Progress, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.measure.base_memory import as_before
+from mlxdoctor.measure.asking import ask, evenly, told
 from mlxdoctor.measure.forward import Predicted, Question, predict, vocabulary_of
 from mlxdoctor.measure.models import LoadedModels, Which
 from mlxdoctor.measure.row_losses import RowLosses, RowPass
@@ -162,8 +162,8 @@ def measure(
         passes: dict[Which, list[RowPass]] = {}
         which: Which
         for which in ("base", "tuned") if models.has_tuned else ("base",):
-            told = _told(progress, len(results), len(jobs), which)
-            passes[which] = _passes(models, which, some, ends, told)
+            stage_told = told(progress, f"measuring the {which} model", len(results), len(jobs))
+            passes[which] = _passes(models, which, some, ends, stage_told)
         for number, i in enumerate(places):
             tuned = passes["tuned"][number] if "tuned" in passes else None
             results[i] = _assembled(jobs[i][0], passes["base"][number], tuned)
@@ -182,15 +182,6 @@ def measure(
     )
 
 
-def _told(
-    progress: Progress | None, before: int, total: int, which: str
-) -> Callable[[int, int], None] | None:
-    """Rows of one stage, told as rows of all."""
-    if progress is None:
-        return None
-    return lambda done, _: progress(f"measuring the {which} model", before + done, total)
-
-
 def _pad_ids(rows: SupervisedRows, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
     named = (rows.pad_id, tokenizer.pad_token_id, tokenizer.eos_token_id)
     return tuple(dict.fromkeys(one for one in named if one is not None and one < vocab_size))
@@ -199,7 +190,7 @@ def _pad_ids(rows: SupervisedRows, tokenizer: Tokenizer, vocab_size: int) -> tup
 def _jobs(rows: SupervisedRows, pad_ids: Sequence[int], max_rows: int) -> list[list[_Job]]:
     """What is asked of each picked row, in the order of the split."""
     usable = [row for row in rows.rows if row.length >= SHORTEST_ROW]
-    picked = [usable[i] for i in _evenly(len(usable), max_rows)]
+    picked = [usable[i] for i in evenly(len(usable), max_rows)]
     shortest = sorted(picked, key=lambda row: row.length)[:PADDING_ROWS]
     jobs: list[list[_Job]] = []
     for row in picked:
@@ -209,11 +200,6 @@ def _jobs(rows: SupervisedRows, pad_ids: Sequence[int], max_rows: int) -> list[l
             [_Job(rows.split, row, tokens, one, not turn) for turn, one in enumerate(tried)]
         )
     return jobs
-
-
-def _evenly(total: int, wanted: int) -> list[int]:
-    count = min(total, wanted)
-    return [round(i * (total - 1) / max(1, count - 1)) for i in range(count)]
 
 
 def _passes(
@@ -230,17 +216,8 @@ def _passes(
     def run() -> list[Predicted]:
         return predict(model, [job.question for job in jobs], ends, progress)
 
-    try:
-        asked = tuple((job.tokens.tobytes(), job.pad_id, job.is_first) for job in jobs)
-        question = "losses", asked, tuple(ends)
-        predicted = as_before(models.base, question, run) if which == "base" else run()
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise InputError(
-            models.base.path,
-            f"cannot be run on the data ({type(error).__name__}: {error})",
-            "check that data and tokenizer belong to this model",
-        ) from None
-    said = iter(predicted)
+    asked = tuple((job.tokens.tobytes(), job.pad_id, job.is_first) for job in jobs)
+    said = iter(ask(models, which, ("losses", asked, tuple(ends)), run))
     return [_row_pass(row, [next(said) for _ in row]) for row in rows]
 
 

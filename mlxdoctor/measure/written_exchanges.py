@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import ClassVar
 
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing, NotThere, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.measure.base_memory import as_before
-from mlxdoctor.measure.continuations import Continuation, continuation_losses
+from mlxdoctor.measure.asking import evenly, mean_losses
+from mlxdoctor.measure.continuations import Continuation
 from mlxdoctor.measure.models import LoadedModels, Which
 from mlxdoctor.measure.text.exchanges import Exchange, exchange_in, is_rendered
-from mlxdoctor.safety.errors import InputError
 
 #: Rows that are measured, and those that are looked at for them.
 ROWS, LOOKED_AT = 16, 256
@@ -67,7 +62,7 @@ class WrittenExchanges:
         asked.sort(key=lambda pair: len(pair[0].tokens))
         # The shorter half, evenly: long ones cost more and tell the same.
         shorter = asked[: max(ROWS, len(asked) // 2)]
-        chosen = [shorter[at] for at in _evenly(len(shorter), ROWS)]
+        chosen = [shorter[at] for at in evenly(len(shorter), ROWS)]
         if not chosen:
             raise NotThere("the model has no chat template, or the rows are written in it")
         models = run.need(LoadedModels)
@@ -112,32 +107,7 @@ def _losses(
     asked: list[tuple[Continuation, Continuation]],
     which: Which,
 ) -> tuple[Pair, ...]:
-    model: Any = models.select(which)
     texts = [text for pair in asked for text in pair]
-    ask = partial(continuation_losses, model, texts, _named(run, which))
-    try:
-        if which == "base":
-            question = tuple((one.tokens.tobytes(), one.start) for one in texts)
-            losses = as_before(models.base, ("exchanges", question), ask)
-        else:
-            losses = ask()
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise InputError(
-            models.base.path,
-            f"cannot be run on the data ({type(error).__name__}: {error})",
-            "check that data and tokenizer belong to this model",
-        ) from None
-    means = [float(np.mean(one, dtype=np.float64)) for one in losses]
+    doing = f"asking the {which} model in its template"
+    means = mean_losses(models, which, texts, run.progress, doing)
     return tuple(zip(means[::2], means[1::2], strict=True))
-
-
-def _named(run: RunView, which: Which) -> Callable[[int, int], None] | None:
-    progress = run.progress
-    if progress is None:
-        return None
-    return lambda done, total: progress(f"asking the {which} model in its template", done, total)
-
-
-def _evenly(total: int, wanted: int) -> list[int]:
-    count = min(total, wanted)
-    return [round(at * (total - 1) / max(1, count - 1)) for at in range(count)]

@@ -13,6 +13,7 @@ from mlxdoctor.evidence.kind import NoSuchThing, NotThere, Progress, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.measure.asking import evenly
 from mlxdoctor.measure.models import LoadedModels, load
 from mlxdoctor.measure.row_losses import RowLosses
 from mlxdoctor.measure.text.plain_formats import PLAIN_FORMATS, WITHOUT_END, PlainFormat, rewritten
@@ -122,7 +123,7 @@ def prepare(
     done = {row.index: row for row in known}
 
     def losses(used: LoadedModels, plain: PlainFormat | None, count: int) -> tuple[RowLosses, ...]:
-        chosen = _evenly(rows.rows, count)
+        chosen = tuple(rows.rows[at] for at in evenly(len(rows.rows), count))
         old = done if used is models and plain is None else {}
         new = replace(rows, rows=tuple(row for row in chosen if row.index not in old))
         if plain is not None:
@@ -173,8 +174,3 @@ def _validated(rows: SupervisedRows) -> int:
 def _affordable(rows: Sequence[SupervisedRow], parameters: int) -> int:
     mean = sum(min(row.length, LONGEST_ROW) for row in rows) / max(len(rows), 1)
     return int(AFFORDABLE_WORK / max(mean * parameters, 1.0))
-
-
-def _evenly(rows: tuple[SupervisedRow, ...], wanted: int) -> tuple[SupervisedRow, ...]:
-    count = min(len(rows), wanted)
-    return tuple(rows[round(i * (len(rows) - 1) / max(1, count - 1))] for i in range(count))
