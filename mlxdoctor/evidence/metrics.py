@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mlxdoctor.evidence.kind import NotThere, RunView
+from mlxdoctor.evidence.kind import NoSuchThing, RunView
 from mlxdoctor.evidence.sniffed import Sniffed
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.safety.errors import InputError
@@ -128,7 +128,8 @@ class ReportedMetrics:
     def find(cls, run: RunView) -> ReportedMetrics:
         """The figures of the run's evaluation files; see `Evidence`."""
         if not run.files.metrics:
-            raise NotThere("no evaluation result was found")
+            # What was not reported is not the base's.
+            raise NoSuchThing("no evaluation result was found")
         return cls.read(run.files.metrics)
 
     @classmethod

@@ -79,3 +79,9 @@ def test_of_a_real_run_without_a_log() -> None:
     assert [one.code for one in report.findings] == ["reported-loss.of-the-base"]
     assert report.root is not None
     assert report.root.cause.id == "evaluated-without-adapter"
+
+
+def test_where_nothing_was_reported_there_is_nothing_to_be_the_bases() -> None:
+    report = diagnose([RUNS / "healthy-ordinary"], allow_model=False, select=["reported-loss"])
+    (outcome,) = (one for one in report.outcomes if one.check == "reported-loss")
+    assert (outcome.status, outcome.arises) == ("skipped", False)
