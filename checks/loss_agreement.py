@@ -166,6 +166,9 @@ def loss_agreement(
     logged = _logged(log, config, saved_at(adapter))
     sample = first_look(losses, validation, trained, logged, config)
     _require_enough(sample, limits)
+    if not any(row.prompt_length for row in sample.rows):
+        why = "rows of text are trained on in the format in which they stand"
+        yield Unsought(("agrees-in-another-format",), why)
     usual = usual_readings(config)
     found = anchored_fit(fits(sample, usual, limits.same, limits.errors))
     few = logged.split == "valid" and len(sample.rows) < sample.total

@@ -93,6 +93,15 @@ def codes(found: Outcome) -> dict[str, str]:
     return {one.code.removeprefix("loss-agreement."): one.severity for one in found.findings}
 
 
+def test_rows_of_text_have_no_other_format(log: Callable[..., TrainingLog]) -> None:
+    """They are trained on as they stand: that the log agrees tells nothing of how it is asked."""
+    rows = tuple(replace(row, prompt_length=0) for row in measured_rows(BASE, TUNED))
+    validation = Validation(rows, {}, 40, 40)
+    found = outcome(loss_agreement, log(), TokenLosses((), rows[:16], 768), validation.evidence)
+    assert set(found.unsought) == {"loss-agreement.agrees-in-another-format"}
+    assert not judged(log()).unsought
+
+
 def test_losses_that_agree(log: Callable[..., TrainingLog], config: TrainingConfig) -> None:
     assert judged(log(), config).status == "passed"
     # Half a percent of rounding, and where the mask is not stated, either of the two.
