@@ -1,4 +1,4 @@
-"""An adapter that has no effect: loaded again with its tensors named as the base's modules."""
+"""An adapter that has no effect: loaded again, with its tensors named as the base's modules."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.experiments import direct
 from mlxdoctor.experiments.shared.copies import copied
 from mlxdoctor.experiments.shared.laboratory import Laboratory
-from mlxdoctor.experiments.shared.observation import examined
+from mlxdoctor.experiments.shared.observation import Observation, examined
 from mlxdoctor.experiments.shared.rules import Limits, Ruling, undecided
+from mlxdoctor.measure.generations import Generations
+from mlxdoctor.measure.text.words import words
 from mlxdoctor.run import Run
 
 
@@ -29,18 +31,13 @@ def rename_tensors(lab: Laboratory, run: Run, folder: Path) -> Ruling:
             "the base that the adapter was trained on (--base)",
         )
     if not names:
-        return Ruling("refuted", "every tensor already has the name of a module of the base")
+        return _named_where_it_was_not(lab, run, adapter, folder)
     as_saved = copied(run.files, adapter.path, folder / "as-saved")
     fitted = copied(run.files, adapter.path, folder / "renamed", names)
     before = examined(as_saved, base=lab.recipe.base, data=lab.recipe.data)
     lab.keep_within_time("the adapter with its tensors renamed")
     after = examined(fitted, base=lab.recipe.base, data=lab.recipe.data)
-    works = (
-        after.loss is not None
-        and after.base_loss is not None
-        and after.loss < after.base_loss * (1 - Limits().better)
-    )
-    if works and (before.loss is None or before.loss >= (before.base_loss or math.inf)):
+    if _works(after) and (before.loss is None or before.loss >= (before.base_loss or math.inf)):
         return Ruling(
             "confirmed",
             f"with its {len(names)} tensors renamed in a copy the adapter works: the loss on "
@@ -49,6 +46,36 @@ def rename_tensors(lab: Laboratory, run: Run, folder: Path) -> Ruling:
             1.0,
         )
     return Ruling("refuted", "with its tensors renamed to fit, the adapter is no better")
+
+
+def _named_where_it_was_not(lab: Laboratory, run: Run, adapter: Adapter, folder: Path) -> Ruling:
+    """Load an adapter that fits, where the recorded answers were made without it."""
+    fits = "every tensor already has the name of a module of the base"
+    recorded = run.files.generations
+    items = Generations.read(recorded).items if recorded is not None else ()
+    if not items or any(words(one.tuned) != words(one.base or "") for one in items):
+        return Ruling("refuted", fits)
+    found = examined(
+        copied(run.files, adapter.path, folder / "as-saved"),
+        base=lab.recipe.base,
+        data=lab.recipe.data,
+    )
+    if not _works(found):
+        return Ruling("refuted", f"{fits}, and loaded here the adapter is no better than the base")
+    return Ruling(
+        "confirmed",
+        f"loaded here the adapter works: the loss on held-out answers is {found.loss:.3f}, the "
+        f"base's {found.base_loss:.3f}; yet all {len(items)} answers recorded as the tuned "
+        "model's are those recorded as the base's",
+        1.0,
+    )
+
+
+def _works(found: Observation) -> bool:
+    """Whether the tuned model is better than the base on held-out answers."""
+    if found.loss is None or found.base_loss is None:
+        return False
+    return found.loss < found.base_loss * (1 - Limits().better)
 
 
 def renamed(adapter: Adapter, base: BaseModel) -> dict[str, str] | None:

@@ -72,6 +72,21 @@ def test_fixture_runs(tmp_path: Path, cause: str, name: str, verdict: str, said:
 
 
 @pytest.mark.slow
+def test_an_adapter_that_was_not_named_when_the_model_was_asked(
+    tmp_path: Path, copied: Copied
+) -> None:
+    run = at_home(copied("healthy-ordinary"))
+    path = run / "generations.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({**one, "tuned": one["base"]}) + "\n" for one in rows))
+    found = tried("adapter-not-loaded", run, tmp_path / "first")
+    assert found.verdict == "confirmed"
+    assert f"all {len(rows)} answers" in found.reason
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    assert tried("adapter-not-loaded", run, tmp_path / "second").verdict == "refuted"
+
+
+@pytest.mark.slow
 def test_a_figure_that_is_the_tuned_models_refutes(tmp_path: Path, copied: Copied) -> None:
     run = at_home(copied("evaluated-without-adapter"))
     reason = tried("evaluated-without-adapter", run, tmp_path / "first").reason
