@@ -22,13 +22,13 @@ What to do. Answer again with the adapter: `mlx_lm.generate --adapter-path ...`,
 `mlx_lm.load(model, adapter_path=...)`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mlxdoctor.check import Cost, Inconclusive, check, limit
 from mlxdoctor.finding import Seen, Sign, Symptom
 from mlxdoctor.measure.asked_again import Asked, AskedAgain
-from mlxdoctor.measure.text.words import words
+from mlxdoctor.measure.text.outputs import answer_words
 
 
 @dataclass(frozen=True)
@@ -72,16 +72,16 @@ class Limits:
 )
 def recorded_answers(asked: AskedAgain, limits: Limits) -> Iterator[Sign | Seen]:
     """Compare the recorded answers with both models' own."""
-    telling = [
-        one
-        for one in asked.items
-        if not _same(one.base, one.tuned, limits) and not _is_as_expected(one)
-    ]
+    differing = [one for one in asked.items if not _same(one.base, one.tuned, limits)]
+    # What was hoped for, either model may have answered.
+    telling = [one for one in differing if not _is_as_expected(one)]
     beside = [one for one in telling if one.recorded_base is not None]
-    alike = sum(words(one.recorded) == words(one.recorded_base or "") for one in beside)
-    of_tuned = sum(_is_of(one, one.tuned, one.base, limits) for one in telling)
+    alike = sum(
+        answer_words(one.recorded) == answer_words(one.recorded_base or "") for one in beside
+    )
+    of_tuned = sum(_is_of(one, one.tuned, one.base, limits) for one in differing)
     of_base = sum(_is_of(one, one.base, one.tuned, limits) for one in telling)
-    measured = {"prompts": len(telling), "base": of_base, "tuned": of_tuned}
+    measured = {"prompts": len(differing), "base": of_base, "tuned": of_tuned}
     if len(beside) >= limits.beside and alike >= limits.alike * len(beside) and not of_tuned:
         yield Sign(
             "base-answers",
@@ -91,38 +91,33 @@ def recorded_answers(asked: AskedAgain, limits: Limits) -> Iterator[Sign | Seen]
             {**measured, "alike": alike, "recorded_twice": len(beside)},
         )
         return
-    if len(telling) < limits.telling:
-        raise Inconclusive(_too_few(asked.items, limits))
-    if of_base >= limits.share * len(telling) and not of_tuned:
-        yield Sign(
-            "base-answers",
-            f"Of {len(telling)} recorded answers {of_base} begin as the base model's own do, word "
-            "for word, and none as the tuned model's: the adapter was not loaded when they were "
-            "made.",
-            measured,
+    if len(differing) < limits.telling:
+        raise Inconclusive(
+            f"only {len(differing)} of {len(asked.items)} recorded prompts are answered "
+            "differently by the two models"
         )
-    elif of_tuned >= limits.share * len(telling):
+    if of_tuned >= limits.share * len(differing):
         yield Seen(
-            f"Of {len(telling)} recorded answers {of_tuned} begin as the tuned model's own do, "
+            f"Of {len(differing)} recorded answers {of_tuned} begin as the tuned model's own do, "
             "word for word.",
             measured,
         )
-    else:
+        return
+    if len(telling) < limits.telling:
+        why = "nearly all recorded answers are the expected ones, which either model may give"
+        raise Inconclusive(why)
+    if of_base < limits.share * len(telling) or of_tuned:
         raise Inconclusive("the recorded answers are neither model's: sampled, or asked otherwise")
-
-
-def _too_few(items: Sequence[Asked], limits: Limits) -> str:
-    differing = sum(not _same(one.base, one.tuned, limits) for one in items)
-    if differing < limits.telling:
-        return (
-            f"only {differing} of {len(items)} recorded prompts are answered differently by the "
-            "two models"
-        )
-    return "nearly all recorded answers are the expected ones, which either model may give"
+    yield Sign(
+        "base-answers",
+        f"Of {len(telling)} recorded answers {of_base} begin as the base model's own do, word for "
+        "word, and none as the tuned model's: the adapter was not loaded when they were made.",
+        {**measured, "telling": len(telling)},
+    )
 
 
 def _is_as_expected(one: Asked) -> bool:
-    return bool(one.expected) and words(one.recorded) == words(one.expected or "")
+    return bool(one.expected) and answer_words(one.recorded) == answer_words(one.expected or "")
 
 
 def _is_of(one: Asked, own: str, other: str, limits: Limits) -> bool:
@@ -135,7 +130,7 @@ def _is_of(one: Asked, own: str, other: str, limits: Limits) -> bool:
 def _shared(first: str, second: str) -> int:
     """How many words two texts begin with alike."""
     count = 0
-    for one, other in zip(words(first), words(second), strict=False):
+    for one, other in zip(answer_words(first), answer_words(second), strict=False):
         if one != other:
             break
         count += 1
@@ -144,7 +139,7 @@ def _shared(first: str, second: str) -> int:
 
 def _same(first: str, second: str, limits: Limits) -> bool:
     """Whether the shorter is how the longer begins. A last word may be cut off."""
-    one, other = sorted((words(first), words(second)), key=len)
+    one, other = sorted((answer_words(first), answer_words(second)), key=len)
     if len(one) < limits.words:
         return one == other
     return other[: len(one) - 1] == one[:-1] and other[len(one) - 1].startswith(one[-1])

@@ -55,6 +55,13 @@ def test_answers_recorded_twice_are_one_models_however_they_were_asked() -> None
     assert outcome(recorded_answers, other).status is Status.INCONCLUSIVE
 
 
+def test_answers_of_one_word_are_compared_without_their_end_token() -> None:
+    own = asked("place", "place", tuned="place<|im_end|>", expected="place")
+    assert outcome(recorded_answers, own).status is Status.PASSED
+    both = asked(*["place"] * 8, tuned="place<|im_end|>", beside="place")
+    assert outcome(recorded_answers, both).status is Status.PASSED
+
+
 def test_what_was_hoped_for_may_be_both_models_answer() -> None:
     right = asked(*[BASE] * 8, beside=BASE, expected=BASE)
     assert outcome(recorded_answers, right).status is Status.INCONCLUSIVE
