@@ -25,9 +25,10 @@ What to do. Answer again with the adapter: `mlx_lm.generate --adapter-path ...`,
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mlxdoctor.check import Cost, Inconclusive, check, limit
+from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
 from mlxdoctor.finding import Seen, Sign, Symptom
-from mlxdoctor.measure.asked_again import Asked, AskedAgain
+from mlxdoctor.measure.asked_again import Asked, AskedAgain, RecordedGenerations
+from mlxdoctor.measure.generations import Generation, Generations
 from mlxdoctor.measure.text.outputs import answer_words
 
 
@@ -51,6 +52,11 @@ class Limits:
         unit="telling prompts with both models' answers recorded",
         source="a model that learned answers one or the other as before",
     )
+    prompts: int = limit(
+        8,
+        unit="prompts recorded with both models' answers, and as many others that are asked",
+        source="as for every comparison of answers",
+    )
     alike: float = limit(
         0.9,
         unit="share of them that were answered alike",
@@ -70,8 +76,44 @@ class Limits:
     cost=Cost.FORWARD,
     limits=Limits(),
 )
-def recorded_answers(asked: AskedAgain, limits: Limits) -> Iterator[Sign | Seen]:
+def recorded_answers(
+    recorded: RecordedGenerations | None,
+    asked: AskedAgain | None,
+    answers: Generations | None,
+    limits: Limits,
+) -> Iterator[Sign | Seen]:
     """Compare the recorded answers with both models' own."""
+    if asked is not None:
+        yield from _by_the_same_prompts(asked, limits)
+    elif recorded is not None:
+        yield from _by_other_prompts(recorded, answers, limits)
+    else:
+        raise NotApplicable("no answers were recorded")
+
+
+def _by_other_prompts(
+    recorded: RecordedGenerations, answers: Generations | None, limits: Limits
+) -> Iterator[Sign]:
+    """Compare how often the models agree in what was recorded and in what they answer here."""
+    if answers is None or answers.how != "produced":
+        raise Inconclusive("no model answered the recorded prompts again")
+    own = [one for one in answers.distinct if one.base is not None]
+    differing = sum(not _same(one.tuned, one.base or "", limits) for one in own)
+    beside = [one for one in recorded.distinct if one.base is not None and not _is_as_expected(one)]
+    alike = sum(answer_words(one.tuned) == answer_words(one.base or "") for one in beside)
+    enough = min(len(own), len(beside)) >= limits.prompts
+    if not enough or alike < limits.alike * len(beside) or differing < limits.share * len(own):
+        raise Inconclusive("the recorded prompts were not asked again")
+    yield Sign(
+        "base-answers",
+        f"The answers recorded as the tuned model's are those recorded as the base model's on "
+        f"{alike} of {len(beside)} prompts; of the {len(own)} prompts asked here the two models "
+        f"themselves answer {differing} differently: the adapter was not loaded when they were made.",
+        {"alike": alike, "recorded_twice": len(beside), "prompts": len(own), "differ": differing},
+    )
+
+
+def _by_the_same_prompts(asked: AskedAgain, limits: Limits) -> Iterator[Sign | Seen]:
     differing = [one for one in asked.items if not _same(one.base, one.tuned, limits)]
     # What was hoped for, either model may have answered.
     telling = [one for one in differing if not _is_as_expected(one)]
@@ -116,8 +158,9 @@ def recorded_answers(asked: AskedAgain, limits: Limits) -> Iterator[Sign | Seen]
     )
 
 
-def _is_as_expected(one: Asked) -> bool:
-    return bool(one.expected) and answer_words(one.recorded) == answer_words(one.expected or "")
+def _is_as_expected(one: Asked | Generation) -> bool:
+    recorded = one.recorded if isinstance(one, Asked) else one.tuned
+    return bool(one.expected) and answer_words(recorded) == answer_words(one.expected or "")
 
 
 def _is_of(one: Asked, own: str, other: str, limits: Limits) -> bool:

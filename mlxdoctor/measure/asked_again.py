@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from mlxdoctor.evidence.dataset import Dataset
@@ -40,6 +40,21 @@ class Asked:
     expected: str | None = None
 
 
+class RecordedGenerations(Generations):
+    """The answers that the run's owner recorded, whatever models answer here."""
+
+    #: `Generations` or `AskedAgain` lists the file.
+    kind: ClassVar[str] = ""
+
+    @classmethod
+    def find(cls, run: RunView) -> RecordedGenerations:
+        """The recorded file; see `Evidence`."""
+        if run.files.generations is None:
+            raise NotThere("no answers were recorded")
+        found = Generations.read(run.files.generations)
+        return cls(**{one.name: getattr(found, one.name) for one in fields(found)})
+
+
 @dataclass(frozen=True)
 class AskedAgain:
     """Recorded answers beside both models' own answers to the same prompts.
@@ -57,9 +72,7 @@ class AskedAgain:
     @classmethod
     def find(cls, run: RunView) -> AskedAgain:
         """The recorded answers' prompts, asked again; see `Evidence`."""
-        if run.files.generations is None:
-            raise NotThere("no answers were recorded")
-        recorded = Generations.read(run.files.generations)
+        recorded = run.need(RecordedGenerations)
         known = [one for one in recorded.distinct if one.prompt][:PROMPTS]
         if not known:
             raise Missing("the recorded answers are without their prompts")

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,8 +11,9 @@ from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Status
-from mlxdoctor.measure.asked_again import Asked, AskedAgain
+from mlxdoctor.measure.asked_again import Asked, AskedAgain, RecordedGenerations
 from mlxdoctor.measure.generate import as_in_the_data, plain_prompt
+from mlxdoctor.measure.generations import Generation, Generations
 from tests.conftest import FIXTURES, RUNS, check_called
 from tests.given import findings, outcome
 
@@ -53,6 +55,31 @@ def test_answers_recorded_twice_are_one_models_however_they_were_asked() -> None
     assert not findings(recorded_answers, asked(*[elsewhere] * 3, beside=elsewhere))
     other = asked(*[elsewhere] * 4, beside="The base said this")
     assert outcome(recorded_answers, other).status is Status.INCONCLUSIVE
+
+
+def answered(base: str, tuned: str, count: int = 8, **others: Any) -> tuple[Generation, ...]:
+    return tuple(Generation(f"p{i}", base, tuned, **others) for i in range(count))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "own", "hit"),
+    [
+        (answered(BASE, BASE), answered(BASE, TUNED), True),
+        (answered(BASE, TUNED), answered(BASE, TUNED), False),
+        (answered(BASE, BASE), answered(BASE, BASE), False),
+        (answered(BASE, BASE, 7), answered(BASE, TUNED), False),
+        (answered(BASE, BASE), answered(BASE, TUNED, 7), False),
+        (answered(BASE, BASE, expected=BASE), answered(BASE, TUNED), False),
+    ],
+)
+def test_without_time_to_ask_again_other_prompts_tell(
+    recorded: tuple[Generation, ...], own: tuple[Generation, ...], hit: bool
+) -> None:
+    given = RecordedGenerations((), recorded), Generations((), own, how="produced")
+    found = outcome(recorded_answers, *given)
+    assert [one.code for one in found.findings] == ["recorded-answers.base-answers"] * hit
+    unasked = outcome(recorded_answers, given[0], Generations((), recorded))
+    assert unasked.status is Status.INCONCLUSIVE
 
 
 def test_answers_of_one_word_are_compared_without_their_end_token() -> None:
@@ -133,3 +160,8 @@ def test_what_a_row_of_text_begins_with_is_continued_as_it_is(tmp_path: Path) ->
     dataset, tokenizer = Dataset.read(tmp_path), Tokenizer.read(FIXTURES / "base")
     [prompt] = as_in_the_data(dataset, tokenizer, ["Once upon"])
     assert prompt.tokens == tuple(tokenizer.encode("Once upon"))
+
+
+def test_where_nothing_was_recorded_there_is_nothing_to_compare() -> None:
+    found = outcome(recorded_answers)
+    assert (found.status, found.reason) == (Status.SKIPPED, "no answers were recorded")
