@@ -108,7 +108,8 @@ def _by_other_prompts(
         "base-answers",
         f"The answers recorded as the tuned model's are those recorded as the base model's on "
         f"{alike} of {len(beside)} prompts; of the {len(own)} prompts asked here the two models "
-        f"themselves answer {differing} differently: the adapter was not loaded when they were made.",
+        f"themselves answer {differing} differently: the adapter was not loaded when the recorded "
+        "ones were made.",
         {"alike": alike, "recorded_twice": len(beside), "prompts": len(own), "differ": differing},
     )
 
