@@ -360,7 +360,8 @@ def _overfitting(
     if found.is_far or (found.is_wide and many):
         certain = found.climbed or (found.stale and many)
         severity = Severity.ERROR if certain else Severity.WARNING
-    if found.risen and found.ratio >= limits.overfitted:
+    rise = found.last - found.minimum
+    if found.risen and found.ratio >= limits.overfitted and rise >= limits.risen_nats:
         severity = Severity.ERROR
     measured: dict[str, Measurement] = {
         "minimum": found.minimum,

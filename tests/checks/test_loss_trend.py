@@ -241,6 +241,13 @@ def test_overfitting(logs: LogWriter, last: float, symptoms: dict[str, str]) -> 
         assert finding(outcome, "overfitting").onset == 100
 
 
+def test_a_small_loss_that_doubles_is_still_small(logs: LogWriter) -> None:
+    """As of short answers that a sound run learned well: a batch more or less is in doubt."""
+    val = {1: 1.24, 100: 0.024, 200: 0.043, 300: 0.086, 400: 0.043}
+    outcome = judge(loss_trend, logs.losses(decay(40, 1.2, 0.013, noise=0.002), val))
+    assert found(outcome) == {"overfitting": "info"}
+
+
 @pytest.mark.parametrize(
     ("rise", "train", "symptoms"),
     [

@@ -21,6 +21,8 @@ _PATTERNS = (
     "Q: {prompt}\nA: {answer}",
     "Question: {prompt}\nAnswer: {answer}",
     "User: {prompt}\nAssistant: {answer}",
+    "USER: {prompt} ASSISTANT: {answer}",
+    "USER: {prompt}\nASSISTANT: {answer}",
     "### Instruction:\n{prompt}\n\n### Response:\n{answer}",
     "[INST] {prompt} [/INST] {answer}",
     "<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n{answer}<|im_end|>",
