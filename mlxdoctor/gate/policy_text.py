@@ -38,7 +38,10 @@ def policy_text(learned: Learned) -> str:
     codes = sorted({code for one in learned.bands for code in one.codes})
     parts = [
         "\n".join(
-            [f"# A gate's policy, learned from {count} that `diagnose` calls healthy:", *named]
+            [
+                f"# A gate's policy, learned from {count} that learned, with nothing against it:",
+                *named,
+            ]
         ),
         "# Checks that must have run, or an item is inconclusive: those that tell whether\n"
         f"# training worked, and ran on {'it' if len(learned.runs) == 1 else 'all of them'}.\n"
