@@ -55,6 +55,15 @@ def test_a_base_that_often_goes_on_itself_leaves_it_to_the_rows(
     assert found["end-token.never-ends"].severity == severity
 
 
+@pytest.mark.parametrize(("cut", "hit"), [(8, True), (9, False)])
+def test_a_limit_that_cuts_most_of_the_base_too_is_too_short_to_tell(cut: int, hit: bool) -> None:
+    """As of a sound DPO run that answers at more length than its base, which is cut itself."""
+    said = answers([LONG] * 16, [SOUND] * (16 - cut) + [LONG] * cut, expected="a b c")
+    found = outcome(end_token, said)
+    assert ("end-token.never-ends" in {one.code for one in found.findings}) is hit
+    assert ("end-token.never-ends" in found.unsought) is not hit
+
+
 @pytest.mark.parametrize(("words", "hit"), [(13, True), (14, False)])
 def test_a_long_expected_answer_explains_a_long_one(words: int, hit: bool) -> None:
     # 16 tokens are more than 1.2 times 13 words, and not more than 1.2 times 14.
