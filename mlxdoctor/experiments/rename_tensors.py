@@ -11,10 +11,16 @@ from mlxdoctor.experiments import direct
 from mlxdoctor.experiments.shared.copies import copied
 from mlxdoctor.experiments.shared.laboratory import Laboratory
 from mlxdoctor.experiments.shared.observation import Observation, examined
-from mlxdoctor.experiments.shared.rules import Limits, Ruling, undecided
+from mlxdoctor.experiments.shared.rules import Ruling, undecided
 from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.text.words import words
 from mlxdoctor.run import Run
+
+#: Share of the base's loss that an adapter takes away which works. Both are of the same rows, so
+#: that no two seeds differ; 105 of 107 sound runs of the real split take 0.024 or more.
+BETTER = 0.02
+#: Share of the base's loss by which a model differs that is the base itself, at most.
+SAME = 1e-3
 
 
 @direct("adapter-not-loaded", "the tensors renamed to fit the base")
@@ -45,7 +51,15 @@ def rename_tensors(lab: Laboratory, run: Run, folder: Path) -> Ruling:
             "it has no effect",
             1.0,
         )
-    return Ruling("refuted", "with its tensors renamed to fit, the adapter is no better")
+    if after.loss is None or after.base_loss is None:
+        return undecided("no held-out answers say what the adapter does", "rows with answers")
+    if abs(after.loss - after.base_loss) > SAME * after.base_loss:
+        return undecided(
+            "with its tensors renamed to fit, the adapter is applied, and the loss on held-out "
+            f"answers is {after.loss:.3f}, the base's {after.base_loss:.3f}: that is no proof",
+            "rows like those trained on (--data)",
+        )
+    return Ruling("refuted", "with its tensors renamed to fit, the adapter has no effect either")
 
 
 def _named_where_it_was_not(lab: Laboratory, run: Run, adapter: Adapter, folder: Path) -> Ruling:
@@ -75,7 +89,7 @@ def _works(found: Observation) -> bool:
     """Whether the tuned model is better than the base on held-out answers."""
     if found.loss is None or found.base_loss is None:
         return False
-    return found.loss < found.base_loss * (1 - Limits().better)
+    return found.loss < found.base_loss * (1 - BETTER)
 
 
 def renamed(adapter: Adapter, base: BaseModel) -> dict[str, str] | None:
