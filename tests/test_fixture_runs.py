@@ -99,6 +99,11 @@ def test_the_known_cause_comes_first_when_models_are_run(name: str) -> None:
 #: Runs whose log and models differ; those of the others agree.
 LOSSES_OF_RUNS = {
     "b-never-trained": {"loss-agreement.worse-than-logged": "error"},
+    # Its trainer put end tokens before the answers, which the rows on disk do not have.
+    "end-token-flood": {
+        "loss-agreement.base-differs": "warning",
+        "loss-agreement.worse-than-logged": "warning",
+    },
     "labels-double-shift": {"loss-agreement.agrees-at-another-shift": "error"},
     "targets-too-long": {"loss-agreement.agrees-at-another-shift": "error"},
     "targets-with-prompt": {"loss-agreement.agrees-with-prompt": "warning"},
