@@ -12,7 +12,6 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Severity
 from mlxdoctor.gate.weigh import caught_by, place
 from mlxdoctor.report import Prevention
-from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.watch.alarms import Watch
 from mlxdoctor.watch.report_stream import read_log
@@ -30,8 +29,7 @@ def _by_the_gate(report: RunReport) -> Prevention | None:
     run = report.run
     static = report
     if run.allow_model or run.measured is not None:
-        again = Run(run.files, against=run.against, allow_model=False)
-        static = replace(report, outcomes=run_checks(discover(), again))
+        static = replace(report, outcomes=run_checks(discover(), run.of_files_alone()))
     path = shlex.quote(place(report))
     if (caught := caught_by(static)) is not None:
         return Prevention("gate", f"mlxdoctor gate {path}", "", _said(caught))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,6 +92,18 @@ class Run:
                 self._lacking.discard(kind)
                 self._impossible.discard(kind)
             self._of_models.clear()
+
+    def of_files_alone(self) -> Run:
+        """The same run as one of which no model may be run; what was read is not read again."""
+        again = Run(self.files, against=self.against, allow_model=False)
+        if self.measured is None and self.score is None and self.trainer is None:
+            of_models = self._of_models
+            again._evidence.update(_without(self._evidence, of_models))
+            again._reasons.update(_without(self._reasons, of_models))
+            again._errors.update(_without(self._errors, of_models))
+            again._lacking |= self._lacking - of_models
+            again._impossible |= self._impossible - of_models
+        return again
 
     @classmethod
     def discover(
@@ -321,3 +333,7 @@ class Run:
     def other(self, path: Path) -> Run:
         """The run in another folder, of which no model is run."""
         return Run.discover([path], allow_model=False)
+
+
+def _without(known: Mapping[type[Any], T], kinds: Collection[type[Any]]) -> dict[type[Any], T]:
+    return {kind: one for kind, one in known.items() if kind not in kinds}

@@ -90,6 +90,33 @@ def test_metrics_are_missing_with_a_reason_where_nothing_was_evaluated() -> None
     assert run.why_missing(ReportedMetrics) == "no evaluation result was found"
 
 
+def test_what_was_read_of_files_is_not_read_again_for_a_look_at_the_files_alone() -> None:
+    class OfModels:
+        kind = "of models"
+        sources = ()
+
+        @classmethod
+        def find(cls, run: Run) -> OfModels:
+            if not run.allow_model:
+                raise Missing("no model was run")
+            return cls()
+
+    run = Run.discover([RUNS / "healthy-ordinary"])
+    data, built = run.get(Dataset), run.get(OfModels)
+    assert data is not None
+    assert built is not None
+    assert run.get(ReportedMetrics) is None
+    again = run.of_files_alone()
+    assert again.get(Dataset) is data
+    assert again.why_missing(ReportedMetrics) == "no evaluation result was found"
+    assert again.get(OfModels) is None
+    assert [kind for kind, _ in again.missing] == ["of models"]
+    assert run.get(OfModels) is built
+    # What a user's own score says is not in the files.
+    run.score = "score.py:score"
+    assert run.of_files_alone().get(Dataset) is not data
+
+
 def test_what_is_made_of_models_is_made_again_when_they_may_be_run() -> None:
     made: list[bool] = []
 

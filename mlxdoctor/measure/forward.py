@@ -6,6 +6,7 @@ Logits are made at those places only, and for a few of them at a time: of a voca
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,10 @@ LOGIT_BYTES = {True: 16 << 20, False: 512 << 20}
 TRIED_TOKENS = 8
 #: The parts are the whole where no logit differs by more (nats).
 SAME_LOGIT = 1e-2
+
+#: Models that were tried and are still there, by their place in memory: whether the parts are
+#: the whole, and the size of the vocabulary. Other weights change neither.
+_tried: dict[int, tuple[weakref.ref[Any], bool, int]] = {}
 
 
 @dataclass(frozen=True)
@@ -117,26 +122,43 @@ def split(model: Any, tokens: Integers) -> Parts:
     Some models scale or cap their logits: whether the parts are all there is, is tried on
     `tokens`. Where they are not, the whole model stands for its body.
     """
+    body = getattr(model, "model", None)
+    head = getattr(model, "lm_head", None)
+    if head is None:
+        head = getattr(getattr(body, "embed_tokens", None), "as_linear", None)
+    known = _tried.get(id(model))
+    if known is not None and known[0]() is model:
+        _, is_parted, vocab_size = known
+    else:
+        is_parted, vocab_size = _try_parts(model, body, head, tokens)
+    if is_parted and callable(body) and callable(head):
+        return Parts(body, head, vocab_size)
+    return Parts(model, lambda logits: logits, vocab_size)
+
+
+def _try_parts(model: Any, body: Any, head: Any, tokens: Integers) -> tuple[bool, int]:
+    """Whether the body and the head after it are the model, and the size of its vocabulary."""
     import mlx.core as mx
 
     inputs = _array(tokens[None])
     whole = model(inputs)
     vocab_size = int(whole.shape[-1])
-    body = getattr(model, "model", None)
-    head = getattr(model, "lm_head", None)
-    if head is None:
-        head = getattr(getattr(body, "embed_tokens", None), "as_linear", None)
+    is_parted = False
     if callable(body) and callable(head):
         try:
             parted = head(body(inputs))
             if parted.shape == whole.shape:
                 off = mx.abs(parted.astype(mx.float32) - whole.astype(mx.float32))
                 # NaN in both, as of a broken model, is the same too.
-                if not mx.any(off > SAME_LOGIT).item():
-                    return Parts(body, head, vocab_size)
+                is_parted = not mx.any(off > SAME_LOGIT).item()
         except (ValueError, TypeError, AttributeError):
             pass
-    return Parts(model, lambda logits: logits, vocab_size)
+    # Of a broken model it is not known what it would be with other weights.
+    if mx.all(mx.isfinite(whole)).item():
+        for place in [place for place, (there, *_) in _tried.items() if there() is None]:
+            del _tried[place]
+        _tried[id(model)] = weakref.ref(model), is_parted, vocab_size
+    return is_parted, vocab_size
 
 
 def _batch(order: Sequence[int], questions: Sequence[Question]) -> list[int]:

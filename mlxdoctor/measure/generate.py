@@ -162,17 +162,24 @@ def _batched(
     try:
         numbers = generator.insert([list(prompt.tokens) for prompt in prompts])
         tokens: dict[int, list[int]] = {number: [] for number in numbers}
-        losses: dict[int, list[float]] = {number: [] for number in numbers}
+        said: list[tuple[list[int], Any]] = []
+        begin: Any = mx.async_eval
         done = 0
         while responses := generator.next_generated():
-            chosen: Any = mx.stack([one.logprobs[one.token] for one in responses]).tolist()
-            for response, log_probability in zip(responses, chosen, strict=True):
+            chosen = mx.stack([one.logprobs[one.token] for one in responses])
+            # Read when all is over: who waited here would keep a GPU waiting at every token.
+            begin(chosen)
+            said.append(([one.uid for one in responses], chosen))
+            for response in responses:
                 tokens[response.uid].append(int(response.token))
-                losses[response.uid].append(-log_probability)
                 done += response.finish_reason is not None
             told(done)
     finally:
         generator.close()
+    losses: dict[int, list[float]] = {number: [] for number in numbers}
+    for uids, chosen in said:
+        for uid, log_probability in zip(uids, chosen.tolist(), strict=True):
+            losses[uid].append(-log_probability)
     return [Answer(tuple(tokens[number]), fmean(losses[number])) for number in numbers]
 
 

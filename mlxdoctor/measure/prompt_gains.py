@@ -80,7 +80,8 @@ class PromptGains:
     def find(cls, run: RunView) -> PromptGains:
         """The run's rows, with both models or the base alone; see `Evidence`."""
         dataset, tokenizer = run.need(Dataset), run.need(Tokenizer)
-        if run.get(SupervisedRows) is None and run.cannot_have(SupervisedRows):
+        supervised = run.get(SupervisedRows)
+        if supervised is None and run.cannot_have(SupervisedRows):
             raise NoSuchThing(run.why_missing(SupervisedRows))
         config = run.get(TrainingConfig)
         models = _base_or_both(run)
@@ -89,7 +90,11 @@ class PromptGains:
         for name in SPLITS:
             if name not in dataset.splits or not dataset.splits[name].rows:
                 continue
-            rows = build(dataset, tokenizer, config, split=name)
+            rows = (
+                supervised
+                if supervised is not None and supervised.split == name
+                else build(dataset, tokenizer, config, split=name)
+            )
             known = measured.split(name) if measured is not None else ()
             sample = _Sample.of(rows.rows, known)
             if sample.asked:

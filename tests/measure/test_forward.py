@@ -80,6 +80,38 @@ def test_a_model_that_scales_its_logits_is_taken_whole(
     np.testing.assert_allclose(found.losses[:, 0], np.array(expected), atol=2e-4)
 
 
+def test_what_a_models_parts_are_is_tried_once_and_of_a_broken_model_again(
+    model: Any, questions: list[Question]
+) -> None:
+    asked: list[str] = []
+
+    class Counted:
+        def __init__(self) -> None:
+            self.model, self.factor = self.body, 1.0
+            self.lm_head = lambda hidden: self.factor * model.model.embed_tokens.as_linear(hidden)
+
+        def body(self, tokens: Any) -> Any:
+            asked.append("body")
+            return model.model(tokens)
+
+        def __call__(self, tokens: Any) -> Any:
+            asked.append("whole")
+            return self.lm_head(model.model(tokens))
+
+    counted = Counted()
+    counted.factor = float("nan")
+    predict(counted, questions[:1])
+    assert asked == ["whole", "body", "body"]
+    counted.factor = 1.0
+    asked.clear()
+    first = predict(counted, questions[:1])
+    assert asked == ["whole", "body", "body"]
+    asked.clear()
+    again = predict(counted, questions[:1])
+    assert asked == ["body"]
+    np.testing.assert_array_equal(first[0].losses, again[0].losses)
+
+
 def test_tokens_that_the_model_does_not_have_are_refused(
     model: Any, questions: list[Question]
 ) -> None:

@@ -39,6 +39,8 @@ def style(more: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
     import matplotlib as mpl
 
     settings: dict[Any, Any] = {**mpl.rcParamsDefault, **STYLE, **more}
+    # Pictures have a canvas of their own; to ask for a backend imports pyplot, and looks for one.
+    del settings["backend"]
     with mpl.rc_context(settings):
         yield
 
@@ -53,9 +55,13 @@ def figure_and_axes(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def png(figure: Figure) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     buffer = io.BytesIO()
     # Without `Software`, the picture does not change with matplotlib's version number.
-    figure.savefig(buffer, format="png", metadata={"Software": None})
+    # `savefig` would draw it twice, once to lay it out; drawing it lays it out anyway.
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()
 
 
