@@ -30,7 +30,10 @@ def told(
     """
     if progress is None:
         return None
-    return lambda done, most: progress(doing, before + done, most if total is None else total)
+    if total is None:
+        return lambda done, most: progress(doing, before + done, most)
+    # Of some rows more than one thing is asked.
+    return lambda done, _: progress(doing, min(before + done, total), total)
 
 
 def ask(models: LoadedModels, which: Which, question: Hashable, run: Callable[[], T]) -> T:
