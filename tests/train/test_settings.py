@@ -30,7 +30,7 @@ def test_an_adapter_config_is_taken_and_given_back_unchanged() -> None:
 
 
 #: Made with scripts that take keys of their own.
-FOREIGN = {"adapter-never-attached", "padding-supervised"}
+FOREIGN = {"adapter-never-attached", "end-token-flood", "padding-supervised"}
 CONFIGS = sorted((FIXTURES / "configs").glob("*.yaml"))
 
 
