@@ -92,8 +92,6 @@ def training_length(
     batch = config.batch_size
     if not config.describes_training or not batch:
         raise NotApplicable("the configuration does not say how the run was trained")
-    if config.resume_adapter_file or (log is not None and log.resumed):
-        raise NotApplicable("the run went on from an earlier one")
     segment = log.main if log is not None else None
     if log is not None and (log.failures or not _is_finite(log.main)):
         raise NotApplicable("the run broke, and that it was short says nothing more")
@@ -114,6 +112,9 @@ def training_length(
     few = seen < limits.passes * rows if rows else seen <= limits.rows
     if not at_once and (updates > limits.updates or not few):
         return
+    # By itself a resumed run may be long enough; a short one does not end what went before.
+    if config.resume_adapter_file or (log is not None and log.resumed):
+        raise NotApplicable("the run went on from an earlier one")
     learned = segment is not None and _fell(segment, limits.fell)
     # Without the rows nobody knows that most were not seen.
     if learned and not rows:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.kind import Missing, NotThere, RunView
+from mlxdoctor.evidence.kind import Missing, NoSuchThing, NotThere, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure.asking import evenly, mean_losses
@@ -55,8 +55,11 @@ class WrittenExchanges:
         texts = [row.get(dataset.features.text) for row in train.rows[::step]]
         found = [exchange_in(text) for text in texts if isinstance(text, str)]
         exchanges = [one for one in found if one is not None]
-        if not exchanges or len(exchanges) < MOST * len(texts):
-            raise NotThere("the rows are text, and no questions with answers")
+        if not exchanges:
+            # What holds no question is asked in no other format.
+            raise NoSuchThing("the rows are text, and no questions with answers")
+        if len(exchanges) < MOST * len(texts):
+            raise NotThere("the rows are text, and not all of them questions with answers")
         tokenizer = run.need(Tokenizer)
         asked = [pair for one in exchanges if (pair := _both(tokenizer, one)) is not None]
         asked.sort(key=lambda pair: len(pair[0].tokens))
