@@ -38,7 +38,7 @@ from mlxdoctor.measure.text.word_order import is_nested, word_order
 from mlxdoctor.safety.quoting import quoted
 
 _EXPECTED = "answers as somebody wrote them"
-_CALIBRATION = "0 of 7 sound tasks of real text, 0 of 160 sound runs of five bases"
+_CALIBRATION = "0 of 46 sound runs on 7 tasks of real text, 0 of 33 of a small base"
 #: Characters of an answer that are shown.
 _SHOWN = 60
 

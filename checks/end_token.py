@@ -72,7 +72,6 @@ class Limits(RateLimits):
         unit="share of the base model's answers that the length limit cuts",
         source="0.42 at most in 64 runs of which it was said; 0.6 in two sound DPO runs that "
         "answer at more length",
-        false_alarms="0 of 267 sound runs, real and tiny",
     )
     padded_share: float = limit(
         0.5,

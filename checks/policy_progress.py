@@ -66,7 +66,7 @@ class Limits:
     lost: float = limit(
         1.0,
         unit="nats a token of the chosen answer",
-        source="published DPO runs of long answers lose 0.1 to 0.3, with less margin than that",
+        source="by judgement, not measured: long answers lose more in all, and less a token",
     )
     lost_most: float = limit(
         1.5, unit="nats a token of the chosen answer", source="as `lost`, half as much again"
@@ -74,7 +74,7 @@ class Limits:
     both_unmeasured: float = limit(
         5.0,
         unit="of what the margin gained, where the answers' length is not known",
-        source="published DPO runs of long answers: up to 3",
+        source="by judgement, not measured: long answers lose more than the margin gains",
     )
     lost_unmeasured: float = limit(
         1.0, unit="reward of the chosen answer", source="ten nats an answer at a beta of 0.1"

@@ -35,7 +35,7 @@ from mlxdoctor.safety.quoting import quoted
 
 #: Characters of a name that are shown.
 _SHOWN = 60
-_CALIBRATION = "0 of 12 sound runs on rows of text, 0 of 2 text collections without exchanges"
+_CALIBRATION = "0 of 7 sound runs on rows of text, 0 of 2 text collections without exchanges"
 
 
 @dataclass(frozen=True)
