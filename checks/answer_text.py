@@ -32,7 +32,7 @@ from functools import cache
 
 from mlxdoctor.check import NotApplicable, check, limit
 from mlxdoctor.evidence.dataset import Dataset, Split
-from mlxdoctor.evidence.prompt_answer import Pair, last_answer
+from mlxdoctor.evidence.prompt_answer import Pair, has_format, last_answer
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.text.word_order import is_nested, word_order
 from mlxdoctor.safety.quoting import quoted
@@ -133,8 +133,10 @@ def answer_text(dataset: Dataset, limits: Limits) -> Iterator[Sign | Seen | Unso
         # Pairs of answers, say: the row as a whole is no text that somebody wrote.
         raise NotApplicable("the rows are in no format of one prompt and one answer")
     step = max(len(train.rows) // limits.examined, 1)
-    places = range(0, len(train.rows), step)[: limits.examined]
-    pairs = [last_answer(train.rows[at], train.format, dataset.features) for at in places]
+    looked_at = range(0, len(train.rows), step)[: limits.examined]
+    features = dataset.features
+    places = [at for at in looked_at if has_format(train.rows[at], train.format, features)]
+    pairs = [last_answer(train.rows[at], train.format, features) for at in places]
     yield from _order(train, pairs, limits)
     yield from _escapes(train, pairs, places, limits)
 

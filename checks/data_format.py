@@ -29,7 +29,7 @@ from typing import Any
 from mlxdoctor.check import check, limit
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Row, Split
-from mlxdoctor.evidence.prompt_answer import Message, messages_of
+from mlxdoctor.evidence.prompt_answer import Message, has_format, messages_of
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -240,7 +240,7 @@ def _formats(dataset: Dataset, split: Split, survived: Severity | None) -> Itera
     other = [
         line
         for line, row in zip(split.line_numbers, split.rows, strict=True)
-        if not _readable_as(split.format, row, dataset)
+        if not has_format(row, split.format, dataset.features)
     ]
     if other:
         yield _sign(
@@ -251,17 +251,6 @@ def _formats(dataset: Dataset, split: Split, survived: Severity | None) -> Itera
             other,
             survived,
         )
-
-
-def _readable_as(row_format: str, row: Row, dataset: Dataset) -> bool:
-    features = dataset.features
-    wanted = {
-        "completions": (features.prompt, features.completion),
-        "chat": (features.chat,),
-        "text": (features.text,),
-        "tokens": ("tokens",),
-    }[row_format]
-    return all(key in row for key in wanted)
 
 
 def _conversations(

@@ -83,7 +83,6 @@ class Limits:
         ),
     },
     limits=Limits(),
-    rerun_symptom=True,
 )
 def training_length(
     config: TrainingConfig, dataset: Dataset | None, log: TrainingLog | None, limits: Limits
