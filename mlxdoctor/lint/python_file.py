@@ -1,4 +1,18 @@
-"""A Python file as the rules see it: its tree, what names mean, and who calls what."""
+"""A Python file as the rules see it: its tree, what names mean, and who calls what.
+
+What a rule asks a `SourceFile`:
+
+- `calls("mlx_lm.load", ".freeze")`: calls by what they mean, through aliases, re-exports, local
+  names and attributes of `self`; `*.linear_to_lora_layers` is one from anywhere.
+- `of(ast.BinOp)`: the nodes of a kind, in the file or `within=` a node.
+- `name_of(node)`, `is_named(node, ...)`: the dotted name an expression stands for.
+- `values(node)`: the expressions it may stand for where it is used; after `a, b = f(x)` the value
+  of `b` is the part `f(x)[1]`.
+- `function_named(node)`: the function of this file that it is; `reached(scope)`: a function with
+  those that it calls, so that `calls(..., through=scope)` finds what a helper does.
+- `differentiated()`, `uses_of(call)`: losses, and where what a call returned is called.
+- `packages(scope)`: which packages a part of the file uses.
+"""
 
 from __future__ import annotations
 
@@ -8,43 +22,32 @@ import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import TypeGuard
 
 from mlxdoctor.evidence.source import read_text, require_file
+from mlxdoctor.lint.bindings import Function, index
+from mlxdoctor.lint.names import is_mlx, is_same
+from mlxdoctor.lint.resolver import Resolver
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-#: Names that are the same thing: MLX re-exports, and mlx-lm's tuner.
-_SAME = {
-    "mlx.optimizers.optimizers": "mlx.optimizers",
-    "mlx.nn.utils.value_and_grad": "mlx.nn.value_and_grad",
-}
+__all__ = ["Function", "SourceFile", "assigned", "body", "constant", "keyword", "names_in"]
 
 
 @dataclass(frozen=True)
-class SourceFile:
+class SourceFile(Resolver):
     """One parsed file.
 
     Attributes:
         path: the file; as the user named it.
+        text: its source.
         lines: its lines, without line breaks.
-        tree: the syntax tree.
-        nodes: every node of it, as `ast.walk` gives them.
-        imports: local name -> what it stands for, such as `mx` -> `mlx.core`.
-        parents: node -> the node it is part of.
-        comments: line number -> the comment on it.
     """
 
     path: Path
+    text: str
     lines: tuple[str, ...]
-    tree: ast.Module
-    nodes: tuple[ast.AST, ...]
-    imports: Mapping[str, str]
-    parents: Mapping[ast.AST, ast.AST]
-    comments: Mapping[int, str]
 
     @classmethod
     def read(cls, path: Path) -> SourceFile:
@@ -70,79 +73,81 @@ class SourceFile:
             line = getattr(error, "lineno", None)
             at = f" (line {line})" if line else ""
             raise InputError(path, f"is not valid Python{at}", "name Python files") from None
-        most = current().source_nodes
-        if len(nodes := tuple(islice(ast.walk(tree), most + 1))) > most:
+        found = index(tree, current().source_nodes)
+        if found is None:
             raise exceeded(path, "has more code than a trainer", "source_nodes")
-        parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
-        return cls(
-            path=path,
-            lines=tuple(text.splitlines()),
-            tree=tree,
-            imports=dict(_imports(tree)),
-            nodes=nodes,
-            parents=parents,
-            comments=dict(_comments(text)),
-        )
+        return cls(tree, found, path, text, tuple(text.splitlines()))
 
-    def name_of(self, node: ast.AST) -> str:
-        """The dotted name of an expression with imports resolved; empty for anything else."""
-        parts: list[str] = []
-        while isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name):
-            return ""
-        parts.append(self.imports.get(node.id, node.id))
-        full = ".".join(reversed(parts))
-        for alias, name in _SAME.items():
-            if full == alias or full.startswith(f"{alias}."):
-                return name + full[len(alias) :]
-        return full
+    @property
+    def nodes(self) -> list[ast.AST]:
+        """Every node, in source order; `of` gives those of a kind."""
+        return self.found.nodes
 
-    def calls(self, *names: str, within: ast.AST | None = None) -> Iterator[ast.Call]:
-        """Calls of any of these names, resolved: `mlx.core.eval`, or `.freeze` for a method."""
-        for node in self.nodes if within is None else ast.walk(within):
-            if self.is_call(node, *names):
-                yield node
-
-    def is_call(self, node: ast.AST, *names: str) -> TypeGuard[ast.Call]:
-        """Whether a node is a call of one of these names."""
-        if not isinstance(node, ast.Call):
-            return False
-        methods = {name[1:] for name in names if name.startswith(".")}
-        if isinstance(node.func, ast.Attribute) and node.func.attr in methods:
-            return True
-        return self.name_of(node.func) in names
-
-    def function_named(self, node: ast.AST) -> Function | None:
-        """The function of this file that an expression names: a name, `self.name`, a lambda."""
-        if isinstance(node, ast.Lambda):
-            return node
-        if isinstance(node, ast.Name):
-            wanted = node.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            wanted = node.attr
-        else:
-            return None
-        found = self._functions.get(wanted, ())
-        # Two of a name: which of them is meant cannot be told.
-        return found[0] if len(found) == 1 else None
+    @property
+    def parents(self) -> Mapping[ast.AST, ast.AST]:
+        """Node -> the node it is part of."""
+        return self.found.parents
 
     @cached_property
-    def _functions(self) -> Mapping[str, list[Function]]:
-        found: dict[str, list[Function]] = {}
-        for one in self.nodes:
-            if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
-                found.setdefault(one.name, []).append(one)
+    def comments(self) -> Mapping[int, str]:
+        """Line number -> the comment on it."""
+        return dict(_comments(self.text)) if "#" in self.text else {}
+
+    @cached_property
+    def uses_mlx(self) -> bool:
+        """Whether the file imports MLX or a package made for it."""
+        return any(is_mlx(name) for name in self.imports.values())
+
+    def packages(self, within: ast.AST | None = None) -> frozenset[str]:
+        """The top-level packages whose names are used below a node, or anywhere in the file."""
+        used = {one.id: one for one in self.of(ast.Name, within=within) if one.id in self.imports}
+        return frozenset(self.name_of(one).partition(".")[0] for one in used.values())
+
+    def calls(
+        self, *names: str, within: ast.AST | None = None, through: ast.AST | None = None
+    ) -> Iterator[ast.Call]:
+        """Calls of any of these: `mlx.core.eval`, `.freeze` for a method, `*.train` from anywhere.
+
+        Args:
+            within: only those below this node.
+            through: only those below this node, or in functions of this file that it calls.
+        """
+        if through is not None:
+            for one in self.reached(through):
+                yield from self.calls(*names, within=one)
+            return
+        wanted: dict[str, list[str]] = {}
+        for name in names:
+            wanted.setdefault(name.rpartition(".")[2], []).append(name)
+        found = {
+            call: self.found.number[call]
+            for last in wanted
+            for call in self._calls_by_last.get(last, ())
+            if (within is None or self.is_within(call, within))
+            and self.is_call(call, *wanted[last])
+        }
+        yield from sorted(found, key=found.__getitem__)
+
+    @cached_property
+    def _calls_by_last(self) -> Mapping[str, list[ast.Call]]:
+        """Last part of a name -> the calls of it, as it is written and as it is resolved."""
+        found: dict[str, list[ast.Call]] = {}
+        for call in self.of(ast.Call):
+            lasts = {self.name_of(call.func).rpartition(".")[2]}
+            if isinstance(call.func, ast.Attribute):
+                lasts.add(call.func.attr)
+            for last in lasts:
+                found.setdefault(last, []).append(call)
         return found
 
-    def scope(self, node: ast.AST) -> ast.AST:
-        """The function that a node is in, or the module."""
-        while node in self.parents:
-            node = self.parents[node]
-            if isinstance(node, Function):
-                return node
-        return self.tree
+    def is_call(self, node: ast.AST, *names: str) -> TypeGuard[ast.Call]:
+        """Whether a node is a call of one of these names; see `calls`."""
+        if not isinstance(node, ast.Call):
+            return False
+        if isinstance(node.func, ast.Attribute) and f".{node.func.attr}" in names:
+            return True
+        full = self.name_of(node.func)
+        return bool(full) and any(is_same(full, name) for name in names)
 
     def differentiated(self) -> Iterator[tuple[ast.Call, Function, str]]:
         """Calls of `mx.value_and_grad` and `mx.grad`: the loss, and its parameter they go by."""
@@ -152,6 +157,9 @@ class SourceFile:
             place = 0 if given is None else constant(given)
             if function is None or not isinstance(place, int):
                 continue
+            if self._bound_first(call.args[0]):
+                # `partial(loss, model)`: which parameter is meant would have to be counted.
+                continue
             names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
             # A bound method has lost its `self`.
             if isinstance(self.parents.get(function), ast.ClassDef) and names[:1] in (
@@ -159,30 +167,31 @@ class SourceFile:
                 ["cls"],
             ):
                 del names[0]
-            if place < len(names):
+            if 0 <= place < len(names):
                 yield call, function, names[place]
+
+    def _bound_first(self, node: ast.expr) -> bool:
+        """Whether a function is given its first arguments beforehand."""
+        return any(
+            self.is_call(one, "functools.partial") and len(one.args) > 1
+            for one in self.values(node)
+        )
 
     def uses_of(self, made: ast.Call) -> Iterator[ast.Call]:
         """Where a function that a call returns is called: at once, or by the name it was given."""
         parent = self.parents.get(made)
         if isinstance(parent, ast.Call) and parent.func is made:
             yield parent
-        targets = parent.targets if isinstance(parent, ast.Assign) else []
-        for target in targets:
-            within = self.scope(made) if isinstance(target, ast.Name) else self.tree
-            name = ast.unparse(target)
-            for node in ast.walk(within):
-                if isinstance(node, ast.Call) and ast.unparse(node.func) == name:
-                    yield node
+            return
+        for call in self.of(ast.Call):
+            if isinstance(call.func, ast.Name | ast.Attribute) and made in self.values(call.func):
+                yield call
 
     def are_parameters(self, node: ast.expr) -> bool:
         """Whether an expression is what `parameters()` of a module returns, or a name for it."""
-        if isinstance(node, ast.Name):
-            values = assigned(self.scope(node), node.id)
-            return bool(values) and all(
-                self.is_call(one, ".parameters", ".trainable_parameters") for one in values
-            )
-        return self.is_call(node, ".parameters", ".trainable_parameters")
+        return all(
+            self.is_call(one, ".parameters", ".trainable_parameters") for one in self.values(node)
+        )
 
 
 def body(function: Function) -> list[ast.AST]:
@@ -196,7 +205,7 @@ def names_in(node: ast.AST) -> set[str]:
 
 
 def assigned(scope: ast.AST, name: str) -> list[ast.expr]:
-    """The values that a name is given below a node."""
+    """The values that a name is given anywhere below a node, whatever is used after."""
     return [
         node.value
         for node in ast.walk(scope)
@@ -216,19 +225,6 @@ def constant(node: ast.AST | None) -> object:
         value = constant(node.operand)
         return -value if isinstance(value, int | float) else None
     return node.value if isinstance(node, ast.Constant) else None
-
-
-def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for one in node.names:
-                if one.asname:
-                    yield one.asname, one.name
-                else:
-                    yield one.name.split(".")[0], one.name.split(".")[0]
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            for one in node.names:
-                yield one.asname or one.name, f"{node.module}.{one.name}"
 
 
 def _comments(text: str) -> Iterator[tuple[int, str]]:

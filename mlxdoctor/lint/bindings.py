@@ -1,0 +1,245 @@
+"""What the names of a file are given, and where: imports, assignments, definitions, parameters.
+
+One walk over the tree numbers its nodes in source order and notes, for each function, class,
+comprehension and the module, which names it binds. What a name means where it is used is asked of
+`python_file.SourceFile`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+#: What has names of its own.
+Owner = Function | Comprehension | ast.ClassDef | ast.Module
+_OWNERS = frozenset((*Function.__args__, *Comprehension.__args__, ast.ClassDef, ast.Module))
+_NO_NODES = frozenset(
+    kind
+    for base in (ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop)
+    for kind in base.__subclasses__()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One place that gives a name a meaning.
+
+    Attributes:
+        node: the statement, import, definition or parameter.
+        value: what the name is given; the part of it where a tuple is unpacked (`f(x)[1]`); None
+            where that is no expression: a parameter, a loop's variable, `x += 1`.
+        imported: the dotted name of an import, empty otherwise; a relative one begins with dots.
+    """
+
+    node: ast.AST
+    value: ast.expr | None = None
+    imported: str = ""
+
+
+@dataclass(frozen=True)
+class Index:
+    """The nodes of a tree in source order, and what they bind.
+
+    Attributes:
+        nodes: every node; names' contexts and operators are left out.
+        number: node -> its place in `nodes`.
+        ends: where the nodes below the one at the same place end.
+        parents: node -> the node it is part of.
+        owners: node -> the function, class, comprehension or module it is in.
+        kinds: type of node -> the places of its nodes.
+        names: owner -> name -> what it is given, in source order.
+        attributes: class -> attribute of `self` -> what its methods give it.
+    """
+
+    nodes: list[ast.AST] = field(default_factory=list)
+    number: dict[ast.AST, int] = field(default_factory=dict)
+    ends: list[int] = field(default_factory=list)
+    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    owners: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    kinds: dict[type[ast.AST], list[int]] = field(default_factory=dict)
+    names: dict[ast.AST, dict[str, list[Binding]]] = field(default_factory=dict)
+    attributes: dict[ast.AST, dict[str, list[Binding]]] = field(default_factory=dict)
+
+
+def index(tree: ast.Module, most: int) -> Index | None:
+    """Number the nodes and collect what is bound; None where there are more than `most`."""
+    found = Index()
+    nodes, number, parents, owners = found.nodes, found.number, found.parents, found.owners
+    kinds = found.kinds
+    stack: list[tuple[ast.AST, ast.AST]] = [(tree, tree)]
+    for place in count():
+        if not stack:
+            break
+        if place >= most:
+            return None
+        node, owner = stack.pop()
+        nodes.append(node)
+        number[node] = place
+        owners[node] = owner
+        kind = type(node)
+        kinds.setdefault(kind, []).append(place)
+        inner = node if kind in _OWNERS else owner
+        below: list[ast.AST] = []
+        for value in node.__dict__.values():
+            if value.__class__ is list:
+                below += [one for one in value if isinstance(one, ast.AST)]
+            elif isinstance(value, ast.AST) and value.__class__ not in _NO_NODES:
+                below.append(value)
+        for one in reversed(below):
+            if one.__class__ not in _NO_NODES:
+                parents[one] = node
+                stack.append((one, inner))
+    found.ends.extend(_ends(nodes, number, parents))
+    _bind(found, tree)
+    return found
+
+
+def _ends(
+    nodes: list[ast.AST], number: Mapping[ast.AST, int], parents: Mapping[ast.AST, ast.AST]
+) -> list[int]:
+    ends = list(range(1, len(nodes) + 1))
+    for place in range(len(nodes) - 1, 0, -1):
+        above = number[parents[nodes[place]]]
+        ends[above] = max(ends[above], ends[place])
+    return ends
+
+
+def _bind(found: Index, tree: ast.Module) -> None:
+    # `global x` and `nonlocal x`: the name is another owner's.
+    elsewhere: dict[tuple[ast.AST, str], ast.AST] = {}
+    for place in found.kinds.get(ast.Global, []) + found.kinds.get(ast.Nonlocal, []):
+        node = found.nodes[place]
+        owner = found.owners[node]
+        outer = tree if isinstance(node, ast.Global) else found.owners[owner]
+        elsewhere |= {(owner, name): outer for name in getattr(node, "names", ())}
+    for place in sorted(place for kind in _BINDERS for place in found.kinds.get(kind, ())):
+        node = found.nodes[place]
+        owner = found.owners[node]
+        if isinstance(node, ast.NamedExpr):
+            while isinstance(owner, Comprehension):
+                owner = found.owners[owner]
+        for target, binding in _BINDERS[type(node)](node):
+            if binding.value is not None and binding.value not in found.parents:
+                # A part that is not written in the source lies where it is unpacked.
+                found.parents[binding.value] = node
+                found.owners[binding.value] = owner
+            if isinstance(target, str):
+                known = found.names.setdefault(elsewhere.get((owner, target), owner), {})
+                known.setdefault(target, []).append(binding)
+            elif (made_in := _class_of_self(found, target)) is not None:
+                known = found.attributes.setdefault(made_in, {})
+                known.setdefault(target.attr, []).append(binding)
+
+
+def _class_of_self(found: Index, target: ast.Attribute) -> ast.AST | None:
+    """The class of whose methods' `self` a target is an attribute."""
+    if not (isinstance(target.value, ast.Name) and target.value.id == "self"):
+        return None
+    owner = found.owners.get(target)
+    while owner is not None and not isinstance(owner, ast.ClassDef | ast.Module):
+        owner = found.owners[owner]
+    return owner if isinstance(owner, ast.ClassDef) else None
+
+
+_Bound = Iterator[tuple[str | ast.Attribute, Binding]]
+
+
+def _targets(target: ast.expr, value: ast.expr | None, node: ast.AST) -> _Bound:
+    """What an assignment's target binds; tuples are taken apart."""
+    if isinstance(target, ast.Name):
+        yield target.id, Binding(node, value)
+    elif isinstance(target, ast.Attribute):
+        yield target, Binding(node, value)
+    elif isinstance(target, ast.Starred):
+        yield from _targets(target.value, None, node)
+    elif isinstance(target, ast.Tuple | ast.List):
+        starred = any(isinstance(one, ast.Starred) for one in target.elts)
+        for place, one in enumerate(target.elts):
+            yield from _targets(one, None if starred else _part(value, place), node)
+
+
+def _part(value: ast.expr | None, place: int) -> ast.expr | None:
+    """An element of what is unpacked: as it is written, or as a subscript."""
+    if value is None:
+        return None
+    if isinstance(value, ast.Tuple | ast.List):
+        return value.elts[place] if place < len(value.elts) else None
+    part = ast.Subscript(value, ast.Constant(place), ast.Load())
+    return ast.fix_missing_locations(ast.copy_location(part, value))
+
+
+def _assign(node: ast.Assign) -> _Bound:
+    for target in node.targets:
+        yield from _targets(target, node.value, node)
+
+
+def _annotated(node: ast.AnnAssign) -> _Bound:
+    if node.value is not None:
+        yield from _targets(node.target, node.value, node)
+
+
+def _changed(node: ast.AugAssign) -> _Bound:
+    yield from _targets(node.target, None, node)
+
+
+def _walrus(node: ast.NamedExpr) -> _Bound:
+    yield from _targets(node.target, node.value, node)
+
+
+def _loop(node: ast.For | ast.AsyncFor | ast.comprehension) -> _Bound:
+    yield from _targets(node.target, None, node)
+
+
+def _with(node: ast.withitem) -> _Bound:
+    if node.optional_vars is not None:
+        yield from _targets(node.optional_vars, None, node)
+
+
+def _defined(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> _Bound:
+    yield node.name, Binding(node)
+
+
+def _parameter(node: ast.arg) -> _Bound:
+    yield node.arg, Binding(node)
+
+
+def _caught(node: ast.ExceptHandler) -> _Bound:
+    if node.name is not None:
+        yield node.name, Binding(node)
+
+
+def _import(node: ast.Import) -> _Bound:
+    for one in node.names:
+        top = one.name.partition(".")[0]
+        yield one.asname or top, Binding(node, imported=one.name if one.asname else top)
+
+
+def _import_from(node: ast.ImportFrom) -> _Bound:
+    for one in node.names:
+        where = "." * node.level + (node.module or "")
+        joined = where + one.name if where.endswith(".") else f"{where}.{one.name}"
+        yield one.asname or one.name, Binding(node, imported=joined)
+
+
+_BINDERS: Mapping[type[ast.AST], Callable[[Any], _Bound]] = {
+    ast.Assign: _assign,
+    ast.AnnAssign: _annotated,
+    ast.AugAssign: _changed,
+    ast.NamedExpr: _walrus,
+    ast.For: _loop,
+    ast.AsyncFor: _loop,
+    ast.comprehension: _loop,
+    ast.withitem: _with,
+    ast.FunctionDef: _defined,
+    ast.AsyncFunctionDef: _defined,
+    ast.ClassDef: _defined,
+    ast.arg: _parameter,
+    ast.ExceptHandler: _caught,
+    ast.Import: _import,
+    ast.ImportFrom: _import_from,
+}

@@ -1,0 +1,172 @@
+"""What names mean: aliases, re-exports, attributes of `self`, unpacked tuples, helpers."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.lint.names import imported_name, is_mlx, is_same
+from mlxdoctor.lint.python_file import SourceFile
+
+
+def parse(text: str) -> SourceFile:
+    return SourceFile.parse(text, Path("x.py"))
+
+
+def last_argument(source: SourceFile) -> ast.expr:
+    """What is handed to the last call of `use`."""
+    return list(source.calls("use"))[-1].args[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import mlx_lm\nmlx_lm.load('m')",
+        "from mlx_lm import load\nload('m')",
+        "from mlx_lm import load as read\nread('m')",
+        "from mlx_lm.utils import load\nload('m')",
+        "from mlx_lm.lora import load\nload('m')",
+        "import mlx_lm.utils as u\nu.load('m')",
+        "from mlx_lm import utils\nutils.load('m')",
+        "from mlx_lm import load\nread = load\nread('m')",
+        "def f():\n    from mlx_lm import load\n    return load('m')",
+        "from mlx_lm import load\nclass A:\n    def __init__(self):\n        self.read = load\n"
+        "    def run(self):\n        self.read('m')",
+        "try:\n    from mlx_lm import load\nexcept ImportError:\n    load = None\nload('m')",
+        "def setup():\n    global load\n    from mlx_lm import load\ndef run():\n    load('m')",
+        "from functools import partial\nfrom mlx_lm import load\nread = load\nread('m')",
+    ],
+)
+def test_one_function_under_many_names(text: str) -> None:
+    assert len(list(parse(text).calls("mlx_lm.load"))) == 1
+    assert len(list(parse(text).calls("mlx_lm.utils.load"))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def load(path): ...\nload('m')",
+        "from mlx_lm import load\ndef f(load):\n    load('m')",
+        "from json import load\nload('m')",
+        "import mlx.core as mx\nmx.load('m')",
+        "from mlx_vlm import load\nload('m')",
+    ],
+)
+def test_another_function_of_that_name(text: str) -> None:
+    assert not list(parse(text).calls("mlx_lm.load"))
+
+
+def test_names_that_are_the_same() -> None:
+    assert is_same("mlx.nn.utils.value_and_grad", "mlx.nn.value_and_grad")
+    assert is_same("mlx.optimizers.Adam", "mlx.optimizers.optimizers.Adam")
+    assert is_same("mlx_lm.tuner.linear_to_lora_layers", "mlx_lm.tuner.utils.linear_to_lora_layers")
+    assert not is_same("mlx.core.value_and_grad", "mlx.nn.value_and_grad")
+    assert not is_same("load", "mlx_lm.load")
+    assert is_same(".tuner.utils.linear_to_lora_layers", "*.linear_to_lora_layers")
+    assert imported_name(".backend.mx") == "mlx.core"
+    assert imported_name(".mx.eval") == "mlx.core.eval"
+    assert imported_name(".mxnet.eval") == ".mxnet.eval"
+    assert is_mlx("mlx.core")
+    assert is_mlx("mlx_lm_lora.trainer")
+    assert not is_mlx("mlxtend")
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("x = 1\nuse(x)", ["1"]),
+        ("x = a\ny = x\nuse(y)", ["a"]),
+        ("x = 1\nx = 2\nuse(x)", ["2"]),
+        ("x = 1\nif c:\n    x = 2\nuse(x)", ["2", "1"]),
+        ("if c:\n    x = 1\nelse:\n    use(x)", ["1"]),
+        ("if c:\n    x = 1\nelse:\n    x = 2\n    use(x)", ["2"]),
+        ("x = x0\nx = x[1:]\nuse(x)", ["x[1:]"]),
+        ("with a:\n    x = 1\nuse(x)", ["1"]),
+        ("x = 1 if c else 2\nuse(x)", ["1", "2"]),
+        ("a, b = f(x)\nuse(b)", ["f(x)[1]"]),
+        ("a, b = 1, 2\nuse(b)", ["2"]),
+        ("(a, b), c = f(x), 2\nuse(a)", ["f(x)[0]"]),
+        ("a, *b = f(x)\nuse(a)", ["a"]),
+        ("p = (1, 2)\nuse(p[1])", ["2"]),
+        ("def f(x):\n    use(x)", ["x"]),
+        ("def f(x):\n    x = g(x)\n    use(x)", ["g(x)"]),
+        ("def f(x=None):\n    if x is None:\n        x = 1\n    use(x)", ["1", "x"]),
+        ("for x in y:\n    use(x)", ["x"]),
+        ("n = 0\nfor x in y:\n    use(n)\n    n = 1", ["1", "0"]),
+        ("n = 0\nn += 1\nuse(n)", ["n"]),
+        ("if (n := f()):\n    use(n)", ["f()"]),
+        (
+            "class A:\n    def a(self):\n        self.x = 1\n    def b(self):\n        use(self.x)",
+            ["1"],
+        ),
+        (
+            "class B:\n    def a(self):\n        self.x = 1\n"
+            "class A(B):\n    def b(self):\n        use(self.x)",
+            ["1"],
+        ),
+        ("x = 1\ndef f():\n    use(x)\nx = 2", ["1", "2"]),
+    ],
+)
+def test_values(text: str, values: list[str]) -> None:
+    source = parse(text)
+    assert [ast.unparse(one) for one in source.values(last_argument(source))] == values
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("def f(): ...\nuse(f)", "f"),
+        ("def f(): ...\ng = f\nuse(g)", "f"),
+        ("from functools import partial\ndef f(a, b): ...\nuse(partial(f, b=1))", "f"),
+        ("import mlx.core as mx\ndef f(): ...\ng = mx.compile(f)\nuse(g)", "f"),
+        ("class A:\n    def f(self): ...\n    def g(self):\n        use(self.f)", "f"),
+        (
+            "class B:\n    def f(self): ...\nclass A(B):\n    def g(self):\n        use(self.f)",
+            "f",
+        ),
+        ("class A:\n    def f(self): ...\na = A()\nuse(a.f)", "f"),
+        ("def f(): ...\nif c:\n    def f(): ...\nuse(f)", None),
+        ("import numpy as np\nclass A:\n    def f(self): ...\nuse(np.f)", None),
+        ("def f(f):\n    use(f)", None),
+    ],
+)
+def test_functions(text: str, name: str | None) -> None:
+    source = parse(text)
+    function = source.function_named(last_argument(source))
+    assert getattr(function, "name", None) == name
+
+
+def test_what_helpers_do_is_reached() -> None:
+    source = parse(
+        "class A:\n    def run(self):\n        self.prepare()\n"
+        "    def prepare(self):\n        freeze_all(self.model)\n"
+        "def freeze_all(model):\n    model.freeze()\n    freeze_all(model)\n"
+    )
+    run = next(one for one in source.of(ast.FunctionDef) if one.name == "run")
+    assert not list(source.calls(".freeze", within=run))
+    assert len(list(source.calls(".freeze", through=run))) == 1
+
+
+def test_nodes_of_a_kind_below_a_node() -> None:
+    source = parse("def f():\n    a()\n    def g():\n        b()\nc()\n")
+    functions = list(source.of(ast.FunctionDef))
+    assert [len(list(source.of(ast.Call, within=one))) for one in functions] == [2, 1]
+    assert len(list(source.of(ast.Call))) == 3
+    assert source.scope(list(source.of(ast.Call))[1]) is functions[1]
+
+
+def test_uses_of_what_a_call_returned() -> None:
+    source = parse(
+        "import mlx.nn as nn\nclass A:\n    def __init__(self, m):\n"
+        "        self.step = nn.value_and_grad(m, loss)\n    def run(self, x):\n"
+        "        self.step(x)\n"
+    )
+    (made,) = source.calls("mlx.nn.value_and_grad")
+    assert [ast.unparse(one) for one in source.uses_of(made)] == ["self.step(x)"]
+
+
+def test_packages_of_a_part() -> None:
+    source = parse("import torch\nimport mlx.core as mx\ndef f():\n    torch.ones(1)\nmx.eval()\n")
+    (function,) = source.of(ast.FunctionDef)
+    assert source.packages(function) == {"torch"}
+    assert source.packages() == {"torch", "mlx"}
