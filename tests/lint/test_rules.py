@@ -34,6 +34,12 @@ def test_every_rule_is_documented(rule: Rule) -> None:
 
 #: Code that is right, and comes near a rule.
 NEAR: dict[str, str] = {
+    "everything is trained, and that is meant": """
+import mlx.core as mx
+def loss(model, x):
+    return model(x).sum()
+value, grads = mx.value_and_grad(loss)(model, x)
+""",
     "arrays, not a module": """
 import mlx.core as mx
 def loss(w, x):
@@ -307,13 +313,14 @@ def test_near_misses(name: str) -> None:
 ALSO: dict[str, tuple[str, str]] = {
     "a lambda": (
         "gradient-of-module",
-        "import mlx.core as mx\ng = mx.grad(lambda model, x: model(x).sum())(model, x)\n",
+        "import mlx.core as mx\nmodel.freeze()\n"
+        "g = mx.grad(lambda model, x: model(x).sum())(model, x)\n",
     ),
     "a method": (
         "gradient-of-module",
         "import mlx.core as mx\nclass T:\n    def loss(self, model, x):\n"
         "        return model(x).sum()\n    def run(self):\n"
-        "        self.g = mx.value_and_grad(self.loss)\n",
+        "        self.model.freeze()\n        self.g = mx.value_and_grad(self.loss)\n",
     ),
     "unpacked as in JAX": (
         "flattened-unpacked",
@@ -352,7 +359,8 @@ ALSO: dict[str, tuple[str, str]] = {
     "handed to another function": (
         "gradient-of-module",
         "import mlx.core as mx\nclass T:\n    def __init__(self):\n"
-        "        self.g = mx.value_and_grad(self.loss)\n    def loss(self, model, x):\n"
+        "        model.freeze()\n        self.g = mx.value_and_grad(self.loss)\n"
+        "    def loss(self, model, x):\n"
         "        return self.score(model, x)\n    def step(self, x):\n"
         "        return self.g(self.model, x)\n",
     ),

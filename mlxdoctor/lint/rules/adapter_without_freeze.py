@@ -1,7 +1,7 @@
 """Layers are converted to LoRA, and the model is never frozen.
 
-Converted layers freeze what they wrap, but embeddings, norms and every layer that was not
-converted stay trainable, and are trained at a rate that was meant for LoRA.
+A conversion freezes nothing, not even the weights that the LoRA layers wrap: the whole model is
+trained, at a rate that was meant for LoRA, and what is saved as an adapter is not what was learned.
 """
 
 import ast
@@ -48,7 +48,7 @@ def adapter_without_freeze(source: SourceFile) -> Hits:
         if trains and isinstance(model, ast.Name) and _is_made(source, conversion, model.id):
             yield (
                 conversion,
-                f"{model.id}.freeze() is never called: what is not converted is trained as well",
+                f"{model.id}.freeze() is never called: the whole model is trained, not LoRA alone",
             )
 
 

@@ -1,7 +1,8 @@
 """A module that replaces `trainable_parameters`.
 
-MLX keeps itself what is frozen: `nn.value_and_grad`, the optimizer and the saving of weights ask
-for it in different ways. With a method of the class's own, they no longer agree on what is trained.
+MLX keeps itself what is frozen, in each module. A method of the class's own is asked where the
+model stands alone; as a part of a larger one it is passed over, and all that it left out is
+trained. Nor does `freeze()` have a say in it.
 """
 
 import ast
@@ -14,6 +15,10 @@ BAD = """
 import mlx.nn as nn
 
 class Model(nn.Module):
+    def __init__(self, body, head):
+        super().__init__()
+        self.body, self.head = body, head
+
     def trainable_parameters(self):
         return {"head": self.head.parameters()}
 """
