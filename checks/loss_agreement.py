@@ -13,10 +13,12 @@ How it is measured. Both models read the validation rows as mlx-lm does, and the
 over targets, are compared with the first and the last validation loss of the log; without those,
 rows trained on with the last training losses. The tolerance is the sampling error of the rows
 that were not measured or not validated, and how far the loss moved from the last report to the
-save. Where they disagree, other masks, shifts and usual plain formats of prompt and answer are
-tried: one that makes both losses agree is how the rows were really read. An adapter with a worse
-loss is tried at half its scale, and at up to four times it: where none comes half as near to the
-log, no adapter of that file had that loss.
+save. Where the time suffices, the very rows of those two validations are read: which they were
+follows from the run's seed, and that it is so is seen by the base model's loss, which is then the
+log's first one to the last digit. Where they disagree, other masks, shifts and usual plain
+formats of prompt and answer are tried: one that makes both losses agree is how the rows were
+really read. An adapter with a worse loss is tried at half its scale, and at up to four times it:
+where none comes half as near to the log, no adapter of that file had that loss.
 
 When it is wrong. Rows that were edited since, or a template that writes today's date, change the
 base model's loss as well: then only what is lost beyond doubt is called an error. Rows of over
@@ -44,6 +46,7 @@ from mlxdoctor.measure.losses.fit import (
     Sample,
     anchored_fit,
     counted_tokens,
+    exact_fit,
     first_look,
     fits,
     is_between,
@@ -83,6 +86,16 @@ class Limits(ReadingLimits):
         unit="nats beyond the tolerance",
         source="a perplexity up by a third; 1.3 to 5.2 where half of an adapter is lost",
         false_alarms="0 of 96 healthy runs of three base models",
+    )
+    exactly: float = limit(
+        0.005,
+        unit="nats, of the base model on the very rows that were validated on",
+        source="rounding in the log and of the weights; other rows of a split are further apart",
+    )
+    exactly_far: float = limit(
+        0.1,
+        unit="nats beyond the tolerance, on those rows",
+        source="what was lost is told from what the last update changed",
     )
     share: float = limit(
         0.1, unit="of the logged loss", source="less is lost in any conversion of weights"
@@ -178,6 +191,10 @@ def loss_agreement(
         found = anchored_fit(fits(sample, usual, limits.same, limits.errors))
     if losses.load_failure is None and not math.isfinite(found.tuned.value):
         raise Inconclusive("the tuned model's losses are not finite")
+    exact = None
+    if found.base_agrees and losses.load_failure is None:
+        exact = exact_fit(validation, logged, usual, limits.exactly)
+        found = exact or found
     if found.agrees:
         if losses.load_failure is not None:
             raise Inconclusive("the adapter could not be loaded on this base model")
@@ -198,6 +215,9 @@ def loss_agreement(
         found = _as_counted(sample, usual, masks, limits)
         if config is not None and config.mask_prompt and is_between(sample):
             raise Inconclusive("the log begins between the losses with and without the prompt")
+    if exact is not None:
+        # Nothing is left to the chance of a sample, so that less says as much.
+        limits = replace(limits, far=limits.exactly_far)
     signs = list(_disagreement(sample, found, limits))
     yield from signs
     is_worse = any(
@@ -251,12 +271,21 @@ def _beyond(
 def _logged(log: TrainingLog, config: TrainingConfig | None, saved: int | None) -> LoggedLoss:
     if log.is_preference:
         raise NotApplicable("the loss of preference training is not that of a language model")
-    logged = logged_loss(log, saved)
+    logged = logged_loss(log, saved or _finished(log, config))
     if logged is None:
         raise Inconclusive("the log has no finite loss from after the first update")
     if config is not None and config.resume_adapter_file is not None:
         return replace(logged, before=None)
     return logged
+
+
+def _finished(log: TrainingLog, config: TrainingConfig | None) -> int | None:
+    """The last iteration of a run that came to its end: it saves there, logged or not."""
+    series, planned = log.main.get("train_loss"), config.iters if config is not None else None
+    if series is None or not len(series) or log.main.axis not in ("iteration", "step"):
+        return None
+    last = int(series.iterations[-1])
+    return last if last == planned else None
 
 
 def _require_enough(sample: Sample, limits: Limits) -> None:

@@ -194,6 +194,36 @@ def test_an_end_token_left_out_that_became_less_likely_is_certain(
     assert codes(judged(log(), config, base=base, tuned=tuned)) == {"agrees-without-end": severity}
 
 
+@pytest.mark.parametrize(
+    ("before", "tuned", "found"),
+    [
+        (4.0, 0.4, {"worse-than-logged": "warning"}),
+        (4.0, 0.45, {"worse-than-logged": "error"}),
+        # Rows on which the base model has another loss are not those that were validated on.
+        (4.01, 0.45, {"worse-than-logged": "warning"}),
+    ],
+)
+def test_the_very_rows_of_a_validation_tell_a_small_loss(
+    log: Callable[..., TrainingLog],
+    config: TrainingConfig,
+    before: float,
+    tuned: float,
+    found: dict[str, str],
+) -> None:
+    rows = measured_rows(BASE, level(tuned))
+    asked: list[int] = []
+
+    def validated(iteration: int) -> tuple[RowLosses, ...]:
+        asked.append(iteration)
+        return rows[:12]
+
+    validation = replace(Validation(rows, {}, 40, 40).evidence, measure_validated=validated)
+    losses = TokenLosses((), rows[:16], 768)
+    judgement = outcome(loss_agreement, log(before=before), losses, validation, config)
+    assert codes(judgement) == found
+    assert asked == ([1, 100] if before == 4.0 else [1])
+
+
 def scaled(losses: Mapping[float, float]) -> AdapterScales:
     """An adapter that has these losses at so many times its scale."""
     rows = measured_rows(BASE, level(2.0))

@@ -119,6 +119,44 @@ def _fit(sample: Sample, reading: Reading, same: float, errors: float) -> Fit:
     )
 
 
+def exact_fit(
+    validation: ValidationRows | None,
+    logged: LoggedLoss,
+    readings: Iterable[Reading],
+    same: float,
+) -> Fit | None:
+    """Both losses on the very rows that the log's are over, so that nothing is left to chance.
+
+    Which rows those are follows from the configuration if `mlx_lm.lora` made the run. That it did,
+    on this base and these rows, the base model's loss says: it has to be the first one logged.
+
+    Args:
+        validation: the validation rows; None where there are none.
+        logged: the logged losses.
+        readings: what the loss may cover.
+        same: differences up to this are rounding, nats.
+
+    Returns:
+        The first fit in which the base model's loss is the logged one, to rounding; None where
+        there is none, or the rows are not known or too many.
+    """
+    if logged.before is None or logged.split != "valid":
+        return None
+    if validation is None or validation.measure_validated is None:
+        return None
+    first = validation.measure_validated(1)
+    for reading in readings if first else ():
+        base = mean_loss(first, "base", reading)
+        if not abs(base.value - logged.before) <= same:
+            continue
+        tuned = mean_loss(validation.measure_validated(logged.iteration), "tuned", reading)
+        if not math.isfinite(tuned.value):
+            return None
+        off = base.value - logged.before, tuned.value - logged.after
+        return Fit(reading, base, tuned, *off, same, same + logged.drift)
+    return None
+
+
 def best_fit(fits: Sequence[Fit]) -> Fit:
     """The first fit that agrees, else the one nearest to the logged losses."""
     return next((one for one in fits if one.agrees), min(fits, key=lambda one: one.misfit))

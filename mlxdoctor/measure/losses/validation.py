@@ -14,6 +14,8 @@ from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure.asking import evenly
+from mlxdoctor.measure.cpu_functions import on_cpu
+from mlxdoctor.measure.losses.validation_order import ValidationOrder
 from mlxdoctor.measure.models import LoadedModels, load
 from mlxdoctor.measure.row_losses import RowLosses
 from mlxdoctor.measure.text.plain_formats import PLAIN_FORMATS, WITHOUT_END, PlainFormat, rewritten
@@ -25,6 +27,12 @@ SPLIT = "valid"
 #: Parameters times tokens of one model that take about a second on a slow machine.
 AFFORDABLE_WORK = 3e9
 
+
+#: Of the time that is left, what all rows of a validation may take; and how many are measured
+#: before it is asked how long they take.
+VALIDATED_SHARE, EACH = 0.3, 8
+#: Parameters times tokens of one model that no processor does in that time: 20 s of a fast one.
+MOST_WORK_ON_CPU = 5e11
 
 #: (format or None for the configured one, how many rows) -> both models' losses on them.
 Measure = Callable[[PlainFormat | None, int], tuple[RowLosses, ...]]
@@ -44,8 +52,11 @@ class ValidationRows:
         formats: other formats in which these rows can be written.
         measure: losses on so many rows, evenly spaced, in one of the formats; a row that
             a format does not fit is left out.
-        measure_unfused: the same as configured, with the adapter beside the base in place of
-            the fused model; None unless both are there.
+        measure_validated: losses on exactly the rows that mlx-lm looked at before the update of an
+            iteration, in its order; none where nothing says which they were, or the time is too
+            short for all of them.
+        measure_unfused: as `measure` does, as configured, with the adapter beside the base in
+            place of the fused model; None unless both are there.
     """
 
     kind: ClassVar[str] = "validation rows"
@@ -56,6 +67,7 @@ class ValidationRows:
     affordable: int
     formats: tuple[PlainFormat, ...]
     measure: Measure
+    measure_validated: Callable[[int], tuple[RowLosses, ...]] | None = None
     measure_unfused: Callable[[int], tuple[RowLosses, ...]] | None = None
 
     @classmethod
@@ -121,6 +133,25 @@ def prepare(
     has_end = any(Role.END in row.roles for row in first.rows)
 
     done = {row.index: row for row in known}
+    train = dataset.splits.get("train")
+    order = ValidationOrder.of(config, len(train.rows) if train else 0, len(split.rows))
+
+    def validated(iteration: int) -> tuple[RowLosses, ...]:
+        batches = order.batches(iteration) if order is not None else ()
+        every = build(dataset, tokenizer, config, split=SPLIT, limit=None)
+        if every.refused:
+            return ()
+        wanted = [every.rows[place] for batch in batches for place in every.batches[batch]]
+        new = [row for row in wanted if row.index not in done and row.length >= SHORTEST_ROW]
+        costs = [float(row.length) for row in new]
+        if on_cpu() and sum(costs) * models.base.parameter_count > MOST_WORK_ON_CPU:
+            return ()
+        for stage in (budget or TimeBudget()).stages(costs, VALIDATED_SHARE, first=EACH):
+            some = replace(every, rows=tuple(new[at] for at in stage), batches=())
+            for row in _measured(models, tokenizer, some, progress).rows:
+                done[row.index] = row
+        found = [done.get(row.index) for row in wanted]
+        return tuple(one for one in found if one is not None) if None not in found else ()
 
     def losses(used: LoadedModels, plain: PlainFormat | None, count: int) -> tuple[RowLosses, ...]:
         chosen = tuple(rows.rows[at] for at in evenly(len(rows.rows), count))
@@ -154,7 +185,22 @@ def prepare(
         affordable=min(len(rows.rows), _affordable(rows.rows, models.base.parameter_count)),
         formats=(WITHOUT_END, *formats) if has_end else formats,
         measure=partial(losses, models),
+        measure_validated=None if order is None else validated,
         measure_unfused=None if unfused is None else lambda count: losses(unfused(), None, count),
+    )
+
+
+def _measured(
+    models: LoadedModels, tokenizer: Tokenizer, rows: SupervisedRows, progress: Progress | None
+) -> TokenLosses:
+    """All of some rows, with the padding that mlx-lm puts after them."""
+    return measure(
+        models,
+        tokenizer,
+        [rows],
+        max_rows=len(rows.rows),
+        pad_ids=(rows.pad_id,),
+        progress=progress,
     )
 
 
