@@ -50,7 +50,7 @@ or options (a file that can't be read included), 3 too little to judge by.""",
     default=DEFAULT_SECONDS,
     show_default=True,
     metavar="SECONDS",
-    help="Stop giving rows and prompts to the models after this time.",
+    help="The time that it may take, most of it for the models: they get fewer rows and prompts.",
 )
 @options.measured(
     "Keep what the models say in FILE (.json, .json.gz), and read it back instead of running them."

@@ -6,8 +6,10 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-#: Seconds that models are run in one diagnosis unless the user says otherwise.
+#: Seconds that one diagnosis takes at most unless the user says otherwise.
 DEFAULT_SECONDS = 60.0
+#: Of them, the share that is kept for files and the report, and for work that was begun.
+KEPT_FOR_THE_REST = 0.1
 #: Items that are measured before it is asked how long they take.
 FIRST_STAGE = 4
 
@@ -16,7 +18,8 @@ class TimeBudget:
     """Seconds that are divided among what asks models; it begins when it is made.
 
     Args:
-        seconds: in all; None for as long as it takes.
+        seconds: of the whole diagnosis, most of which models may take; None for as long as it
+            takes.
         clock: seconds that only ever rise.
     """
 
@@ -32,7 +35,8 @@ class TimeBudget:
         """Seconds until it is spent; infinite where there is no limit."""
         if self.seconds is None:
             return math.inf
-        return max(0.0, self.seconds - (self._clock() - self._begun))
+        allowed = (1.0 - KEPT_FOR_THE_REST) * self.seconds
+        return max(0.0, allowed - (self._clock() - self._begun))
 
     def stages(
         self, costs: Sequence[float], share: float = 1.0, first: int = FIRST_STAGE, growth: int = 2
