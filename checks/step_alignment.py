@@ -1,16 +1,18 @@
 """Whether a trainer's loss trains each position on the token that follows it.
 
 What it finds. Targets that are the input itself, or two tokens ahead, or behind; prompts and
-padding that are trained; end tokens that never are; rows without a trained token; rows whose
-tokens count differently.
+padding that are trained; end tokens and first tokens of answers that never are; rows without a
+trained token; rows whose tokens count differently.
 
 Why it matters. A model trained on the token it was just given learns to repeat; one trained two
 ahead learns to skip; both have a falling loss. Nothing in the code needs to look wrong.
 
 How it is measured. From the gradient of the loss with respect to the logits, which is negative at
-the target of a position and zero where the position does not count. A target is compared with
-the tokens around it wherever those differ from each other; padding is a run of padding tokens up to
-a row's end; prompts end where the chat template opens the last answer.
+the target of a position and zero where the position does not count. A target is compared with the
+tokens around it wherever those differ from each other; padding is a run of padding tokens up to a
+row's end; prompts end where the chat template opens the last answer. Every forward pass with a
+gradient is read. Where a rejected answer takes back what its chosen one does to the prompt they
+have in common, the prompt is not trained.
 
 When it is wrong. Losses that compare whole distributions (distillation, preferences) push towards
 several tokens at once: then nothing is said of targets. Prompts are trained on purpose in many
@@ -104,6 +106,11 @@ class Limits:
             "prompts are trained",
             fix="mask the prompt if only answers are to be learned (mlx-lm: mask_prompt: true)",
         ),
+        "first-token-untrained": _error(
+            "the first token of the answers is not trained although the second is",
+            fix="let the mask begin one position earlier: the last token of the prompt is the one "
+            "that predicts the answer's first",
+        ),
         "end-token-untrained": _error(
             "the end token is never a target although rows have it",
             fix="let the mask include the end token; where padding is the end token, mask by "
@@ -126,13 +133,14 @@ def step_alignment(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
         raise Inconclusive(step.unseen or f"the loss cannot be computed: {step.failure}")
     if step.forward is not None and not math.isfinite(step.forward.loss):
         raise Inconclusive("the loss is not finite, and neither is its gradient")
-    trained = alignment.trained
-    if not trained.any():
+    if not alignment.trained.any():
+        if step.policy is not None and step.policy.same:
+            raise Inconclusive(f"all {step.policy.name} of this batch are the same")
         yield Sign(
             "nothing-trained",
-            f"None of {trained.size} positions has a gradient: the mask leaves nothing, or the "
+            f"None of {alignment.places} positions has a gradient: the mask leaves nothing, or the "
             f"loss does not depend on the logits.",
-            {"positions": int(trained.size)},
+            {"positions": alignment.places},
         )
         return
     if alignment.hard < limits.hard:
@@ -141,10 +149,13 @@ def step_alignment(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
     yield from wrong
     yield from _rows(alignment)
     yield from _padding(alignment)
+    is_contrast = step.pairs is not None or step.policy is not None or alignment.contrasts
     if not wrong:
-        yield from _prompts(alignment, limits)
-        yield from _ends(alignment)
-    yield from _weights(alignment, limits)
+        yield from _prompts(alignment, is_contrast, limits)
+        yield from _first_tokens(alignment)
+        yield from _ends(alignment, sampled=step.policy is not None)
+    if not is_contrast:
+        yield from _weights(alignment, limits)
 
 
 def _offset(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
@@ -178,7 +189,7 @@ def _rows(alignment: Alignment) -> Iterator[Sign]:
 
 def _padding(alignment: Alignment) -> Iterator[Sign]:
     # Rows that fill the width have no padding that could be told from their last target.
-    padded = alignment.row_lengths < alignment.inputs.shape[1]
+    padded = alignment.row_lengths < alignment.widths
     is_pad = np.isin(alignment.targets, alignment.pad_ids) & padded[:, None]
     by_row = (is_pad & alignment.trained & ~_before(alignment, alignment.row_lengths)).sum(axis=1)
     padding, trained = int(by_row.sum()), int(alignment.trained.sum())
@@ -187,7 +198,8 @@ def _padding(alignment: Alignment) -> Iterator[Sign]:
         yield Sign(
             "padding-target",
             f"In {padding} of {len(by_row)} rows, the padding token after the row's end "
-            f"is trained: mlx-lm's default loss counts one position too many ({UPSTREAM}).",
+            f"is trained, as mlx-lm's default loss does, which counts one position too many "
+            f"({UPSTREAM}): {padding} of {trained} trained positions.",
             measured,
         )
     elif padding:
@@ -205,19 +217,38 @@ def _before(alignment: Alignment, lengths: NDArray[np.int32]) -> NDArray[np.bool
     return np.less(places[None, :], lengths[:, None])
 
 
-def _prompts(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
+def _prompts(alignment: Alignment, is_contrast: bool, limits: Limits) -> Iterator[Sign]:
     known = alignment.prompt_lengths > 0
     inside = _before(alignment, alignment.prompt_lengths)
-    share = float(alignment.trained[inside].mean()) if inside.any() else 0.0
+    trained = alignment.trained & ~alignment.cancelled
+    share = float(trained[inside].mean()) if inside.any() else 0.0
     if share >= limits.prompt:
         yield Sign(
             "prompt-trained",
             f"{share:.0%} of the prompts' tokens are trained as well as the answers'.",
             {"share": share, "rows": int(known.sum())},
+            fix="mask the prompt in every answer if only answers are to be learned"
+            if is_contrast
+            else None,
         )
 
 
-def _ends(alignment: Alignment) -> Iterator[Sign]:
+def _first_tokens(alignment: Alignment) -> Iterator[Sign]:
+    """Answers whose mask begins one token late, in every row whose prompt is known."""
+    lengths = alignment.prompt_lengths
+    rows = np.flatnonzero((lengths > 0) & (lengths + 1 < alignment.row_lengths))
+    first = alignment.trained[rows, lengths[rows] - 1]
+    second = alignment.trained[rows, lengths[rows]]
+    if rows.size and second.all() and not first.any():
+        yield Sign(
+            "first-token-untrained",
+            f"In {rows.size} of {rows.size} rows with a known prompt the answer's second token is "
+            f"trained and its first is not: the model does not learn how to begin.",
+            {"rows": int(rows.size)},
+        )
+
+
+def _ends(alignment: Alignment, *, sampled: bool) -> Iterator[Sign]:
     if not alignment.end_ids or np.isin(alignment.targets, alignment.end_ids).any():
         return
     rows, width = alignment.inputs.shape
@@ -230,7 +261,8 @@ def _ends(alignment: Alignment) -> Iterator[Sign]:
             f"model does not learn to stop.",
             {"rows_with_end": has, "rows": rows},
         )
-    else:
+    elif not sampled:
+        # What a policy has sampled may have been cut off.
         yield Sign(
             "no-end-token",
             f"None of {rows} rows has an end token within this batch's width: the model does not "

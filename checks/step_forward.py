@@ -9,7 +9,8 @@ the vocabulary says that targets, weights or tokenizer are not what they seem.
 How it is measured. One forward pass over the given batch with dropout off, and one more with every
 adapter switched off, which gives the base model's own loss.
 
-When it is wrong. A loss may be a sum, may weigh tokens, or have terms beside the cross-entropy. A
+When it is wrong. A loss may be a sum, may weigh tokens, or have terms beside the cross-entropy.
+Losses of pairs and of policies are no means over tokens, and are not held against the guess. A
 small model that is sure of other words starts above the uniform guess, up to 1.5 nats in healthy
 runs; only beyond that is it an error.
 
@@ -21,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mlxdoctor.check import check, limit
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.training_step.measurement import TrainingStep
 
 
@@ -63,11 +64,16 @@ class Limits:
     },
     limits=Limits(),
 )
-def step_forward(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
+def step_forward(step: TrainingStep, limits: Limits) -> Iterator[Sign | Unsought]:
     """Look at the loss of one forward pass."""
     forward = step.forward
     if forward is None:
-        yield Sign("failed", f"The loss cannot be computed on this batch ({step.failure}).")
+        yield Sign(
+            "failed",
+            f"The loss cannot be computed on this batch ({step.failure}).",
+            {"frames": step.frames},
+            where=step.frames[-1] if step.frames else None,
+        )
         return
     loss, uniform = forward.loss, forward.uniform
     measured = {
@@ -86,6 +92,8 @@ def step_forward(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
             if forward.finite_logits
             else "check the base model's own output, and its weights",
         )
+    elif _is_contrast(step):
+        yield Unsought(("above-uniform", "not-a-mean"), "a loss of pairs or of a policy is no mean")
     elif uniform is not None and loss > limits.summed * uniform:
         yield Sign(
             "not-a-mean",
@@ -104,3 +112,9 @@ def step_forward(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
             severity=None if beyond > limits.above_uniform else Severity.WARNING,
             expected=f"below {uniform:.2f}",
         )
+
+
+def _is_contrast(step: TrainingStep) -> bool:
+    """Whether the loss is of answers held against each other, not of tokens."""
+    named = step.pairs is not None or step.policy is not None
+    return named or (step.alignment is not None and step.alignment.contrasts)

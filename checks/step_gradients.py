@@ -89,7 +89,8 @@ def step_gradients(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
     broken = [name for name, norm in norms.items() if not math.isfinite(norm)]
     if not norms:
         message = f"The gradient cannot be taken by nn.value_and_grad ({update.error})."
-        yield Sign("failed", message)
+        where = update.frames[-1] if update.frames else None
+        yield Sign("failed", message, {"frames": update.frames}, where=where)
     elif broken:
         yield Sign(
             "not-finite",

@@ -1,8 +1,8 @@
 """Whether a trainer trains what it means to train.
 
-What it finds. A model that says it has an adapter and has none; adapters whose A or B is frozen;
-parameters outside the adapter that would be trained; a model that trains nothing, or everything;
-a class that replaces MLX's own bookkeeping of parameters.
+What it finds. A model that has no adapter where one is expected; adapters whose A or B is frozen;
+parameters outside the adapter that would be trained; a model that trains nothing, or everything,
+or only a part of what is expected; a class that replaces MLX's own bookkeeping of parameters.
 
 Why it matters. A flag is no adapter. Without one, either nothing is trained, or the whole model
 is, and a rate meant for LoRA ruins it in a few steps.
@@ -12,7 +12,8 @@ them MLX calls trainable, and the attributes that speak of an adapter. Quantized
 unpacked. MLX's own method is asked, not one that the model's class puts in its place.
 
 When it is wrong. Training the whole model, or a head and new layers beside the adapter, is meant in
-some trainers. Where nothing speaks of an adapter that is a note, no error.
+some trainers: say expect="full" then. Where nothing was said and nothing speaks of an adapter, a
+model that is trained as a whole is a warning, and one of which most is frozen a note.
 
 What to do. Freeze the model first, convert its layers after that, and look at the share of
 parameters that is trainable before the first step.
@@ -25,6 +26,7 @@ from functools import partial
 from mlxdoctor.check import check, limit
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.training_step.measurement import TrainingStep
+from mlxdoctor.measure.training_step.phases import State
 
 _SOUND = "an adapter on the layers it was meant for, and nothing else trainable"
 _error, _warning = (partial(one, expected=_SOUND) for one in (Symptom.error, Symptom.warning))
@@ -40,6 +42,12 @@ class Limits:
         unit="share of the model's parameters, trainable outside its adapter",
         source="norms trained besides: at most 0.002; layers left unfrozen: at least 0.68",
         false_alarms="0 of 254 sound steps on four bases (reports/probe.md)",
+    )
+    whole: float = limit(
+        0.5,
+        unit="share of the model's parameters",
+        source="above, the model itself is trained; a head or an encoder of its own is a part of "
+        "it, and the rest was frozen on purpose",
     )
 
 
@@ -62,7 +70,16 @@ class Limits:
         ),
         "everything-trainable": _error(
             "there is no adapter, and the model itself is trained",
-            fix="freeze the model and convert its layers, unless it is to be trained as a whole",
+            fix='freeze the model and convert its layers; say expect="full" if it is to be trained '
+            "as a whole",
+        ),
+        "wrong-adapter": _error(
+            "the adapter is of another kind than expected",
+            fix="convert the layers with use_dora=True for DoRA, and without it for LoRA",
+        ),
+        "partly-frozen": _warning(
+            "parts of the model are frozen although all of it is to be trained",
+            fix="call model.unfreeze(), or say what is expected",
         ),
         "own-bookkeeping": _warning(
             "the model's class replaces MLX's bookkeeping of parameters",
@@ -74,13 +91,16 @@ class Limits:
 def step_state(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
     """Look at the model before the first step."""
     state = step.state
+    expected = state.expected
     measured: dict[str, Measurement] = {
-        "adapters": len(state.adapters),
         "trainable": sum(state.trainable.values()),
         "frozen": sum(state.frozen.values()),
         "share": state.ratio,
         "outside_share": state.outside_share,
+        "expected": expected,
     }
+    measured |= {f"trainable_{name}": count for name, (count, _) in state.components.items()}
+    wants_adapter = expected in {"lora", "dora"}
     if not state.adapters and state.claims:
         yield Sign(
             "claimed-adapter",
@@ -88,10 +108,10 @@ def step_state(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
             f"but none of its parameters is one: no layer was converted.",
             measured,
         )
-    if not measured["trainable"]:
+    if not any(state.trainable.values()):
         message = "No parameter is trainable: a step changes nothing."
         yield Sign("nothing-trainable", message, measured)
-    elif state.adapters and state.outside:
+    elif wants_adapter and state.adapters and state.outside:
         yield Sign(
             "outside-adapter",
             f"{len(state.outside)} parameters outside the adapter are trainable "
@@ -100,20 +120,22 @@ def step_state(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
             measured,
             severity=None if state.outside_share > limits.outside else Severity.WARNING,
         )
-    elif not state.adapters:
+    elif not state.adapters and expected != "full":
         yield Sign(
             "everything-trainable",
-            f"There is no adapter, and {state.ratio:.1%} of the model's parameters is trainable.",
+            f"There is no adapter, and {state.ratio:.1%} of the model's parameters is trainable: "
+            f"{_components(state)}.",
             measured,
-            severity=None if state.claims else Severity.INFO,
+            severity=_without_adapter(wants_adapter, state, limits),
         )
-    if state.half_adapters:
+    elif expected == "full" and any(state.frozen.values()):
         yield Sign(
-            "half-frozen-adapter",
-            f"A or B is frozen in {len(state.half_adapters)} of {len(state.adapters)} adapters, "
-            f"such as {', '.join(state.half_adapters[: limits.named])}.",
+            "partly-frozen",
+            f"{1 - state.ratio:.1%} of the parameters is frozen although the whole model is to "
+            f"be trained; trainable: {_components(state)}.",
             measured,
         )
+    yield from _adapters(state, measured, limits)
     if state.overrides:
         yield Sign(
             "own-bookkeeping",
@@ -121,3 +143,33 @@ def step_state(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
             f"nn.value_and_grad and the optimizer rely on MLX's.",
             measured,
         )
+
+
+def _adapters(state: State, measured: dict[str, Measurement], limits: Limits) -> Iterator[Sign]:
+    if state.half_adapters:
+        yield Sign(
+            "half-frozen-adapter",
+            f"A or B is frozen in {len(state.half_adapters)} of {len(state.adapters)} adapters, "
+            f"such as {', '.join(state.half_adapters[: limits.named])}.",
+            measured,
+        )
+    wanted = {"lora": 0, "dora": len(state.adapters)}.get(state.expected or "")
+    if wanted is not None and state.dora != wanted:
+        yield Sign(
+            "wrong-adapter",
+            f"{state.dora} of {len(state.adapters)} adapters are DoRA, where "
+            f"{state.expected} is expected.",
+            measured | {"adapters": len(state.adapters), "dora": state.dora},
+        )
+
+
+def _without_adapter(wanted: bool, state: State, limits: Limits) -> Severity | None:
+    if wanted:
+        return None
+    return Severity.WARNING if state.ratio > limits.whole else Severity.INFO
+
+
+def _components(state: State) -> str:
+    """What is trainable, by component."""
+    parts = [f"{name} {of:,} of {every:,}" for name, (of, every) in state.components.items() if of]
+    return ", ".join(parts) or "nothing"

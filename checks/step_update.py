@@ -2,17 +2,20 @@
 
 What it finds. Steps that change nothing although there is a gradient, or only a part; frozen
 weights that are no longer bit-identical; steps that fail; steps after which the loss of the same
-batch is higher, or not finite; updates out of proportion to the weights.
+batch is higher, or not finite; a loss that stays where it is although the weights change; updates
+out of proportion to the weights.
 
 Why it matters. Between a gradient and a changed weight there is code: filters by name, updates of
 a copy, an optimizer of other parameters. A filter that keeps nothing stops training in silence.
 
 How it is measured. Every parameter before and after real steps, the user's own where they are
 given. An array that was not replaced is not compared; the others are, bit by bit where they should
-be frozen. Then everything is put back.
+be frozen. The first gradient times what the steps changed says by how much the loss has to move;
+one that does not move at all has its value from something else. Then everything is put back.
 
 When it is wrong. A warm-up that begins at a rate of zero changes nothing in its first step. Steps
-on one batch with a high rate may raise its loss without harm.
+on one batch with a high rate may raise its loss without harm. The value of a policy's surrogate
+loss says nothing by its nature, so that nothing is said of it where the rewards are known.
 
 What to do. Pass the whole tree of gradients to optimizer.update(model, gradients).
 """
@@ -48,6 +51,18 @@ class Limits:
         source="sound steps: below 1, at a new adapter and at a trained one",
         false_alarms="0 of 254 sound steps",
     )
+    rounding: float = limit(
+        8.0, unit="units in the last place of the loss", source="less may be lost in rounding"
+    )
+    foreseen: float = limit(
+        100.0,
+        unit="times that",
+        source="a loss whose value comes from elsewhere moves by rounding alone",
+        false_alarms="0 of 254 sound steps",
+    )
+    half: float = limit(
+        1e-3, unit="nats from ln 2", source="ln 2 is a pair's loss where both answers weigh alike"
+    )
 
 
 @check(
@@ -74,6 +89,12 @@ class Limits:
             "the loss is not finite after a step",
             fix="lower the learning rate, clip the gradient, and look at the optimizer's settings",
         ),
+        "loss-still": _error(
+            "the loss stays where it is although the weights change",
+            expected="a loss that the steps move",
+            fix="look for a reference or a target that is computed from the model that is trained, "
+            "behind stop_gradient: give the loss one that stays as it is",
+        ),
         "loss-rose": _warning(
             "the loss of the same batch is much higher after the steps",
             fix="lower the learning rate (it is multiplied by the LoRA scale)",
@@ -98,7 +119,9 @@ def step_update(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
         "trainable": len(update.parameters),
     }
     if update.error is not None:
-        yield Sign("failed", f"A training step fails ({update.error}).", measured)
+        measured["frames"] = update.frames
+        where = update.frames[-1] if update.frames else None
+        yield Sign("failed", f"A training step fails ({update.error}).", measured, where=where)
         return
     if update.frozen_changed:
         names = ", ".join(update.frozen_changed[: limits.named])
@@ -118,13 +141,14 @@ def step_update(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
             f"{first:.3f} before.",
             measured,
         )
-    elif last > limits.rise * first > 0:
+    elif last > limits.rise * first > 0 and step.policy is None:
         yield Sign(
             "loss-rose",
             f"The loss of the same batch rose from {first:.3f} to {last:.3f} in "
             f"{update.steps} steps.",
             measured,
         )
+    yield from _still(step, update, measured, limits)
     allowed = limits.large * update.steps
     large = [one.name for one in update.parameters if one.change > allowed * one.norm > 0]
     if large:
@@ -135,6 +159,35 @@ def step_update(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
             measured,
             where=", ".join(large[: limits.named]),
         )
+
+
+def _still(
+    step: TrainingStep, update: Update, measured: dict[str, Measurement], limits: Limits
+) -> Iterator[Sign]:
+    first, foreseen = update.losses[0], abs(update.predicted)
+    if step.policy is not None or not all(map(math.isfinite, update.losses)):
+        return
+    moved = max(abs(one - first) for one in update.losses)
+    seen = limits.rounding * update.resolution * max(abs(first), 1e-6)
+    if foreseen <= limits.foreseen * seen or moved > seen:
+        return
+    is_half = abs(first - math.log(2)) < limits.half
+    # Without named rewards, what pushes some rows up and others down may be a policy's surrogate.
+    may_be_policy = (
+        step.alignment is not None
+        and step.alignment.contrasts
+        and step.pairs is None
+        and not is_half
+    )
+    why = ": both answers of each pair weigh alike, whatever is learned" if is_half else ""
+    yield Sign(
+        "loss-still",
+        f"The loss of the same batch stays at {first:.4f} through {update.steps} steps, which by "
+        f"its gradient move it by {foreseen:.2g}{why}.",
+        measured | {"foreseen": update.predicted, "moved": moved},
+        severity=Severity.INFO if may_be_policy else None,
+        fix="if this is a policy's surrogate loss, name its rewards" if may_be_policy else None,
+    )
 
 
 def _unchanged(update: Update, measured: dict[str, Measurement], limits: Limits) -> Iterator[Sign]:

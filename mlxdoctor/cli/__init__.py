@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _output_failed(error)
     except InputError as error:
-        return _refuse(str(error))
+        return _refuse(str(error), getattr(error, "frames", ()))
     except click.ClickException as error:
         error.show()
         return EXIT_UNUSABLE
@@ -161,10 +161,12 @@ def _output_failed(error: OSError) -> int:
     return _refuse(f"standard output cannot be written ({error.strerror})")
 
 
-def _refuse(sentence: str) -> int:
+def _refuse(sentence: str, frames: Sequence[str] = ()) -> int:
     from mlxdoctor.formats.escape import terminal
 
     click.echo(f"mlxdoctor: {terminal(sentence)}", err=True)
+    for frame in frames:
+        click.echo(f"  {terminal(frame)}", err=True)
     return EXIT_UNUSABLE
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -21,27 +23,45 @@ _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 @click.command(name="probe", short_help="See what one training step of your trainer really does.")
 @click.argument("function", metavar="FILE:FUNCTION")
-@click.option("--steps", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option("--steps", type=click.IntRange(min=1), help="Training steps to make; 5 by default.")
+@click.option(
+    "--expect",
+    type=click.Choice(["lora", "dora", "full"]),
+    help="What is meant to be trained; an adapter where the model has one.",
+)
 @options.printed("text", "json")
 @options.fails_on()
-def command(function: str, steps: int, output_format: str, fail_on: str) -> int:
-    """Make a training step with your own model, loss and batch, and measure it.
+def command(
+    function: str, steps: int | None, expect: str | None, output_format: str, fail_on: str
+) -> int:
+    """Make training steps with your own model, loss and batch, and measure them.
 
     FUNCTION takes no arguments and returns (model, loss_fn, batch), then, if you like,
     an optimizer, a tokenizer and your own step function; or a dict with the names
-    model, loss_fn, batch, optimizer, tokenizer, step. This runs code from FILE.
+    model, loss_fn, batch, optimizer, tokenizer, step, and expect ("lora", "dora" or
+    "full"), rewards (their name in the batch), pairs (the names of chosen and rejected
+    tokens). This runs code from FILE.
 
     \b
     Examples:
       mlxdoctor probe trainer.py:parts
+      mlxdoctor probe trainer.py:parts --expect lora
       mlxdoctor probe trainer.py:parts --format json | jq .findings
       mlxdoctor diagnose RUN --trainer trainer.py:parts
     """
-    from mlxdoctor.measure.training_step.measurement import measure
+    import faulthandler
+
+    from mlxdoctor.measure.training_step.measurement import STEPS, measure
     from mlxdoctor.measure.training_step.trainer import load_trainer
     from mlxdoctor.probe.probing import cost_of, judge
 
+    # A signal out of the user's code says at least in which line it came.
+    if not faulthandler.is_enabled() and _has_descriptor(sys.stderr):
+        faulthandler.enable()
+    steps = STEPS if steps is None else steps
     trainer, sources = load_trainer(function)
+    if expect is not None:
+        trainer = replace(trainer, expect=expect)
     click.echo(cost_of(trainer.model, steps), err=True)
     with ProgressLine() as progress:
         measured = measure(trainer, steps=steps, sources=sources, progress=progress)
@@ -55,23 +75,25 @@ def command(function: str, steps: int, output_format: str, fail_on: str) -> int:
     return _exit_code(result, fail_on)
 
 
+def _has_descriptor(stream: IO[str]) -> bool:
+    try:
+        stream.fileno()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 def _exit_code(result: ProbeResult, fail_on: str) -> int:
     if options.fails(result.findings, fail_on):
         return EXIT_FOUND
-    looked = all(one.status.value in {"passed", "found"} for one in result.outcomes)
-    return EXIT_CLEAN if looked else EXIT_INCONCLUSIVE
+    return EXIT_INCONCLUSIVE if result.unjudged else EXIT_CLEAN
 
 
 def _text(name: str, result: ProbeResult) -> str:
     columns = min(max(output.width(), 40), 100)
-    errors = sum(one.severity.value == "error" for one in result.findings)
-    title = f"{terminal(name)}: " + (
-        "the training step is sound"
-        if not errors
-        else f"{errors} thing{'s' if errors > 1 else ''} wrong with the training step"
-    )
-    lines = [output.style(title, "red" if errors else "green", True), ""]
-    for outcome in result.outcomes:
+    colour = "green" if result.sound else "red" if result.counts["error"] else "yellow"
+    lines = [output.style(f"{terminal(name)}: {result.headline}", colour, True), ""]
+    for outcome in result.asked:
         lines += _phase(outcome, result.measured, columns)
     lines += ["", f"{result.measured.seconds:.1f} s; the model was put back as it was."]
     return "\n".join(lines) + "\n"
@@ -87,7 +109,9 @@ def _phase(outcome: Outcome, measured: TrainingStep, columns: int) -> list[str]:
     facts = _FACTS[outcome.check](measured) if outcome.check in _FACTS else ""
     title = outcome.check.removeprefix("step-").capitalize()
     head = output.style(f"{title:<10} {mark:<12}", colour, True)
-    lines = [f"{head} {facts if facts else terminal(outcome.reason)}"]
+    lines = [f"{head} {facts if facts and not outcome.reason else terminal(outcome.reason)}"]
+    if outcome.check == "step-state":
+        lines += _components(measured)
     for finding in outcome.findings:
         for text, first in (
             (f"{finding.message} [{finding.code}]", "  - "),
@@ -100,7 +124,18 @@ def _phase(outcome: Outcome, measured: TrainingStep, columns: int) -> list[str]:
             lines += [
                 output.style(one, colour, False) if first == "  - " else one for one in wrapped
             ]
+        frames = finding.measured.get("frames")
+        if isinstance(frames, tuple):
+            lines += [f"      {terminal(str(one))}" for one in frames]
     return lines
+
+
+def _components(measured: TrainingStep) -> list[str]:
+    """Trainable parameters by component."""
+    return [
+        f"  {name:<12} {of:>15,} of {every:>15,} trainable"
+        for name, (of, every) in measured.state.components.items()
+    ]
 
 
 def _state(measured: TrainingStep) -> str:
@@ -128,10 +163,43 @@ def _alignment(measured: TrainingStep) -> str:
     alignment = measured.alignment
     if alignment is None:
         return ""
-    rows, places = alignment.inputs.shape
-    return f"{int(alignment.trained.sum())} of {rows} x {places} positions trained" + (
-        f", {alignment.hard:.0%} on one token each" if alignment.trained.any() else ""
+    passes = len(set(alignment.forwards.tolist()))
+    trained, less = int(alignment.trained.sum()), int((alignment.weights < 0).sum())
+    text = f"{trained} of {alignment.places} positions trained"
+    if trained:
+        text += f", {alignment.hard:.0%} on one token each"
+    if less:
+        text += f", {less} made less likely"
+    return text + (f"; {passes} forward passes" if passes > 1 else "")
+
+
+def _inputs(measured: TrainingStep) -> str:
+    alignment = measured.alignment
+    if alignment is None:
+        return ""
+    packed = sum(bool(one) for one in alignment.starts)
+    return f"{len(alignment.inputs)} rows, {packed} of them packed"
+
+
+def _pairs(measured: TrainingStep) -> str:
+    pairs, alignment = measured.pairs, measured.alignment
+    if pairs is None or alignment is None:
+        return ""
+    up, down = (int((alignment.pushes[pairs.roles == role] * role > 0).sum()) for role in (1, -1))
+    of_up, of_down = (int((pairs.roles == role).sum()) for role in (1, -1))
+    return (
+        f"{up} of {of_up} rows of {terminal(pairs.names[0])} made more likely, "
+        f"{down} of {of_down} of {terminal(pairs.names[1])} less"
     )
+
+
+def _rewards(measured: TrainingStep) -> str:
+    policy = measured.policy
+    if policy is None:
+        return ""
+    turned = int((policy.pushes * policy.reversed < 0).sum())
+    rows, name = len(policy.pushes), terminal(policy.name)
+    return f"{turned} of {rows} rows turn round when {name} are reversed"
 
 
 def _gradients(measured: TrainingStep) -> str:
@@ -159,7 +227,10 @@ def _update(measured: TrainingStep) -> str:
 _FACTS: dict[str, Any] = {
     "step-state": _state,
     "step-forward": _forward,
+    "step-inputs": _inputs,
     "step-alignment": _alignment,
+    "step-pairs": _pairs,
+    "step-rewards": _rewards,
     "step-gradients": _gradients,
     "step-update": _update,
 }

@@ -24,15 +24,19 @@ def probe(  # noqa: PLR0917 the order is the one in which a training script has 
     batch: Any,
     optimizer: Any | None = None,
     tokenizer: Any | None = None,
-    steps: int = 2,
+    steps: int | None = None,
     *,
     step: Callable[..., Any] | None = None,
+    expect: str | None = None,
+    rewards: str | int | Callable[[float], Any] | None = None,
+    pairs: tuple[str | int, str | int] | str | None = None,
     progress: Progress | None = None,
 ) -> ProbeResult:
-    """Make a training step, measure it, and hand the model back as it was.
+    """Make training steps, measure them, and hand the model back as it was.
 
-    It costs two forward and two backward passes, and for each step one more of both and a
-    forward pass; arrays are shared, not copied, so that memory is that of training.
+    It costs two forward and two backward passes, two more of both where the batch has rewards,
+    and for each step one more of both and a forward pass; arrays are shared, not copied, so
+    that memory is that of training.
 
     Args:
         model: as it is when training begins: frozen, adapter attached.
@@ -41,17 +45,25 @@ def probe(  # noqa: PLR0917 the order is the one in which a training script has 
         batch: a real batch of the run.
         optimizer: the run's own; its state is put back. Adam otherwise.
         tokenizer: tells where answers begin and end.
-        steps: training steps to make.
+        steps: training steps to make; five where it is not said.
         step: one step of the run's own, taking the batch as `loss_fn` does. Give it where
             the trainer does anything between gradient and update, such as filtering.
+        expect: what is meant to be trained: "lora", "dora" or "full". An adapter where the
+            model has one, or says that it has; otherwise nothing is expected.
+        rewards: where the batch's rewards or advantages are: the name of the loss's parameter
+            or of a key, or a position; or a function of a factor that gives the batch with its
+            rewards times that. What is named as rewards or advantages is found by itself.
+        pairs: where the batch's chosen and rejected tokens are, two names or positions, or
+            "halves" for rows of one array. What is named as chosen and rejected is found.
         progress: called phase by phase.
 
     Raises:
-        InputError: `model` is no MLX module, or the loss cannot be called with it.
+        InputError: `model` is no MLX module, the loss cannot be called with it, what was named
+            is not in the batch, or the trainer's code ends the program.
     """
-    from mlxdoctor.measure.training_step.measurement import measure
+    from mlxdoctor.measure.training_step.measurement import STEPS, measure
     from mlxdoctor.measure.training_step.trainer import Trainer
     from mlxdoctor.probe.probing import judge
 
-    trainer = Trainer(model, loss_fn, batch, optimizer, tokenizer, step)
-    return judge(measure(trainer, steps=steps, progress=progress))
+    trainer = Trainer(model, loss_fn, batch, optimizer, tokenizer, step, expect, rewards, pairs)
+    return judge(measure(trainer, steps=STEPS if steps is None else steps, progress=progress))

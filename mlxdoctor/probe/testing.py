@@ -18,6 +18,9 @@ def assert_training_step_sound(
     optimizer: Any | None = None,
     tokenizer: Any | None = None,
     step: Callable[..., Any] | None = None,
+    expect: str | None = None,
+    rewards: str | int | Callable[[float], Any] | None = None,
+    pairs: tuple[str | int, str | int] | str | None = None,
     allow: Collection[str] = (),
     warnings: bool = False,
 ) -> ProbeResult:
@@ -35,7 +38,17 @@ def assert_training_step_sound(
         AssertionError: there is a finding, or a phase could not be judged for an error of
             the trainer's; the message says what was measured and what to do.
     """
-    result = probe(model, loss_fn, batch, optimizer, tokenizer, step=step)
+    result = probe(
+        model,
+        loss_fn,
+        batch,
+        optimizer,
+        tokenizer,
+        step=step,
+        expect=expect,
+        rewards=rewards,
+        pairs=pairs,
+    )
     least = Severity.WARNING if warnings else Severity.ERROR
     wrong = [
         one for one in result.findings if one.severity.rank >= least.rank and one.code not in allow

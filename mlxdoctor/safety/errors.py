@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 
 class InputError(Exception):
@@ -22,5 +23,5 @@ class InputError(Exception):
             text = f"{text}; {remedy}"
         super().__init__(text)
 
-    def __reduce__(self) -> tuple[type[InputError], tuple[Path | None, str, str]]:
+    def __reduce__(self) -> tuple[type[InputError], tuple[Any, ...]]:
         return InputError, (self.path, self.problem, self.remedy)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.user_failure import UserCodeError, failure_of, kept_running
 
 
 def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ...]]:
@@ -40,7 +41,7 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ..
     path = Path(place)
     is_file = path.suffix == ".py"
     folders = (*((path.resolve().parent,) if is_file else ()), Path.cwd())
-    with _importable(folders):
+    with _importable(folders), kept_running(f"importing {place}"):
         module = _from_file(path) if is_file else _from_module(place)
     function = getattr(module, attribute, None)
     if not callable(function):
@@ -68,8 +69,9 @@ def _from_file(path: Path) -> Any:
         specification.loader.exec_module(module)
     except Exception as error:
         del sys.modules[specification.name]
-        raise InputError(
-            path, f"fails when imported ({type(error).__name__}: {error})", "run it by hand"
+        failure = failure_of(error)
+        raise UserCodeError(
+            f"{path}: fails when imported ({failure.sentence})", "run it by hand", failure.frames
         ) from error
     return module
 
@@ -93,8 +95,9 @@ def _from_module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        raise InputError(
-            None,
-            f"the module {name!r} cannot be imported ({type(error).__name__}: {error})",
+        failure = failure_of(error)
+        raise UserCodeError(
+            f"the module {name!r} cannot be imported ({failure.sentence})",
             "install it, or name a file as FILE.py:FUNCTION",
+            failure.frames,
         ) from error

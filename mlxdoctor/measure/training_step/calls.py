@@ -32,11 +32,13 @@ class Calls:
         inputs: the integer array (rows, positions) of each call; None where it had none.
         logits: what each call gave.
         offsets: added to the logits of each call where there are any.
+        replaced: number of a call -> tokens that it is given instead of its own.
     """
 
     inputs: list[mx.array | None] = field(default_factory=list)
     logits: list[mx.array] = field(default_factory=list)
     offsets: Sequence[mx.array] = ()
+    replaced: Mapping[int, mx.array] = field(default_factory=dict)
 
     def clear(self) -> None:
         """Forget the calls of the pass before."""
@@ -56,11 +58,15 @@ def heard(model: Any) -> Iterator[Calls]:
     kind, calls = type(model), Calls()
 
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        number = len(calls.logits)
+        if number in calls.replaced:
+            own, other = _tokens_in((*arguments, *options.values())), calls.replaced[number]
+            arguments = tuple(other if one is own else one for one in arguments)
+            options = {name: other if one is own else one for name, one in options.items()}
         output = kind.__call__(self, *arguments, **options)
         logits = _logits_of(output)
         if logits is None:
             return output
-        number = len(calls.logits)
         calls.inputs.append(_tokens_in((*arguments, *options.values())))
         calls.logits.append(logits)
         if number >= len(calls.offsets):

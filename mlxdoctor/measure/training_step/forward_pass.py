@@ -18,7 +18,8 @@ from mlxdoctor.measure.training_step.steps import Loss
 
 def forward_pass(loss: Loss, model: nn.Module, calls: Calls) -> Forward:
     """The loss with and without the adapter; leaves `calls` filled by a pass of its own."""
-    value: Any = loss(model).item()
+    first = loss(model)
+    value: Any = first.item()
     seen = calls.logits[0] if calls.logits else None
     number = len(calls.logits)
     finite: Any = all(mx.isfinite(one).all().item() for one in calls.logits)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 #: Offsets of a target from its position that are told apart.
 OFFSETS = (-1, 0, 1, 2, 3)
+#: Weights of one context that add up to less than this share of their sizes cancel.
+CANCELS = 0.01
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,10 @@ class State:
         outside: names of trainable parameters that belong to no adapter -> how many values.
         claims: attributes that say that there is an adapter, as `name=value`.
         overrides: methods of the model's class that replace MLX's own bookkeeping.
+        components: attention, MLP, embeddings, norms, adapters, head, other -> how many
+            parameters are trainable and how many there are; those without any are left out.
+        dora: how many of the adapters have a magnitude of their own.
+        expect: what the trainer says is meant to be trained; None where it says nothing.
     """
 
     trainable: Mapping[str, int]
@@ -34,6 +41,19 @@ class State:
     outside: Mapping[str, int]
     claims: tuple[str, ...]
     overrides: tuple[str, ...]
+    components: Mapping[str, tuple[int, int]]
+    dora: int = 0
+    expect: str | None = None
+
+    @property
+    def expected(self) -> str | None:
+        """What is to be trained: as the trainer says; an adapter where the model has or claims one.
+
+        `lora`, `dora` or `full`; None where nothing speaks of it.
+        """
+        if self.expect is None and (self.adapters or self.claims):
+            return "dora" if self.adapters and self.dora == len(self.adapters) else "lora"
+        return self.expect
 
     @property
     def ratio(self) -> float:
@@ -75,20 +95,26 @@ class Forward:
 class Alignment:
     """Which positions are trained, and on which token, from the gradient of the logits.
 
-    All arrays have one entry for each row and position of the model's input.
+    All arrays have one entry for each row and position of the model's input: of every forward
+    pass that the loss has a gradient for, one after the other. Narrower ones are filled up.
 
     Attributes:
-        inputs: int32 (rows, positions), the tokens that the model was given.
-        targets: int32 (rows, positions), the token each position is pushed towards; -1
-            where it is not trained.
-        weights: float32 (rows, positions), the weight of each position in the loss.
+        inputs: int32 (rows, positions), the tokens that the model was given; -1 beyond the
+            width of the row's own forward pass.
+        targets: int32 (rows, positions), the token each position is pushed towards, or away
+            from where its weight is negative; -1 where it is not trained.
+        weights: float32 (rows, positions), the weight of each position in the loss; negative
+            where the target is made less likely.
         hard: share of the trained positions whose gradient is that of the cross-entropy
             with one target: weight x (probability - one-hot).
         prompt_lengths: int32 (rows,), tokens before the last answer as the chat template
             marks it; -1 where that is unknown.
         row_lengths: int32 (rows,), tokens before the padding.
+        widths: int32 (rows,), positions of the row's own forward pass.
+        forwards: int32 (rows,), which of the loss's calls of the model the row was in.
         pad_ids: tokens that are taken as padding.
         end_ids: tokens that end an answer; empty where no tokenizer was given.
+        starts: int32 arrays, where in the row a further document begins; empty for most.
     """
 
     inputs: NDArray[np.int32]
@@ -97,8 +123,11 @@ class Alignment:
     hard: float
     prompt_lengths: NDArray[np.int32]
     row_lengths: NDArray[np.int32]
+    widths: NDArray[np.int32]
+    forwards: NDArray[np.int32]
     pad_ids: tuple[int, ...] = ()
     end_ids: tuple[int, ...] = ()
+    starts: tuple[tuple[int, ...], ...] = ()
 
     @property
     def trained(self) -> NDArray[np.bool_]:
@@ -106,6 +135,50 @@ class Alignment:
         return self.targets >= 0
 
     @property
+    def places(self) -> int:
+        """How many positions the forward passes had."""
+        return int(self.widths.sum())
+
+    @property
+    def contrasts(self) -> bool:
+        """Whether some tokens are made more likely and others less."""
+        return bool((self.weights > 0).any() and (self.weights < 0).any())
+
+    @cached_property
+    def cancelled(self) -> NDArray[np.bool_]:
+        """bool (rows, positions): trained, but another row takes back what it does.
+
+        Two rows that begin alike have the same logits there: a target that one makes more
+        likely and the other less, by as much, has no effect on the model.
+        """
+        found = np.zeros(self.targets.shape, bool)
+        if not self.contrasts:
+            return found
+        at_context: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for row, (tokens, targets) in enumerate(zip(self.inputs, self.targets, strict=True)):
+            context = 0
+            for place in range(int(self.widths[row])):
+                context = hash((context, int(tokens[place])))
+                if targets[place] >= 0:
+                    key = context, int(targets[place])
+                    at_context.setdefault(key, []).append((row, place))
+        for places in at_context.values():
+            weights = [float(self.weights[one]) for one in places]
+            if len(places) > 1 and abs(sum(weights)) < CANCELS * sum(map(abs, weights)):
+                for one in places:
+                    found[one] = True
+        return found
+
+    @property
+    def pushes(self) -> NDArray[np.float64]:
+        """float64 (rows,): how much each row as a whole is made more likely.
+
+        What another row takes back is not counted.
+        """
+        left = np.where(self.cancelled, 0.0, self.weights).astype(np.float64)
+        return np.asarray(left.sum(axis=1))
+
+    @cached_property
     def offsets(self) -> tuple[dict[int, float], int]:
         """How often the target is the token at each offset, and at how many positions that tells.
 
@@ -123,6 +196,67 @@ class Alignment:
                 for offset, token in zip(OFFSETS, around, strict=True):
                     hits[offset] += int(token == targets[at])
         return {offset: hit / max(count, 1) for offset, hit in hits.items()}, count
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Chosen and rejected answers in the rows of an `Alignment`.
+
+    Attributes:
+        names: what the two arrays are called; empty where no names tell them apart.
+        roles: int32 (rows,), 1 for chosen, -1 for rejected, 0 where that is unknown.
+        identical: how many pairs have the same two answers.
+        pairs: how many there are.
+        unpushed: roles whose rows the loss saw, but has no gradient for.
+    """
+
+    names: tuple[str, ...]
+    roles: NDArray[np.int32]
+    identical: int
+    pairs: int
+    unpushed: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a policy's loss answers to its rewards.
+
+    Attributes:
+        name: what the rewards are called in the batch.
+        labels: whether they are yes or no for each row.
+        rewards: float64 (rows,) in the order of the `Alignment`'s rows; empty where
+            they do not go with them.
+        pushes: float64 (rows,), how much each row is made more likely, as it is.
+        reversed: the same with every reward times -1.
+        zeroed: the same with rewards of zero; None for labels.
+        same: whether all rewards of the batch are the same.
+    """
+
+    name: str
+    labels: bool
+    rewards: NDArray[np.float64]
+    pushes: NDArray[np.float64]
+    reversed: NDArray[np.float64]
+    zeroed: NDArray[np.float64] | None
+    same: bool
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Forward passes without a gradient over the tokens of one that has one.
+
+    Attributes:
+        forwards: how many there are.
+        equal: whether they gave what the policy gave, before any step.
+        moved: the largest change of a token's log probability through the steps; None where
+            no step was made.
+        policy_moved: the same of the policy's own.
+    """
+
+    forwards: int
+    equal: bool
+    moved: float | None = None
+    policy_moved: float | None = None
 
 
 @dataclass(frozen=True)
@@ -153,7 +287,11 @@ class Update:
         parameters: the trainable parameters.
         frozen_changed: names of frozen parameters that are not bit-identical.
         losses: the loss on the same batch before the first and after each step, nats.
+        predicted: by how much the first gradient says that the loss changes through all steps,
+            nats; 0 where there is none.
+        resolution: the smallest share of the loss that its number format can show.
         error: why a step failed, or None.
+        frames: the last lines of the user's code where it failed.
     """
 
     steps: int
@@ -163,4 +301,34 @@ class Update:
     parameters: tuple[ParameterStep, ...]
     frozen_changed: tuple[str, ...]
     losses: tuple[float, ...]
+    predicted: float = 0.0
+    resolution: float = 0.0
     error: str | None = None
+    frames: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Everything that was measured of a training step.
+
+    Attributes:
+        forward: None where the loss could not be computed; `failure` says why.
+        alignment: None where the loss never called the model on tokens; `unseen` says why.
+        pairs: None where nothing in the batch is named as chosen and rejected.
+        policy: None where nothing in the batch is named as rewards.
+        reference: None where the loss calls the model for no reference.
+        crosses: whether a packed document sees the one before it; None where none is packed.
+        frames: the last lines of the user's code where the loss failed.
+    """
+
+    state: State
+    forward: Forward | None = None
+    alignment: Alignment | None = None
+    pairs: Pairs | None = None
+    policy: Policy | None = None
+    reference: Reference | None = None
+    crosses: bool | None = None
+    update: Update | None = None
+    failure: str | None = None
+    unseen: str | None = None
+    frames: tuple[str, ...] = ()

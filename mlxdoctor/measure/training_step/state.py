@@ -11,6 +11,7 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from mlxdoctor.measure.model_parameters import ADAPTER_LEAVES, count_parameters
+from mlxdoctor.measure.training_step.components import count_components
 from mlxdoctor.measure.training_step.phases import State
 
 #: MLX's own bookkeeping: a class that replaces it hides what is trained.
@@ -43,6 +44,8 @@ def read_state(model: nn.Module) -> State:
         outside={name: every[name].size for name in sorted(trainable - own)},
         claims=tuple(_claims(model)),
         overrides=tuple(name for name in BOOKKEEPING if _is_overridden(model, name)),
+        components=count_components(model),
+        dora=sum("m" in leaves[owner] for owner in adapters),
     )
 
 

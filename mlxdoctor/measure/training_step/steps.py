@@ -12,10 +12,13 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from mlxdoctor.measure.training_step.phases import ParameterStep, Update
-from mlxdoctor.safety.quoting import MAX_LINE, quoted
+from mlxdoctor.safety.user_failure import UserFailure, failure_of
 
 #: What steps are made with where no optimizer is given; mlx-lm's default optimizer.
 LEARNING_RATE = 1e-4
+
+#: What a loss may be given in.
+FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 
 Loss = Callable[[Any], mx.array]
 
@@ -39,7 +42,8 @@ def make_steps(
     names = [name for name, _ in tree_flatten(nn.Module.trainable_parameters(model))]
     before = dict(tree_flatten(nn.Module.parameters(model)))
     gradients, error = _gradients(loss, model)
-    losses = [_loss(loss, model)]
+    first, resolution = _loss(loss, model)
+    losses = [first]
     made = 0
     if error is None or step is not None:
         error = None if step is not None else error
@@ -50,11 +54,11 @@ def make_steps(
                 else:
                     _own_step(loss, model, optimizer)
                 mx.eval(model.parameters())
-            except Exception as failure:  # a user's code may raise anything
-                error = f"{type(failure).__name__}: {failure}"
+            except Exception as raised:  # a user's code may raise anything
+                error = failure_of(raised)
                 break
             made += 1
-            losses.append(_loss(loss, model))
+            losses.append(_loss(loss, model)[0])
     after = dict(tree_flatten(nn.Module.parameters(model)))
     trained = set(names)
     return Update(
@@ -77,16 +81,23 @@ def make_steps(
             if name not in trained and not _is_same(old, after.get(name))
         ),
         losses=tuple(losses),
-        error=error,
+        predicted=math.fsum(
+            _product(gradients[name], before[name], after.get(name))
+            for name in names
+            if name in gradients
+        ),
+        resolution=resolution,
+        error=None if error is None else error.sentence,
+        frames=() if error is None else error.frames,
     )
 
 
-def _gradients(loss: Loss, model: nn.Module) -> tuple[dict[str, mx.array], str | None]:
+def _gradients(loss: Loss, model: nn.Module) -> tuple[dict[str, mx.array], UserFailure | None]:
     try:
         _, gradients = nn.value_and_grad(model, lambda: loss(model))()
         mx.eval(gradients)
     except Exception as error:  # a user's code may raise anything
-        return {}, f"{type(error).__name__}: {quoted(str(error), MAX_LINE)}"
+        return {}, failure_of(error)
     return dict(tree_flatten(gradients)), None
 
 
@@ -96,17 +107,19 @@ def _own_step(loss: Loss, model: nn.Module, optimizer: Any) -> None:
     mx.eval(model.parameters(), optimizer.state)
 
 
-def _loss(loss: Loss, model: nn.Module) -> float:
-    """The loss with dropout off, so that steps can be compared."""
+def _loss(loss: Loss, model: nn.Module) -> tuple[float, float]:
+    """The loss with dropout off, so that steps can be compared, and its number format's digits."""
     was_training = model.training
     model.eval()
     try:
-        value: Any = loss(model).item()
+        one = loss(model)
+        value: Any = one.item()
+        resolution = float(mx.finfo(one.dtype).eps) if one.dtype in FLOATS else 0.0
     except Exception:  # steps may have broken the model
-        value = math.nan
+        value, resolution = math.nan, 0.0
     finally:
         model.train(was_training)
-    return float(value)
+    return float(value), resolution
 
 
 def _norm(one: mx.array) -> float:
@@ -119,6 +132,15 @@ def _distance(old: mx.array, new: mx.array | None) -> float:
         return math.nan
     # The same array object was not replaced: nothing to compute.
     return 0.0 if new is old else _norm(new.astype(mx.float32) - old.astype(mx.float32))
+
+
+def _product(gradient: mx.array, old: mx.array, new: mx.array | None) -> float:
+    """What the gradient says that a change does to the loss, nats."""
+    if new is None or new is old or new.shape != old.shape:
+        return 0.0
+    change = new.astype(mx.float32) - old.astype(mx.float32)
+    value: Any = (gradient.astype(mx.float32) * change).sum().item()
+    return float(value) if math.isfinite(value) else 0.0
 
 
 def _is_same(old: mx.array, new: mx.array | None) -> bool:

@@ -9,10 +9,14 @@ from typing import Any
 
 from mlxdoctor.evidence.source import Source, hash_file
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.safety.quoting import MAX_LINE, quoted
 from mlxdoctor.safety.user_code import load_named
+from mlxdoctor.safety.user_failure import UserCodeError, failure_of, kept_running
 
 _SHAPE = "return (model, loss_fn, batch), then optimizer and tokenizer, or a dict with these names"
+#: What may be expected to be trained: LoRA or DoRA layers and nothing else, or the whole model.
+EXPECTED = ("lora", "dora", "full")
+#: So many come in a tuple at most; what follows is named in a dict.
+IN_A_TUPLE = 6
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,13 @@ class Trainer:
         tokenizer: or None.
         step: one step of the run's own, taking what `loss_fn` takes; None where a step is
             only gradient and `optimizer.update`.
+        expect: what is meant to be trained, one of `EXPECTED`; None where nothing was said.
+        rewards: where in the batch the rewards or advantages of a policy are: the name of the
+            loss function's parameter, of a key, or a position; a function of a factor that
+            gives the batch with its rewards times that; None to look for them by name.
+        pairs: where in the batch the tokens of chosen and of rejected answers are, two names or
+            positions; "halves" where the first half of the rows is chosen and the second
+            rejected; None to look for them by name.
     """
 
     model: Any
@@ -35,6 +46,20 @@ class Trainer:
     optimizer: Any = None
     tokenizer: Any = None
     step: Callable[..., Any] | None = None
+    expect: str | None = None
+    rewards: str | int | Callable[[float], Any] | None = None
+    pairs: tuple[str | int, str | int] | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.expect is not None and self.expect not in EXPECTED:
+            raise InputError(
+                None, f"expect={self.expect!r} is unknown", f"say one of {', '.join(EXPECTED)}"
+            )
+        is_two = isinstance(self.pairs, tuple | list) and len(self.pairs) == 2
+        if self.pairs is not None and self.pairs != "halves" and not is_two:
+            raise InputError(
+                None, f"pairs={self.pairs!r} is unknown", "name two arrays, or say 'halves'"
+            )
 
 
 def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
@@ -53,12 +78,14 @@ def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
             None, f"{name} needs {', '.join(needed)}", "write one that takes no arguments"
         )
     try:
-        given = function()
+        with kept_running(name):
+            given = function()
+    except InputError:
+        raise
     except Exception as error:  # a user's code may raise anything
-        raise InputError(
-            None,
-            f"{name} fails ({type(error).__name__}: {quoted(str(error), MAX_LINE)})",
-            "run it by hand",
+        failure = failure_of(error)
+        raise UserCodeError(
+            f"{name} fails ({failure.sentence})", "run it by hand", failure.frames
         ) from error
     return _trainer(name, given), tuple(map(hash_file, files))
 
@@ -74,7 +101,7 @@ def _trainer(name: str, given: Any) -> Trainer:
             wrong = f"has no {missing[0]!r}" if missing else f"has {foreign[0]!r}"
             raise InputError(None, f"the dict that {name} returned {wrong}", _SHAPE)
         return Trainer(**given)
-    if isinstance(given, tuple | list) and 3 <= len(given) <= len(names):
+    if isinstance(given, tuple | list) and 3 <= len(given) <= IN_A_TUPLE:
         return Trainer(*given)
     raise InputError(None, f"{name} returned a {type(given).__name__}", _SHAPE)
 

@@ -1,0 +1,124 @@
+"""What went wrong in a user's own code, and where: type, sentence, file, line, last frames."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.quoting import MAX_LINE, quoted
+
+#: So many of the user's own frames are shown, the innermost last.
+FRAMES = 4
+_OURS = str(Path(__file__).resolve().parents[1]) + os.sep
+_INSTALLED = tuple(
+    {str(Path(sysconfig.get_path(one)).resolve()) + os.sep for one in ("stdlib", "purelib")}
+)
+
+
+class UserCodeError(InputError):
+    """A user's own code that could not be used; `frames` are the last of its lines."""
+
+    def __init__(self, problem: str, remedy: str, frames: tuple[str, ...] = ()) -> None:
+        super().__init__(None, problem, remedy)
+        self.frames = frames
+
+    def __reduce__(self) -> tuple[type[UserCodeError], tuple[Any, ...]]:
+        return UserCodeError, (self.problem, self.remedy, self.frames)
+
+
+class EndedHere(BaseException):
+    """Raised in place of `os._exit`, which would end this program without a word."""
+
+
+@dataclass(frozen=True)
+class UserFailure:
+    """An exception out of a user's code.
+
+    Attributes:
+        what: its type and message, as one line.
+        frames: the last lines of the user's code that were running, the innermost last, as
+            `file.py:12 in function: code`; the innermost of all where none is the user's.
+    """
+
+    what: str
+    frames: tuple[str, ...]
+
+    @property
+    def place(self) -> str:
+        """`file.py:12` of the innermost frame; empty where there is none."""
+        return self.frames[-1].partition(" in ")[0] if self.frames else ""
+
+    @property
+    def sentence(self) -> str:
+        """Type, message and place."""
+        return f"{self.what}, at {self.place}" if self.frames else self.what
+
+
+def failure_of(error: BaseException) -> UserFailure:
+    """What to say of an exception that a user's code raised."""
+    said = quoted(str(error), MAX_LINE)
+    what = type(error).__name__ + (f": {said}" if said else "")
+    every = list(traceback.extract_tb(error.__traceback__))
+    theirs = [one for one in every if _is_theirs(one.filename)]
+    if isinstance(error, SyntaxError) and error.filename:
+        return UserFailure(what, (f"{_short(error.filename)}:{error.lineno}",))
+    return UserFailure(what, tuple(map(_shown, (theirs or every[-1:])[-FRAMES:])))
+
+
+@contextmanager
+def kept_running(what: str) -> Iterator[None]:
+    """While the context lasts, code of the user's that ends the program raises instead.
+
+    Args:
+        what: whose code it is, as the sentence begins: "trainer.py:parts".
+
+    Raises:
+        UserCodeError: it called `sys.exit` or `os._exit`.
+    """
+    here, end = os.getpid(), os._exit
+
+    def leave(status: int) -> NoReturn:
+        # A process that the user's code forked may end as it likes.
+        if os.getpid() != here:
+            end(status)
+        raise EndedHere(f"os._exit({status})")
+
+    os._exit = leave
+    try:
+        yield
+    except (SystemExit, EndedHere) as error:
+        failure = failure_of(error)
+        called = str(error) if isinstance(error, EndedHere) else f"SystemExit: {error.code}"
+        raise UserCodeError(
+            f"{what} ends the program ({called}, at {failure.place})",
+            "let it return, or raise an error",
+            failure.frames,
+        ) from error
+    finally:
+        os._exit = end
+
+
+def _is_theirs(file: str) -> bool:
+    path = str(Path(file).resolve())
+    is_code = not file.startswith("<")
+    return is_code and not path.startswith((_OURS, *_INSTALLED))
+
+
+def _shown(frame: traceback.FrameSummary) -> str:
+    code = f": {quoted(frame.line, MAX_LINE)}" if frame.line else ""
+    return f"{_short(frame.filename)}:{frame.lineno} in {frame.name}{code}"
+
+
+def _short(file: str) -> str:
+    path = Path(file)
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return path.name if _is_theirs(file) else "/".join(path.parts[-3:])
