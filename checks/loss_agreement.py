@@ -65,6 +65,7 @@ from mlxdoctor.measure.losses.row_changes import change, mean_of
 from mlxdoctor.measure.losses.row_readings import Reading, mean_loss
 from mlxdoctor.measure.losses.validation import ValidationRows
 from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
 
 #: Times its scale at which an adapter is tried whose loss is not the log's.
 FACTORS = (0.5, 1.5, 2.0, 4.0)
@@ -183,18 +184,18 @@ def loss_agreement(
         why = "rows of text are trained on in the format in which they stand"
         yield Unsought(("agrees-in-another-format",), why)
     usual = usual_readings(config)
-    found = anchored_fit(fits(sample, usual, limits.same, limits.errors))
-    few = logged.split == "valid" and len(sample.rows) < sample.total
-    if not found.agrees and validation is not None and few:
-        rows = validation.measure(None, min(limits.closer, sample.total))
-        sample = replace(sample, rows=rows)
-        found = anchored_fit(fits(sample, usual, limits.same, limits.errors))
-    if losses.load_failure is None and not math.isfinite(found.tuned.value):
-        raise Inconclusive("the tuned model's losses are not finite")
+    sample, found = _fitted(sample, validation, usual, limits)
+    _require_finite(found, losses)
     exact = None
     if found.base_agrees and losses.load_failure is None:
         exact = exact_fit(validation, logged, usual, limits.exactly)
-        found = exact or found
+    if exact is not None and not exact.base_agrees:
+        if by_mlx_lm(config) and abs(exact.base_off) > limits.exactly_far:
+            yield _another_base(sample, exact)
+            return
+    elif exact is not None and exact.is_complete:
+        # Nothing is left to the chance of a sample, so that less says as much.
+        found, limits = exact, replace(limits, far=limits.exactly_far)
     if found.agrees:
         if losses.load_failure is not None:
             raise Inconclusive("the adapter could not be loaded on this base model")
@@ -215,9 +216,6 @@ def loss_agreement(
         found = _as_counted(sample, usual, masks, limits)
         if config is not None and config.mask_prompt and is_between(sample):
             raise Inconclusive("the log begins between the losses with and without the prompt")
-    if exact is not None:
-        # Nothing is left to the chance of a sample, so that less says as much.
-        limits = replace(limits, far=limits.exactly_far)
     signs = list(_disagreement(sample, found, limits))
     yield from signs
     is_worse = any(
@@ -225,6 +223,19 @@ def loss_agreement(
     )
     if is_worse and found.base_agrees:
         yield from _beyond(sample, found, scales, limits)
+
+
+def _fitted(
+    sample: Sample, validation: ValidationRows | None, usual: list[Reading], limits: Limits
+) -> tuple[Sample, Fit]:
+    """The reading that fits best; where none does, of more rows."""
+    found = anchored_fit(fits(sample, usual, limits.same, limits.errors))
+    few = sample.logged.split == "valid" and len(sample.rows) < sample.total
+    if found.agrees or validation is None or not few:
+        return sample, found
+    rows = validation.measure(None, min(limits.closer, sample.total))
+    closer = replace(sample, rows=rows)
+    return closer, anchored_fit(fits(closer, usual, limits.same, limits.errors))
 
 
 def _beyond(
@@ -293,6 +304,11 @@ def _require_enough(sample: Sample, limits: Limits) -> None:
         raise Inconclusive(f"{len(sample.rows)} rows are too few to decide")
     if sum(not row.is_whole for row in sample.rows) * 10 > len(sample.rows):
         raise Inconclusive("rows too long to be measured whole")
+
+
+def _require_finite(found: Fit, losses: TokenLosses) -> None:
+    if losses.load_failure is None and not math.isfinite(found.tuned.value):
+        raise Inconclusive("the tuned model's losses are not finite")
 
 
 def _as_counted(
@@ -404,6 +420,24 @@ def _disagreement(sample: Sample, found: Fit, limits: Limits) -> Iterator[Sign]:
         measured,
         severity=None if is_certain else Severity.WARNING,
         expected=expected,
+    )
+
+
+def _another_base(sample: Sample, exact: Fit) -> Sign:
+    before = sample.logged.before
+    return Sign(
+        "base-differs",
+        f"Before the first update the log has a loss of {before:.3f}; the base model has "
+        f"{exact.base.value:.3f} on the very rows that mlx_lm.lora looked at first: the run began "
+        "with other weights, another tokenizer, or other rows.",
+        {
+            "rows": exact.base.rows,
+            "split": sample.logged.split,
+            "logged_before": before,
+            "base_loss": round(exact.base.value, 4),
+            "tolerance": exact.base_tolerance,
+        },
+        expected=f"{before:.3f}, give or take {exact.base_tolerance:.3f}",
     )
 
 

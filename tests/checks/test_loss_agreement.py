@@ -224,6 +224,24 @@ def test_the_very_rows_of_a_validation_tell_a_small_loss(
     assert asked == ([1, 100] if before == 4.0 else [1])
 
 
+@pytest.mark.parametrize("writer", ["mlx-lm", "somebody"])
+def test_the_very_rows_of_a_validation_tell_another_base(
+    log: Callable[..., TrainingLog], config: TrainingConfig, writer: str
+) -> None:
+    """Only where it is known that they are those: in a configuration that mlx-lm wrote."""
+    if writer == "mlx-lm":
+        written = dict.fromkeys(("adapter_path", "test_batches", "train"), 1)
+        values = {**config.values, **written, "grad_accumulation_steps": 1}
+        config = replace(config, values=values)
+    spread = [measured_rows(level(loss), level(loss / 10)) for loss in (1.0, 5.0)]
+    rows = tuple(row for pair in zip(*spread, strict=True) for row in pair)
+    evidence = Validation(rows, {}, 40, 4).evidence
+    validation = replace(evidence, measure_validated=lambda _: spread[1][:12])
+    losses = TokenLosses((), rows[:16], 768)
+    found = codes(outcome(loss_agreement, log(before=3.0), losses, validation, config))
+    assert found == ({"base-differs": "warning"} if writer == "mlx-lm" else {})
+
+
 def scaled(losses: Mapping[float, float]) -> AdapterScales:
     """An adapter that has these losses at so many times its scale."""
     rows = measured_rows(BASE, level(2.0))

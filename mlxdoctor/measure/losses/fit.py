@@ -137,24 +137,24 @@ def exact_fit(
         same: differences up to this are rounding, nats.
 
     Returns:
-        The first fit in which the base model's loss is the logged one, to rounding; None where
-        there is none, or the rows are not known or too many.
+        The fit whose base model's loss is nearest to the logged one; that of the tuned model is
+        NaN where it is not within rounding. None where the rows are not known, or too many.
     """
     if logged.before is None or logged.split != "valid":
         return None
     if validation is None or validation.measure_validated is None:
         return None
     first = validation.measure_validated(1)
-    for reading in readings if first else ():
-        base = mean_loss(first, "base", reading)
-        if not abs(base.value - logged.before) <= same:
-            continue
+    if not first:
+        return None
+    found = [(reading, mean_loss(first, "base", reading)) for reading in readings]
+    before = logged.before
+    reading, base = min(found, key=lambda one: abs(one[1].value - before))
+    tuned = MeanLoss(math.nan, math.nan, 0, 0)
+    if abs(base.value - before) <= same:
         tuned = mean_loss(validation.measure_validated(logged.iteration), "tuned", reading)
-        if not math.isfinite(tuned.value):
-            return None
-        off = base.value - logged.before, tuned.value - logged.after
-        return Fit(reading, base, tuned, *off, same, same + logged.drift)
-    return None
+    off = base.value - before, tuned.value - logged.after
+    return Fit(reading, base, tuned, *off, same, same + logged.drift)
 
 
 def best_fit(fits: Sequence[Fit]) -> Fit:

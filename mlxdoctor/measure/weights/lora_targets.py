@@ -20,6 +20,11 @@ _TAKES_ALL = frozenset({"adapter_path", "grad_accumulation_steps", "test_batches
 _LINEAR = "_proj"
 
 
+def by_mlx_lm(config: TrainingConfig | None) -> bool:
+    """Whether `mlx_lm.lora` itself wrote a configuration: its arguments, every one of them."""
+    return config is not None and config.origin == "mlx-lm" and config.values.keys() >= _TAKES_ALL
+
+
 def matches(key: str, name: str, config: TrainingConfig) -> bool:
     """Whether a target key of the configuration means the module `name`.
 
@@ -92,20 +97,20 @@ def missing_targets(
         return None
     kinds = {module.projection for module in adapter.modules}
     layers = {module.layer for module in adapter.modules}
-    by_mlx_lm = config.origin == "mlx-lm" and config.values.keys() >= _TAKES_ALL
+    is_written = by_mlx_lm(config)
     if config.keys is None:
         # Without keys the trainer chose: hold it to the kinds of module that it did take.
         targets = tuple(
             one
             for one in targets
-            if layer_of(one)[1] in kinds or (by_mlx_lm and one.endswith(_LINEAR))
+            if layer_of(one)[1] in kinds or (is_written and one.endswith(_LINEAR))
         )
     missing = sorted(set(targets) - {module.name for module in adapter.modules})
     scattered = any(layer in layers and kind in kinds for layer, kind in map(layer_of, missing))
     return MissingTargets(
         names=tuple(missing),
         expected=len(targets),
-        is_certain=config.origin == "mlx-lm" and base.is_mlx and (by_mlx_lm or scattered),
+        is_certain=config.origin == "mlx-lm" and base.is_mlx and (is_written or scattered),
     )
 
 
