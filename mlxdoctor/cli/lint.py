@@ -41,6 +41,8 @@ def command(
       mlxdoctor lint src/ --format github
       mlxdoctor lint src/ --format sarif > lint.sarif
     """
+    import os
+
     from mlxdoctor.lint.hit_formats import FORMATS
     from mlxdoctor.lint.linter import lint
     from mlxdoctor.lint.rule import rules
@@ -50,7 +52,7 @@ def command(
         return EXIT_CLEAN
     if not paths:
         raise click.UsageError("Missing argument 'FILE...'.")
-    hits = lint(paths, select)
+    hits = lint(paths, select, os.cpu_count() or 1)
     click.echo(FORMATS[output_format](hits), nl=False)
     return EXIT_FOUND if options.fails(hits, fail_on) else EXIT_CLEAN
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from mlxdoctor.evidence.source import open_file
 from mlxdoctor.finding import Severity
 from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Rule, rules
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import current
 
 _IGNORE = re.compile(r"#\s*mlxdoctor:\s*ignore\[([\w\s,-]*)\](.*)")
 UNUSED, WITHOUT_REASON, UNREADABLE = "unused-ignore", "ignore-without-reason", "unreadable"
 _SKIPPED = frozenset({"node_modules", "site-packages", "build", "dist"})
+#: What a file that uses MLX has in it: its name, or `from .backend import mx`.
+_MLX = re.compile(rb"mlx|\bimport\b[^\n]*\bmx\b")
+#: From so many files on, starting processes pays; each is handed so many at a time.
+MANY_FILES = 400
+FILES_AT_ONCE = 50
 
 
 @dataclass(frozen=True)
@@ -39,35 +48,69 @@ class Hit:
     text: str
 
 
-def lint(paths: Iterable[Path], select: Sequence[str] = ()) -> list[Hit]:
-    """Look at every Python file; folders are searched.
+def lint(paths: Iterable[Path], select: Sequence[str] = (), jobs: int = 1) -> list[Hit]:
+    """Look at every Python file; folders are searched, for files that speak of MLX.
 
     Args:
         select: codes of rules; all of them where empty.
+        jobs: the most processes to use; more than one where there are many files.
 
     Raises:
         InputError: a path does not exist, or a folder has no Python file, or a code no rule.
     """
-    chosen = _chosen(select)
-    hits: list[Hit] = []
-    for path in _files(paths):
-        try:
-            source = SourceFile.read(path)
-        except InputError as error:
-            message = f"{error.problem}: the file was not examined"
-            hits.append(Hit(UNREADABLE, Severity.WARNING, path, 1, 1, 1, message, ""))
-            continue
-        hits += lint_source(source, chosen, whole=not select)
+    _chosen(select)
+    files = list(_files(paths))
+    look = partial(_lint_files, select=tuple(select))
+    if jobs > 1 and len(files) >= MANY_FILES:
+        hits = _in_processes(look, files, jobs)
+    else:
+        hits = look(files)
     return sorted(hits, key=lambda one: (str(one.path), one.line, one.column, one.code))
 
 
+def _in_processes(
+    look: Callable[[list[tuple[Path, bool]]], list[Hit]],
+    files: list[tuple[Path, bool]],
+    jobs: int,
+) -> list[Hit]:
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    parts = [files[one : one + FILES_AT_ONCE] for one in range(0, len(files), FILES_AT_ONCE)]
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        return [hit for found in pool.map(look, parts) for hit in found]
+
+
+def _lint_files(files: list[tuple[Path, bool]], select: tuple[str, ...]) -> list[Hit]:
+    chosen = _chosen(select)
+    return [hit for path, named in files for hit in _lint_file(path, named, chosen, not select)]
+
+
+def _lint_file(path: Path, named: bool, chosen: Sequence[Rule], whole: bool) -> list[Hit]:
+    try:
+        # A file that nobody named and that has nothing of MLX is not even parsed.
+        if not named and not _speaks_of_mlx(path):
+            return []
+        source = SourceFile.read(path)
+    except InputError as error:
+        message = f"{error.problem}: the file was not examined"
+        return [Hit(UNREADABLE, Severity.WARNING, path, 1, 1, 1, message, "")]
+    return lint_source(source, chosen, whole=whole)
+
+
+def _speaks_of_mlx(path: Path) -> bool:
+    with open_file(path) as file:
+        return _MLX.search(file.read(current().source_bytes)) is not None
+
+
 def lint_source(source: SourceFile, chosen: Sequence[Rule], *, whole: bool = True) -> list[Hit]:
-    """The hits in one file.
+    """The hits in one file; one that does not import MLX has none.
 
     Args:
         whole: whether all rules are asked, so that an unused suppression can be told.
     """
-    found = [_hit(source, one, node, text) for one in chosen for node, text in one.find(source)]
+    asked = chosen if source.uses_mlx else ()
+    found = [_hit(source, one, node, text) for one in asked for node, text in one.find(source)]
     ignores = dict(_ignores(source))
     used: set[tuple[int, str]] = set()
     kept = []
@@ -114,6 +157,8 @@ def _hit(source: SourceFile, one: Rule, node: object, message: str) -> Hit:
 
 
 def _ignores(source: SourceFile) -> Iterator[tuple[int, dict[str, str]]]:
+    if "mlxdoctor" not in source.text:
+        return
     for line, comment in source.comments.items():
         match = _IGNORE.match(comment)
         if match:
@@ -138,22 +183,28 @@ def _chosen(select: Sequence[str]) -> tuple[Rule, ...]:
     return tuple(by_code[code] for code in select)
 
 
-def _files(paths: Iterable[Path]) -> Iterator[Path]:
+def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
+    """The files, and whether each was named."""
     for path in paths:
         if not path.exists():
             raise InputError(path, "there is no such file", "check the path")
         if path.is_file():
-            yield path
+            yield path, True
             continue
-        found = sorted(
-            one
-            for one in path.rglob("*.py")
-            if one.is_file() and not _is_hidden(one.relative_to(path))
-        )
+        found = sorted(_below(path))
         if not found:
             raise InputError(path, "has no Python file in it", "name files, or a folder with some")
-        yield from found
+        yield from ((one, False) for one in found)
 
 
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") or part in _SKIPPED for part in path.parts)
+def _below(folder: Path) -> Iterator[Path]:
+    for root, folders, names in os.walk(folder):
+        folders[:] = [one for one in folders if not _is_hidden(one)]
+        for name in names:
+            path = Path(root, name)
+            if name.endswith(".py") and not _is_hidden(name) and path.is_file():
+                yield path
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name in _SKIPPED

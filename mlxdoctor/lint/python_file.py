@@ -29,7 +29,7 @@ from mlxdoctor.evidence.source import read_text, require_file
 from mlxdoctor.lint.bindings import Function, index
 from mlxdoctor.lint.names import is_mlx, is_same
 from mlxdoctor.lint.resolver import Resolver
-from mlxdoctor.safety.errors import InputError
+from mlxdoctor.lint.syntax import syntax_tree
 from mlxdoctor.safety.reading_limits import current, exceeded
 
 __all__ = ["Function", "SourceFile", "assigned", "body", "constant", "keyword", "names_in"]
@@ -65,14 +65,9 @@ class SourceFile(Resolver):
         """Parse source text; `path` is what it is called.
 
         Raises:
-            InputError: it is not Python, or more of it than the limit `source_nodes`.
+            InputError: it cannot be read as Python, or is more of it than the limit `source_nodes`.
         """
-        try:
-            tree = ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            line = getattr(error, "lineno", None)
-            at = f" (line {line})" if line else ""
-            raise InputError(path, f"is not valid Python{at}", "name Python files") from None
+        tree = syntax_tree(text, path)
         found = index(tree, current().source_nodes)
         if found is None:
             raise exceeded(path, "has more code than a trainer", "source_nodes")

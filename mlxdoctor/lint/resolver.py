@@ -11,12 +11,14 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import TypeVar, overload
 
 from mlxdoctor.lint.bindings import Binding, Comprehension, Function, Index
 from mlxdoctor.lint.names import imported_name, is_same
 
-_Node = TypeVar("_Node", bound=ast.AST)
+_A = TypeVar("_A", bound=ast.AST)
+_B = TypeVar("_B", bound=ast.AST)
+_C = TypeVar("_C", bound=ast.AST)
 #: Names are followed through this many others.
 MOST_STEPS = 8
 #: Functions that return what they are given first, to be called as it is.
@@ -36,7 +38,17 @@ class Resolver:
     tree: ast.Module
     found: Index
 
-    def of(self, *kinds: type[_Node], within: ast.AST | None = None) -> Iterator[_Node]:
+    @overload
+    def of(self, one: type[_A], /, *, within: ast.AST | None = None) -> Iterator[_A]: ...
+    @overload
+    def of(
+        self, one: type[_A], other: type[_B], /, *, within: ast.AST | None = None
+    ) -> Iterator[_A | _B]: ...
+    @overload
+    def of(
+        self, one: type[_A], other: type[_B], third: type[_C], /, *, within: ast.AST | None = None
+    ) -> Iterator[_A | _B | _C]: ...
+    def of(self, *kinds: type[ast.AST], within: ast.AST | None = None) -> Iterator[ast.AST]:
         """The nodes of these kinds in source order, `within` itself included."""
         found, places = self.found, list[int]()
         first = 0 if within is None else found.number.get(within)
@@ -50,7 +62,7 @@ class Resolver:
         if len(kinds) > 1:
             places.sort()
         for place in places:
-            yield found.nodes[place]  # type: ignore[misc]
+            yield found.nodes[place]
 
     def scope(self, node: ast.AST) -> ast.AST:
         """The function that a node is in, or the module."""
@@ -116,7 +128,7 @@ class Resolver:
                 if loop is not None and self.is_within(one.node, loop):
                     reaching.append(one)
                 continue
-            if self._is_other_branch(one.node, use):
+            if self.excludes(one.node, use):
                 continue
             reaching.append(one)
             block = one.node
@@ -143,8 +155,8 @@ class Resolver:
                 return any(self.is_within(use, one) for one in inside)
         return False
 
-    def _is_other_branch(self, node: ast.AST, use: ast.AST) -> bool:
-        """Whether a node is in the branch of a condition that a use is not in."""
+    def excludes(self, node: ast.AST, use: ast.AST) -> bool:
+        """Whether two nodes are in different branches of one condition: never both run."""
         at = node
         while (above := self.found.parents.get(at)) is not None and not isinstance(above, Function):
             if isinstance(above, ast.If) and at is not above.test and self.is_within(use, above):
@@ -170,11 +182,11 @@ class Resolver:
             return []
         return [
             one
-            for each in self._family(self.class_of(node))
+            for each in self.family(self.class_of(node))
             for one in self.found.attributes.get(each, {}).get(node.attr, [])
         ]
 
-    def _family(self, first: ast.ClassDef | None) -> Iterator[ast.ClassDef]:
+    def family(self, first: ast.ClassDef | None) -> Iterator[ast.ClassDef]:
         """A class and its bases as far as they are defined in this file."""
         waiting, seen = [first] if first is not None else [], set[ast.AST]()
         while waiting:
@@ -301,7 +313,7 @@ class Resolver:
         if not isinstance(node.value, ast.Name) or node.value.id in self.imports:
             return []
         own = node.value.id in {"self", "cls"}
-        classes = self._family(self.class_of(node)) if own else self.of(ast.ClassDef)
+        classes = self.family(self.class_of(node)) if own else self.of(ast.ClassDef)
         found = [self.found.names.get(one, {}).get(node.attr, []) for one in classes]
         found = [one for one in found if one]
         if own:

@@ -222,7 +222,6 @@ def _with_weights(model: Any, file: Path) -> tuple[str | None, Callable[[Which],
     states = {"base": {name: current[name] for name in fitting}, "tuned": fitting}
 
     def select(which: Which) -> Any:
-        # mlxdoctor: ignore[non-strict-load] a part of the model's own names
         model.load_weights(list(states[which].items()), strict=False)
         return model
 

@@ -13,7 +13,10 @@ from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import rules
 from mlxdoctor.safety.errors import InputError
 
-BAD = "def loss(losses, mask):\n    return (losses * mask).sum() / mask.sum(){comment}\n"
+BAD = (
+    "import mlx.core as mx\ndef loss(losses, mask):\n"
+    "    return (losses * mask).sum() / mask.sum(){comment}\n"
+)
 
 
 @pytest.fixture
@@ -30,7 +33,7 @@ def codes(comment: str) -> list[str]:
 
 def test_places(file: Path) -> None:
     (hit,) = lint([file])
-    assert (hit.line, hit.column, hit.end_line) == (2, 12, 2)
+    assert (hit.line, hit.column, hit.end_line) == (3, 12, 3)
     assert hit.text == "return (losses * mask).sum() / mask.sum()"
 
 
@@ -44,8 +47,8 @@ def test_suppression() -> None:
     ]
     assert codes("  # mlxdoctor: ignore[unguarded-mean, adapter-flag] two") == ["unused-ignore"]
     above = "    # mlxdoctor: ignore[unguarded-mean] said above\n"
-    first, second = BAD.format(comment="").splitlines(keepends=True)
-    source = SourceFile.parse(first + above + second, Path("train.py"))
+    *first, last = BAD.format(comment="").splitlines(keepends=True)
+    source = SourceFile.parse("".join([*first, above, last]), Path("train.py"))
     assert lint_source(source, rules()) == []
     assert codes("  # an ordinary comment") == ["unguarded-mean"]
 
@@ -66,8 +69,8 @@ def test_folders_are_searched_and_hidden_ones_left_out(file: Path) -> None:
 
 
 def test_a_file_that_is_not_python_does_not_stop_the_rest(file: Path) -> None:
-    (file.parent / "a.py").write_text("def broken(:\n")
-    (file.parent / "b.py").write_bytes(b"\x00\xff\xfe")
+    (file.parent / "a.py").write_text("import mlx\ndef broken(:\n")
+    (file.parent / "b.py").write_bytes(b"import mlx\x00\xff\xfe")
     found = [(hit.path.name, hit.code) for hit in lint([file.parent])]
     assert found == [
         ("a.py", "unreadable"),
@@ -94,7 +97,7 @@ def test_bad_input(tmp_path: Path) -> None:
 
 def test_exit_codes(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lint", str(file)]) == 1
-    assert f"{file}:2:12: warning [unguarded-mean]" in capsys.readouterr().out
+    assert f"{file}:3:12: warning [unguarded-mean]" in capsys.readouterr().out
     assert main(["lint", str(file), "--fail-on", "error"]) == 0
     assert main(["lint", str(file), "--select", "adapter-flag"]) == 0
     assert main(["lint", str(file.parent / "absent.py")]) == 2
@@ -108,7 +111,7 @@ def test_exit_codes(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_json(file: Path) -> None:
     (row,) = json.loads(hit_formats.to_json(lint([file])))
     assert row["code"] == "unguarded-mean"
-    assert row["line"] == 2
+    assert row["line"] == 3
 
 
 def test_sarif(file: Path) -> None:
@@ -123,7 +126,7 @@ def test_sarif(file: Path) -> None:
     assert [one["id"] for one in driver["rules"]] == [one.code for one in rules()]
     place = log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
     assert place["artifactLocation"]["uri"] == file.as_uri()
-    assert place["region"]["startLine"] == 2
+    assert place["region"]["startLine"] == 3
 
 
 def test_github_annotations_cannot_be_forged(tmp_path: Path) -> None:
@@ -131,7 +134,7 @@ def test_github_annotations_cannot_be_forged(tmp_path: Path) -> None:
     path.write_text(BAD.format(comment=""))
     line = hit_formats.github(lint([path]))
     assert line.startswith("::warning file=")
-    assert "a%2Cb%3Ac%25.py,line=2" in line
+    assert "a%2Cb%3Ac%25.py,line=3" in line
     assert line.count("\n") == 1
 
 
@@ -177,10 +180,10 @@ def test_one_file_adds_a_rule(
     rules.cache_clear()
     try:
         path = tmp_path / "train.py"
-        path.write_text("model.save_weights('a')\ntrain(model)\n")
+        path.write_text("import mlx.nn\nmodel.save_weights('a')\ntrain(model)\n")
         assert [hit.code for hit in lint([path])] == ["saved-too-early"]
         for arguments, said in (
-            (["lint", str(path)], "train.py:1:1: warning [saved-too-early] saved before it"),
+            (["lint", str(path)], "train.py:2:1: warning [saved-too-early] saved before it"),
             (["lint", "--rules"], "A model that is saved before it was trained."),
             (["explain", "saved-too-early"], "Silence it with"),
         ):

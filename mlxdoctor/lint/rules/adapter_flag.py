@@ -5,17 +5,22 @@ conversion makes everything after it believe in an adapter that is not there.
 """
 
 import ast
+import re
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile, constant
+from mlxdoctor.lint.conversions import is_handed_on
+from mlxdoctor.lint.python_file import Function, SourceFile, constant
 from mlxdoctor.lint.rule import Hits, rule
 
 BAD = """
+import mlx.nn as nn
+
 def add_adapter(model, config):
     model._has_adapter = True
     return model
 """
 GOOD = """
+import mlx.nn as nn
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
 def add_adapter(model, config):
@@ -24,43 +29,73 @@ def add_adapter(model, config):
     model._has_adapter = True
     return model
 """
+#: What a flag that claims an adapter speaks of, and how it claims it.
 WORDS = ("adapter", "lora")
+_CLAIMS = re.compile(
+    r"_*(?:(?:has|is|with)_\w*(?:adapter|lora)\w*"
+    r"|\w*(?:adapter|lora)s?_(?:added|attached|applied|loaded))"
+)
+#: Parts of names of what may make an adapter.
+_MAKING = (*WORDS, "convert", "attach", "inject", "load", "update_modules", "apply", "wrap", "peft")
 
 
 @rule(severity=Severity.ERROR, symptom="step-state.claimed-adapter", bad=BAD, good=GOOD)
 def adapter_flag(source: SourceFile) -> Hits:
-    """An attribute named after an adapter is set to True where nothing is called that could be one.
+    """A model is said to have an adapter where nothing is called that could have made it.
 
-    A call of anything whose name speaks of converting, loading or attaching may be it.
+    A call of anything whose name speaks of converting, loading or attaching may be it, in the
+    function or in one that asks for the flag; so may any that is handed the model.
     """
-    for node in source.nodes:
-        if not isinstance(node, ast.Assign) or constant(node.value) is not True:
+    for node in source.of(ast.Assign):
+        if constant(node.value) is not True:
             continue
-        flags = [
-            target.attr
-            for target in node.targets
-            if isinstance(target, ast.Attribute)
-            and any(word in target.attr.lower() for word in WORDS)
-            and target.attr.lower()
-            .lstrip("_")
-            .startswith(("has_", "is_", "with_", "lora_", "adap"))
-        ]
         scope = source.scope(node)
-        if flags and not isinstance(scope, ast.Module) and not _converts(source, scope):
-            yield node, f"{flags[0]} is set, but nothing in this function makes an adapter"
+        for target in node.targets:
+            if (
+                isinstance(target, ast.Attribute)
+                and _CLAIMS.fullmatch(target.attr.lower())
+                and _is_model(target.value)
+                and isinstance(scope, Function)
+                and not _may_make(source, scope, ast.unparse(target.value))
+                and not _is_made_elsewhere(source, target.attr)
+            ):
+                yield node, f"{target.attr} is set, but nothing in this function makes an adapter"
 
 
-def _converts(source: SourceFile, scope: ast.AST) -> bool:
-    words = (*WORDS, "convert", "attach", "inject", "load", "update_modules", "apply", "wrap")
-    return any(
-        any(word in _called(source, node).lower() for word in words)
-        for node in ast.walk(scope)
-        if isinstance(node, ast.Call)
+def _is_model(node: ast.expr) -> bool:
+    last = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return last == "model" or last.endswith("_model")
+
+
+def _may_make(source: SourceFile, scope: ast.AST, model: str) -> bool:
+    return is_handed_on(source, scope, model) or any(
+        _makes(source, call)
+        for one in source.reached(scope)
+        for call in source.of(ast.Call, within=one)
     )
 
 
-def _called(source: SourceFile, call: ast.Call) -> str:
-    if isinstance(call.func, ast.Attribute):
-        # Logging that an adapter was added adds none.
-        return call.func.attr
-    return source.name_of(call.func)
+def _makes(source: SourceFile, call: ast.Call) -> bool:
+    if source.function_named(call.func) is not None:
+        # It is looked into.
+        return False
+    full = source.name_of(call.func)
+    # Logging that an adapter was added adds none: of a method its own name counts.
+    said = call.func.attr if isinstance(call.func, ast.Attribute) else full
+    named = (one.arg or "" for one in call.keywords)
+    return any(word in said.lower() for word in _MAKING) or any("adapter" in one for one in named)
+
+
+def _is_made_elsewhere(source: SourceFile, flag: str) -> bool:
+    """Whether a function that asks for the flag makes the adapter: it only says what to do."""
+    asking = {
+        source.scope(one)
+        for one in source.of(ast.Attribute)
+        if one.attr == flag and isinstance(one.ctx, ast.Load)
+    }
+    return any(
+        _makes(source, call)
+        for scope in asking
+        if isinstance(scope, Function)
+        for call in source.of(ast.Call, within=scope)
+    )

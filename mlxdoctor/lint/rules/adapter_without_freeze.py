@@ -7,6 +7,7 @@ trained, at a rate that was meant for LoRA, and what is saved as an adapter is n
 import ast
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.conversions import CONVERTERS, Deed, Done, done_in, is_handed_on
 from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Hits, rule
 
@@ -31,6 +32,8 @@ def prepare(path, parameters):
     linear_to_lora_layers(model, 16, parameters)
     return model, optim.Adam(1e-5)
 """
+#: What reads a model of mlx-lm.
+LOADERS = ("mlx_lm.load", "mlx_lm.utils.load_model")
 OPTIMIZERS = tuple(
     f"mlx.optimizers.{name}"
     for name in ("Adam", "AdamW", "SGD", "Adafactor", "Muon", "Lion", "RMSprop", "Adagrad")
@@ -39,26 +42,32 @@ OPTIMIZERS = tuple(
 
 @rule(severity=Severity.ERROR, symptom="step-state.outside-adapter", bad=BAD, good=GOOD)
 def adapter_without_freeze(source: SourceFile) -> Hits:
-    """No call of freeze in a file that converts a model it has made, and trains it."""
-    if any(source.calls(".freeze")):
+    """A model of mlx-lm is loaded, converted and trained in a file that freezes nothing.
+
+    A model that was handed to a function of another file may have been frozen there.
+    """
+    conversions = list(source.calls(*CONVERTERS))
+    if not conversions or any(source.calls(".freeze")):
         return
-    trains = any(source.calls("mlx.nn.value_and_grad", *OPTIMIZERS))
-    for conversion in source.calls("mlx_lm.tuner.utils.linear_to_lora_layers"):
-        model = conversion.args[0] if conversion.args else None
-        if trains and isinstance(model, ast.Name) and _is_made(source, conversion, model.id):
-            yield (
-                conversion,
-                f"{model.id}.freeze() is never called: the whole model is trained, not LoRA alone",
-            )
+    if not any(source.calls("mlx.nn.value_and_grad", "mlx_lm.tuner.train", *OPTIMIZERS)):
+        return
+    for scope in dict.fromkeys(source.scope(one) for one in source.of(ast.Call)):
+        for done in done_in(source, scope):
+            if done.deed is not Deed.CONVERT or not _is_loaded(source, done):
+                continue
+            if not is_handed_on(source, scope, done.model):
+                yield (
+                    done.call,
+                    f"{done.model}.freeze() is never called: the whole model is trained, not LoRA "
+                    "alone",
+                )
 
 
-def _is_made(source: SourceFile, node: ast.AST, name: str) -> bool:
-    """Whether the name is assigned from a call in the same function, not handed in."""
+def _is_loaded(source: SourceFile, done: Done) -> bool:
+    """Whether the model comes from mlx-lm in this file, where nothing is frozen."""
+    handed = [one for one in done.call.args if ast.unparse(one) == done.model]
     return any(
-        isinstance(one, ast.Assign)
-        and isinstance(one.value, ast.Call)
-        and any(
-            isinstance(t, ast.Name) and t.id == name for part in one.targets for t in ast.walk(part)
-        )
-        for one in ast.walk(source.scope(node))
+        isinstance(value, ast.Subscript) and source.is_call(value.value, *LOADERS)
+        for one in handed
+        for value in source.values(one)
     )

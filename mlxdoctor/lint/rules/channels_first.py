@@ -9,7 +9,7 @@ import ast
 import re
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile, assigned, constant, keyword
+from mlxdoctor.lint.python_file import SourceFile, constant, keyword
 from mlxdoctor.lint.rule import Hits, rule
 
 BAD = """
@@ -35,8 +35,6 @@ class Encoder(nn.Module):
         return self.conv(series[:, :, None])
 """
 CONVOLUTIONS = tuple(f"mlx.nn.Conv{n}d" for n in (1, 2, 3))
-
-
 #: A layout as comments and docstrings write it.
 _SAID = re.compile(
     r"\b(?P<name>\w+)\s*(?::|is|=|has shape|of shape)?\s*[\[(]\s*(?:batch\w*|b|n)\s*,"
@@ -49,39 +47,33 @@ _MOVES = (".swapaxes", ".transpose", ".moveaxis", ".reshape", ".permute", "mlx.c
 
 @rule(severity=Severity.ERROR, symptom="step-forward.failed", bad=BAD, good=GOOD)
 def channels_first(source: SourceFile) -> Hits:
-    """Channels that are put, or said to be, in second place right before a convolution."""
-    convolutions = {
-        target.attr
-        for node in source.nodes
-        if isinstance(node, ast.Assign) and source.is_call(node.value, *CONVOLUTIONS)
-        for target in node.targets
-        if isinstance(target, ast.Attribute)
-    }
-    for node in source.nodes:
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in convolutions
-            and node.args
-            and _is_second(source, _value(source, node))
+    """Channels that are put, or said to be, in second place right before a convolution.
+
+    A new second axis is the channels' where the convolution takes one channel; otherwise it may be
+    a length of one.
+    """
+    if not any(source.calls(*CONVOLUTIONS)):
+        return
+    for call in source.of(ast.Call):
+        if not call.args or not isinstance(call.func, ast.Attribute):
+            continue
+        made = [one for one in source.values(call.func) if source.is_call(one, *CONVOLUTIONS)]
+        if not made:
+            continue
+        given = call.args[0]
+        if all(one.args and constant(one.args[0]) == 1 for one in made) and all(
+            _is_second(source, one) for one in source.values(given)
         ):
-            yield node, "the channels are the last axis in MLX: (batch, length, channels)"
-        elif (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in convolutions
-            and node.args
-            and isinstance(node.args[0], ast.Name)
-            and _is_said_second(source, node, node.args[0].id)
-        ):
+            yield call, "the channels are the last axis in MLX: (batch, length, channels)"
+        elif isinstance(given, ast.Name) and _is_said_second(source, call, given):
             yield (
-                node,
-                f"{node.args[0].id!r} is said to have its channels second, and they are the last "
+                call,
+                f"{given.id!r} is said to have its channels second, and they are the last "
                 "axis in MLX: (batch, length, channels)",
             )
 
 
-def _is_said_second(source: SourceFile, call: ast.Call, name: str) -> bool:
+def _is_said_second(source: SourceFile, call: ast.Call, given: ast.Name) -> bool:
     """Whether a comment or the docstring of the function says so, and nothing moves an axis."""
     scope = source.scope(call)
     if not isinstance(scope, ast.FunctionDef) or any(source.calls(*_MOVES, within=scope)):
@@ -89,18 +81,11 @@ def _is_said_second(source: SourceFile, call: ast.Call, name: str) -> bool:
     lines = range(scope.lineno, call.lineno + 1)
     comments = [source.comments[one] for one in lines if one in source.comments]
     said = [ast.get_docstring(scope) or "", *comments]
-    before = [one for one in assigned(scope, name) if one.lineno < call.lineno]
-    return not before and any(
-        found["name"] == name for text in said for found in _SAID.finditer(text)
+    # What was assigned here has the layout that its last line gives it.
+    handed_in = all(isinstance(one.node, ast.arg) for one in source.given(given))
+    return handed_in and any(
+        found["name"] == given.id for text in said for found in _SAID.finditer(text)
     )
-
-
-def _value(source: SourceFile, call: ast.Call) -> ast.expr:
-    given = call.args[0]
-    if not isinstance(given, ast.Name):
-        return given
-    values = assigned(source.scope(call), given.id)
-    return values[0] if len(values) == 1 else given
 
 
 def _is_second(source: SourceFile, node: ast.expr) -> bool:

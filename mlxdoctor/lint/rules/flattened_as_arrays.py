@@ -32,13 +32,18 @@ OF_ARRAYS = frozenset(
 @rule(severity=Severity.ERROR, symptom="step-update.nothing-changed", bad=BAD, good=GOOD)
 def flattened_as_arrays(source: SourceFile) -> Hits:
     """A loop over pairs whose variable is used as an array."""
-    for target, iterated, where in _loops(source.tree):
-        if not source.is_call(iterated, "mlx.utils.tree_flatten"):
-            continue
+    if not any(source.calls("mlx.utils.tree_flatten")):
+        return
+    for loop, target, iterated in _loops(source):
+        flattened = source.values(iterated)
         # With a destination it gives a dict or fills one.
-        if not isinstance(target, ast.Name) or keyword(iterated, "destination"):
+        if not isinstance(target, ast.Name) or not all(
+            source.is_call(one, "mlx.utils.tree_flatten") and not keyword(one, "destination")
+            for one in flattened
+        ):
             continue
-        if any(_as_array(source, node, target.id) for part in where for node in ast.walk(part)):
+        uses = [one for one in source.of(ast.Name, within=loop) if one.id == target.id]
+        if any(_is_array(source, one) for one in uses if _is_of(source, one, target)):
             yield (
                 iterated,
                 f"{target.id!r} is a pair of name and array, not an array: write `for name, "
@@ -46,22 +51,26 @@ def flattened_as_arrays(source: SourceFile) -> Hits:
             )
 
 
-def _loops(tree: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, list[ast.AST]]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.For):
-            yield node.target, node.iter, list(node.body)
-        elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp):
-            for one in node.generators:
-                yield one.target, one.iter, [node.elt, *one.ifs]
+def _loops(source: SourceFile) -> Iterator[tuple[ast.AST, ast.expr, ast.expr]]:
+    """What runs through something: the loop, its variable, what it runs through."""
+    for node in source.of(ast.For):
+        yield node, node.target, node.iter
+    for one in source.of(ast.comprehension):
+        yield source.parents[one], one.target, one.iter
 
 
-def _as_array(source: SourceFile, node: ast.AST, name: str) -> bool:
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        return node.value.id == name and node.attr in OF_ARRAYS
-    if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Name):
-        first = node.args[0].id == name
-        called = source.name_of(node.func)
-        if called == "isinstance" and first:
-            return len(node.args) > 1 and source.name_of(node.args[1]) == "mlx.core.array"
-        return first and called.startswith("mlx.core.")
+def _is_of(source: SourceFile, use: ast.Name, target: ast.Name) -> bool:
+    """Whether a name still is the loop's variable: not `pair = pair[1]` above it."""
+    return all(source.is_within(target, one.node) for one in source.given(use))
+
+
+def _is_array(source: SourceFile, use: ast.Name) -> bool:
+    parent = source.parents.get(use)
+    if isinstance(parent, ast.Attribute):
+        return parent.attr in OF_ARRAYS
+    if isinstance(parent, ast.Call) and parent.args[:1] == [use]:
+        called = source.name_of(parent.func)
+        if called == "isinstance":
+            return len(parent.args) > 1 and source.name_of(parent.args[1]) == "mlx.core.array"
+        return called.startswith("mlx.core.")
     return False

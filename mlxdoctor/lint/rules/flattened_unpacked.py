@@ -26,15 +26,20 @@ def count(model):
 
 @rule(severity=Severity.ERROR, bad=BAD, good=GOOD)
 def flattened_unpacked(source: SourceFile) -> Hits:
-    """An index of 1, or two targets."""
+    """An index of 1 that is not asked for a pair's parts, or two names as targets."""
     for call in source.calls("mlx.utils.tree_flatten"):
         parent = source.parents.get(call)
         if isinstance(parent, ast.Subscript) and constant(parent.slice) == 1:
-            yield (
-                parent,
-                "[1] is the second pair of name and array; the arrays are the second of each pair",
-            )
+            if not isinstance(source.parents.get(parent), ast.Subscript):
+                yield (
+                    parent,
+                    "[1] is the second pair of name and array; the arrays are the second of each "
+                    "pair",
+                )
         elif isinstance(parent, ast.Assign) and any(
-            isinstance(one, ast.Tuple) and len(one.elts) == 2 for one in parent.targets
+            isinstance(one, ast.Tuple)
+            and len(one.elts) == 2
+            and all(isinstance(each, ast.Name) for each in one.elts)
+            for one in parent.targets
         ):
             yield parent, "tree_flatten returns one list of pairs, not leaves and structure"

@@ -7,6 +7,7 @@ The other way round, freezing first, the converted layers bring trainable parame
 import ast
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.conversions import Deed, done_in
 from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Hits, rule
 
@@ -28,29 +29,27 @@ def prepare(model, parameters):
 
 @rule(severity=Severity.ERROR, symptom="step-state.nothing-trainable", bad=BAD, good=GOOD)
 def freeze_after_adapter(source: SourceFile) -> Hits:
-    """In one function: conversion, then freeze of the same model, and no unfreeze after that."""
-    for conversion in source.calls("mlx_lm.tuner.utils.linear_to_lora_layers"):
-        if not conversion.args:
-            continue
-        model = ast.unparse(conversion.args[0])
-        scope = source.scope(conversion)
-        later = [
-            call
-            for call in source.calls(".freeze", ".unfreeze", within=scope)
-            if call.lineno > conversion.lineno
-            and isinstance(call.func, ast.Attribute)
-            and ast.unparse(call.func.value) == model
-            and source.scope(call) is scope
-        ]
-        freezes = [one for one in later if _method(one) == "freeze" and not _is_partial(one)]
-        if freezes and not any(_method(one) == "unfreeze" for one in later):
-            yield freezes[0], f"{model} is frozen after its layers were converted: freeze it before"
-
-
-def _method(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
-
-
-def _is_partial(call: ast.Call) -> bool:
-    """Only some keys, or not what is below."""
-    return bool(call.args) or any(one.arg in {"keys", "recurse"} for one in call.keywords)
+    """In one function and its helpers: conversion, then freeze of the same model, and no unfreeze
+    after that.
+    """
+    scopes = dict.fromkeys(source.scope(one) for one in source.calls(".freeze"))
+    callers = dict.fromkeys(source.scope(one) for one in source.of(ast.Call)) if scopes else {}
+    seen = set[ast.AST]()
+    for scope in callers:
+        converted = dict[str, ast.Call]()
+        frozen = dict[str, ast.Call]()
+        for one in done_in(source, scope):
+            before = converted.get(one.model)
+            if one.deed is Deed.CONVERT:
+                converted[one.model] = one.call
+                frozen.pop(one.model, None)
+            elif before is None or one.call is before or source.excludes(before, one.call):
+                continue
+            elif one.deed is Deed.FREEZE:
+                frozen.setdefault(one.model, one.call)
+            elif one.deed is Deed.UNFREEZE:
+                frozen.pop(one.model, None)
+        for model, call in frozen.items():
+            if call not in seen:
+                seen.add(call)
+                yield call, f"{model} is frozen after its layers were converted: freeze it before"

@@ -8,7 +8,7 @@ numbers, have none at all. `nn.value_and_grad(model, loss)` goes by the model's 
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile, assigned, body
+from mlxdoctor.lint.python_file import SourceFile, body, constant
 from mlxdoctor.lint.rule import Hits, rule
 
 BAD = """
@@ -42,7 +42,7 @@ def gradient_of_inputs(source: SourceFile) -> Hits:
     """What is differentiated by goes into the model's call, and the gradient into its update."""
     for call, function, name in source.differentiated():
         if any(
-            _updates_model(source, use) and _is_input(name, body(function))
+            _updates_model(source, use) and _is_input(source, name, body(function))
             for use in source.uses_of(call)
         ):
             yield (
@@ -52,28 +52,22 @@ def gradient_of_inputs(source: SourceFile) -> Hits:
             )
 
 
-def _is_input(name: str, statements: list[ast.AST]) -> bool:
+def _is_input(source: SourceFile, name: str, statements: list[ast.AST]) -> bool:
     """Whether a model is called with the name itself."""
     return any(
-        isinstance(node, ast.Call)
-        and ast.unparse(node.func) in {"model", "self.model"}
+        ast.unparse(node.func) in {"model", "self.model"}
         and any(isinstance(one, ast.Name) and one.id == name for one in node.args)
         for statement in statements
-        for node in ast.walk(statement)
+        for node in source.of(ast.Call, within=statement)
     )
 
 
 def _updates_model(source: SourceFile, use: ast.Call) -> bool:
     """Whether the gradients of this call are given to an optimizer, with a model."""
-    parent, scope = source.parents.get(use), source.scope(use)
-    targets = parent.targets[0] if isinstance(parent, ast.Assign) else None
-    if not isinstance(targets, ast.Tuple) or not isinstance(targets.elts[-1], ast.Name):
-        return False
-    grads = targets.elts[-1].id
-    return not assigned(scope, grads) and any(
-        len(one.args) == 2
-        and isinstance(one.args[1], ast.Name)
-        and one.args[1].id == grads
-        and ast.unparse(one.args[0]) in {"model", "self.model"}
-        for one in source.calls(".update", within=scope)
-    )
+    for update in source.calls(".update", within=source.scope(use)):
+        if len(update.args) != 2 or ast.unparse(update.args[0]) not in {"model", "self.model"}:
+            continue
+        for one in source.values(update.args[1]):
+            if isinstance(one, ast.Subscript) and one.value is use and constant(one.slice) == 1:
+                return True
+    return False

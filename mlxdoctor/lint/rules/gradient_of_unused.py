@@ -7,7 +7,7 @@ read: the gradient with respect to them is exactly zero, and nothing is learned.
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile, body, names_in
+from mlxdoctor.lint.python_file import SourceFile, body
 from mlxdoctor.lint.rule import Hits, rule
 
 BAD = """
@@ -32,8 +32,8 @@ def step(model, batch):
 def gradient_of_unused(source: SourceFile) -> Hits:
     """The differentiated parameter does not appear in the body."""
     for call, function, name in source.differentiated():
-        used = set[str]().union(*(names_in(statement) for statement in body(function)))
-        if name not in used and not _is_empty(function):
+        used = {one.id for part in body(function) for one in source.of(ast.Name, within=part)}
+        if name not in used and "locals" not in used and not _is_empty(function):
             yield (
                 call,
                 f"the loss never uses {name!r}, by which it is differentiated: the "

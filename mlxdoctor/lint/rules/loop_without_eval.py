@@ -8,10 +8,12 @@ next step with `.item()`, computes it; the former is what leaves no part behind.
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile
+from mlxdoctor.lint.python_file import Function, SourceFile
 from mlxdoctor.lint.rule import Hits, rule
 
 BAD = """
+import mlx.core as mx
+
 def train(model, optimizer, loss_and_grad, batches):
     for batch in batches:
         loss, grads = loss_and_grad(model, batch)
@@ -27,29 +29,36 @@ def train(model, optimizer, loss_and_grad, batches):
         mx.eval(model.parameters(), optimizer.state)
 """
 #: Calls after which something has been computed.
-EVALUATED = ("mlx.core.eval", "mlx.core.async_eval", ".item", ".tolist", "float", "print")
+EVALUATED = (
+    "mlx.core.eval",
+    "mlx.core.async_eval",
+    ".item",
+    ".tolist",
+    "float",
+    "print",
+    "numpy.array",
+)
 
 
 @rule(severity=Severity.WARNING, bad=BAD, good=GOOD)
 def loop_without_eval(source: SourceFile) -> Hits:
-    """An optimizer's update directly in a loop that evaluates nothing, nor calls what may."""
-    for loop in source.nodes:
-        if not isinstance(loop, ast.For | ast.While):
-            continue
-        updates = [
-            call
-            for call in source.calls(".update", within=loop)
-            if isinstance(call.func, ast.Attribute)
-            and "optim" in ast.unparse(call.func.value).lower()
-            and source.scope(call) is source.scope(loop)
-        ]
-        if updates and not any(source.calls(*EVALUATED, within=loop)) and not _may(source, loop):
-            yield updates[0], "nothing in this loop is evaluated: call mx.eval once a step"
+    """An optimizer's update directly in a loop that evaluates nothing, nor calls what may; nor
+    does a loop around it.
+    """
+    for update in source.calls(".update"):
+        held = update.func.value if isinstance(update.func, ast.Attribute) else update
+        loops = _loops_around(source, update)
+        if "optim" in ast.unparse(held).lower() and len(update.args) == 2 and loops:
+            # Text that is made of an array evaluates it.
+            written = any(source.of(ast.FormattedValue, within=loops[-1]))
+            if not written and not any(source.calls(*EVALUATED, through=loops[-1])):
+                yield update, "nothing in this loop is evaluated: call mx.eval once a step"
 
 
-def _may(source: SourceFile, loop: ast.AST) -> bool:
-    """Whether a function of this file that is called in the loop evaluates."""
-    called = [
-        source.function_named(node.func) for node in ast.walk(loop) if isinstance(node, ast.Call)
-    ]
-    return any(any(source.calls(*EVALUATED, within=one)) for one in called if one is not None)
+def _loops_around(source: SourceFile, node: ast.AST) -> list[ast.AST]:
+    """The loops of its function that a node is in, from the inside."""
+    found: list[ast.AST] = []
+    while not isinstance(node := source.parents[node], Function | ast.Module | ast.ClassDef):
+        if isinstance(node, ast.For | ast.While):
+            found.append(node)
+    return found

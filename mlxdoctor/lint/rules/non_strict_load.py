@@ -5,12 +5,15 @@ have a prefix too many, loads "successfully" and does nothing.
 """
 
 import ast
+import re
 
 from mlxdoctor.finding import Severity
 from mlxdoctor.lint.python_file import SourceFile, constant, keyword
 from mlxdoctor.lint.rule import Hits, rule
 
 BAD = """
+import mlx.core as mx
+
 def resume(model, path):
     model.load_weights(path, strict=False)
 """
@@ -27,24 +30,79 @@ def resume(model, path):
 """
 
 
+#: What is loaded for training to go on, or for what was trained to be used.
+_TRAINED = ("adapter", "lora", "dora", "resume", "checkpoint", "ckpt", "finetun", "fine_tun")
+#: What is called as if it looked at names, or holds what such a look gave.
+_LOOKS = re.compile(
+    r"require|check|valid|verif|compar|compat|match|fits|missing|unexpected|unknown|extra|differ|assert"
+)
+
+
 @rule(severity=Severity.WARNING, bad=BAD, good=GOOD)
 def non_strict_load(source: SourceFile) -> Hits:
-    """The keyword as a literal, and no look at the names in the same function."""
+    """An adapter or a checkpoint, `strict` as a literal, and no look at the names before.
+
+    What was taken out of a model fits it when it is put back.
+    """
     for call in source.calls(".load_weights"):
         value = keyword(call, "strict")
         positional = call.args[1] if len(call.args) > 1 else None
-        if constant(value if value is not None else positional) is not False:
+        if constant(value if value is not None else positional) is not False or not call.args:
             continue
-        if not _compares_names(source.scope(call)):
+        scope = source.scope(call)
+        if (
+            _is_trained(source, call, scope)
+            and not _is_of_a_model(source, call.args[0])
+            and not _looks_at_names(source, call, scope)
+        ):
             yield call, "names that fit nothing are skipped in silence: compare them first"
 
 
-def _compares_names(scope: ast.AST) -> bool:
-    """Whether the function looks at sets of names, or leaves that to a function that does."""
-    if isinstance(scope, ast.Module):
-        return False
+def _is_trained(source: SourceFile, call: ast.Call, scope: ast.AST) -> bool:
+    """Whether the function, what is loaded, or where that comes from speaks of an adapter."""
+    words = [getattr(scope, "name", ""), *_origins(source, call.args[0])]
+    return any(one in word.lower() for word in words for one in _TRAINED)
+
+
+def _origins(source: SourceFile, node: ast.expr, steps: int = 3) -> list[str]:
+    """An expression as it is written, and what the names in it were given."""
+    found = [ast.unparse(node)]
+    if steps:
+        for name in source.of(ast.Name, within=node):
+            for value in source.values(name):
+                if value is not name:
+                    found += _origins(source, value, steps - 1)
+    return found
+
+
+def _is_of_a_model(source: SourceFile, node: ast.expr) -> bool:
+    """Whether the weights were a model's parameters before."""
+    return any(re.search(r"\.(?:trainable_)?parameters\(", one) for one in _origins(source, node))
+
+
+def _looks_at_names(source: SourceFile, call: ast.Call, scope: ast.AST) -> bool:
+    """Whether the function compares names before, or calls what looks as if it did."""
+    place = source.found.number[call]
+    names = [
+        *(ast.unparse(one.func).rpartition(".")[2] for one in source.of(ast.Call, within=scope)),
+        *(one.id for one in source.of(ast.Name, within=scope) if isinstance(one.ctx, ast.Store)),
+    ]
+    if any(_LOOKS.search(one.lower()) for one in names):
+        return True
+    for one in source.of(ast.Compare, ast.BinOp, within=scope):
+        if source.found.number[one] > place:
+            break
+        if isinstance(one, ast.BinOp):
+            # Sets of names: `set(weights) - set(model)`, `a ^ b`.
+            if isinstance(one.op, ast.Sub | ast.BitXor | ast.BitAnd) and _is_set(source, one.left):
+                return True
+        elif isinstance(one.ops[0], ast.NotIn) or "keys" in ast.unparse(one):
+            return True
+    return False
+
+
+def _is_set(source: SourceFile, node: ast.expr) -> bool:
     return any(
-        (isinstance(node, ast.Call) and "require" in ast.unparse(node.func).lower())
-        or (isinstance(node, ast.Compare) and "keys" in ast.unparse(node))
-        for node in ast.walk(scope)
+        isinstance(one, ast.Set | ast.SetComp) or source.is_call(one, "set", "frozenset", ".keys")
+        for one in source.values(node)
     )

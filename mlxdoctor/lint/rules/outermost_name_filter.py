@@ -7,15 +7,20 @@ of them has "lora" in it. Such a filter keeps nothing, and an update with nothin
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile, assigned, names_in
+from mlxdoctor.lint.python_file import SourceFile, constant
 from mlxdoctor.lint.rule import Hits, rule
 
 BAD = """
+import mlx.core as mx
+
 def update(model, optimizer, grads):
     lora = {name: grad for name, grad in grads.items() if "lora" in name}
     optimizer.update(model, lora)
 """
+_NESTED = (".parameters", ".trainable_parameters")
 GOOD = """
+import mlx.core as mx
+
 def update(model, optimizer, grads):
     optimizer.update(model, grads)
 """
@@ -24,48 +29,51 @@ def update(model, optimizer, grads):
 @rule(severity=Severity.ERROR, symptom="step-update.nothing-changed", bad=BAD, good=GOOD)
 def outermost_name_filter(source: SourceFile) -> Hits:
     """`.items()` of a nested tree, and a test for "lora" in the name."""
-    for node in source.nodes:
-        if isinstance(node, ast.For):
-            loops = [(node.target, node.iter, list[ast.AST](node.body))]
-        elif isinstance(node, ast.DictComp | ast.ListComp | ast.GeneratorExp | ast.SetComp):
-            loops = [(one.target, one.iter, list[ast.AST](one.ifs)) for one in node.generators]
-        else:
+    for node in source.of(ast.For, ast.comprehension):
+        target = node.target
+        if not (isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name)):
             continue
-        for target, iterated, where in loops:
-            if not (isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name)):
-                continue
-            name = target.elts[0].id
-            if _is_nested(source, iterated) and any(_tests_lora(one, name) for one in where):
-                yield (
-                    iterated,
-                    "these are the outermost names of a nested tree, none of which has 'lora' in "
-                    "it: only what is trainable has a gradient, so pass the tree as it is",
-                )
+        where = node.ifs if isinstance(node, ast.comprehension) else node.body
+        name = target.elts[0].id
+        if any(_tests_lora(source, one, name) for one in where) and _is_nested(source, node.iter):
+            yield (
+                node.iter,
+                "these are the outermost names of a nested tree, none of which has 'lora' in "
+                "it: only what is trainable has a gradient, so pass the tree as it is",
+            )
 
 
 def _is_nested(source: SourceFile, node: ast.expr) -> bool:
     """`X.items()` where X are gradients as they come, or `parameters()`."""
-    if not source.is_call(node, ".items"):
+    if not source.is_call(node, ".items") or not isinstance(node.func, ast.Attribute):
         return False
-    held = node.func.value if isinstance(node.func, ast.Attribute) else None
-    if source.is_call(held or node, ".parameters", ".trainable_parameters"):
+    held = node.func.value
+    values = source.values(held)
+    if all(source.is_call(one, *_NESTED) or _is_gradient(source, one) for one in values):
         return True
-    if not isinstance(held, ast.Name):
-        return False
-    sources = assigned(source.scope(node), held.id)
-    if any(source.is_call(one, "dict", "mlx.utils.tree_flatten") for one in sources):
-        return False
-    if any(source.is_call(one, ".parameters", ".trainable_parameters") for one in sources):
-        return True
-    return held.id.lower().rstrip("s").endswith(("grad", "gradient"))
+    # A parameter is what it is called, where it goes to an optimizer, which takes nested trees.
+    named = isinstance(held, ast.Name) and held.id.lower() in {"grads", "grad", "gradients"}
+    scope = source.scope(node)
+    walks = any(source.calls("isinstance", "mlx.utils.tree_flatten", within=scope))
+    return named and values == [held] and not walks and any(source.calls(".update", within=scope))
 
 
-def _tests_lora(tree: ast.AST, name: str) -> bool:
+def _is_gradient(source: SourceFile, node: ast.expr) -> bool:
+    """Whether a value is the second of what a function from `value_and_grad` returned."""
+    if not (isinstance(node, ast.Subscript) and constant(node.slice) == 1):
+        return False
+    called = node.value.func if isinstance(node.value, ast.Call) else None
+    return called is not None and any(
+        source.is_call(one, "mlx.nn.value_and_grad", "mlx.core.value_and_grad")
+        for one in source.values(called)
+    )
+
+
+def _tests_lora(source: SourceFile, tree: ast.AST, name: str) -> bool:
     return any(
-        isinstance(node, ast.Compare)
-        and isinstance(node.ops[0], ast.In)
+        isinstance(node.ops[0], ast.In)
         and isinstance(node.left, ast.Constant)
         and "lora" in str(node.left.value).lower()
-        and name in names_in(node)
-        for node in ast.walk(tree)
+        and any(one.id == name for one in source.of(ast.Name, within=node))
+        for node in source.of(ast.Compare, within=tree)
     )

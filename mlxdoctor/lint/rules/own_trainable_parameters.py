@@ -35,12 +35,27 @@ class Model(nn.Module):
 
 @rule(severity=Severity.WARNING, symptom="step-state.own-bookkeeping", bad=BAD, good=GOOD)
 def own_trainable_parameters(source: SourceFile) -> Hits:
-    """A method of that name in a class derived from a module."""
-    for node in source.nodes:
-        if not isinstance(node, ast.ClassDef):
-            continue
-        if not any(source.name_of(base).endswith("Module") for base in node.bases):
+    """A method of that name in a class derived from a module, and it does not just hand on."""
+    for node in source.of(ast.ClassDef):
+        if not any(source.is_named(base, "mlx.nn.Module") for base in _bases(source, node)):
             continue
         for one in node.body:
-            if isinstance(one, ast.FunctionDef) and one.name == "trainable_parameters":
+            if (
+                isinstance(one, ast.FunctionDef)
+                and one.name == "trainable_parameters"
+                and not _hands_on(source, one)
+            ):
                 yield one, f"{node.name} has its own trainable_parameters: use freeze and unfreeze"
+
+
+def _bases(source: SourceFile, first: ast.ClassDef) -> list[ast.expr]:
+    """The bases of a class, and of those of its bases that this file defines."""
+    return [base for one in source.family(first) for base in one.bases]
+
+
+def _hands_on(source: SourceFile, method: ast.FunctionDef) -> bool:
+    """`return self.model.trainable_parameters()`."""
+    last = method.body[-1]
+    return isinstance(last, ast.Return) and source.is_call(
+        last.value or last, ".trainable_parameters"
+    )

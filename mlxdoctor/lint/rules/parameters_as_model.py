@@ -37,7 +37,7 @@ def parameters_as_model(source: SourceFile) -> Hits:
     for call, function, name in source.differentiated():
         given = [use.args[0] for use in source.uses_of(call) if use.args]
         if given and all(source.are_parameters(one) for one in given):
-            for node in _as_module(name, body(function)):
+            for node in _as_module(source, name, body(function)):
                 yield (
                     node,
                     f"{name!r} is a nested dict of arrays here and no module: use "
@@ -46,11 +46,10 @@ def parameters_as_model(source: SourceFile) -> Hits:
                 break
 
 
-def _as_module(name: str, statements: list[ast.AST]) -> Iterator[ast.AST]:
-    for node in (node for statement in statements for node in ast.walk(statement)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
-            yield node
-        if isinstance(node, ast.Attribute) and node.attr not in OF_DICTS:
-            held = node.value
-            if isinstance(held, ast.Name) and held.id == name:
-                yield node
+def _as_module(source: SourceFile, name: str, statements: list[ast.AST]) -> Iterator[ast.AST]:
+    for statement in statements:
+        for one in source.of(ast.Name, within=statement):
+            above = source.parents.get(one) if one.id == name else None
+            called = isinstance(above, ast.Call) and above.func is one
+            if called or (isinstance(above, ast.Attribute) and above.attr not in OF_DICTS):
+                yield above or one

@@ -9,10 +9,12 @@ import ast
 from collections.abc import Sequence
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import Function, SourceFile
+from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Hits, rule
 
 BAD = """
+import mlx.core as mx
+
 def set_parameter(model, path, value):
     found = model.parameters()
     for part in path.split("."):
@@ -30,9 +32,7 @@ def set_parameter(model, path, value):
 @rule(severity=Severity.ERROR, symptom="step-update.nothing-changed", bad=BAD, good=GOOD)
 def rebound_name(source: SourceFile) -> Hits:
     """The last statement of a function gives a name that was walked along an argument's value."""
-    for function in source.nodes:
-        if not isinstance(function, Function) or isinstance(function, ast.Lambda):
-            continue
+    for function in source.of(ast.FunctionDef, ast.AsyncFunctionDef):
         *before, last = function.body
         given = {one.arg for one in function.args.args}
         if (
@@ -41,22 +41,21 @@ def rebound_name(source: SourceFile) -> Hits:
             and isinstance(last.targets[0], ast.Name)
             and isinstance(last.value, ast.Name)
             and last.value.id in given
-            and _is_walked(before, last.targets[0].id)
+            and _is_walked(source, before, last.targets[0].id)
         ):
             name = last.targets[0].id
             yield last, f"{name!r} only means something else now: nothing in the tree is set"
 
 
-def _is_walked(statements: Sequence[ast.stmt], name: str) -> bool:
+def _is_walked(source: SourceFile, statements: Sequence[ast.stmt], name: str) -> bool:
     """Whether a loop takes the name one level down at a time."""
     return any(
-        isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
+        isinstance(node.targets[0], ast.Name)
         and node.targets[0].id == name
         and isinstance(node.value, ast.Subscript)
         and isinstance(node.value.value, ast.Name)
         and node.value.value.id == name
         for loop in statements
         if isinstance(loop, ast.For)
-        for node in ast.walk(loop)
+        for node in source.of(ast.Assign, within=loop)
     )

@@ -8,6 +8,7 @@ optimizer is handed them.
 import ast
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.names import is_mlx
 from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Hits, rule
 
@@ -30,24 +31,41 @@ def step(model, optimizer, loss_fn, inputs, targets):
     mx.eval(model.parameters(), optimizer.state)
 """
 #: Packages whose arrays have these methods; a file that imports one may well mean its arrays.
-OTHERS = ("torch", "tensorflow", "tinygrad", "paddle", "jittor", "mindspore", "transformers")
+OTHERS = frozenset(
+    ("torch", "tensorflow", "tinygrad", "paddle", "jittor", "mindspore", "transformers", "keras")
+)
+#: Names that speak of arrays or gradients of the project's own.
+_OWN = ("tensor", "autograd", "variable")
 
 
 @rule(severity=Severity.ERROR, symptom="step-update.failed", bad=BAD, good=GOOD)
 def torch_idiom(source: SourceFile) -> Hits:
-    """`.backward()` without arguments or `.requires_grad`, where MLX is imported and no torch."""
+    """`.backward()` of what is called a loss, or `.requires_grad` that is set, with MLX alone.
+
+    A file that imports torch, or defines or imports such things of its own, may mean those.
+    """
     imported = {name.split(".")[0] for name in source.imports.values()}
-    if "mlx" not in imported or imported & set(OTHERS):
+    if imported & OTHERS or _has_its_own(source):
         return
-    for node in source.nodes:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr == "backward" and not node.args and not node.keywords:
-                yield (
-                    node,
-                    "MLX has no backward(): nn.value_and_grad(model, loss_fn) returns loss and "
-                    "gradients",
-                )
-                return
-        elif isinstance(node, ast.Attribute) and node.attr == "requires_grad":
+    for call in source.calls(".backward"):
+        held = call.func.value if isinstance(call.func, ast.Attribute) else call
+        if not call.args and not call.keywords and "loss" in ast.unparse(held).lower():
+            yield (
+                call,
+                "MLX has no backward(): nn.value_and_grad(model, loss_fn) returns loss and "
+                "gradients",
+            )
+            return
+    for node in source.of(ast.Attribute):
+        is_set = node.attr == "requires_grad" and isinstance(node.ctx, ast.Store)
+        if is_set and isinstance(node.value, ast.Name) and node.value.id != "self":
             yield node, "MLX has no requires_grad: use model.freeze() and model.unfreeze()"
             return
+
+
+def _has_its_own(source: SourceFile) -> bool:
+    defined = {one.name for one in source.of(ast.FunctionDef, ast.ClassDef)}
+    if "backward" in defined:
+        return True
+    names = [*defined, *(name for name in source.imports.values() if not is_mlx(name))]
+    return any(word in name.lower() for name in names for word in _OWN)

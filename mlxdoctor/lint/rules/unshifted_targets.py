@@ -5,10 +5,10 @@ just given, which is easy, so that the loss falls fast; with two it learns to sk
 """
 
 import ast
-from collections.abc import Iterator
+import re
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile, assigned, constant
+from mlxdoctor.lint.python_file import SourceFile, constant
 from mlxdoctor.lint.rule import Hits, rule
 
 BAD = """
@@ -26,6 +26,10 @@ def loss_fn(model, tokens):
 """
 
 
+#: Tasks in which a token is its own target.
+_SAME_TOKEN = re.compile(r"recon|autoenc|mask_token|mlm|diffus|noise|corrupt|denois|vae", re.I)
+
+
 @rule(severity=Severity.ERROR, symptom="step-alignment.identity", bad=BAD, good=GOOD)
 def unshifted_targets(source: SourceFile) -> Hits:
     """Two cases: a cross-entropy whose two sides begin at the same or two tokens apart in the
@@ -35,12 +39,11 @@ def unshifted_targets(source: SourceFile) -> Hits:
     for call in source.calls("mlx.nn.losses.cross_entropy"):
         if len(call.args) < 2:
             continue
-        scope = source.scope(call)
-        given, wanted = _of_logits(call.args[0], scope), _start(call.args[1], scope)
+        given, wanted = _of_logits(source, call.args[0]), _start(source, call.args[1])
         if given is None or wanted is None or given[0] != wanted[0]:
             continue
         shift = wanted[1] - given[1]
-        if shift != 1:
+        if shift != 1 and not _SAME_TOKEN.search(_text(source, source.scope(call))):
             yield (
                 call,
                 f"the targets begin {shift} tokens after the inputs, not one: position i is "
@@ -49,28 +52,42 @@ def unshifted_targets(source: SourceFile) -> Hits:
     yield from _lists(source)
 
 
-def _start(node: ast.expr, scope: ast.AST, depth: int = 4) -> tuple[str, int] | None:
+def _text(source: SourceFile, scope: ast.AST) -> str:
+    """A function's source, as far as it has lines of its own."""
+    first, last = getattr(scope, "lineno", 1), getattr(scope, "end_lineno", len(source.lines))
+    return "\n".join(source.lines[first - 1 : last])
+
+
+def _start(source: SourceFile, node: ast.expr) -> tuple[str, int] | None:
     """The array an expression is a part of, and the position along the sequence it begins at."""
+    values = source.values(node)
+    if len(values) != 1:
+        return None
+    node = values[0]
     if isinstance(node, ast.Name):
-        values = assigned(scope, node.id)
-        if len(values) == 1 and depth and isinstance(values[0], ast.Subscript | ast.Name):
-            return _start(values[0], scope, depth - 1)
-        return (node.id, 0) if not values else None
+        # A parameter, or what a loop runs through: it is what it is called.
+        return node.id, 0
     if isinstance(node, ast.Subscript):
-        held, first = _start(node.value, scope, depth), _first(node.slice)
+        held, first = _start(source, node.value), _first(node.slice)
         return None if held is None or first is None else (held[0], held[1] + first)
     return None
 
 
-def _of_logits(node: ast.expr, scope: ast.AST, depth: int = 4) -> tuple[str, int] | None:
+def _of_logits(source: SourceFile, node: ast.expr) -> tuple[str, int] | None:
     """The same for logits: those of the tokens that the model is called with."""
+    values = source.values(node)
+    if len(values) != 1:
+        return None
+    node = values[0]
     if isinstance(node, ast.Call) and node.args and _is_model(node.func):
-        return _start(node.args[0], scope)
-    if isinstance(node, ast.Name) and depth:
-        values = assigned(scope, node.id)
-        return _of_logits(values[0], scope, depth - 1) if len(values) == 1 else None
+        return _start(source, node.args[0])
+    if source.is_call(node, ".astype") and isinstance(node.func, ast.Attribute):
+        return _of_logits(source, node.func.value)
     if isinstance(node, ast.Subscript):
-        held, first = _of_logits(node.value, scope, depth), _first(node.slice)
+        if constant(node.slice) == 0:
+            # `logits, cache = model(x)`.
+            return _of_logits(source, node.value)
+        held, first = _of_logits(source, node.value), _first(node.slice)
         return None if held is None or first is None else (held[0], held[1] + first)
     return None
 
@@ -83,22 +100,22 @@ def _first(node: ast.expr) -> int | None:
     """Where `[:, a:b]` begins along the second axis; None where that cannot be told."""
     if not isinstance(node, ast.Tuple) or len(node.elts) < 2:
         return None
-    if not all(isinstance(one, ast.Slice) for one in node.elts[:2]):
+    rows, part = node.elts[:2]
+    if not isinstance(rows, ast.Slice) or not isinstance(part, ast.Slice):
         return None
-    part = node.elts[1]
-    assert isinstance(part, ast.Slice)
     first = 0 if part.lower is None else constant(part.lower)
     return first if isinstance(first, int) and first >= 0 and part.step is None else None
 
 
 def _lists(source: SourceFile) -> Hits:
     """`inputs = P + A[:-1]` beside `targets = [ignored] * len(P) + A`: one ignored too many."""
+    sums = [one for one in source.of(ast.BinOp) if isinstance(one.op, ast.Add)]
     joined = {
         (ast.unparse(node.left), ast.unparse(node.right.value), source.scope(node))
-        for node in _sums(source.tree)
+        for node in sums
         if isinstance(node.right, ast.Subscript) and _drops_last(node.right.slice)
     }
-    for node in _sums(source.tree):
+    for node in sums if joined else ():
         prompt = _repeated(node.left)
         if prompt is None:
             continue
@@ -108,12 +125,6 @@ def _lists(source: SourceFile) -> Hits:
                 f"as many targets are ignored as {prompt} has tokens, so that each answer token is "
                 f"its own target: ignore one fewer",
             )
-
-
-def _sums(tree: ast.AST) -> Iterator[ast.BinOp]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            yield node
 
 
 def _drops_last(node: ast.expr) -> bool:
