@@ -66,17 +66,17 @@ class Resolver:
 
     def scope(self, node: ast.AST) -> ast.AST:
         """The function that a node is in, or the module."""
-        owner = self.found.owners.get(node, self.tree)
-        while owner is not self.tree and not isinstance(owner, Function):
-            owner = self.found.owners[owner]
-        return owner
+        owner = self.found.owner(node)
+        while owner is not None and not isinstance(owner, Function):
+            owner = self.found.owner(owner)
+        return owner or self.tree
 
     def class_of(self, node: ast.AST) -> ast.ClassDef | None:
         """The class that a node is in."""
-        owner = self.found.owners.get(node, self.tree)
-        while owner is not self.tree and not isinstance(owner, ast.ClassDef):
-            owner = self.found.owners[owner]
-        return owner if isinstance(owner, ast.ClassDef) else None
+        owner = self.found.owner(node)
+        while owner is not None and not isinstance(owner, ast.ClassDef):
+            owner = self.found.owner(owner)
+        return owner
 
     def is_within(self, node: ast.AST, above: ast.AST) -> bool:
         """Whether a node is below another, or it itself."""
@@ -98,9 +98,9 @@ class Resolver:
 
     def given(self, node: ast.Name) -> list[Binding]:
         """What a name may have been given where it is used; nothing where it is not bound."""
-        owner = inner = self.found.owners.get(node)
+        owner = inner = self.found.owner(node)
         while isinstance(inner, Comprehension):
-            inner = self.found.owners[inner]
+            inner = self.found.owner(inner)
         near = True
         while owner is not None:
             known = self.found.names.get(owner, {}).get(node.id)
@@ -108,7 +108,7 @@ class Resolver:
             if known and (near or not isinstance(owner, ast.ClassDef)):
                 return self._reaching(node, known) if near and len(known) > 1 else known
             near = near and owner is not inner
-            owner = None if owner is self.tree else self.found.owners[owner]
+            owner = self.found.owner(owner)
         return []
 
     def _reaching(self, use: ast.Name, known: list[Binding]) -> list[Binding]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.cli import main
-from mlxdoctor.lint import hit_formats
+from mlxdoctor.lint import hit_formats, linter
 from mlxdoctor.lint import rules as lint_rules
 from mlxdoctor.lint.linter import lint, lint_source
 from mlxdoctor.lint.python_file import SourceFile
@@ -69,7 +69,7 @@ def test_folders_are_searched_and_hidden_ones_left_out(file: Path) -> None:
 
 
 def test_a_file_that_is_not_python_does_not_stop_the_rest(file: Path) -> None:
-    (file.parent / "a.py").write_text("import mlx\ndef broken(:\n")
+    (file.parent / "a.py").write_text("import mlx\ndef broken(: load_weights(x, False)\n")
     (file.parent / "b.py").write_bytes(b"import mlx\x00\xff\xfe")
     found = [(hit.path.name, hit.code) for hit in lint([file.parent])]
     assert found == [
@@ -199,3 +199,26 @@ def test_every_format_has_its_option(file: Path, capsys: pytest.CaptureFixture[s
     for name, write in hit_formats.FORMATS.items():
         assert main(["lint", str(file), "--format", name]) == 1
         assert capsys.readouterr().out == write(lint([file]))
+
+
+def test_files_without_mlx_are_left_alone(tmp_path: Path) -> None:
+    fault = BAD.format(comment="").partition("\n")[2]
+    (tmp_path / "torch.py").write_text(f"import torch\n{fault}")
+    (tmp_path / "two.py").write_text("print 'Python 2'\n")
+    (tmp_path / "words.py").write_text(f"# not mlx\nimport numpy\n{fault}")
+    (tmp_path / "own.py").write_text(f"from .backend import mx\n{fault}")
+    (tmp_path / "late.py").write_text(f"def setup():\n    import mlx.core as mx\n{fault}")
+    assert [hit.path.name for hit in lint([tmp_path])] == ["late.py", "own.py"]
+
+
+@pytest.mark.slow
+def test_many_files_are_shared_among_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.py").write_text(BAD.format(comment=""))
+    alone = lint([tmp_path])
+    monkeypatch.setattr(linter, "MANY_FILES", 5)
+    monkeypatch.setattr(linter, "FILES_AT_ONCE", 2)
+    assert lint([tmp_path], jobs=2) == alone
+    assert len(alone) == 5

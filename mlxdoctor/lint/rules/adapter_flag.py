@@ -39,7 +39,13 @@ _CLAIMS = re.compile(
 _MAKING = (*WORDS, "convert", "attach", "inject", "load", "update_modules", "apply", "wrap", "peft")
 
 
-@rule(severity=Severity.ERROR, symptom="step-state.claimed-adapter", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-state.claimed-adapter",
+    bad=BAD,
+    good=GOOD,
+    words=("adapter|lora|Adapter|Lora|LoRA", "= True"),
+)
 def adapter_flag(source: SourceFile) -> Hits:
     """A model is said to have an adapter where nothing is called that could have made it.
 

@@ -49,7 +49,13 @@ ATTACHING = (
 SAVING = ("mlx.core.save_safetensors", "mlx.core.savez", ".save_weights")
 
 
-@rule(severity=Severity.ERROR, symptom="step-state.everything-trainable", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-state.everything-trainable",
+    bad=BAD,
+    good=GOOD,
+    words=("value_and_grad", "adapter", "mlx_lm"),
+)
 def adapter_never_made(source: SourceFile) -> Hits:
     """A model of mlx-lm is loaded, trained, and saved as `adapter…`; nothing attaches one.
 

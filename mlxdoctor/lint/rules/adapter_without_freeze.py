@@ -40,7 +40,13 @@ OPTIMIZERS = tuple(
 )
 
 
-@rule(severity=Severity.ERROR, symptom="step-state.outside-adapter", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-state.outside-adapter",
+    bad=BAD,
+    good=GOOD,
+    words=("linear_to_lora_layers",),
+)
 def adapter_without_freeze(source: SourceFile) -> Hits:
     """A model of mlx-lm is loaded, converted and trained in a file that freezes nothing.
 

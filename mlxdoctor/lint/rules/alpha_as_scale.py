@@ -32,7 +32,7 @@ _LAYERS = ("LoRALinear", "LoRASwitchLinear", "LoRAEmbedding", "DoRALinear", "DoR
 _RANKS = frozenset({"rank", "r", "lora_rank", "lora_r"})
 
 
-@rule(severity=Severity.ERROR, bad=BAD, good=GOOD)
+@rule(severity=Severity.ERROR, bad=BAD, good=GOOD, words=("alpha", "scale", "LoRA|DoRA|lora|rank"))
 def alpha_as_scale(source: SourceFile) -> Hits:
     """A value named alpha, nowhere divided, for the scale of mlx-lm's parameters or layers."""
     for value in _scales(source):

@@ -45,7 +45,13 @@ _MOVES = (".swapaxes", ".transpose", ".moveaxis", ".reshape", ".permute", "mlx.c
           "mlx.core.transpose", "mlx.core.moveaxis", "mlx.core.reshape")  # fmt: skip
 
 
-@rule(severity=Severity.ERROR, symptom="step-forward.failed", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-forward.failed",
+    bad=BAD,
+    good=GOOD,
+    words=("Conv1d|Conv2d|Conv3d", ", None|expand_dims|, channel|, C, |, c, "),
+)
 def channels_first(source: SourceFile) -> Hits:
     """Channels that are put, or said to be, in second place right before a convolution.
 

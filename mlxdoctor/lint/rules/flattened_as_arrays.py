@@ -29,7 +29,13 @@ OF_ARRAYS = frozenset(
 )
 
 
-@rule(severity=Severity.ERROR, symptom="step-update.nothing-changed", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-update.nothing-changed",
+    bad=BAD,
+    good=GOOD,
+    words=("tree_flatten",),
+)
 def flattened_as_arrays(source: SourceFile) -> Hits:
     """A loop over pairs whose variable is used as an array."""
     if not any(source.calls("mlx.utils.tree_flatten")):

@@ -24,7 +24,7 @@ def count(model):
 """
 
 
-@rule(severity=Severity.ERROR, bad=BAD, good=GOOD)
+@rule(severity=Severity.ERROR, bad=BAD, good=GOOD, words=("tree_flatten",))
 def flattened_unpacked(source: SourceFile) -> Hits:
     """An index of 1 that is not asked for a pair's parts, or two names as targets."""
     for call in source.calls("mlx.utils.tree_flatten"):

@@ -27,7 +27,13 @@ def prepare(model, parameters):
 """
 
 
-@rule(severity=Severity.ERROR, symptom="step-state.nothing-trainable", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-state.nothing-trainable",
+    bad=BAD,
+    good=GOOD,
+    words=("linear_to_lora_layers",),
+)
 def freeze_after_adapter(source: SourceFile) -> Hits:
     """In one function and its helpers: conversion, then freeze of the same model, and no unfreeze
     after that.

@@ -37,7 +37,13 @@ class Trainer:
 """
 
 
-@rule(severity=Severity.ERROR, symptom="step-gradients.failed", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-gradients.failed",
+    bad=BAD,
+    good=GOOD,
+    words=("value_and_grad|grad(",),
+)
 def gradient_of_inputs(source: SourceFile) -> Hits:
     """What is differentiated by goes into the model's call, and the gradient into its update."""
     for call, function, name in source.differentiated():

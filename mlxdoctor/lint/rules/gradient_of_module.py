@@ -32,7 +32,13 @@ GOOD = BAD.replace("mx.value_and_grad(loss_fn)", "nn.value_and_grad(model, loss_
 )
 
 
-@rule(severity=Severity.ERROR, symptom="step-update.failed", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-update.failed",
+    bad=BAD,
+    good=GOOD,
+    words=("value_and_grad|grad(",),
+)
 def gradient_of_module(source: SourceFile) -> Hits:
     """The differentiated parameter is called in the loss, or a model is handed over for it.
 

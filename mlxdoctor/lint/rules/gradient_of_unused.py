@@ -28,7 +28,13 @@ def step(model, batch):
 """
 
 
-@rule(severity=Severity.ERROR, symptom="step-update.nothing-changed", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-update.nothing-changed",
+    bad=BAD,
+    good=GOOD,
+    words=("value_and_grad|grad(",),
+)
 def gradient_of_unused(source: SourceFile) -> Hits:
     """The differentiated parameter does not appear in the body."""
     for call, function, name in source.differentiated():

@@ -40,7 +40,7 @@ EVALUATED = (
 )
 
 
-@rule(severity=Severity.WARNING, bad=BAD, good=GOOD)
+@rule(severity=Severity.WARNING, bad=BAD, good=GOOD, words=(".update(", "optim"))
 def loop_without_eval(source: SourceFile) -> Hits:
     """An optimizer's update directly in a loop that evaluates nothing, nor calls what may; nor
     does a loop around it.

@@ -28,7 +28,13 @@ def convert(model):
 """
 
 
-@rule(severity=Severity.ERROR, symptom="step-state.claimed-adapter", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-state.claimed-adapter",
+    bad=BAD,
+    good=GOOD,
+    words=("__dict__|vars(", "isinstance"),
+)
 def module_dict_walk(source: SourceFile) -> Hits:
     """What is found in `__dict__` or `vars` is asked for being an MLX module; and the function does
     not look into dicts as well, which modules are.

@@ -38,7 +38,7 @@ _LOOKS = re.compile(
 )
 
 
-@rule(severity=Severity.WARNING, bad=BAD, good=GOOD)
+@rule(severity=Severity.WARNING, bad=BAD, good=GOOD, words=("load_weights", "False"))
 def non_strict_load(source: SourceFile) -> Hits:
     """An adapter or a checkpoint, `strict` as a literal, and no look at the names before.
 

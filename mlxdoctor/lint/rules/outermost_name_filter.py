@@ -26,7 +26,13 @@ def update(model, optimizer, grads):
 """
 
 
-@rule(severity=Severity.ERROR, symptom="step-update.nothing-changed", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-update.nothing-changed",
+    bad=BAD,
+    good=GOOD,
+    words=("lora|LoRA", ".items()"),
+)
 def outermost_name_filter(source: SourceFile) -> Hits:
     """`.items()` of a nested tree, and a test for "lora" in the name."""
     for node in source.of(ast.For, ast.comprehension):

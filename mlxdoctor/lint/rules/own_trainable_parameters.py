@@ -33,7 +33,13 @@ class Model(nn.Module):
 """
 
 
-@rule(severity=Severity.WARNING, symptom="step-state.own-bookkeeping", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.WARNING,
+    symptom="step-state.own-bookkeeping",
+    bad=BAD,
+    good=GOOD,
+    words=("def trainable_parameters",),
+)
 def own_trainable_parameters(source: SourceFile) -> Hits:
     """A method of that name in a class derived from a module, and it does not just hand on."""
     for node in source.of(ast.ClassDef):

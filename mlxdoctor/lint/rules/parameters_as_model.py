@@ -31,7 +31,13 @@ def step(model, batch):
 OF_DICTS = frozenset({"get", "items", "keys", "values", "pop", "update", "setdefault", "copy"})
 
 
-@rule(severity=Severity.ERROR, symptom="step-update.failed", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-update.failed",
+    bad=BAD,
+    good=GOOD,
+    words=("value_and_grad|grad(",),
+)
 def parameters_as_model(source: SourceFile) -> Hits:
     """A loss that calls its parameter, or asks it for attributes, and is handed a dict."""
     for call, function, name in source.differentiated():

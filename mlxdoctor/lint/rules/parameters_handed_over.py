@@ -34,7 +34,13 @@ def train(model, optimizer, batches, compute_loss):
 """
 
 
-@rule(severity=Severity.WARNING, symptom="step-update.failed", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.WARNING,
+    symptom="step-update.failed",
+    bad=BAD,
+    good=GOOD,
+    words=("value_and_grad|grad(",),
+)
 def parameters_handed_over(source: SourceFile) -> Hits:
     """The loss is a parameter of the function, and parameters are handed to its gradient."""
     for call in source.calls("mlx.core.value_and_grad", "mlx.core.grad"):

@@ -29,7 +29,13 @@ def set_parameter(model, path, value):
 """
 
 
-@rule(severity=Severity.ERROR, symptom="step-update.nothing-changed", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-update.nothing-changed",
+    bad=BAD,
+    good=GOOD,
+    words=("parameters(", "for "),
+)
 def rebound_name(source: SourceFile) -> Hits:
     """The last statement of a function gives a name that was walked along an argument's value."""
     for function in source.of(ast.FunctionDef, ast.AsyncFunctionDef):

@@ -38,7 +38,13 @@ OTHERS = frozenset(
 _OWN = ("tensor", "autograd", "variable")
 
 
-@rule(severity=Severity.ERROR, symptom="step-update.failed", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-update.failed",
+    bad=BAD,
+    good=GOOD,
+    words=("backward()|requires_grad",),
+)
 def torch_idiom(source: SourceFile) -> Hits:
     """`.backward()` of what is called a loss, or `.requires_grad` that is set, with MLX alone.
 

@@ -33,7 +33,13 @@ _LOSSES = re.compile(
 )
 
 
-@rule(severity=Severity.WARNING, symptom="step-forward.not-finite", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.WARNING,
+    symptom="step-forward.not-finite",
+    bad=BAD,
+    good=GOOD,
+    words=("mask", "sum(", "loss|nll|logp|log_p|cross_entropy|_scores|kl"),
+)
 def unguarded_mean(source: SourceFile) -> Hits:
     """A loss divided by a sum of something called a mask, or by a name for one, and no guard.
 

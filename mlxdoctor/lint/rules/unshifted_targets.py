@@ -30,7 +30,13 @@ def loss_fn(model, tokens):
 _SAME_TOKEN = re.compile(r"recon|autoenc|mask_token|mlm|diffus|noise|corrupt|denois|vae", re.I)
 
 
-@rule(severity=Severity.ERROR, symptom="step-alignment.identity", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-alignment.identity",
+    bad=BAD,
+    good=GOOD,
+    words=("cross_entropy|* len(", "cross_entropy|[:-1]"),
+)
 def unshifted_targets(source: SourceFile) -> Hits:
     """Two cases: a cross-entropy whose two sides begin at the same or two tokens apart in the
     same array; and lists in which as many targets are ignored as the prompt has tokens, although
