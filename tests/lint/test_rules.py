@@ -84,6 +84,189 @@ def prepare(model, p):
     model.freeze()
     model.unfreeze(keys=["lora_a", "lora_b"], strict=False)
 """,
+    "frozen, and its adapters unfrozen one by one": """
+from mlx_lm.tuner import linear_to_lora_layers
+def prepare(model, p):
+    linear_to_lora_layers(model, 4, p)
+    model.freeze()
+    def unfreeze(name, module):
+        if hasattr(module, "lora_a"):
+            module.unfreeze(keys=["lora_a", "lora_b"])
+    model.apply_to_modules(unfreeze)
+""",
+    "converted or frozen": """
+from mlx_lm.tuner import linear_to_lora_layers
+def prepare(model, p, lora):
+    if lora:
+        linear_to_lora_layers(model, 4, p)
+    else:
+        model.freeze()
+""",
+    "frozen by a function of another file": """
+import mlx.optimizers as optim
+from mlx_lm import load
+from mlx_lm.tuner import linear_to_lora_layers
+from ours import freeze_base
+def prepare(path, p):
+    model, tokenizer = load(path)
+    freeze_base(model)
+    linear_to_lora_layers(model, 4, p)
+    return model, optim.Adam(1e-5)
+""",
+    "frozen in a helper": """
+import mlx.optimizers as optim
+from mlx_lm import load
+from mlx_lm.tuner import linear_to_lora_layers
+def freeze_base(model):
+    model.freeze()
+def prepare(path, p):
+    model, tokenizer = load(path)
+    freeze_base(model)
+    linear_to_lora_layers(model, 4, p)
+    return model, optim.Adam(1e-5)
+""",
+    "an adapter that is attached later": """
+import mlx.core as mx
+class Wrapper:
+    def get_peft_model(self, rank):
+        self.lora_config = {"r": rank}
+        self.lora_enabled = True
+        self.model._lora_applied = True
+    def prepare(self):
+        if self.model._lora_applied:
+            return
+        attach_lora(self.model, self.lora_config)
+""",
+    "an adapter that load brought": """
+from mlx_lm import load
+def tool(agent):
+    agent.model, agent.tokenizer = load("base", adapter_path="adapters")
+    agent.model.has_adapter = True
+""",
+    "a model handed on before it is flagged": """
+import mlx.core as mx
+from ours import prepare
+def add(model):
+    prepare(model)
+    model._has_adapter = True
+""",
+    "alpha that was divided above": """
+from mlx_lm.tuner.lora import LoRALinear
+def convert(linear, lora_alpha, r):
+    alpha_scale = lora_alpha / r if r > 0 else 1.0
+    lora_alpha = lora_alpha / r
+    return LoRALinear.from_base(linear, r=r, scale=lora_alpha)
+""",
+    "a scale that has nothing to do with LoRA": """
+import mlx.core as mx
+def noise(alpha):
+    return mx.random.normal((2,), scale=alpha)
+""",
+    "a mask asked before": """
+import mlx.core as mx
+def loss(losses, mask):
+    if not mask.any():
+        return mx.array(0.0)
+    n = mask.sum()
+    return (losses * mask).sum() / n
+""",
+    "a count with a floor": """
+import mlx.core as mx
+def loss(losses, mask):
+    n = mask.sum()
+    n = mx.maximum(n, 1)
+    return (losses * mask).sum() / n
+""",
+    "a choice": """
+import mlx.core as mx
+def loss(losses, mask):
+    n = mask.sum()
+    return (losses * mask).sum() / n if n > 0 else losses.sum()
+""",
+    "a choice of the divisor": """
+import mlx.core as mx
+def loss(losses, mask):
+    n = mx.where(mask.sum() > 0, mask.sum(), 1)
+    return (losses * mask).sum() / n
+""",
+    "hidden states that are pooled": """
+import mlx.core as mx
+def pool(states, mask):
+    return mx.sum(states * mask, axis=1) / mx.sum(mask, axis=1)
+""",
+    "a mean in torch beside mlx": """
+import mlx.core as mx
+import torch
+def loss(losses, mask):
+    losses = torch.relu(losses)
+    return (losses * mask).sum() / mask.sum()
+""",
+    "names compared one by one": """
+import mlx.core as mx
+def load_adapter(model, path, params):
+    weights = mx.load(path)
+    errors = [name for name in weights if name not in params]
+    if errors:
+        raise ValueError(errors)
+    model.load_weights(list(weights.items()), strict=False)
+""",
+    "weights put back where they were": """
+import mlx.core as mx
+from mlx.utils import tree_flatten
+class Trainer:
+    def __init__(self, model):
+        self.checkpoint = dict(tree_flatten(model.trainable_parameters()))
+    def restore(self, model):
+        model.load_weights(list(self.checkpoint.items()), strict=False)
+""",
+    "a published model whose weights are renamed": """
+import mlx.core as mx
+def from_pretrained(model, path):
+    model.load_weights(list(model.sanitize(mx.load(path)).items()), strict=False)
+""",
+    "autograd of the project's own": """
+import mlx.core as mx
+from .autograd import Tensor
+def step(loss):
+    loss.backward()
+""",
+    "another model's layers by __dict__, and dicts too": """
+import mlx.nn as nn
+def walk(obj):
+    if isinstance(obj, dict):
+        for child in obj.values():
+            walk(child)
+    elif isinstance(obj, nn.Module):
+        for name, child in vars(obj).items():
+            if isinstance(child, nn.Module):
+                walk(child)
+""",
+    "one position of many channels": """
+import mlx.nn as nn
+class E(nn.Module):
+    def __init__(self, width):
+        self.conv = nn.Conv1d(width, width, 3)
+    def __call__(self, x):
+        return self.conv(x[:, None, :])
+""",
+    "a masked language model": """
+import mlx.nn as nn
+def mlm_loss(model, tokens):
+    return nn.losses.cross_entropy(model(tokens), tokens).mean()
+""",
+    "a pair's second part": """
+from mlx.utils import tree_flatten
+value = tree_flatten(params)[1][1]
+""",
+    "evaluated around an inner loop": """
+import mlx.core as mx
+def train(model, optimizer, step, epochs, batches):
+    for epoch in range(epochs):
+        for batch in batches:
+            loss, grads = step(model, batch)
+            optimizer.update(model, grads)
+        mx.eval(model.parameters())
+""",
     "another model is frozen": """
 from mlx_lm.tuner.utils import linear_to_lora_layers
 def prepare(model, teacher, p):
@@ -314,6 +497,34 @@ def test_near_misses(name: str) -> None:
 
 #: More ways to make the same mistakes.
 ALSO: dict[str, tuple[str, str]] = {
+    "frozen in a helper after it": (
+        "freeze-after-adapter",
+        "import mlx_lm.tuner.utils as tu\nclass T:\n    def attach(self, n, p):\n"
+        "        tu.linear_to_lora_layers(self.model, n, p)\n    def setup(self, n, p):\n"
+        "        self.attach(n, p)\n        self.model.freeze()\n",
+    ),
+    "never frozen, by a re-export": (
+        "adapter-without-freeze",
+        "import mlx.optimizers as optim\nfrom mlx_lm import utils\n"
+        "from mlx_lm.tuner import linear_to_lora_layers as convert\n"
+        "def main(p):\n    loaded = utils.load('m')\n    model = loaded[0]\n"
+        "    convert(model, 4, p)\n    return optim.Adam(1e-5)\n",
+    ),
+    "logits unpacked and cast": (
+        "unshifted-targets",
+        "import mlx.core as mx\nfrom mlx import nn\nclass T:\n"
+        "    def loss(self, tokens, lengths):\n        logits, _ = self.model(tokens)\n"
+        "        logits = logits.astype(mx.float32)\n"
+        "        return nn.losses.cross_entropy(logits, tokens).mean()\n",
+    ),
+    "gradients that a method keeps": (
+        "outermost-name-filter",
+        "import mlx.nn as nn\nclass T:\n    def __init__(self, model, loss):\n"
+        "        self.step = nn.value_and_grad(model, loss)\n    def run(self, x):\n"
+        "        value, got = self.step(x)\n        kept = {}\n"
+        "        for name, one in got.items():\n            if 'lora' in name.lower():\n"
+        "                kept[name] = one\n        return kept\n",
+    ),
     "a lambda": (
         "gradient-of-module",
         "import mlx.core as mx\nmodel.freeze()\n"

@@ -73,7 +73,9 @@ def _is_loaded(source: SourceFile, done: Done) -> bool:
     """Whether the model comes from mlx-lm in this file, where nothing is frozen."""
     handed = [one for one in done.call.args if ast.unparse(one) == done.model]
     return any(
-        isinstance(value, ast.Subscript) and source.is_call(value.value, *LOADERS)
+        source.is_call(held, *LOADERS)
         for one in handed
         for value in source.values(one)
+        if isinstance(value, ast.Subscript)
+        for held in source.values(value.value)
     )

@@ -35,8 +35,8 @@ def prepare(model, parameters):
     words=("linear_to_lora_layers",),
 )
 def freeze_after_adapter(source: SourceFile) -> Hits:
-    """In one function and its helpers: conversion, then freeze of the same model, and no unfreeze
-    after that.
+    """In one function and its helpers: conversion, then freeze of the same model, and nothing is
+    unfrozen, be it a part.
     """
     scopes = dict.fromkeys(source.scope(one) for one in source.calls(".freeze"))
     callers = dict.fromkeys(source.scope(one) for one in source.of(ast.Call)) if scopes else {}
@@ -53,9 +53,7 @@ def freeze_after_adapter(source: SourceFile) -> Hits:
                 continue
             elif one.deed is Deed.FREEZE:
                 frozen.setdefault(one.model, one.call)
-            elif one.deed is Deed.UNFREEZE:
-                frozen.pop(one.model, None)
         for model, call in frozen.items():
-            if call not in seen:
+            if call not in seen and not any(source.calls(".unfreeze", through=scope)):
                 seen.add(call)
                 yield call, f"{model} is frozen after its layers were converted: freeze it before"

@@ -68,7 +68,7 @@ def _origins(source: SourceFile, node: ast.expr, steps: int = 3) -> list[str]:
     """An expression as it is written, and what the names in it were given."""
     found = [ast.unparse(node)]
     if steps:
-        for name in source.of(ast.Name, within=node):
+        for name in source.of(ast.Name, ast.Attribute, within=node):
             for value in source.values(name):
                 if value is not name:
                     found += _origins(source, value, steps - 1)
