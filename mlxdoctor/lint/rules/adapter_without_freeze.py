@@ -5,6 +5,7 @@ trained, at a rate that was meant for LoRA, and what is saved as an adapter is n
 """
 
 import ast
+import re
 
 from mlxdoctor.finding import Severity
 from mlxdoctor.lint.conversions import CONVERTERS, Deed, Done, done_in, is_handed_on
@@ -32,8 +33,8 @@ def prepare(path, parameters):
     linear_to_lora_layers(model, 16, parameters)
     return model, optim.Adam(1e-5)
 """
-#: What reads a model of mlx-lm.
-LOADERS = ("mlx_lm.load", "mlx_lm.utils.load_model")
+#: Functions that only read a model are called so: `load`, `load_model`, `load_base`.
+_LOADER = re.compile(r"load(?:_(?:base|model|tokenizer|pretrained|and|the))*")
 OPTIMIZERS = tuple(
     f"mlx.optimizers.{name}"
     for name in ("Adam", "AdamW", "SGD", "Adafactor", "Muon", "Lion", "RMSprop", "Adagrad")
@@ -48,7 +49,7 @@ OPTIMIZERS = tuple(
     words=("linear_to_lora_layers",),
 )
 def adapter_without_freeze(source: SourceFile) -> Hits:
-    """A model of mlx-lm is loaded, converted and trained in a file that freezes nothing.
+    """A model is loaded, converted and trained in a file that freezes nothing.
 
     A model that was handed to a function of another file may have been frozen there.
     """
@@ -70,12 +71,17 @@ def adapter_without_freeze(source: SourceFile) -> Hits:
 
 
 def _is_loaded(source: SourceFile, done: Done) -> bool:
-    """Whether the model comes from mlx-lm in this file, where nothing is frozen."""
+    """Whether the model is read in this file, where nothing is frozen."""
     handed = [one for one in done.call.args if ast.unparse(one) == done.model]
     return any(
-        source.is_call(held, *LOADERS)
+        _loads(source, held)
         for one in handed
         for value in source.values(one)
         if isinstance(value, ast.Subscript)
         for held in source.values(value.value)
     )
+
+
+def _loads(source: SourceFile, node: ast.expr) -> bool:
+    called = source.name_of(node.func) if isinstance(node, ast.Call) else ""
+    return _LOADER.fullmatch(called.rpartition(".")[2]) is not None
