@@ -1,7 +1,7 @@
-"""What a value is made of: followed through the assignments of its own function.
+"""What a value is made of within its own function, and what a function returns.
 
 `logits`, a name, was given `model(x)[:, :-1]` some lines above: rules ask for that, not for the
-name. Nothing is followed out of the function: a value from outside is what it is called.
+name. Here nothing is followed out of the function: to a loss, what comes from outside is a number.
 """
 
 from __future__ import annotations
@@ -11,100 +11,80 @@ from collections.abc import Callable, Iterator
 
 from mlxdoctor.lint.python_file import Function, SourceFile
 
-#: Assignments followed in a row: a loss has a handful.
+#: Names followed in a row: a loss has a handful.
 DEPTH = 8
+#: Calls that differentiate; the loss is the second argument of the first, the first of the others.
+DIFFERENTIATING = ("mlx.nn.value_and_grad", "mlx.core.value_and_grad", "mlx.core.grad")
 
 
-def given(source: SourceFile, name: ast.Name) -> list[ast.expr]:
-    """The values that a name is given in its function, in order of the file; unpacked ones too.
+def resolved(source: SourceFile, node: ast.expr) -> ast.expr:
+    """The expression that is behind a name where it is used: the last, where there are several."""
+    return source.values(node)[0]
 
-    `a, b = c, d` gives each its own; of `a, b = call()` each is given the call.
-    """
+
+def given_here(source: SourceFile, name: ast.Name) -> list[ast.expr]:
+    """The values that a name may have been given in its own function; none if handed in."""
     scope = source.scope(name)
     return [
-        value
-        for node in ast.walk(scope)
-        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr)
-        and source.scope(node) is scope
-        for value in _values(node, name.id)
+        one.value
+        for one in source.given(name)
+        if one.value is not None and source.scope(one.node) is scope
     ]
-
-
-def last_given(source: SourceFile, name: ast.Name) -> ast.expr | None:
-    """The value that a name was given last above the line it stands on; None where it is handed
-    in, or comes from outside the function.
-    """
-    before = [one for one in given(source, name) if one.lineno < name.lineno]
-    return before[-1] if before else None
-
-
-def resolved(source: SourceFile, node: ast.expr, depth: int = DEPTH) -> ast.expr:
-    """The expression behind a name, and behind the name that it is, and so on."""
-    while depth and isinstance(node, ast.Name):
-        value = last_given(source, node)
-        if value is None:
-            break
-        node, depth = value, depth - 1
-    return node
 
 
 def parts(
     source: SourceFile,
     node: ast.expr,
-    stop: Callable[[ast.AST], bool] = lambda node: False,
+    stop: Callable[[ast.AST], bool] | None = None,
     depth: int = DEPTH,
-) -> Iterator[ast.AST]:
-    """Every node that a value is computed from in its function, itself first.
+) -> Iterator[ast.expr]:
+    """Every expression that a value is computed from in its function, itself first.
 
     Args:
         stop: nodes that are not looked into.
     """
-    if stop(node):
+    if stop is not None and stop(node):
         return
     yield node
     if isinstance(node, ast.Name) and depth:
-        value = last_given(source, node)
-        if value is not None:
+        for value in given_here(source, node):
             yield from parts(source, value, stop, depth - 1)
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.expr | ast.keyword | ast.comprehension):
-            below = child.value if isinstance(child, ast.keyword) else child
-            yield from parts(source, below, stop, depth)  # type: ignore[arg-type]
+        if isinstance(child, ast.keyword):
+            yield from parts(source, child.value, stop, depth)
+        elif isinstance(child, ast.expr):
+            yield from parts(source, child, stop, depth)
 
 
-def returned(function: Function) -> list[ast.expr]:
-    """What a function returns, nested functions left out."""
+def returned(source: SourceFile, function: Function) -> list[ast.expr]:
+    """What a function returns, functions in it left out."""
     if isinstance(function, ast.Lambda):
         return [function.body]
-    found: list[ast.expr] = []
-    stack: list[ast.AST] = list(function.body)
-    while stack:
-        node = stack.pop(0)
-        if isinstance(node, ast.Return) and node.value is not None:
-            found.append(node.value)
-        if not isinstance(node, Function | ast.ClassDef):
-            stack += ast.iter_child_nodes(node)
-    return found
+    return [
+        one.value
+        for one in source.of(ast.Return, within=function)
+        if one.value is not None and source.scope(one) is function
+    ]
 
 
-def uses_mlx(source: SourceFile) -> bool:
-    """Whether a file imports MLX: arrays of others have other rules."""
-    return any(name.partition(".")[0].startswith("mlx") for name in source.imports.values())
+def losses(source: SourceFile) -> Iterator[tuple[ast.Call, ast.expr]]:
+    """Calls that differentiate, and what they are given as the loss."""
+    for call in source.calls(*DIFFERENTIATING):
+        place = 1 if source.is_call(call, "mlx.nn.value_and_grad") else 0
+        by_name = next((one.value for one in call.keywords if one.arg in ("fn", "fun")), None)
+        loss = call.args[place] if len(call.args) > place else by_name
+        if loss is not None and not any(isinstance(one, ast.Starred) for one in call.args):
+            yield call, loss
 
 
-def _values(node: ast.AST, name: str) -> Iterator[ast.expr]:
-    if isinstance(node, ast.Assign):
-        for target in node.targets:
-            yield from _unpacked(target, node.value, name)
-    elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and node.value is not None:
-        yield from _unpacked(node.target, node.value, name)
+def model_updates(source: SourceFile, within: ast.AST | None = None) -> Iterator[ast.Call]:
+    """`optimizer.update(model, gradients)`, by the optimizer's name."""
+    for call in source.calls(".update", within=within):
+        held = call.func.value if isinstance(call.func, ast.Attribute) else call
+        if len(call.args) == 2 and "opt" in ast.unparse(held).lower():
+            yield call
 
 
-def _unpacked(target: ast.expr, value: ast.expr, name: str) -> Iterator[ast.expr]:
-    if isinstance(target, ast.Name) and target.id == name:
-        yield value
-    elif isinstance(target, ast.Tuple | ast.List):
-        each = isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts)
-        values = value.elts if each else [value] * len(target.elts)  # type: ignore[attr-defined]
-        for one, part in zip(target.elts, values, strict=True):
-            yield from _unpacked(one, part, name)
+def is_stored(name: ast.Name | ast.Attribute) -> bool:
+    """Whether a name is given a value where it stands."""
+    return isinstance(name.ctx, ast.Store)

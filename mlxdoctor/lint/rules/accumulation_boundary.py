@@ -10,7 +10,6 @@ import ast
 from collections.abc import Iterator
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.made_of import given
 from mlxdoctor.lint.python_file import Function, SourceFile, names_in
 from mlxdoctor.lint.rule import Hits, rule
 
@@ -55,9 +54,7 @@ def accumulation_boundary(source: SourceFile) -> Hits:
     """In one loop: a test of the loop's own number for an update, and a `continue` above it; or a
     sum of gradients that the branch with the update does not set again.
     """
-    for loop in source.nodes:
-        if not isinstance(loop, ast.For):
-            continue
+    for loop in source.of(ast.For):
         for test in loop.body:
             if not isinstance(test, ast.If) or not _updates(source, test):
                 continue
@@ -73,9 +70,7 @@ def accumulation_boundary(source: SourceFile) -> Hits:
 
 def _updates(source: SourceFile, test: ast.If) -> bool:
     """Whether the model is updated under a test of `x % n`."""
-    modulo = any(
-        isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) for node in ast.walk(test.test)
-    )
+    modulo = any(isinstance(node.op, ast.Mod) for node in source.of(ast.BinOp, within=test.test))
     return modulo and any(_update_calls(source, test))
 
 
@@ -103,8 +98,8 @@ def _counted(loop: ast.For, test: ast.If) -> str | None:
 
 def _skip(source: SourceFile, loop: ast.For, test: ast.If, number: str) -> ast.Continue | None:
     """A `continue` of this loop above the test, under a condition that is not the number's."""
-    for node in ast.walk(loop):
-        if not isinstance(node, ast.Continue) or node.lineno > test.lineno:
+    for node in source.of(ast.Continue, within=loop):
+        if node.lineno > test.lineno:
             continue
         above: ast.AST | None = node
         conditions: list[ast.expr] = []
@@ -127,12 +122,9 @@ def _never_emptied(source: SourceFile, loop: ast.For, test: ast.If) -> Hits:
             if not _is_sum(source, loop, test, name):
                 continue
             emptied = any(
-                isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
-                for statement in test.body
-                for node in ast.walk(statement)
-                if node.lineno >= call.lineno
-            ) or any(
-                isinstance(node, ast.Delete) and name in names_in(node) for node in ast.walk(test)
+                one.id == name and isinstance(one.ctx, ast.Store | ast.Del)
+                for one in source.of(ast.Name, within=test)
+                if one.lineno >= call.lineno
             )
             if not emptied:
                 yield call, f"{name} is not emptied after the update: the next repeats it"
@@ -140,11 +132,16 @@ def _never_emptied(source: SourceFile, loop: ast.For, test: ast.If) -> Hits:
 
 def _is_sum(source: SourceFile, loop: ast.For, test: ast.If, name: str) -> bool:
     """Whether a name is given something made of itself in the loop, outside the test."""
-    for node in ast.walk(loop):
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            if node.target.id == name and node.lineno < test.lineno:
-                return True
-        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
-            own = [one for one in given(source, node) if loop.lineno < one.lineno < test.lineno]
-            return any(name in names_in(one) for one in own)
-    return False
+    for changed in source.of(ast.AugAssign, within=loop):
+        if changed.lineno < test.lineno and _is_name(changed.target, name):
+            return True
+    return any(
+        one.lineno < test.lineno
+        and name in names_in(one.value)
+        and any(_is_name(target, name) for target in one.targets)
+        for one in source.of(ast.Assign, within=loop)
+    )
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name

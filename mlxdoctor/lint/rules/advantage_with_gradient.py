@@ -10,7 +10,7 @@ it a number.
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.made_of import last_given, parts
+from mlxdoctor.lint.made_of import given_here, parts
 from mlxdoctor.lint.python_file import Function, SourceFile
 from mlxdoctor.lint.rule import Hits, rule
 
@@ -38,8 +38,8 @@ def advantage_with_gradient(source: SourceFile) -> Hits:
     """A factor called advantage that is made, without stop_gradient, of the log-probabilities it
     is multiplied with.
     """
-    for node in source.nodes:
-        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
+    for node in source.of(ast.BinOp):
+        if not isinstance(node.op, ast.Mult):
             continue
         for one, other in ((node.left, node.right), (node.right, node.left)):
             name = _named(one)
@@ -47,7 +47,7 @@ def advantage_with_gradient(source: SourceFile) -> Hits:
                 continue
             shared = _made_of(source, name) & _made_of(source, other)
             logged = sorted(each for each in shared if _is_log_probability(each))
-            if logged and last_given(source, name) is not None:
+            if logged and given_here(source, name):
                 yield (
                     node,
                     f"{name.id} is made of {logged[0]}, and its gradient flows through it: "
@@ -82,7 +82,8 @@ def _stops(source: SourceFile, node: ast.AST) -> bool:
         return node.attr in ("shape", "size", "ndim", "dtype")
     return source.is_call(
         node, "mlx.core.stop_gradient", "stop_gradient", ".item", ".tolist", ".stop_gradient",
-        "float", "len", "mlx.core.argmax", "numpy.array", "mlx.core.zeros_like", "mlx.core.ones_like",
+        "float", "len", "numpy.array", "mlx.core.argmax", "mlx.core.zeros_like",
+        "mlx.core.ones_like",
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ the second epoch on: no step is made, and nothing is said. Make it anew in each 
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.made_of import given
+from mlxdoctor.lint.made_of import given_here
 from mlxdoctor.lint.python_file import Function, SourceFile
 from mlxdoctor.lint.rule import Hits, rule
 
@@ -45,14 +45,14 @@ def train(model, optimizer, step, rows, epochs):
 @rule(severity=Severity.ERROR, bad=BAD, good=GOOD)
 def batches_used_up(source: SourceFile) -> Hits:
     """A loop in a loop over a name that was given a generator of this file before both."""
-    for loop in source.nodes:
-        if not (isinstance(loop, ast.For) and isinstance(loop.iter, ast.Name)):
+    for loop in source.of(ast.For):
+        if not isinstance(loop.iter, ast.Name):
             continue
         outer = _loop_above(source, loop)
-        values = given(source, loop.iter)
+        values = given_here(source, loop.iter)
         if outer is None or len(values) != 1 or values[0].lineno >= outer.lineno:
             continue
-        if _ends_early(outer, loop):
+        if _ends_early(source, outer, loop):
             continue
         made, name = values[0], loop.iter.id
         if isinstance(made, ast.GeneratorExp) or _is_generator(source, made):
@@ -67,20 +67,20 @@ def _loop_above(source: SourceFile, loop: ast.For) -> ast.For | None:
     return above if isinstance(above, ast.For) else None
 
 
-def _ends_early(outer: ast.For, loop: ast.For) -> bool:
+def _ends_early(source: SourceFile, outer: ast.For, loop: ast.For) -> bool:
     """Whether the inner loop may stop before the batches are used up, to go on with the rest."""
-    return any(isinstance(node, ast.Break) for node in ast.walk(loop)) or any(
+    return any(source.of(ast.Break, within=loop)) or any(
         isinstance(node, ast.Break | ast.Return) for node in outer.body
     )
 
 
 def _is_generator(source: SourceFile, made: ast.expr) -> bool:
     """Whether a value is a call of a function that yields, and not for ever."""
-    if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Name):
+    if not isinstance(made, ast.Call):
         return False
     function = source.function_named(made.func)
     if not isinstance(function, ast.FunctionDef) or function.decorator_list:
         return False
-    below = [node for node in ast.walk(function) if source.scope(node) is function]
-    endless = any(isinstance(node, ast.While) for node in below)
-    return not endless and any(isinstance(node, ast.Yield | ast.YieldFrom) for node in below)
+    endless = any(source.of(ast.While, within=function))
+    yields = source.of(ast.Yield, ast.YieldFrom, within=function)
+    return not endless and any(source.scope(one) is function for one in yields)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.made_of import is_stored, model_updates
 from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Hits, rule
 
@@ -55,20 +56,20 @@ SHOWING = ("print", "info", "debug", "warning", "log", "write", "echo", "rule", 
 
 @rule(severity=Severity.WARNING, bad=BAD, good=GOOD)
 def coefficient_unused(source: SourceFile) -> Hits:
-    """An attribute of `self` in a class that trains, read nowhere in the file but to be shown.
+    """An attribute of `self` in a class that trains, read nowhere in the class but to be shown, nor
+    elsewhere in the file of another object.
 
-    A file that hands `self` on whole, asks it by text, or has a base of the class elsewhere, is
-    left alone: its loss may be computed there.
+    A class that hands `self` on whole, or has a base in another file, is left alone: its loss may
+    be computed there.
     """
-    for made in source.nodes:
-        if not isinstance(made, ast.ClassDef) or not _trains(source, made):
-            continue
-        if made.bases and not _bases_are_here(source, made):
+    for made in source.of(ast.ClassDef):
+        if not _trains(source, made) or not _bases_are_here(source, made):
             continue
         if _is_handed_on(source, made):
             continue
-        for target in _stored(made):
-            if not any(_is_used(source, node, target) for node in source.nodes):
+        family = [one for one in source.of(ast.ClassDef) if _is_of(one, made)]
+        for target in _stored(source, made):
+            if not _is_used(source, target, family):
                 yield (
                     target,
                     f"{target.attr} is stored and used nowhere: no loss or step depends on it",
@@ -77,71 +78,77 @@ def coefficient_unused(source: SourceFile) -> Hits:
 
 def _trains(source: SourceFile, made: ast.ClassDef) -> bool:
     """Whether gradients are computed and applied in a class."""
-    return any(
-        source.calls("mlx.nn.value_and_grad", "mlx.core.value_and_grad", within=made)
-    ) and any(
-        len(call.args) == 2 and isinstance(call.func, ast.Attribute)
-        and "opt" in ast.unparse(call.func.value).lower()
-        for call in source.calls(".update", within=made)
-    )
+    gradients = source.calls("mlx.nn.value_and_grad", "mlx.core.value_and_grad", within=made)
+    return any(gradients) and any(model_updates(source, within=made))
 
 
 def _bases_are_here(source: SourceFile, made: ast.ClassDef) -> bool:
-    known = {one.name for one in source.nodes if isinstance(one, ast.ClassDef)}
-    plain = {"object", "ABC", "abc.ABC"}
-    return all(ast.unparse(base) in known | plain for base in made.bases)
+    known = {one.name for one in source.of(ast.ClassDef)} | {"object", "ABC", "abc.ABC"}
+    return all(ast.unparse(base) in known for base in made.bases)
+
+
+def _is_of(one: ast.ClassDef, made: ast.ClassDef) -> bool:
+    """Whether a class is another, its base, or made from it."""
+    bases = {ast.unparse(base) for base in made.bases}
+    return one is made or one.name in bases or made.name in {ast.unparse(b) for b in one.bases}
 
 
 def _is_handed_on(source: SourceFile, made: ast.ClassDef) -> bool:
     """Whether `self` goes somewhere whole, or is asked by text."""
-    for node in ast.walk(made):
-        if isinstance(node, ast.Name) and node.id == "self":
-            above = source.parents.get(node)
-            if not isinstance(above, ast.Attribute):
-                return True
-            if above.attr in ("__dict__", "__class__"):
-                return True
+    for node in source.of(ast.Name, within=made):
+        if node.id != "self":
+            continue
+        above = source.parents.get(node)
+        if not isinstance(above, ast.Attribute) or above.attr in ("__dict__", "__class__"):
+            return True
     return False
 
 
-def _stored(made: ast.ClassDef) -> Iterator[ast.Attribute]:
+def _stored(source: SourceFile, made: ast.ClassDef) -> Iterator[ast.Attribute]:
     """The attributes of `self` that are given a value, each once."""
     seen: set[str] = set()
-    for node in ast.walk(made):
-        if (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.ctx, ast.Store)
-            and isinstance(node.value, ast.Name)
-            and node.value.id == "self"
-            and _NAME.match(node.attr)
-            and node.attr not in seen
-        ):
+    for node in source.of(ast.Attribute, within=made):
+        is_own = isinstance(node.value, ast.Name) and node.value.id == "self"
+        if is_own and is_stored(node) and _NAME.match(node.attr) and node.attr not in seen:
             seen.add(node.attr)
             yield node
 
 
-def _is_used(source: SourceFile, node: ast.AST, target: ast.Attribute) -> bool:
-    """Whether a node reads a coefficient of this name for anything but to show it."""
-    if not (isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load)):
-        return False
-    name = node.attr if isinstance(node, ast.Attribute) else node.id
-    if name != target.attr:
-        return False
-    stored = source.parents.get(target)
-    below: ast.AST = node
+def _is_used(source: SourceFile, target: ast.Attribute, family: list[ast.ClassDef]) -> bool:
+    """Whether the coefficient is read for anything but to be shown or stored.
+
+    In the classes a plain name or another object's attribute of this name is one too: the loss may
+    use what it was stored from. Outside only an attribute is.
+    """
+    wanted = target.attr.lstrip("_")
+    found: list[ast.Name | ast.Attribute] = []
+    found += [one for one in source.of(ast.Attribute) if one.attr.lstrip("_") == wanted]
+    found += [one for one in source.of(ast.Name) if one.id.lstrip("_") == wanted]
+    for one in found:
+        within = source.class_of(one)
+        known = within in family or (within is None and isinstance(one, ast.Attribute))
+        if known and not is_stored(one) and not _is_shown_or_stored(source, one, target.attr):
+            return True
+    return False
+
+
+def _is_shown_or_stored(source: SourceFile, node: ast.AST, name: str) -> bool:
     above = source.parents.get(node)
     while above is not None and not isinstance(above, ast.stmt):
         if isinstance(above, ast.JoinedStr) or _shows(above):
-            return False
-        below, above = above, source.parents.get(above)
-    # What is stored here is no use of it, nor is the parameter it is stored from.
-    return above is not stored and not (
-        isinstance(above, ast.Assign) and isinstance(above.targets[0], ast.Attribute)
-        and above.targets[0].attr == target.attr and below is not None
-    )
+            return True
+        above = source.parents.get(above)
+    targets = above.targets if isinstance(above, ast.Assign) else []
+    return any(isinstance(one, ast.Attribute) and one.attr == name for one in _flat(targets))
+
+
+def _flat(targets: list[ast.expr]) -> Iterator[ast.expr]:
+    for one in targets:
+        yield from one.elts if isinstance(one, ast.Tuple) else [one]
 
 
 def _shows(node: ast.AST) -> bool:
+    """Whether a node is a call that only shows a value."""
     if not isinstance(node, ast.Call):
         return False
     func = node.func

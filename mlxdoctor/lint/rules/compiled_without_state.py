@@ -10,7 +10,7 @@ cannot be read. `inputs=` and `outputs=` name the state: `[model.state, optimize
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.made_of import given
+from mlxdoctor.lint.made_of import model_updates
 from mlxdoctor.lint.python_file import Function, SourceFile, keyword
 from mlxdoctor.lint.rule import Hits, rule
 
@@ -59,31 +59,33 @@ def compiled_without_state(source: SourceFile) -> Hits:
         if len(call.args) > 1:
             continue
         function = call.args[0]
-        made = given(source, function) if isinstance(function, ast.Name) else [function]
+        made = source.values(function)
         if len(made) == 1 and source.is_call(made[0], "mlx.nn.value_and_grad"):
-            yield call, (
-                "the compiled gradient is that of the weights at its first call, for ever: name "
-                "the model's state in inputs="
+            yield (
+                call,
+                (
+                    "the compiled gradient is that of the weights at its first call, for ever: "
+                    "name the model's state in inputs="
+                ),
             )
             continue
         named = source.function_named(function)
         if named is not None and (update := _update(source, named)):
             yield call, _said(update)
-    for node in source.nodes:
-        if isinstance(node, ast.FunctionDef):
-            compiled = any(_is_compile(source, one) for one in node.decorator_list)
-            if compiled and (update := _update(source, node)):
-                yield node, _said(update)
+    for node in source.of(ast.FunctionDef):
+        compiled = any(_is_compile(source, one) for one in node.decorator_list)
+        if compiled and (update := _update(source, node)):
+            yield node, _said(update)
 
 
 def _is_compile(source: SourceFile, node: ast.expr) -> bool:
     """`@mx.compile`, bare or with `shapeless=` alone."""
-    if source.name_of(node) == "mlx.core.compile":
+    if source.is_named(node, "mlx.core.compile"):
         return True
     if not isinstance(node, ast.Call):
         return False
     if source.is_call(node, "functools.partial"):
-        is_compile = bool(node.args) and source.name_of(node.args[0]) == "mlx.core.compile"
+        is_compile = bool(node.args) and source.is_named(node.args[0], "mlx.core.compile")
     else:
         is_compile = source.is_call(node, "mlx.core.compile")
     stated = keyword(node, "inputs") is not None or keyword(node, "outputs") is not None
@@ -100,9 +102,7 @@ def _said(update: str) -> str:
 def _update(source: SourceFile, function: Function) -> str | None:
     """The model that an optimizer updates in a function, where it is not handed in."""
     own = {one.arg for one in (*function.args.posonlyargs, *function.args.args)}
-    for call in source.calls(".update", within=function):
-        held = call.func.value if isinstance(call.func, ast.Attribute) else call
-        if len(call.args) == 2 and "opt" in ast.unparse(held).lower():
-            model = ast.unparse(call.args[0])
-            return model if model.partition(".")[0] not in own - {"self"} else None
+    for call in model_updates(source, within=function):
+        model = ast.unparse(call.args[0])
+        return model if model.partition(".")[0] not in own - {"self"} else None
     return None

@@ -8,7 +8,8 @@ missing, and answers are noisy. Without the second there is no dropout after the
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import Function, SourceFile, constant
+from mlxdoctor.lint.made_of import model_updates
+from mlxdoctor.lint.python_file import SourceFile, constant
 from mlxdoctor.lint.rule import Hits, rule
 
 BAD = """
@@ -57,29 +58,25 @@ def evaluation_in_train_mode(source: SourceFile) -> Hits:
     modes = [
         call
         for call in source.calls(".eval", ".train", ".set_training", "mlx.nn.Module.eval")
-        if source.name_of(call.func) != "mlx.core.eval"
+        if not source.is_call(call, "mlx.core.eval")
     ]
     if not modes and any(source.calls("mlx.nn.Dropout", "mlx.nn.Dropout2d", "mlx.nn.Dropout3d")):
         yield from _never_off(source)
-    for loop in source.nodes:
-        if isinstance(loop, ast.For | ast.While) and _updates(source, loop):
+    for loop in source.of(ast.For, ast.While):
+        if any(model_updates(source, within=loop)):
             yield from _never_on(source, loop, modes)
 
 
 def _never_off(source: SourceFile) -> Hits:
     """The first evaluating function that calls a model it is handed, and is called after steps."""
-    for function in source.nodes:
-        if not isinstance(function, ast.FunctionDef):
-            continue
+    for function in source.of(ast.FunctionDef):
         words = function.name.lower().strip("_").split("_")
         if not any(word in EVALUATING for word in words) or words[0] == "test":
             continue
         called = [
             call
-            for call in ast.walk(function)
-            if isinstance(call, ast.Call)
-            and ast.unparse(call.func) in ("model", "self.model")
-            and source.scope(call) is function
+            for call in source.of(ast.Call, within=function)
+            if ast.unparse(call.func) in ("model", "self.model") and source.scope(call) is function
         ]
         if called and not any(source.calls("mlx.nn.value_and_grad", within=function)):
             yield (
@@ -97,8 +94,7 @@ def _never_on(source: SourceFile, loop: ast.AST, modes: list[ast.Call]) -> Hits:
             continue
         held = call.func.value if isinstance(call.func, ast.Attribute) else None
         is_model = held is not None and ast.unparse(held).rpartition(".")[2] == "model"
-        within = any(node is call for node in ast.walk(loop))
-        if within and is_model and not any(_is_model_mode(one) for one in on):
+        if source.is_within(call, loop) and is_model and not any(_is_model_mode(one) for one in on):
             yield call, "no train() follows: there is no dropout from the second step on"
             return
 
@@ -115,13 +111,3 @@ def _is_model_mode(call: ast.Call) -> bool:
     """`model.train()`: not the training itself, which takes more than a mode."""
     mode = [*call.args, *(one.value for one in call.keywords)]
     return not mode or (len(mode) == 1 and isinstance(constant(mode[0]), bool))
-
-
-def _updates(source: SourceFile, loop: ast.AST) -> bool:
-    return any(
-        len(call.args) == 2
-        and isinstance(call.func, ast.Attribute)
-        and "opt" in ast.unparse(call.func.value).lower()
-        for call in source.calls(".update", within=loop)
-        if isinstance(source.scope(call), Function | ast.Module)
-    )

@@ -8,7 +8,7 @@ nothing can be differentiated through any more, and `mx.value_and_grad` takes no
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.made_of import last_given, returned
+from mlxdoctor.lint.made_of import given_here, returned
 from mlxdoctor.lint.python_file import Function, SourceFile, keyword
 from mlxdoctor.lint.rule import Hits, rule
 
@@ -45,7 +45,7 @@ def gradient_of_value(source: SourceFile) -> Hits:
             continue
         if loss is None:
             if len(call.args) == 1 and not call.keywords:
-                yield call, "nn.value_and_grad takes the model and the loss function: one is missing"
+                yield call, "nn.value_and_grad takes a model and a loss function: one is missing"
         elif _is_swapped(source, call, loss):
             yield call, "the model comes first: nn.value_and_grad(model, loss_fn)"
         elif _is_value(source, loss):
@@ -54,9 +54,12 @@ def gradient_of_value(source: SourceFile) -> Hits:
         if not call.args:
             continue
         if len(call.args) > 1 and _is_loss(source, call.args[1]):
-            yield call, (
-                "mx.value_and_grad takes a function and the numbers of its arguments: with a model "
-                "it is nn.value_and_grad(model, loss_fn)"
+            yield (
+                call,
+                (
+                    "mx.value_and_grad takes a function and the numbers of its arguments: with a "
+                    "model it is nn.value_and_grad(model, loss_fn)"
+                ),
             )
         elif _is_value(source, call.args[0]):
             yield call.args[0], _said(call.args[0])
@@ -79,7 +82,7 @@ def _is_swapped(source: SourceFile, call: ast.Call, second: ast.expr) -> bool:
     last = second.attr if isinstance(second, ast.Attribute) else second.id
     is_model = last == "model" or last.endswith("_model")
     first = call.args[0]
-    if not is_model or not isinstance(first, ast.Name) or last_given(source, first) is not None:
+    if not is_model or not isinstance(first, ast.Name) or given_here(source, first):
         return False
     return _is_loss(source, first) and not _is_loss(source, second)
 
@@ -94,7 +97,7 @@ def _is_value(source: SourceFile, node: ast.expr) -> bool:
     # A method may be another class's, and a decorator may return anything.
     if not isinstance(node.func, ast.Name) or function is None or _is_decorated(function):
         return False
-    values = returned(function)
+    values = returned(source, function)
     return bool(values) and all(_is_array(source, one) for one in values)
 
 
@@ -107,8 +110,10 @@ def _is_array(source: SourceFile, node: ast.expr) -> bool:
     if isinstance(node, ast.Tuple) and node.elts:
         return _is_array(source, node.elts[0])
     if isinstance(node, ast.Name):
-        value = last_given(source, node)
-        return value is not None and not isinstance(value, ast.Name) and _is_array(source, value)
+        values = given_here(source, node)
+        return bool(values) and all(
+            not isinstance(one, ast.Name) and _is_array(source, one) for one in values
+        )
     if isinstance(node, ast.Call):
         if isinstance(node.func, ast.Attribute) and node.func.attr in ("mean", "sum"):
             return True

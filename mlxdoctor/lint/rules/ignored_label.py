@@ -45,13 +45,16 @@ def ignored_label(source: SourceFile) -> Hits:
     """-100 is made in the file and compared with nowhere, and labels go into the loss as they are;
     or the loss is given `ignore_index`, which it does not take.
     """
+    if not source.uses_mlx:
+        return
     calls = list(source.calls("mlx.nn.losses.cross_entropy", "mlx.nn.losses.nll_loss"))
     for call in calls:
         if keyword(call, "ignore_index") is not None:
-            yield call, (
-                "MLX's losses have no ignore_index: mask the losses, with mx.where for the targets"
+            yield (
+                call,
+                ("MLX's losses have no ignore_index: mask the losses, and targets with mx.where"),
             )
-    made = [node for node in source.nodes if constant(node) == -100]
+    made = [node for node in source.of(ast.UnaryOp) if constant(node) == -100]
     if not made or not calls or any(_is_handled(source, node) for node in made):
         return
     for call in calls:
@@ -86,7 +89,6 @@ def _is_masked(source: SourceFile, call: ast.Call) -> bool:
     """Whether something called a mask is used in the function of the loss."""
     scope = source.scope(call)
     return any(
-        (isinstance(node, ast.Name) and "mask" in node.id.lower())
-        or (isinstance(node, ast.Attribute) and "mask" in node.attr.lower())
-        for node in ast.walk(scope)
+        "mask" in ast.unparse(node).lower()
+        for node in source.of(ast.Name, ast.Attribute, within=scope)
     ) or any(source.is_call(one, "mlx.core.where") for one in parts(source, call.args[1]))

@@ -8,8 +8,8 @@ The first step raises a TypeError.
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.made_of import given
-from mlxdoctor.lint.python_file import Function, SourceFile, keyword
+from mlxdoctor.lint.made_of import losses
+from mlxdoctor.lint.python_file import Function, SourceFile
 from mlxdoctor.lint.rule import Hits, rule
 
 BAD = """
@@ -30,50 +30,27 @@ GOOD = BAD.replace("loss_and_grad(inputs, targets)", "loss_and_grad(model, input
 @rule(severity=Severity.ERROR, symptom="step-update.failed", bad=BAD, good=GOOD)
 def loss_arguments(source: SourceFile) -> Hits:
     """Too few or too many, counted where the loss is a function of this file."""
-    for call in source.calls("mlx.nn.value_and_grad", "mlx.core.value_and_grad", "mlx.core.grad"):
-        of_module = source.name_of(call.func) == "mlx.nn.value_and_grad"
-        place = 1 if of_module else 0
-        loss = call.args[place] if len(call.args) > place else keyword(call, "fn")
-        function = source.function_named(loss) if loss is not None else None
+    for call, loss in losses(source):
+        # What `partial` fills in beforehand is not counted here.
+        plain = isinstance(loss, ast.Name | ast.Lambda) or _is_own(loss)
+        function = source.function_named(loss) if plain else None
         if function is None or getattr(function, "decorator_list", None):
             continue
-        if isinstance(loss, ast.Attribute) and not _is_of_its_class(source, call, loss, function):
-            continue
-        if isinstance(loss, ast.Name) and given(source, loss):
+        if isinstance(loss, ast.Name) and any(one is not loss for one in source.values(loss)):
             continue
         for use in source.uses_of(call):
-            if _has_one_meaning(source, use) and (said := _mismatch(source, function, use)):
+            only = use.func is call or source.values(use.func) == [call]
+            if only and (said := _mismatch(source, function, use)):
                 yield use, said
 
 
-def _is_of_its_class(
-    source: SourceFile, call: ast.Call, loss: ast.Attribute, function: Function
-) -> bool:
-    """Whether `self.loss` is a method of the class it is named in, and no other object's."""
-    if not (isinstance(loss.value, ast.Name) and loss.value.id == "self"):
-        return False
-    node: ast.AST | None = call
-    while node is not None and not isinstance(node, ast.ClassDef):
-        node = source.parents.get(node)
-    return node is not None and source.parents.get(function) is node
-
-
-def _has_one_meaning(source: SourceFile, use: ast.Call) -> bool:
-    """Whether the name that is called was given one value only."""
-    if isinstance(use.func, ast.Name):
-        return len(given(source, use.func)) <= 1
-    if not isinstance(use.func, ast.Attribute):
-        return True
-    text = ast.unparse(use.func)
-    return sum(ast.unparse(node) == text for node in _stored(source)) == 1
-
-
-def _stored(source: SourceFile) -> list[ast.Attribute]:
-    return [
-        node
-        for node in source.nodes
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-    ]
+def _is_own(loss: ast.expr) -> bool:
+    """`self.loss`: no other object's."""
+    return (
+        isinstance(loss, ast.Attribute)
+        and isinstance(loss.value, ast.Name)
+        and loss.value.id == "self"
+    )
 
 
 def _mismatch(source: SourceFile, function: Function, use: ast.Call) -> str | None:

@@ -7,7 +7,7 @@ loss a token. `value_and_grad` refuses anything but a scalar at the first step.
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.made_of import resolved, returned
+from mlxdoctor.lint.made_of import losses, returned
 from mlxdoctor.lint.python_file import SourceFile, constant, keyword
 from mlxdoctor.lint.rule import Hits, rule
 
@@ -50,14 +50,12 @@ REDUCED = ("mlx.nn.losses.smooth_l1_loss",)
 def loss_not_scalar(source: SourceFile) -> Hits:
     """A differentiated function of this file that returns such a loss as it is."""
     seen: set[ast.AST] = set()
-    for call in source.calls("mlx.nn.value_and_grad", "mlx.core.value_and_grad", "mlx.core.grad"):
-        place = 1 if source.name_of(call.func) == "mlx.nn.value_and_grad" else 0
-        loss = call.args[place] if len(call.args) > place else keyword(call, "fn")
-        function = source.function_named(loss) if loss is not None else None
+    for _, loss in losses(source):
+        function = source.function_named(loss)
         if function is None or function in seen or getattr(function, "decorator_list", None):
             continue
         seen.add(function)
-        for value in returned(function):
+        for value in returned(source, function):
             if (found := _unreduced(source, value)) is not None:
                 name = source.name_of(found.func).rpartition(".")[2]
                 yield (
@@ -72,8 +70,9 @@ def _unreduced(source: SourceFile, value: ast.expr) -> ast.Call | None:
     """The loss that is returned as it is: alone, or first of several."""
     if isinstance(value, ast.Tuple) and value.elts:
         return _unreduced(source, value.elts[0])
-    value = resolved(source, value)
-    if not isinstance(value, ast.Call):
+    values = source.values(value)
+    value = values[0]
+    if len(values) > 1 or not isinstance(value, ast.Call):
         return None
     place = UNREDUCED.get(name := source.name_of(value.func))
     if place is None or name in REDUCED or any(one.arg is None for one in value.keywords):

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterator
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.made_of import last_given, resolved
+from mlxdoctor.lint.made_of import given_here, resolved
 from mlxdoctor.lint.python_file import SourceFile, constant, keyword
 from mlxdoctor.lint.rule import Hits, rule
 
@@ -73,7 +73,8 @@ def _column_slice(node: ast.expr) -> tuple[object, object] | None:
     if len(parts) != 2 or not all(isinstance(one, ast.Slice) for one in parts):
         return None
     row, column = parts
-    assert isinstance(row, ast.Slice) and isinstance(column, ast.Slice)
+    assert isinstance(row, ast.Slice)
+    assert isinstance(column, ast.Slice)
     if row.lower is not None or row.upper is not None or column.step is not None:
         return None
     bounds = (column.lower, column.upper)
@@ -96,11 +97,10 @@ def _factors(source: SourceFile, call: ast.Call) -> Iterator[ast.expr]:
             name = above.targets[0].id
             losses += [
                 node
-                for node in ast.walk(source.scope(call))
-                if isinstance(node, ast.Name)
-                and node.id == name
+                for node in source.of(ast.Name, within=source.scope(call))
+                if node.id == name
                 and isinstance(node.ctx, ast.Load)
-                and last_given(source, node) is above.value
+                and above.value in given_here(source, node)
                 and node not in losses
             ]
 
@@ -123,9 +123,9 @@ def _multiplied(source: SourceFile, node: ast.AST) -> Iterator[ast.expr]:
         if isinstance(above, ast.BinOp) and isinstance(above.op, ast.Mult):
             yield above.right if above.left is below else above.left
         below, above = above, source.parents.get(above)
-    if isinstance(above, ast.Call) and source.is_call(above, "mlx.core.where"):
-        if len(above.args) == 3 and above.args[1] is below:
-            yield above.args[0]
+    chosen = above is not None and source.is_call(above, "mlx.core.where")
+    if chosen and isinstance(above, ast.Call) and above.args[1:2] == [below]:
+        yield above.args[0]
 
 
 def _ends(source: SourceFile, mask: ast.expr) -> Iterator[tuple[ast.expr, int, str]]:
@@ -153,8 +153,8 @@ def _ends(source: SourceFile, mask: ast.expr) -> Iterator[tuple[ast.expr, int, s
 
 def _is_of_rows(source: SourceFile, mask: ast.Name) -> bool:
     """Whether a mask comes as it is from outside, one mark a token."""
-    value = last_given(source, mask)
-    return value is None or isinstance(value, ast.Subscript)
+    values = given_here(source, mask)
+    return all(isinstance(one, ast.Subscript) for one in values)
 
 
 def _off(source: SourceFile, node: ast.Compare) -> int | None:
@@ -193,9 +193,9 @@ def _fewer(source: SourceFile, node: ast.expr, depth: int = 6) -> int | None:
     if not depth:
         return None
     if isinstance(node, ast.Name):
-        value = last_given(source, node)
-        if value is not None:
-            return _fewer(source, value, depth - 1)
+        values = given_here(source, node)
+        if values:
+            return _fewer(source, values[0], depth - 1)
         return 0 if "len" in node.id.lower() and not _is_of_targets(node.id) else None
     if isinstance(node, ast.Attribute):
         return 0 if "lengths" in node.attr.lower() else None
@@ -210,7 +210,7 @@ def _fewer(source: SourceFile, node: ast.expr, depth: int = 6) -> int | None:
         return held - more if isinstance(node.op, ast.Add) else held + more
     summed = _summed(source, node)
     if summed is not None:
-        of_rows = isinstance(summed, ast.Name) and _is_attention(summed) or (
+        of_rows = (isinstance(summed, ast.Name) and _is_attention(summed)) or (
             _column_slice(summed) == (None, -1)
             and isinstance(summed, ast.Subscript)
             and _is_attention(summed.value)

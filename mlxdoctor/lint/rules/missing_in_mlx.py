@@ -55,21 +55,23 @@ IN_PLACE = {
     "mlx.optimizers.lr_scheduler": "optim.cosine_decay and the others, as the learning_rate",
     "mlx.optimizers.clip_grad_norm_": "optim.clip_grad_norm, which returns the clipped gradients",
 }
+LASTS = frozenset(name.rpartition(".")[2] for name in IN_PLACE)
 
 
 @rule(severity=Severity.ERROR, symptom="step-update.failed", bad=BAD, good=GOOD)
 def missing_in_mlx(source: SourceFile) -> Hits:
     """The full name, imports resolved; not where the file asks whether it is there."""
-    for node in source.nodes:
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for one in node.names:
-                name = f"{node.module}.{one.name}"
-                if name in IN_PLACE:
-                    yield node, _said(name)
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):
-            name = source.name_of(node)
-            if name in IN_PLACE and isinstance(node.ctx, ast.Load) and not _asked(source, node):
+    for node in source.of(ast.ImportFrom):
+        for one in node.names:
+            name = f"{node.module}.{one.name}"
+            if not node.level and name in IN_PLACE and not _asked(source, node):
                 yield node, _said(name)
+    for used in source.of(ast.Attribute):
+        if used.attr not in LASTS or not isinstance(used.value, ast.Name | ast.Attribute):
+            continue
+        name = source.name_of(used)
+        if name in IN_PLACE and isinstance(used.ctx, ast.Load) and not _asked(source, used):
+            yield used, _said(name)
 
 
 def _said(name: str) -> str:

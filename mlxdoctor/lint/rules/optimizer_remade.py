@@ -49,11 +49,8 @@ def optimizer_remade(source: SourceFile) -> Hits:
         name = above.targets[0].id
         for update in source.calls(".update", within=loop):
             held = update.func.value if isinstance(update.func, ast.Attribute) else None
-            if (
-                isinstance(held, ast.Name)
-                and held.id == name
-                and _innermost(source, update) is loop
-            ):
+            is_it = isinstance(held, ast.Name) and held.id == name
+            if is_it and _innermost(source, update) is loop:
                 yield made, f"{name} is made anew at each step: make it before the loop"
                 break
 

@@ -74,7 +74,7 @@ def _is_last(source: SourceFile, node: ast.expr, names: tuple[str, ...], depth: 
         value
         for one in made.body
         if isinstance(one, ast.FunctionDef) and one.name == "__call__"
-        for value in returned(one)
+        for value in returned(source, one)
     ]
     return bool(ends) and all(_is_last(source, one, names, depth - 1) for one in ends)
 
@@ -86,8 +86,7 @@ def _class_of(source: SourceFile, node: ast.expr) -> ast.ClassDef | None:
         return None
     made = [
         one
-        for one in source.nodes
-        if isinstance(one, ast.ClassDef)
-        and any(source.name_of(base) == "mlx.nn.Module" for base in one.bases)
+        for one in source.of(ast.ClassDef)
+        if any(source.is_named(base, "mlx.nn.Module") for base in one.bases)
     ]
     return made[0] if len(made) == 1 else None

@@ -48,8 +48,8 @@ UNFLATTENED = "mlx.utils.tree_unflatten"
 @rule(severity=Severity.ERROR, bad=BAD, good=GOOD)
 def result_dropped(source: SourceFile) -> Hits:
     """The call is a statement by itself; of `apply_gradients`, where the name is an optimizer."""
-    for node in source.nodes:
-        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
+    for node in source.of(ast.Expr):
+        if not isinstance(node.value, ast.Call):
             continue
         call = node.value
         name = source.name_of(call.func)
@@ -66,6 +66,5 @@ def _is_applied(source: SourceFile, call: ast.Call) -> bool:
     """`optimizer.apply_gradients(gradients, parameters)` of an MLX optimizer."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr != "apply_gradients":
         return False
-    modules = {name.partition(".")[0] for name in source.imports.values()}
     is_optimizer = "opt" in ast.unparse(call.func.value).lower()
-    return is_optimizer and "mlx" in modules and len(call.args) == 2
+    return is_optimizer and source.uses_mlx and len(call.args) == 2

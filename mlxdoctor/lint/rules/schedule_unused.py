@@ -47,8 +47,8 @@ def schedule_unused(source: SourceFile) -> Hits:
         if not isinstance(target, ast.Name) or not any(source.calls(*OPTIMIZERS, within=scope)):
             continue
         read = any(
-            isinstance(node, ast.Name) and node.id == target.id and isinstance(node.ctx, ast.Load)
-            for node in ast.walk(scope)
+            node.id == target.id and isinstance(node.ctx, ast.Load)
+            for node in source.of(ast.Name, within=scope)
         )
         if not read:
             yield made, f"{target.id} is given to no optimizer: the rate is not what it says"

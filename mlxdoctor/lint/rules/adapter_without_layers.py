@@ -1,8 +1,8 @@
 """The weights of an adapter, loaded into a model that has no LoRA layers.
 
 `load_weights` puts tensors where their names say. A model as it was loaded has no `lora_a` and
-`lora_b` to put them in: with `strict=False` all of them are left out without a word, and what
-answers is the base model. Make the layers first (`load_adapters(model, path)` does both), or load
+`lora_b` to put them in: the file is refused, or, with `strict=False`, left out without a word, so
+that the base model answers. Make the layers first (`load_adapters(model, path)` does both), or load
 with `load(path, adapter_path=...)`.
 """
 
@@ -20,7 +20,7 @@ from mlx_lm import load
 def load_tuned(path, folder):
     model, tokenizer = load(path)
     weights = mx.load(str(folder / "adapters.safetensors"))
-    model.load_weights(list(weights.items()), strict=False)
+    model.load_weights(list(weights.items()))
     return model, tokenizer
 """
 GOOD = """
@@ -36,24 +36,19 @@ MAKING = ("lora", "dora", "peft", "load_adapter", "apply_adapter", "attach", "in
 
 
 @rule(severity=Severity.ERROR, symptom="step-state.claimed-adapter", bad=BAD, good=GOOD)
-def adapter_weights_without_layers(source: SourceFile) -> Hits:
-    """`load_weights` with `strict=False` of a file named after an adapter, on a model that the same
-    function loads; nothing in the file speaks of LoRA layers.
+def adapter_without_layers(source: SourceFile) -> Hits:
+    """`load_weights` of a file named after an adapter, on a model that the same function loads;
+    nothing in the file speaks of LoRA layers.
     """
-    loads = [
-        call
-        for call in source.calls(".load_weights")
-        if call.args and constant(keyword(call, "strict")) is False
-    ]
-    if not loads or any(_makes(node) for node in source.nodes):
+    loads = [call for call in source.calls(".load_weights") if call.args]
+    named = (ast.Call, ast.alias, ast.FunctionDef, ast.ClassDef)
+    if not loads or any(_makes(node) for node in source.of(*named)):
         return
     for call in loads:
         if _is_of_adapter(source, call.args[0]) and _is_loaded_here(source, call):
-            yield (
-                call,
-                "the model has no LoRA layers for these weights, and strict=False leaves them out "
-                "in silence: the base model answers",
-            )
+            silent = constant(keyword(call, "strict")) is False
+            what = "strict=False leaves them out in silence" if silent else "they are refused"
+            yield call, f"the model has no LoRA layers for these weights: {what}"
 
 
 def _makes(node: ast.AST) -> bool:
