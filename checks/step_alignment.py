@@ -68,6 +68,7 @@ class Limits:
     prompt: float = limit(
         0.5, unit="share of the prompts' tokens", source="a template's last line is not the prompt"
     )
+    run: int = limit(4, unit="tokens", source="as step-inputs: so many alike are no prompt")
     uneven: float = limit(
         0.05,
         unit="coefficient of variation",
@@ -145,14 +146,16 @@ def step_alignment(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
         return
     if alignment.hard < limits.hard:
         raise Inconclusive("the loss pushes towards whole distributions, not single targets")
+    is_contrast = step.pairs is not None or step.policy is not None or alignment.contrasts
     wrong = list(_offset(alignment, limits))
     yield from wrong
-    yield from _rows(alignment)
+    if not is_contrast:
+        # An answer of average reward is not pushed, nor a pair that is far enough apart.
+        yield from _rows(alignment)
     yield from _padding(alignment)
-    is_contrast = step.pairs is not None or step.policy is not None or alignment.contrasts
     if not wrong:
         yield from _prompts(alignment, is_contrast, limits)
-        yield from _first_tokens(alignment)
+        yield from _first_tokens(alignment, limits)
         yield from _ends(alignment, sampled=step.policy is not None)
     if not is_contrast:
         yield from _weights(alignment, limits)
@@ -195,11 +198,14 @@ def _padding(alignment: Alignment) -> Iterator[Sign]:
     padding, trained = int(by_row.sum()), int(alignment.trained.sum())
     measured: dict[str, Measurement] = {"padding": padding, "trained": trained}
     if by_row.max() == 1:
+        last = alignment.inputs[np.arange(len(by_row)), np.maximum(alignment.row_lengths - 1, 0)]
+        follows = bool(np.isin(last[by_row == 1], alignment.end_ids).all())
+        harm = "; it follows the end token, where an answer has stopped" if follows else ""
         yield Sign(
             "padding-target",
             f"In {padding} of {len(by_row)} rows, the padding token after the row's end "
             f"is trained, as mlx-lm's default loss does, which counts one position too many "
-            f"({UPSTREAM}): {padding} of {trained} trained positions.",
+            f"({UPSTREAM}): {padding} of {trained} trained positions{harm}.",
             measured,
         )
     elif padding:
@@ -233,9 +239,12 @@ def _prompts(alignment: Alignment, is_contrast: bool, limits: Limits) -> Iterato
         )
 
 
-def _first_tokens(alignment: Alignment) -> Iterator[Sign]:
+def _first_tokens(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
     """Answers whose mask begins one token late, in every row whose prompt is known."""
-    lengths = alignment.prompt_lengths
+    lengths, blank = alignment.prompt_lengths, alignment.blank_prompts(limits.run)
+    if blank is not None:
+        # Where prompts are blank, the template is not there to be found.
+        lengths = np.where(lengths > 0, lengths, blank)
     rows = np.flatnonzero((lengths > 0) & (lengths + 1 < alignment.row_lengths))
     first = alignment.trained[rows, lengths[rows] - 1]
     second = alignment.trained[rows, lengths[rows]]

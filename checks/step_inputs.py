@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.finding import Severity, Sign, Symptom, Unsought
@@ -89,35 +88,22 @@ def step_inputs(step: TrainingStep, limits: Limits) -> Iterator[Sign | Unsought]
 
 
 def _blank(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
-    rows = np.flatnonzero(alignment.trained.any(axis=1))
-    if not rows.size:
+    runs = alignment.blank_prompts(limits.run)
+    if runs is None:
         return
-    runs, first = _runs(alignment)[rows], alignment.trained[rows].argmax(axis=1)
-    # The last token of a run is the first position that can be trained after it.
-    is_blank = (runs >= limits.run) & (first >= runs - 1) & (first <= runs)
-    are_left_padded = (alignment.row_lengths[rows] == alignment.widths[rows]).all()
-    if is_blank.all() and not are_left_padded:
-        token = int(alignment.inputs[rows[0], 0])
-        yield Sign(
-            "blank-prompt",
-            f"In {rows.size} of {rows.size} rows every token before the trained ones is token "
-            f"{token} ({int(runs.min())} to {int(runs.max())} of them): the model never sees a "
-            f"prompt.",
-            {
-                "rows": int(rows.size),
-                "token": token,
-                "shortest": int(runs.min()),
-                "longest": int(runs.max()),
-            },
-        )
-
-
-def _runs(alignment: Alignment) -> NDArray[np.int64]:
-    """How many tokens at each row's start are the same, int64 (rows,)."""
-    differs = alignment.inputs != alignment.inputs[:, :1]
-    width = alignment.inputs.shape[1]
-    runs = np.where(differs.any(axis=1), differs.argmax(axis=1), width)
-    return np.asarray(runs, np.int64)
+    rows = np.flatnonzero(alignment.trained.any(axis=1))
+    token, shortest, longest = int(alignment.inputs[rows[0], 0]), runs[rows].min(), runs[rows].max()
+    yield Sign(
+        "blank-prompt",
+        f"In {rows.size} of {rows.size} rows every token before the trained ones is token {token} "
+        f"({shortest} to {longest} of them): the model never sees a prompt.",
+        {
+            "rows": int(rows.size),
+            "token": token,
+            "shortest": int(shortest),
+            "longest": int(longest),
+        },
+    )
 
 
 def _borders(step: TrainingStep, alignment: Alignment) -> Iterator[Sign | Unsought]:

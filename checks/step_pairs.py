@@ -162,7 +162,9 @@ def _reference(step: TrainingStep, reference: Reference | None, limits: Limits) 
     forward = step.forward
     is_half = forward is not None and abs(forward.loss - math.log(2)) < limits.half
     agrees = is_half or (reference is not None and reference.equal)
-    if agrees and not moves and forward is not None:
+    # A loss that stays at ln 2 is another finding.
+    falls = step.update is None or len(set(step.update.losses)) > 1
+    if agrees and falls and not moves and forward is not None:
         yield Sign(
             "policy-is-reference",
             f"Before the steps policy and reference agree on every pair (loss {forward.loss:.4f}).",

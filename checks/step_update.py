@@ -165,7 +165,9 @@ def _still(
     step: TrainingStep, update: Update, measured: dict[str, Measurement], limits: Limits
 ) -> Iterator[Sign]:
     first, foreseen = update.losses[0], abs(update.predicted)
-    if step.policy is not None or not all(map(math.isfinite, update.losses)):
+    # A policy's surrogate has a gradient and no value of its own; a loss of labels has both.
+    is_surrogate = step.policy is not None and not step.policy.labels
+    if is_surrogate or not all(map(math.isfinite, update.losses)):
         return
     moved = max(abs(one - first) for one in update.losses)
     seen = limits.rounding * update.resolution * max(abs(first), 1e-6)
@@ -177,13 +179,14 @@ def _still(
         step.alignment is not None
         and step.alignment.contrasts
         and step.pairs is None
+        and step.policy is None
         and not is_half
     )
-    why = ": both answers of each pair weigh alike, whatever is learned" if is_half else ""
+    why = ": it is ln 2, as where policy and reference are the same" if is_half else ""
     yield Sign(
         "loss-still",
-        f"The loss of the same batch stays at {first:.4f} through {update.steps} steps, which by "
-        f"its gradient move it by {foreseen:.2g}{why}.",
+        f"The loss of the same batch stays at {first:.4f} through {update.steps} steps, although "
+        f"its first gradient, times what they changed, is {update.predicted:.2g} nats{why}.",
         measured | {"foreseen": update.predicted, "moved": moved},
         severity=Severity.INFO if may_be_policy else None,
         fix="if this is a policy's surrogate loss, name its rewards" if may_be_policy else None,

@@ -58,10 +58,16 @@ def run_phases(trainer: Trainer, steps: int, tell: Progress) -> Measured:
                 tell("making a forward pass", 1, PHASES)
                 result = replace(result, forward=forward_pass(loss, model, calls))
                 tell("reading the gradient of the logits", 2, PHASES)
-                passes = passes_of(loss, model, calls)
-                before = scores_of(calls)
-                result = _read(result, trainer, loss, calls, passes)
-                result = replace(result, reference=read_reference(passes, before))
+                passes, before = Passes((), (), ()), scores_of(calls)
+                try:
+                    passes = passes_of(loss, model, calls)
+                except Exception as error:  # a user's code may raise anything
+                    # The steps say the same of the parameters' gradient.
+                    unseen = f"the gradient cannot be taken: {failure_of(error).what}"
+                    result = replace(result, unseen=unseen)
+                else:
+                    result = _read(result, trainer, loss, calls, passes)
+                    result = replace(result, reference=read_reference(passes, before))
         except InputError:
             raise
         except Exception as error:  # a user's code may raise anything

@@ -139,6 +139,22 @@ class Alignment:
         """How many positions the forward passes had."""
         return int(self.widths.sum())
 
+    def blank_prompts(self, least: int) -> NDArray[np.int64] | None:
+        """How many tokens before the trained ones are one token repeated, int64 (rows,).
+
+        None unless every row that is trained begins with at least so many. Rows that are
+        padded on the left begin so too; they are told by ending at the right edge, all of them.
+        """
+        rows = np.flatnonzero(self.trained.any(axis=1))
+        differs = self.inputs != self.inputs[:, :1]
+        width = self.inputs.shape[1]
+        runs = np.where(differs.any(axis=1), differs.argmax(axis=1), width).astype(np.int64)
+        # The last token of a run is the first position that can be trained after it.
+        late = self.trained.argmax(axis=1) - runs
+        are_blank = ((runs >= least) & (late >= -1) & (late <= 0))[rows].all()
+        are_left_padded = (self.row_lengths[rows] == self.widths[rows]).all()
+        return runs if rows.size and are_blank and not are_left_padded else None
+
     @property
     def contrasts(self) -> bool:
         """Whether some tokens are made more likely and others less."""
