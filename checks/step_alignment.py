@@ -193,7 +193,9 @@ def _rows(alignment: Alignment) -> Iterator[Sign]:
 def _padding(alignment: Alignment) -> Iterator[Sign]:
     # Rows that fill the width have no padding that could be told from their last target.
     padded = alignment.row_lengths < alignment.widths
-    is_pad = np.isin(alignment.targets, alignment.pad_ids) & padded[:, None]
+    # Its own padding token: another one that could pad may be the row's end.
+    own = alignment.inputs[np.arange(len(padded)), alignment.widths - 1]
+    is_pad = (alignment.targets == own[:, None]) & padded[:, None]
     by_row = (is_pad & alignment.trained & ~_before(alignment, alignment.row_lengths)).sum(axis=1)
     padding, trained = int(by_row.sum()), int(alignment.trained.sum())
     measured: dict[str, Measurement] = {"padding": padding, "trained": trained}

@@ -63,8 +63,8 @@ class UserFailure:
 
 def failure_of(error: BaseException) -> UserFailure:
     """What to say of an exception that a user's code raised."""
-    said = quoted(str(error), MAX_LINE)
-    what = type(error).__name__ + (f": {said}" if said else "")
+    said = str(error)
+    what = type(error).__name__ + (f": {quoted(said, MAX_LINE)}" if said else "")
     every = list(traceback.extract_tb(error.__traceback__))
     theirs = [one for one in every if _is_theirs(one.filename)]
     if isinstance(error, SyntaxError) and error.filename:

@@ -1,0 +1,151 @@
+"""Code of a user's that raises, or ends the program: what is said, and which exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.cli import main
+from mlxdoctor.safety.user_failure import UserCodeError, failure_of, kept_running
+
+TRAINER = """\
+import os, sys
+from fixtures.trainers.common import answer_loss, load_with_adapter, next_token_batch
+
+def helper():
+    return [].size
+
+def raises():
+    return helper()
+
+def leaves():
+    sys.exit(0)
+
+def quits():
+    os._exit(0)
+
+def exits(code):
+    raise SystemExit(code)
+
+def _with(loss, step=None):
+    model, tokenizer = load_with_adapter()
+    return dict(model=model, loss_fn=loss, batch=next_token_batch(tokenizer), step=step)
+
+def loss_raises():
+    def loss(model, inputs, targets):
+        return answer_loss(model, inputs, targets) + helper()
+    return _with(loss)
+
+def loss_leaves():
+    def loss(model, inputs, targets):
+        sys.exit()
+    return _with(loss)
+
+def step_raises():
+    def step(model, inputs, targets):
+        {}["rate"]
+    return _with(answer_loss, step)
+
+def step_quits():
+    def step(model, inputs, targets):
+        os._exit(0)
+    return _with(answer_loss, step)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(TRAINER)
+    return path
+
+
+def line_of(text: str) -> int:
+    return next(at for at, line in enumerate(TRAINER.splitlines(), 1) if text in line)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "line"),
+    [
+        ("raises", "AttributeError: “'list' object has no attribute 'size'”", "return [].size"),
+        ("leaves", "ends the program (SystemExit: 0", "sys.exit(0)"),
+        ("quits", "ends the program (os._exit(0)", "os._exit(0)"),
+    ],
+)
+def test_parts_that_fail(
+    file: Path, capsys: pytest.CaptureFixture[str], name: str, said: str, line: str
+) -> None:
+    end = os._exit
+    assert main(["probe", f"{file}:{name}"]) == 2
+    assert os._exit is end
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert f"at mine.py:{line_of(line)}" in shown
+    assert f"  mine.py:{line_of(line)} in {'helper' if name == 'raises' else name}: “" in shown
+    assert "Traceback" not in shown
+
+
+def test_the_frames_are_the_users_own(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["probe", f"{file}:raises"])
+    frames = [line for line in capsys.readouterr().err.splitlines() if line.startswith("  ")]
+    assert frames == [
+        f"  mine.py:{line_of('return helper()')} in raises: “return helper()”",
+        f"  mine.py:{line_of('return [].size')} in helper: “return [].size”",
+    ]
+
+
+@pytest.mark.slow
+def test_losses_and_steps_that_fail(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", f"{file}:loss_raises"]) == 1
+    shown = capsys.readouterr().out
+    assert f"at mine.py:{line_of('return [].size')}" in " ".join(shown.split())
+    assert f"      mine.py:{line_of('+ helper()')} in loss: “" in shown
+    assert main(["probe", f"{file}:step_raises"]) == 1
+    assert "KeyError: “'rate'”" in " ".join(capsys.readouterr().out.split())
+    for name, said in (("loss_leaves", "SystemExit: None"), ("step_quits", "os._exit(0)")):
+        assert main(["probe", f"{file}:{name}"]) == 2
+        assert f"the training step ends the program ({said}, at mine.py:" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("def parts(:\n    pass\n")
+    assert main(["probe", f"{path}:parts"]) == 2
+    assert "at broken.py:1)" in capsys.readouterr().err
+    path.write_text("import sys\nsys.exit(3)\n")
+    assert main(["probe", f"{path}:parts"]) == 2
+    assert "ends the program (SystemExit: 3, at broken.py:2)" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_signal_says_in_which_line_it_came(tmp_path: Path) -> None:
+    path = tmp_path / "crash.py"
+    path.write_text("import os, signal\ndef parts():\n    os.kill(os.getpid(), signal.SIGSEGV)\n")
+    ran = subprocess.run(
+        [sys.executable, "-m", "mlxdoctor", "probe", f"{path}:parts"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode != 0
+    assert f'File "{path}", line 3 in parts' in ran.stderr
+
+
+def test_what_a_forked_process_does_is_its_own_affair() -> None:
+    with kept_running("it"):
+        child = os.fork()
+        if child == 0:
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_an_error_without_a_message() -> None:
+    with pytest.raises(UserCodeError) as caught, kept_running("it"):
+        raise SystemExit
+    assert "it ends the program (SystemExit: None" in str(caught.value)
+    assert failure_of(KeyError()).what == "KeyError"
+    assert failure_of(KeyError()).place == ""
