@@ -7,6 +7,7 @@ with `load(path, adapter_path=...)`.
 """
 
 import ast
+from collections.abc import Iterator
 
 from mlxdoctor.finding import Severity
 from mlxdoctor.lint.made_of import parts
@@ -41,14 +42,19 @@ def adapter_without_layers(source: SourceFile) -> Hits:
     nothing in the file speaks of LoRA layers.
     """
     loads = [call for call in source.calls(".load_weights") if call.args]
-    named = (ast.Call, ast.alias, ast.FunctionDef, ast.ClassDef)
-    if not loads or any(_makes(node) for node in source.of(*named)):
+    if not loads or any(_makes(node) for node in _named(source)):
         return
     for call in loads:
         if _is_of_adapter(source, call.args[0]) and _is_loaded_here(source, call):
             silent = constant(keyword(call, "strict")) is False
             what = "strict=False leaves them out in silence" if silent else "they are refused"
             yield call, f"the model has no LoRA layers for these weights: {what}"
+
+
+def _named(source: SourceFile) -> Iterator[ast.AST]:
+    yield from source.of(ast.Call)
+    yield from source.of(ast.alias)
+    yield from source.of(ast.FunctionDef, ast.ClassDef)
 
 
 def _makes(node: ast.AST) -> bool:
