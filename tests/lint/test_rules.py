@@ -137,6 +137,13 @@ class Wrapper:
             return
         attach_lora(self.model, self.lora_config)
 """,
+    "an adapter that a function brought": """
+import mlx.core as mx
+from ours import build
+def add(path):
+    model = build(path)
+    model._has_adapter = True
+""",
     "an adapter that load brought": """
 from mlx_lm import load
 def tool(agent):

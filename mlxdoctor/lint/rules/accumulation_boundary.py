@@ -49,7 +49,7 @@ def train(model, optimizer, step, batches, every):
 UPDATES = (".update", ".apply_gradients", ".apply_grads")
 
 
-@rule(severity=Severity.WARNING, bad=BAD, good=GOOD)
+@rule(severity=Severity.WARNING, bad=BAD, good=GOOD, words=("%", ".update(|.apply_grad", "for "))
 def accumulation_boundary(source: SourceFile) -> Hits:
     """In one loop: a test of the loop's own number for an update, and a `continue` above it; or a
     sum of gradients that the branch with the update does not set again.

@@ -62,6 +62,7 @@ def adapter_flag(source: SourceFile) -> Hits:
                 and _CLAIMS.fullmatch(target.attr.lower())
                 and _is_model(target.value)
                 and isinstance(scope, Function)
+                and not _is_made(source, target.value)
                 and not _may_make(source, scope, ast.unparse(target.value))
                 and not _is_made_elsewhere(source, target.attr)
             ):
@@ -71,6 +72,11 @@ def adapter_flag(source: SourceFile) -> Hits:
 def _is_model(node: ast.expr) -> bool:
     last = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     return last == "model" or last.endswith("_model")
+
+
+def _is_made(source: SourceFile, node: ast.expr) -> bool:
+    """Whether the model comes out of a call, which may have made the adapter."""
+    return any(isinstance(one, ast.Call | ast.Subscript) for one in source.values(node))
 
 
 def _may_make(source: SourceFile, scope: ast.AST, model: str) -> bool:

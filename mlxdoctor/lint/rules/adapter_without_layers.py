@@ -36,7 +36,13 @@ MAKING = ("lora", "dora", "peft", "load_adapter", "apply_adapter", "attach", "in
           "adapter_config", "to_adapter", "add_adapter", "wrap")  # fmt: skip
 
 
-@rule(severity=Severity.ERROR, symptom="step-state.claimed-adapter", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-state.claimed-adapter",
+    bad=BAD,
+    good=GOOD,
+    words=("load_weights", "adapter"),
+)
 def adapter_without_layers(source: SourceFile) -> Hits:
     """`load_weights` of a file named after an adapter, on a model that the same function loads;
     nothing in the file speaks of LoRA layers.

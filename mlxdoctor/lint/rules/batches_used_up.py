@@ -42,7 +42,7 @@ def train(model, optimizer, step, rows, epochs):
 """
 
 
-@rule(severity=Severity.ERROR, bad=BAD, good=GOOD)
+@rule(severity=Severity.ERROR, bad=BAD, good=GOOD, words=("epoch|optim|grads", "for "))
 def batches_used_up(source: SourceFile) -> Hits:
     """A loop in a loop over a name that was given a generator of this file before both."""
     for loop in source.of(ast.For):

@@ -54,7 +54,7 @@ _NAME = re.compile(
 SHOWING = ("print", "info", "debug", "warning", "log", "write", "echo", "rule", "add_row", "format")
 
 
-@rule(severity=Severity.WARNING, bad=BAD, good=GOOD)
+@rule(severity=Severity.WARNING, bad=BAD, good=GOOD, words=("value_and_grad",))
 def coefficient_unused(source: SourceFile) -> Hits:
     """An attribute of `self` in a class that trains, read nowhere in the class but to be shown, nor
     elsewhere in the file of another object.

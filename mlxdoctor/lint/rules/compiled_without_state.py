@@ -48,7 +48,13 @@ def make_step(model, optimizer, loss_fn):
 """
 
 
-@rule(severity=Severity.ERROR, symptom="step-update.nothing-changed", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-update.nothing-changed",
+    bad=BAD,
+    good=GOOD,
+    words=("compile", "grad|update("),
+)
 def compiled_without_state(source: SourceFile) -> Hits:
     """`mx.compile` without `inputs` or `outputs`, of a gradient by a module's parameters, or of a
     function that updates a model.

@@ -48,7 +48,7 @@ GOOD = BAD.replace(
 EVALUATING = ("eval", "evaluate", "validate", "validation", "generate", "predict", "test")
 
 
-@rule(severity=Severity.WARNING, bad=BAD, good=GOOD)
+@rule(severity=Severity.WARNING, bad=BAD, good=GOOD, words=("value_and_grad",))
 def evaluation_in_train_mode(source: SourceFile) -> Hits:
     """A file with dropout and gradients whose evaluation calls the model, and `eval()` nowhere; or
     a loop that updates, calls `eval()` on a model, and has `train()` nowhere.

@@ -36,7 +36,13 @@ def step(model, optimizer, inputs, targets):
 """
 
 
-@rule(severity=Severity.ERROR, symptom="step-update.failed", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-update.failed",
+    bad=BAD,
+    good=GOOD,
+    words=("value_and_grad|grad(",),
+)
 def gradient_of_value(source: SourceFile) -> Hits:
     """The loss is called in place, its place is another's, or there is none."""
     for call in source.calls("mlx.nn.value_and_grad"):

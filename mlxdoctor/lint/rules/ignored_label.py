@@ -40,7 +40,13 @@ def loss_fn(model, inputs, labels):
 WORDS = ("label", "target")
 
 
-@rule(severity=Severity.ERROR, symptom="step-alignment.mixed-targets", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-alignment.mixed-targets",
+    bad=BAD,
+    good=GOOD,
+    words=("cross_entropy|nll_loss",),
+)
 def ignored_label(source: SourceFile) -> Hits:
     """-100 is made in the file and compared with nowhere, and labels go into the loss as they are;
     or the loss is given `ignore_index`, which it does not take.

@@ -27,7 +27,13 @@ def step(model, optimizer, inputs, targets):
 GOOD = BAD.replace("loss_and_grad(inputs, targets)", "loss_and_grad(model, inputs, targets)")
 
 
-@rule(severity=Severity.ERROR, symptom="step-update.failed", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-update.failed",
+    bad=BAD,
+    good=GOOD,
+    words=("value_and_grad|grad(",),
+)
 def loss_arguments(source: SourceFile) -> Hits:
     """Too few or too many, counted where the loss is a function of this file."""
     for call, loss in losses(source):

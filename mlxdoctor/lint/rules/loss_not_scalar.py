@@ -46,7 +46,13 @@ UNREDUCED = {
 REDUCED = ("mlx.nn.losses.smooth_l1_loss",)
 
 
-@rule(severity=Severity.ERROR, symptom="step-gradients.failed", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-gradients.failed",
+    bad=BAD,
+    good=GOOD,
+    words=("value_and_grad|grad(", "loss"),
+)
 def loss_not_scalar(source: SourceFile) -> Hits:
     """A differentiated function of this file that returns such a loss as it is."""
     seen: set[ast.AST] = set()

@@ -34,7 +34,13 @@ _SAME = (
 _SAME_METHODS = ("astype", "reshape", "squeeze")
 
 
-@rule(severity=Severity.WARNING, symptom="step-alignment.padding-target", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.WARNING,
+    symptom="step-alignment.padding-target",
+    bad=BAD,
+    good=GOOD,
+    words=("cross_entropy",),
+)
 def mask_off_by_one(source: SourceFile) -> Hits:
     """The factor of a cross-entropy of shifted targets: a comparison of positions with lengths, or
     a mask without its last column.

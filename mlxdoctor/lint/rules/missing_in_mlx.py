@@ -56,9 +56,20 @@ IN_PLACE = {
     "mlx.optimizers.clip_grad_norm_": "optim.clip_grad_norm, which returns the clipped gradients",
 }
 LASTS = frozenset(name.rpartition(".")[2] for name in IN_PLACE)
+#: How they are written: short names after a dot or an import; `nn.relu` there is.
+_SHORT = frozenset(one for one in LASTS if len(one) < 8)
+_WRITTEN = "|".join(
+    [
+        *(LASTS - _SHORT),
+        *(f" import {one}" for one in _SHORT),
+        *(f".{one}(" for one in _SHORT - {"relu"}),
+        "core.relu",
+        "mx.relu",
+    ]
+)
 
 
-@rule(severity=Severity.ERROR, symptom="step-update.failed", bad=BAD, good=GOOD)
+@rule(severity=Severity.ERROR, symptom="step-update.failed", bad=BAD, good=GOOD, words=(_WRITTEN,))
 def missing_in_mlx(source: SourceFile) -> Hits:
     """The full name, imports resolved; not where the file asks whether it is there."""
     for node in source.of(ast.ImportFrom):

@@ -36,7 +36,7 @@ def train(model, step, batches):
 """
 
 
-@rule(severity=Severity.ERROR, bad=BAD, good=GOOD)
+@rule(severity=Severity.ERROR, bad=BAD, good=GOOD, words=("optim", ".update("))
 def optimizer_remade(source: SourceFile) -> Hits:
     """Made in the innermost loop that updates with it, and not under a condition there."""
     for made in source.calls(*OPTIMIZERS):

@@ -32,7 +32,13 @@ LOG_SOFTMAX = ("mlx.nn.log_softmax", "mlx.nn.LogSoftmax")
 SIGMOID = ("mlx.core.sigmoid", "mlx.nn.sigmoid", "mlx.nn.Sigmoid")
 
 
-@rule(severity=Severity.ERROR, symptom="step-forward.above-uniform", bad=BAD, good=GOOD)
+@rule(
+    severity=Severity.ERROR,
+    symptom="step-forward.above-uniform",
+    bad=BAD,
+    good=GOOD,
+    words=("cross_entropy|nll_loss|kl_div_loss",),
+)
 def probabilities_as_logits(source: SourceFile) -> Hits:
     """A softmax or sigmoid whose result goes into a loss that has its own, or none where one is
     needed; models of this file that end in one included.

@@ -43,9 +43,14 @@ PURE = {
     "mlx.core.compile": "it returns the compiled function",
 }
 UNFLATTENED = "mlx.utils.tree_unflatten"
+#: How they are written; the frequent ones as a statement.
+_WRITTEN = (
+    "clip_grad_norm|average_gradients|value_and_grad|tree_unflatten|.apply_gradients"
+    "|    mx.where(|    mx.clip(|    mx.compile(|    mx.stop_gradient("
+)
 
 
-@rule(severity=Severity.ERROR, bad=BAD, good=GOOD)
+@rule(severity=Severity.ERROR, bad=BAD, good=GOOD, words=(_WRITTEN,))
 def result_dropped(source: SourceFile) -> Hits:
     """The call is a statement by itself; of `apply_gradients`, where the name is an optimizer."""
     for node in source.of(ast.Expr):

@@ -35,7 +35,7 @@ SCHEDULES = tuple(
 )  # fmt: skip
 
 
-@rule(severity=Severity.WARNING, bad=BAD, good=GOOD)
+@rule(severity=Severity.WARNING, bad=BAD, good=GOOD, words=("optim", "schedul|decay|linear"))
 def schedule_unused(source: SourceFile) -> Hits:
     """The name it is given is read nowhere in the function, which makes an optimizer as well."""
     for made in source.calls(*SCHEDULES):
