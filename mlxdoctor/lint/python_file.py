@@ -91,7 +91,7 @@ class SourceFile(Resolver):
     @cached_property
     def uses_mlx(self) -> bool:
         """Whether the file imports MLX or a package made for it."""
-        return any(is_mlx(name) for name in self.imports.values())
+        return any(is_mlx(name) for name in self.imports.values()) or bool(self.from_elsewhere)
 
     def packages(self, within: ast.AST | None = None) -> frozenset[str]:
         """The top-level packages whose names are used below a node, or anywhere in the file."""

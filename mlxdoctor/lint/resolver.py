@@ -23,6 +23,7 @@ _C = TypeVar("_C", bound=ast.AST)
 MOST_STEPS = 8
 #: Functions that return what they are given first, to be called as it is.
 WRAPPERS = ("functools.partial", "mlx.core.compile", "mlx.core.checkpoint", "mlx.nn.checkpoint")
+_EVERYWHERE = {"mx": "mlx.core", "nn": "mlx.nn", "optim": "mlx.optimizers"}
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -259,6 +260,8 @@ class Resolver:
         if imported:
             # The first of them: `try: import ... except ImportError: mx = None`.
             return imported_name(imported)
+        if not given:
+            return self.from_elsewhere.get(node.id, node.id)
         return (self._alias(given[0], steps) if len(given) == 1 and steps else "") or node.id
 
     def _alias(self, one: Binding, steps: int) -> str:
@@ -267,6 +270,18 @@ class Resolver:
             return ""
         full = self.name_of(one.value, steps - 1)
         return full if full.partition(".")[0] in self._roots else ""
+
+    @cached_property
+    def from_elsewhere(self) -> Mapping[str, str]:
+        """What `from common import *` brings under the names that MLX is imported by everywhere.
+
+        `mx` is nothing else's; `nn` and `optim` are MLX's in its company.
+        """
+        if not any(one.names[0].name == "*" for one in self.of(ast.ImportFrom)):
+            return {}
+        names = {one.id: one for one in self.of(ast.Name) if one.id in _EVERYWHERE}
+        unbound = {name for name, one in names.items() if not self.given(one)}
+        return {name: _EVERYWHERE[name] for name in unbound} if "mx" in unbound else {}
 
     @cached_property
     def _roots(self) -> frozenset[str]:

@@ -221,7 +221,8 @@ PAIRS: dict[str, list[tuple[str, str]]] = {
     "batches-used-up": [
         (
             "def train(rows, epochs):\n    batches = (mx.array(one) for one in rows)\n"
-            "    for epoch in range(epochs):\n        for x in batches:\n            work(x)\n",
+            "    for epoch in range(epochs):\n        for x in batches:\n"
+            "            optimizer.update(model, mx.eval(step(x)))\n",
             "def train(rows, epochs):\n    batches = [mx.array(one) for one in rows]\n"
             "    for epoch in range(epochs):\n        for x in batches:\n            work(x)\n",
         ),
@@ -329,3 +330,98 @@ def test_weights_of_an_adapter_are_left_out_in_silence(tmp_path: Path) -> None:
     mx.save_safetensors(path, {"layers.0.v_proj.lora_b": mx.ones((2, 8))})
     model.load_weights(path, strict=False)
     assert changed(model, before) == set()
+
+
+#: The mistakes of five trainers whose failures were written up, in other words.
+AS_WRITTEN_UP: dict[str, tuple[str, str]] = {
+    "a stub that sets a flag": (
+        "adapter-flag",
+        "from shared import *\nclass Adapters:\n    def attach(self, model, config):\n"
+        "        model._has_adapter = True\n        return model\n"
+        "def count(model):\n    return mx.array(len(model.layers))\n",
+    ),
+    "training before there is an adapter": (
+        "adapter-never-made",
+        "from mlx.utils import tree_flatten\nfrom mlx_lm import load\n"
+        "model, tokenizer = load('base')\nopt = optim.Adam(1e-4)\n"
+        "f = nn.value_and_grad(model, loss_fn)\nfor x in rows():\n    loss, g = f(x)\n"
+        "    opt.update(model, g)\n    mx.eval(model.parameters(), opt.state)\n"
+        "mx.save_safetensors('adapters.safetensors', "
+        "dict(tree_flatten(model.trainable_parameters())))\n",
+    ),
+    "layers looked for where there are none": (
+        "module-dict-walk",
+        "def convert(part):\n    for name, child in part.__dict__.items():\n"
+        "        if isinstance(child, nn.Linear):\n            setattr(part, name, lora(child))\n",
+    ),
+    "gradients kept by their outermost names": (
+        "outermost-name-filter",
+        "def step(model, opt, f, x):\n    loss, grads = nn.value_and_grad(model, f)(model, x)\n"
+        "    opt.update(model, {k: g for k, g in grads.items() if 'lora_a' in k})\n",
+    ),
+    "forward, as in another framework": (
+        "forward-method",
+        "def train(model, opt, rows):\n    def loss_fn(model, row):\n"
+        "        return model.forward(row).mean()\n    f = mx.value_and_grad(loss_fn)\n"
+        "    for row in rows:\n        loss, g = f(model, row)\n        opt.update(model, g)\n"
+        "        mx.eval(model.parameters())\n",
+    ),
+    "a dict of parameters called": (
+        "parameters-as-model",
+        "def step(model, rows):\n"
+        "    return mx.value_and_grad(lambda p: p.forward(rows))(model.parameters())\n",
+    ),
+    "a gradient by all of a model with an adapter": (
+        "gradient-of-module",
+        "class LoRATrainer:\n    def __init__(self, model, config):\n"
+        "        self.model = with_lora(model, config)\n"
+        "        self.gradient = mx.value_and_grad(self.loss_fn)\n"
+        "    def loss_fn(self, model, batch):\n        return self.score(model, batch)\n"
+        "    def step(self, batch):\n        loss, grads = self.gradient(self.model, batch)\n"
+        "        self.optimizer.update(self.model, grads)\n"
+        "        mx.eval(self.model.parameters())\n",
+    ),
+    "a step as in another framework": (
+        "torch-idiom",
+        "def step(model, opt, loss_fn, x):\n    loss = loss_fn(model(x))\n    loss.backward()\n"
+        "    opt.step()\n",
+    ),
+    "an answer token ignored too many": (
+        "unshifted-targets",
+        "def rows(p, answer):\n    inputs = p + answer[:-1]\n"
+        "    labels = [-100] * len(p) + answer\n    return mx.array(inputs), mx.array(labels)\n",
+    ),
+    "the batch differentiated by": (
+        "gradient-of-inputs",
+        "class T:\n    def loss(self, ids, labels):\n        return self.score(self.model(ids))\n"
+        "    def step(self, ids, labels):\n"
+        "        loss, grads = mx.value_and_grad(self.loss)(ids, labels)\n"
+        "        self.optimizer.update(self.model, grads)\n",
+    ),
+    "parameters that the loss never reads": (
+        "gradient-of-unused",
+        "class T:\n    def step(self, batch):\n        def loss_fn(params, batch):\n"
+        "            return self.model(batch).mean()\n"
+        "        p = self.model.trainable_parameters()\n"
+        "        return mx.value_and_grad(loss_fn)(p, batch)\n",
+    ),
+    "pairs counted as arrays": (
+        "flattened-as-arrays",
+        "from mlx.utils import tree_flatten\ndef count(p):\n    n = 0\n"
+        "    for one in tree_flatten(p):\n        if isinstance(one, mx.array):\n"
+        "            n += one.size\n    return n\n",
+    ),
+    "channels where the length belongs": (
+        "channels-first",
+        "class E(nn.Module):\n    def __init__(self):\n        self.conv = nn.Conv1d(4, 8, 3)\n"
+        "    def __call__(self, x):\n        # x: [batch, channels, time]\n"
+        "        return nn.relu(self.conv(x))\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AS_WRITTEN_UP)
+def test_what_was_written_up_is_found(name: str) -> None:
+    code, text = AS_WRITTEN_UP[name]
+    head = "" if text.startswith("from shared") else HEAD
+    assert code in codes(head + text)
