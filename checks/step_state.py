@@ -78,8 +78,8 @@ class Limits:
             fix="convert the layers with use_dora=True for DoRA, and without it for LoRA",
         ),
         "partly-frozen": _warning(
-            "parts of the model are frozen although all of it is to be trained",
-            fix="call model.unfreeze(), or say what is expected",
+            "parts of the model are frozen although it is to be trained itself",
+            fix="call model.unfreeze() before the steps, unless these parts are to stay",
         ),
         "own-bookkeeping": _warning(
             "the model's class replaces MLX's bookkeeping of parameters",
@@ -131,9 +131,11 @@ def step_state(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
     elif expected == "full" and any(state.frozen.values()):
         yield Sign(
             "partly-frozen",
-            f"{1 - state.ratio:.1%} of the parameters is frozen although the whole model is to "
+            f"{1 - state.ratio:.1%} of the parameters is frozen although the model itself is to "
             f"be trained; trainable: {_components(state)}.",
             measured,
+            # Freezing the first layers is common; an adapter is another thing.
+            severity=None if state.adapters else Severity.INFO,
         )
     yield from _adapters(state, measured, limits)
     if state.overrides:

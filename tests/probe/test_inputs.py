@@ -193,7 +193,7 @@ def trained(kind: str) -> tuple[Any, Any]:
         ("whole", "full", None, None),
         ("part", None, "info", "everything-trainable"),
         ("part", "lora", "error", "everything-trainable"),
-        ("part", "full", "warning", "partly-frozen"),
+        ("part", "full", "info", "partly-frozen"),
         ("nothing", "lora", "error", "nothing-trainable"),
     ],
 )

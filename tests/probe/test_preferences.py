@@ -164,6 +164,33 @@ def test_pairs_by_other_names(base: Any, batch: Any, reference: Any) -> None:
 
 
 @pytest.mark.slow
+def test_pairs_in_lists_of_sequences(base: Any, batch: Any) -> None:
+    lists = [
+        [row[: int(length)] for row, length in zip(tokens, (tokens != 0).sum(axis=1), strict=True)]
+        for tokens in batch[:2]
+    ]
+
+    def loss(model: Any, chosen: list[mx.array], rejected: list[mx.array], *, of: str) -> mx.array:
+        rows = padded([one.tolist() for one in (*chosen, *rejected)], 0)
+        sums = scores(model, rows, (rows != 0).astype(mx.float32))
+        margin = sums[:4] - sums[4:]
+        if of == "centred":
+            # Half of the margins are below their mean.
+            return -(mx.stop_gradient(margin - margin.mean()) * margin).mean()
+        return -nn.log_sigmoid(0.1 * margin).mean()
+
+    of_pairs = lambda model, chosen, rejected: loss(model, chosen, rejected, of="pairs")  # noqa: E731
+    result = probed(base, of_pairs, tuple(lists))
+    assert codes(result, Severity.INFO) == []
+    assert result.measured.pairs is not None
+    assert result.measured.pairs.names == ("chosen", "rejected")
+    centred = lambda model, chosen, rejected: loss(model, chosen, rejected, of="centred")  # noqa: E731
+    found = [one for one in probed(base, centred, tuple(lists)).findings if "reversed" in one.code]
+    assert {one.severity for one in found} == {Severity.ERROR}
+    assert "centred on the batch's mean" in found[0].fix
+
+
+@pytest.mark.slow
 def test_pairs_in_the_halves_of_one_array(base: Any, batch: Any) -> None:
     chosen, rejected, up, down = batch
     more = chosen.shape[1] - rejected.shape[1]

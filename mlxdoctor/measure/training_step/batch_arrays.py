@@ -13,6 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from numpy.typing import NDArray
 
 from mlxdoctor.safety.errors import InputError
 
@@ -119,17 +120,54 @@ def rewards_in(arrays: list[BatchArray]) -> BatchArray | None:
     return chosen[0] if len(chosen) == 1 else None
 
 
-def tokens_in(arrays: list[BatchArray], words: frozenset[str]) -> BatchArray | None:
-    """The token array (rows, positions) whose name has one of the words."""
-    found = [
-        one
-        for one in arrays
-        if one.words & words
-        and one.array.ndim == 2
-        and mx.issubdtype(one.array.dtype, mx.integer)
-        and not one.words & {"mask", "masks", "label", "labels", "attention", "position"}
-    ]
-    return max(found, key=lambda one: one.array.size, default=None)
+@dataclass(frozen=True)
+class TokenRows:
+    """Rows of tokens in a batch: one array of two dimensions, or a list of sequences.
+
+    Attributes:
+        name: of the array, or of the list.
+        rows: int32 (positions,) each.
+    """
+
+    name: str
+    rows: tuple[NDArray[np.int32], ...]
+
+    @classmethod
+    def of(cls, name: str, arrays: list[BatchArray]) -> TokenRows:
+        """The rows of these arrays, one after the other."""
+        rows = [np.array(one.array).astype(np.int32) for one in arrays]
+        return cls(name, tuple(row for one in rows for row in (one if one.ndim == 2 else [one])))
+
+
+def token_rows_in(arrays: list[BatchArray], words: frozenset[str]) -> TokenRows | None:
+    """The rows of tokens whose name has one of the words; None where there are none."""
+    found = [one for one in arrays if one.words & words and _are_tokens(one)]
+    largest = max(found, key=lambda one: one.array.size, default=None)
+    if largest is None:
+        return None
+    if largest.array.ndim == 2:
+        return TokenRows.of(largest.name, [largest])
+    beside = [one for one in found if one.path[:-1] == largest.path[:-1]]
+    return TokenRows.of(largest.name.rpartition(".")[0] or largest.name, beside)
+
+
+def named_token_rows(arrays: list[BatchArray], asked: str | int) -> TokenRows:
+    """The rows of tokens of a name or position.
+
+    Raises:
+        InputError: there is no array of that name.
+    """
+    first = named(arrays, asked, "pairs")
+    if first.array.ndim == 2:
+        return TokenRows.of(first.name, [first])
+    beside = [one for one in arrays if one.path[:-1] == first.path[:-1]]
+    return TokenRows.of(str(asked), beside if first.path[:-1] else [first])
+
+
+def _are_tokens(one: BatchArray) -> bool:
+    is_sequence = one.array.ndim == 2 or (one.array.ndim == 1 and len(one.path) > 1)
+    other = {"mask", "masks", "label", "labels", "attention", "position", "length", "lengths"}
+    return is_sequence and mx.issubdtype(one.array.dtype, mx.integer) and not one.words & other
 
 
 def is_label(rewards: BatchArray) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import NotThere, Progress, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.measure.training_step.phases import Measured
-from mlxdoctor.measure.training_step.trainer import Trainer, load_trainer
+from mlxdoctor.measure.training_step.trainer import EXPECTED, Trainer, load_trainer
 from mlxdoctor.safety.user_failure import kept_running
 
 NO_TRAINER = "no trainer was named; name yours with --trainer FILE:FUNCTION"
@@ -39,7 +40,16 @@ class TrainingStep(Measured):
         if run.trainer is None:
             raise NotThere(NO_TRAINER)
         trainer, sources = load_trainer(run.trainer)
+        if trainer.expect is None:
+            trainer = replace(trainer, expect=_expected(run.get(TrainingConfig)))
         return measure(trainer, sources=sources, progress=run.progress)
+
+
+def _expected(config: TrainingConfig | None) -> str | None:
+    """What a run's configuration says is trained; None where it does not say."""
+    if config is None or (config.origin == "own" and "fine_tune_type" not in config.values):
+        return None
+    return config.fine_tune_type if config.fine_tune_type in EXPECTED else None
 
 
 @dataclass(frozen=True)

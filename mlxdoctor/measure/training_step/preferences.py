@@ -17,9 +17,10 @@ from mlxdoctor.measure.training_step.batch_arrays import (
     arrays_of,
     is_label,
     named,
+    named_token_rows,
     rewards_in,
     times,
-    tokens_in,
+    token_rows_in,
 )
 from mlxdoctor.measure.training_step.calls import Calls, as_called
 from mlxdoctor.measure.training_step.phases import Alignment, Pairs, Policy, Reference
@@ -38,13 +39,13 @@ def read_pairs(trainer: Trainer, passes: Passes, alignment: Alignment) -> Pairs 
         return _halves(alignment)
     arrays = arrays_of(trainer.loss_fn, trainer.batch)
     if trainer.pairs is not None:
-        chosen, rejected = (named(arrays, one, "pairs") for one in trainer.pairs)
+        chosen, rejected = (named_token_rows(arrays, one) for one in trainer.pairs)
     else:
-        found = tokens_in(arrays, CHOSEN), tokens_in(arrays, REJECTED)
+        found = token_rows_in(arrays, CHOSEN), token_rows_in(arrays, REJECTED)
         if found[0] is None or found[1] is None:
             return None
         chosen, rejected = found[0], found[1]
-    up, down = (np.array(one.array).astype(np.int32) for one in (chosen, rejected))
+    up, down = chosen.rows, rejected.rows
     roles = np.array([_role(row, up, down) for row in _rows(alignment)], np.int32)
     seen = {_role(row, up, down) for tokens in passes.inputs for row in _tokens(tokens)}
     same = [_bare(one) == _bare(other) for one, other in zip(up, down, strict=False)]
@@ -74,11 +75,11 @@ def _tokens(tokens: mx.array | None) -> Sequence[Tokens]:
     return [] if tokens is None else list(np.array(tokens).astype(np.int32))
 
 
-def _role(row: Tokens, chosen: Tokens, rejected: Tokens) -> int:
+def _role(row: Tokens, chosen: Sequence[Tokens], rejected: Sequence[Tokens]) -> int:
     """1 for a chosen row, -1 for a rejected one, 0 where it is part of neither or of both."""
     wanted = _bare(row)
     is_up, is_down = (
-        any(_holds(one.tobytes(), wanted) for one in array) for array in (chosen, rejected)
+        any(_holds(one.tobytes(), wanted) for one in rows) for rows in (chosen, rejected)
     )
     return int(is_up) - int(is_down)
 
