@@ -1,0 +1,108 @@
+"""The corpus: its halves, its judgements, the bugs known to be there, and the page about it."""
+
+import pytest
+
+from fixtures.lab.lint_corpus.bugs import PLANTED, kinds, planted, real_bugs
+from fixtures.lab.lint_corpus.judgements import (
+    TOLERANCE,
+    WORTHS,
+    Judgement,
+    PackageHit,
+    counts,
+    judged,
+    judgements,
+)
+from fixtures.lab.lint_corpus.packages import half_of, packages
+from fixtures.lab.lint_corpus.page import PAGE, page, rule_lines
+from fixtures.lab.lint_corpus.results import FIRST_LOOK, HalfResult, Results, half_by_package
+
+HIT = PackageHit(
+    "tuner", "1.0", "tuner/train.py", 10, "non-strict-load", "warning", "names are skipped"
+)
+
+
+def judgement(line: int, rule: str = "non-strict-load") -> Judgement:
+    return Judgement("tuner", "1.0", "tuner/train.py", line, rule, "true", "nothing is compared")
+
+
+def test_a_package_is_in_the_half_that_its_name_says() -> None:
+    every = [one for one in packages() if one.half != "earlier"]
+    assert len({one.name for one in every}) == len(every) >= 40
+    for one in every:
+        assert one.half == ("dev" if one.known else half_of(one.name)), one.name
+        assert len(one.sha256) == 64
+
+
+def test_earlier_versions_are_of_packages_that_may_be_looked_at() -> None:
+    halves = half_by_package()
+    for one in packages():
+        if one.half == "earlier":
+            assert halves[one.name] == "dev"
+
+
+def test_every_judgement_is_of_a_package_in_its_version_and_gives_a_reason() -> None:
+    versions = {(one.name, one.version) for one in packages()}
+    places = set()
+    for one in judgements():
+        place = (one.package, one.version, one.file, one.line, one.rule)
+        assert (one.package, one.version) in versions, place
+        assert one.judgement in WORTHS, place
+        assert one.why, place
+        assert place not in places, place
+        places.add(place)
+
+
+def test_bugs_that_are_told_exist() -> None:
+    bugs = {one.name: one for one in real_bugs()}
+    for one in judgements():
+        if one.bug is not None:
+            assert (one.package, one.file) == (bugs[one.bug].package, bugs[one.bug].file)
+            assert one.judgement == "true"
+
+
+def test_half_of_the_bugs_are_in_packages_kept_from_the_rules() -> None:
+    halves = [half_by_package()[one.package] for one in real_bugs()]
+    assert len(halves) >= 15
+    assert halves.count("test") >= len(halves) // 2
+
+
+@pytest.mark.parametrize(("away", "found"), [(0, True), (TOLERANCE, True), (TOLERANCE + 1, False)])
+def test_a_hit_is_judged_by_the_nearest_line(away: int, found: bool) -> None:
+    (one,) = judged([HIT], [judgement(10 + away), judgement(90)])
+    assert (one.judgement is not None) == found
+
+
+def test_a_hit_is_not_judged_by_another_rules_judgement() -> None:
+    (one,) = judged([HIT], [judgement(10, "unguarded-mean")])
+    assert one.judgement is None
+    assert counts([one]) == {"warning non-strict-load": {"unjudged": 1}}
+
+
+def test_shares_are_of_all_hits_of_a_severity() -> None:
+    rules = {"error a": {"true": 3, "false": 1}, "warning b": {"harmless": 2}}
+    lines = rule_lines(HalfResult(1, 1, 1, 0.0, rules, {}))
+    assert (
+        "| **all** | **error** | 3 of 4 (75%) | 0 of 4 (0%) | 1 of 4 (25%) | 0 of 4 (0%) |" in lines
+    )
+
+
+def test_every_planted_bug_has_a_twin() -> None:
+    twins = {path.stem for path in (PLANTED / "sound").glob("[a-z]*.py")}
+    assert twins == set(kinds())
+    assert len(twins) >= 25
+
+
+def test_planted_bugs_are_found_and_their_twins_pass() -> None:
+    every = list(planted(with_probe=False))
+    assert not [one.name for one in every if not one.silent]
+    assert sum(bool(one.says) for one in every) >= 0.5 * len(every)
+
+
+def test_the_first_look_has_no_false_alarm() -> None:
+    first = Results.read(FIRST_LOOK).halves["test"]
+    for severity in ("error", "warning"):
+        assert first.total(severity, "unjudged", "false") == 0
+
+
+def test_the_page_is_made_of_what_is_kept() -> None:
+    assert PAGE.read_text("utf-8") == page()
