@@ -291,6 +291,71 @@ PAIRS: dict[str, list[tuple[str, str]]] = {
             "            mx.eval(model.parameters())\n",
         ),
     ],
+    "saved-nested": [
+        (
+            "def save(model):\n    weights = model.parameters()\n"
+            "    mx.savez('w.npz', **weights)\n",
+            "from mlx.utils import tree_flatten\ndef save(model):\n"
+            "    mx.savez('w.npz', **dict(tree_flatten(model.parameters())))\n",
+        ),
+    ],
+    "flat-update": [
+        (
+            "from mlx.utils import tree_flatten\ndef step(model, opt, f, x):\n"
+            "    loss, grads = nn.value_and_grad(model, f)(model, x)\n"
+            "    opt.update(model, dict(tree_flatten(grads)))\n",
+            "def load(model, path):\n    weights = mx.load(path)\n"
+            "    print(weights['scale'])\n    model.update(weights)\n",
+        ),
+    ],
+    "own-reference": [
+        (
+            "def step(model, x):\n    def loss(model):\n        logps = score(model, x)\n"
+            "        ref_logps = logps\n        return (logps - ref_logps).mean()\n"
+            "    return nn.value_and_grad(model, loss)(model)\n",
+            "def step(model, ref_model, x):\n    def loss(model):\n"
+            "        logps = score(model, x)\n        ref_logps = score(ref_model, x)\n"
+            "        return (logps - ref_logps).mean()\n"
+            "    return nn.value_and_grad(model, loss)(model)\n",
+        ),
+    ],
+    "loss-rebuilt": [
+        (
+            "def loss(model, x):\n    values = [float(model(one).mean()) for one in x]\n"
+            "    return mx.array(sum(values) / len(values)), len(x)\n"
+            "f = nn.value_and_grad(model, loss)\n",
+            # An array of arrays keeps their gradients; a count has none to keep.
+            "def loss(model, x):\n    values = [model(one).mean() for one in x]\n"
+            "    return mx.array(values).mean(), mx.array(float(len(x)))\n"
+            "f = nn.value_and_grad(model, loss)\n",
+        ),
+    ],
+    "results-swapped": [
+        (
+            "def train(model, opt, loss_fn, rows):\n    f = nn.value_and_grad(model, loss_fn)\n"
+            "    gradients, value = f(model, rows)\n    opt.update(model, gradients)\n",
+            "def train(model, opt, loss_fn, rows):\n    f = nn.value_and_grad(model, loss_fn)\n"
+            "    value, gradients = f(model, rows)\n    opt.update(model, gradients)\n",
+        ),
+    ],
+    "generation-without-context": [
+        (
+            "def generate(self, ids):\n    y = mx.argmax(self.model(ids)[:, -1], -1)\n"
+            "    while True:\n        yield y\n        logits = self.model(y[:, None])\n"
+            "        y = mx.random.categorical(logits[:, -1])\n",
+            "def generate(self, ids, cache):\n    y = mx.argmax(self.model(ids)[:, -1], -1)\n"
+            "    while True:\n        yield y\n        logits = self.model(y[:, None], cache)\n"
+            "        y = mx.random.categorical(logits[:, -1])\n",
+        ),
+        (
+            "def generate(model, ids):\n    for _ in range(9):\n"
+            "        token = mx.argmax(out[:, -1])\n        out = model(token[None, None])\n",
+            "def generate(model, ids):\n    for _ in range(9):\n"
+            "        token = mx.argmax(model(ids)[:, -1])\n"
+            "        ids = mx.concatenate([ids, token[None, None]], axis=1)\n"
+            "        out = model(ids)\n",
+        ),
+    ],
     "evaluation-in-train-mode": [
         (
             "def train(model, optimizer, f, batches):\n    step = nn.value_and_grad(model, f)\n"

@@ -474,7 +474,7 @@ def main(loss_fn, batch):
     optimizer = optim.AdamW(learning_rate=1e-5)
     loss, grads = nn.value_and_grad(model, loss_fn)(model, batch)
     optimizer.update(model, grads)
-    mx.save_safetensors("model.safetensors", dict(model.parameters()))
+    mx.save_safetensors("model.safetensors", dict(tree_flatten(model.parameters())))
 """,
     "an adapter that a helper attaches": """
 import mlx.core as mx
@@ -488,7 +488,8 @@ def main(loss_fn, batch):
     optimizer = optim.AdamW(learning_rate=1e-5)
     loss, grads = nn.value_and_grad(model, loss_fn)(model, batch)
     optimizer.update(model, grads)
-    mx.save_safetensors("adapters.safetensors", dict(model.trainable_parameters()))
+    weights = dict(tree_flatten(model.trainable_parameters()))
+    mx.save_safetensors("adapters.safetensors", weights)
 """,
     "vars of a plain object": """
 def show(options):
