@@ -338,7 +338,7 @@ PAIRS: dict[str, list[tuple[str, str]]] = {
             "    value, gradients = f(model, rows)\n    opt.update(model, gradients)\n",
         ),
     ],
-    "generation-without-context": [
+    "answer-without-context": [
         (
             "def generate(self, ids):\n    y = mx.argmax(self.model(ids)[:, -1], -1)\n"
             "    while True:\n        yield y\n        logits = self.model(y[:, None])\n"

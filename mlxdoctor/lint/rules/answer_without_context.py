@@ -45,7 +45,7 @@ SAMPLING = ("argmax", "categorical", "sample", "sampler", "sample_next_token", "
     good=GOOD,
     words=("model(", "argmax|categorical|sampl", "for |while "),
 )
-def generation_without_context(source: SourceFile) -> Hits:
+def answer_without_context(source: SourceFile) -> Hits:
     """In a loop: a model called with one argument, which is nothing but the token sampled in it."""
     for call in source.of(ast.Call):
         if len(call.args) != 1 or call.keywords or not _is_model(call.func):
