@@ -79,31 +79,27 @@ def index(tree: ast.Module, most: int) -> Index | None:
         nodes.append(node)
         above.append(parent)
         number[node] = place
+        parents[node] = nodes[parent]
         kind = node.__class__
         if kind in kinds:
             kinds[kind].append(place)
         else:
             kinds[kind] = [place]
-        below: list[ast.AST] = []
         fields = _FIELDS.get(kind)
         for name in _fields_of(kind) if fields is None else fields:
             value = getattr(node, name, None)
             if value.__class__ is list:
-                below += value
-            elif value is not None:
-                below.append(value)
-        if below:
-            # Names stand among nodes in `global x`, and None for the `**` of a dict.
-            below = [one for one in reversed(below) if isinstance(one, ast.AST)]
-            for one in below:
-                parents[one] = node
-                stack.append((one, place))
+                # Names stand among nodes in `global x`, and None for the `**` of a dict.
+                stack += [(one, place) for one in reversed(value) if isinstance(one, ast.AST)]
+            elif isinstance(value, ast.AST):
+                stack.append((value, place))
+    del parents[tree]
     found.ends.extend(_ends(above))
     _bind(found, tree)
     return found
 
 
-#: Type of node -> its fields that may hold nodes.
+#: Type of node -> its fields that may hold nodes, the last one first.
 _FIELDS: dict[type[ast.AST], tuple[str, ...]] = {}
 #: Fields that hold none.
 _NO_NODES = frozenset(
@@ -114,7 +110,7 @@ _NO_NODES = frozenset(
 def _fields_of(kind: type[ast.AST]) -> tuple[str, ...]:
     """The fields of a type of node that may hold nodes; some, such as `name`, hold a string."""
     fields = () if kind is ast.Constant else kind._fields
-    _FIELDS[kind] = tuple(one for one in fields if one not in _NO_NODES)
+    _FIELDS[kind] = tuple(one for one in reversed(fields) if one not in _NO_NODES)
     return _FIELDS[kind]
 
 

@@ -31,11 +31,12 @@ BENCHMARKS = {
     "logs": "Logs",
     "weights": "Weights",
     "gate": "Gate",
+    "lint": "Lint",
     "generation": "Answers",
     "real_base": "At real size",
     "trainer": "Training",
 }
-PEERS = ("runmedic", "trainproof", "adaptersentry")
+PEERS = ("runmedic", "trainproof", "adaptersentry", "pyflakes")
 HEAD = """# Speed, measured
 
 Medians, side by side in one run of `python -m tests.benchmarks`, peers from PyPI.

@@ -32,11 +32,26 @@ def add_adapter(model, config):
 #: What a flag that claims an adapter speaks of, and how it claims it.
 WORDS = ("adapter", "lora")
 _CLAIMS = re.compile(
-    r"_*(?:(?:has|is|with)_\w*(?:adapter|lora)\w*"
+    r"_*(?:(?:has|is|with)_\w*(?:adapter|lora)s?(?:_layers)?"
     r"|\w*(?:adapter|lora)s?_(?:added|attached|applied|loaded))"
 )
 #: Parts of names of what may make an adapter.
 _MAKING = (*WORDS, "convert", "attach", "inject", "load", "update_modules", "apply", "wrap", "peft")
+#: How names end that claim one.
+_SET = "|".join(
+    f"{one} = True"
+    for one in (
+        "adapter",
+        "adapters",
+        "lora",
+        "loras",
+        "layers",
+        "added",
+        "attached",
+        "applied",
+        "loaded",
+    )
+)
 
 
 @rule(
@@ -44,7 +59,7 @@ _MAKING = (*WORDS, "convert", "attach", "inject", "load", "update_modules", "app
     symptom="step-state.claimed-adapter",
     bad=BAD,
     good=GOOD,
-    words=("adapter|lora|Adapter|Lora|LoRA", "= True"),
+    words=("adapter|lora|Adapter|Lora|LoRA", _SET),
 )
 def adapter_flag(source: SourceFile) -> Hits:
     """A model is said to have an adapter where nothing is called that could have made it.

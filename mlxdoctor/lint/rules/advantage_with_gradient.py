@@ -33,7 +33,12 @@ def policy_loss(logprobs, reference_logprobs, rewards, beta=0.1):
 WORDS = ("advantage", "shaped_reward", "returns")
 
 
-@rule(severity=Severity.ERROR, bad=BAD, good=GOOD, words=("dvantage|shaped_reward|returns", "log"))
+@rule(
+    severity=Severity.ERROR,
+    bad=BAD,
+    good=GOOD,
+    words=("dvantage|shaped_reward|returns *|* returns|returns[", "log"),
+)
 def advantage_with_gradient(source: SourceFile) -> Hits:
     """A factor called advantage that is made, without stop_gradient, of the log-probabilities it
     is multiplied with.

@@ -50,7 +50,10 @@ _MOVES = (".swapaxes", ".transpose", ".moveaxis", ".reshape", ".permute", "mlx.c
     symptom="step-forward.failed",
     bad=BAD,
     good=GOOD,
-    words=("Conv1d|Conv2d|Conv3d", ", None|expand_dims|, channel|, C, |, c, "),
+    words=(
+        "Conv1d|Conv2d|Conv3d",
+        "[:, None|expand_dims|b, c,|B, C,|n, c,|N, C,|, channels,|, channel,|_channels, ",
+    ),
 )
 def channels_first(source: SourceFile) -> Hits:
     """Channels that are put, or said to be, in second place right before a convolution.
