@@ -52,11 +52,11 @@ class ValidationRows:
         formats: other formats in which these rows can be written.
         measure: losses on so many rows, evenly spaced, in one of the formats; a row that
             a format does not fit is left out.
+        measure_unfused: as `measure` does, as configured, with the adapter beside the base in
+            place of the fused model; None unless both are there.
         measure_validated: losses on exactly the rows that mlx-lm looked at before the update of an
             iteration, in its order; none where nothing says which they were, or the time is too
             short for all of them.
-        measure_unfused: as `measure` does, as configured, with the adapter beside the base in
-            place of the fused model; None unless both are there.
     """
 
     kind: ClassVar[str] = "validation rows"
@@ -67,8 +67,8 @@ class ValidationRows:
     affordable: int
     formats: tuple[PlainFormat, ...]
     measure: Measure
-    measure_validated: Callable[[int], tuple[RowLosses, ...]] | None = None
     measure_unfused: Callable[[int], tuple[RowLosses, ...]] | None = None
+    measure_validated: Callable[[int], tuple[RowLosses, ...]] | None = None
 
     @classmethod
     def find(cls, run: RunView) -> ValidationRows:
