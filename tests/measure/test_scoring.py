@@ -68,5 +68,5 @@ def test_names_that_cannot_be_used(name: str, problem: str) -> None:
 
 def test_a_file_that_fails(tmp_path: Path) -> None:
     path = user_file(tmp_path, "raise RuntimeError('no model')\n")
-    with pytest.raises(InputError, match="RuntimeError: “no model”, at voice.py:1"):
+    with pytest.raises(InputError, match=r"RuntimeError: “no model”, at voice\.py:1"):
         load_function(f"{path}:f")
