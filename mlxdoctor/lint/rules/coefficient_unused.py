@@ -13,6 +13,7 @@ from mlxdoctor.finding import Severity
 from mlxdoctor.lint.made_of import is_stored, model_updates
 from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.rules.adapter_without_freeze import OPTIMIZERS
 
 BAD = """
 import mlx.core as mx
@@ -54,7 +55,7 @@ _NAME = re.compile(
 SHOWING = ("print", "info", "debug", "warning", "log", "write", "echo", "rule", "add_row", "format")
 
 
-@rule(severity=Severity.WARNING, bad=BAD, good=GOOD, words=("value_and_grad",))
+@rule(severity=Severity.WARNING, bad=BAD, good=GOOD, words=("self.", "value_and_grad|optim"))
 def coefficient_unused(source: SourceFile) -> Hits:
     """An attribute of `self` in a class that trains, read nowhere in the class but to be shown, nor
     elsewhere in the file of another object.
@@ -79,7 +80,15 @@ def coefficient_unused(source: SourceFile) -> Hits:
 def _trains(source: SourceFile, made: ast.ClassDef) -> bool:
     """Whether gradients are computed and applied in a class."""
     gradients = source.calls("mlx.nn.value_and_grad", "mlx.core.value_and_grad", within=made)
-    return any(gradients) and any(model_updates(source, within=made))
+    if any(gradients) and any(model_updates(source, within=made)):
+        return True
+    # A trainer without its loop: the loss is a method, and the optimizer is kept.
+    losses = [one for one in source.of(ast.FunctionDef, within=made) if "loss" in one.name.lower()]
+    computes = any(
+        source.name_of(call.func).startswith("mlx.nn.losses.")
+        for call in source.of(ast.Call, within=made)
+    )
+    return bool(losses) and computes and any(source.calls(*OPTIMIZERS, within=made))
 
 
 def _bases_are_here(source: SourceFile, made: ast.ClassDef) -> bool:

@@ -45,30 +45,43 @@ GOOD = BAD.replace(
     """        model.train()
         loss, grads""",
 )
+_MODEL = ("model", "self.model")
 EVALUATING = ("eval", "evaluate", "validate", "validation", "generate", "predict", "test")
 
 
 @rule(severity=Severity.WARNING, bad=BAD, good=GOOD, words=("value_and_grad",))
 def evaluation_in_train_mode(source: SourceFile) -> Hits:
     """A file with dropout and gradients whose evaluation calls the model, and `eval()` nowhere; or
-    a loop that updates, calls `eval()` on a model, and has `train()` nowhere.
+    a loop that updates and calls `eval()` on a model, itself or in a function of the file, and
+    `train()` in none of them.
     """
     if not any(source.calls("mlx.nn.value_and_grad")):
         return
-    modes = [
-        call
-        for call in source.calls(".eval", ".train", ".set_training", "mlx.nn.Module.eval")
-        if not source.is_call(call, "mlx.core.eval")
-    ]
-    if not modes and any(source.calls("mlx.nn.Dropout", "mlx.nn.Dropout2d", "mlx.nn.Dropout3d")):
+    modes = source.calls(".eval", ".set_training", "mlx.nn.Module.eval")
+    off = [call for call in modes if not source.is_call(call, "mlx.core.eval")]
+    off += [call for call in source.calls(".train") if _is_false(call)]
+    if not off and _has_dropout(source):
         yield from _never_off(source)
     for loop in source.of(ast.For, ast.While):
-        if any(model_updates(source, within=loop)):
-            yield from _never_on(source, loop, modes)
+        if off and any(model_updates(source, within=loop)):
+            yield from _never_on(source, loop)
+
+
+def _has_dropout(source: SourceFile) -> bool:
+    """Whether a layer of it is made, or a rate of it given that is not zero."""
+    if any(source.calls("mlx.nn.Dropout", "mlx.nn.Dropout2d", "mlx.nn.Dropout3d")):
+        return True
+    rates = [
+        value
+        for one in source.of(ast.Dict)
+        for key, value in zip(one.keys, one.values, strict=True)
+        if constant(key) == "dropout"
+    ]
+    return any(isinstance(rate := constant(one), float) and rate > 0 for one in rates)
 
 
 def _never_off(source: SourceFile) -> Hits:
-    """The first evaluating function that calls a model it is handed, and is called after steps."""
+    """The first evaluating function that calls a model it is handed, or hands it on to a loss."""
     for function in source.of(ast.FunctionDef):
         words = function.name.lower().strip("_").split("_")
         if not any(word in EVALUATING for word in words) or words[0] == "test":
@@ -76,7 +89,11 @@ def _never_off(source: SourceFile) -> Hits:
         called = [
             call
             for call in source.of(ast.Call, within=function)
-            if ast.unparse(call.func) in ("model", "self.model") and source.scope(call) is function
+            if ast.unparse(call.func) in _MODEL
+            or (
+                "loss" in ast.unparse(call.func).lower()
+                and any(ast.unparse(one) in _MODEL for one in call.args[:1])
+            )
         ]
         if called and not any(source.calls("mlx.nn.value_and_grad", within=function)):
             yield (
@@ -86,21 +103,16 @@ def _never_off(source: SourceFile) -> Hits:
             return
 
 
-def _never_on(source: SourceFile, loop: ast.AST, modes: list[ast.Call]) -> Hits:
-    """`model.eval()` in a loop of steps, and no `train()` of any model in the file."""
-    on = [call for call in modes if _is(call, "train") and not _is_false(call)]
-    for call in modes:
-        if not _is(call, "eval") or call.args or call.keywords:
-            continue
+def _never_on(source: SourceFile, loop: ast.AST) -> Hits:
+    """`model.eval()` in what a loop of steps reaches, and no `train()` of a model there."""
+    if any(_is_model_mode(call) for call in source.calls(".train", through=loop)):
+        return
+    for call in source.calls(".eval", through=loop):
         held = call.func.value if isinstance(call.func, ast.Attribute) else None
         is_model = held is not None and ast.unparse(held).rpartition(".")[2] == "model"
-        if source.is_within(call, loop) and is_model and not any(_is_model_mode(one) for one in on):
+        if is_model and not call.args and not call.keywords:
             yield call, "no train() follows: there is no dropout from the second step on"
             return
-
-
-def _is(call: ast.Call, name: str) -> bool:
-    return isinstance(call.func, ast.Attribute) and call.func.attr == name
 
 
 def _is_false(call: ast.Call) -> bool:
@@ -109,5 +121,7 @@ def _is_false(call: ast.Call) -> bool:
 
 def _is_model_mode(call: ast.Call) -> bool:
     """`model.train()`: not the training itself, which takes more than a mode."""
+    if _is_false(call):
+        return False
     mode = [*call.args, *(one.value for one in call.keywords)]
     return not mode or (len(mode) == 1 and isinstance(constant(mode[0]), bool))

@@ -52,6 +52,11 @@ def gradient_of_value(source: SourceFile) -> Hits:
         if loss is None:
             if len(call.args) == 1 and not call.keywords:
                 yield call, "nn.value_and_grad takes a model and a loss function: one is missing"
+        elif _is_unpacked(source, call):
+            yield (
+                call,
+                "this is a function: call it with the loss's arguments for loss and gradients",
+            )
         elif _is_swapped(source, call, loss):
             yield call, "the model comes first: nn.value_and_grad(model, loss_fn)"
         elif _is_value(source, loss):
@@ -59,7 +64,7 @@ def gradient_of_value(source: SourceFile) -> Hits:
     for call in source.calls("mlx.core.value_and_grad", "mlx.core.grad"):
         if not call.args:
             continue
-        if len(call.args) > 1 and _is_loss(source, call.args[1]):
+        if len(call.args) > 1 and (_is_loss(source, call.args[1]) or _is_called_loss(call.args[1])):
             yield (
                 call,
                 (
@@ -81,6 +86,18 @@ def _is_loss(source: SourceFile, node: ast.expr) -> bool:
     return isinstance(node, ast.Name | ast.Lambda) and source.function_named(node) is not None
 
 
+def _is_called_loss(node: ast.expr) -> bool:
+    """Whether a name says that it is a loss function."""
+    last = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return last.lower().strip("_").endswith(("loss", "loss_fn", "loss_function", "lossfn"))
+
+
+def _is_unpacked(source: SourceFile, call: ast.Call) -> bool:
+    """Whether the function that is returned is taken apart as if it were its results."""
+    above = source.parents.get(call)
+    return isinstance(above, ast.Assign) and isinstance(above.targets[0], ast.Tuple)
+
+
 def _is_swapped(source: SourceFile, call: ast.Call, second: ast.expr) -> bool:
     """The first is a function of the file, and the second, called model, is none."""
     if not call.args or not isinstance(second, ast.Name | ast.Attribute):
@@ -88,9 +105,12 @@ def _is_swapped(source: SourceFile, call: ast.Call, second: ast.expr) -> bool:
     last = second.attr if isinstance(second, ast.Attribute) else second.id
     is_model = last == "model" or last.endswith("_model")
     first = call.args[0]
-    if not is_model or not isinstance(first, ast.Name) or given_here(source, first):
+    if not is_model or not isinstance(first, ast.Name | ast.Attribute):
         return False
-    return _is_loss(source, first) and not _is_loss(source, second)
+    if isinstance(first, ast.Name) and given_here(source, first):
+        return False
+    is_loss = _is_loss(source, first) or _is_called_loss(first)
+    return is_loss and not _is_loss(source, second)
 
 
 def _is_value(source: SourceFile, node: ast.expr) -> bool:
@@ -100,6 +120,10 @@ def _is_value(source: SourceFile, node: ast.expr) -> bool:
     if source.name_of(node.func).startswith("mlx.nn.losses."):
         return True
     function = source.function_named(node.func)
+    if function is None and _is_called_loss(node.func) and len(node.args) > 1:
+        # `make_loss(model)` returns a loss; `answer_loss(model, inputs)` is one.
+        last = ast.unparse(node.func).rpartition(".")[2].lower().strip("_")
+        return not last.startswith(("make", "get", "build", "create", "with", "compile", "wrap"))
     # A method may be another class's, and a decorator may return anything.
     if not isinstance(node.func, ast.Name) or function is None or _is_decorated(function):
         return False

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterator
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.made_of import given_here, resolved
+from mlxdoctor.lint.made_of import given_here, resolved, returned
 from mlxdoctor.lint.python_file import SourceFile, constant, keyword
 from mlxdoctor.lint.rule import Hits, rule
 
@@ -147,6 +147,11 @@ def _ends(source: SourceFile, mask: ast.expr) -> Iterator[tuple[ast.expr, int, s
         both = node.args if isinstance(node, ast.Call) else [node.left, node.right]
         for one in both[:2]:
             yield from _ends(source, one)
+    elif isinstance(node, ast.Call) and _hands_lengths(node):
+        # A helper of this file, whose own parameter is called a length as well.
+        function = source.function_named(node.func)
+        for one in returned(source, function) if function is not None else []:
+            yield from ((node, off, shown) for _, off, shown in _ends(source, one))
     elif isinstance(node, ast.Compare) and len(node.ops) == 1:
         off = _off(source, node)
         if off in (-1, 1):
@@ -155,6 +160,11 @@ def _ends(source: SourceFile, mask: ast.expr) -> Iterator[tuple[ast.expr, int, s
         held = node.value
         if isinstance(held, ast.Name) and "mask" in held.id.lower() and _is_of_rows(source, held):
             yield node, 1, ast.unparse(node)
+
+
+def _hands_lengths(call: ast.Call) -> bool:
+    """Whether a call is given lengths as they are."""
+    return any(isinstance(one, ast.Name) and "len" in one.id.lower() for one in call.args)
 
 
 def _is_of_rows(source: SourceFile, mask: ast.Name) -> bool:

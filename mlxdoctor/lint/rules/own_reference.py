@@ -40,18 +40,15 @@ _REFERENCE = re.compile(r"(?:^|_)(?:ref|reference|old|behaviou?r)(?:_|$)")
     symptom="step-gradients.none",
     bad=BAD,
     good=GOOD,
-    words=("value_and_grad|mx.grad", "ref|old|behavio"),
+    words=("value_and_grad|mx.grad|loss", "ref|old|behavio"),
 )
 def own_reference(source: SourceFile) -> Hits:
-    """In a differentiated function: a difference of two names of which one says reference or old,
+    """In a loss: a difference of two names of which one says reference or old,
     both given the same expression, or one the other.
     """
-    seen: set[Function] = set()
-    for _, loss in losses(source):
-        function = source.function_named(loss)
-        if function is None or function in seen:
-            continue
-        seen.add(function)
+    found = [source.function_named(loss) for _, loss in losses(source)]
+    found += [one for one in source.of(ast.FunctionDef) if "loss" in one.name.lower()]
+    for function in dict.fromkeys(one for one in found if one is not None):
         for node in source.of(ast.BinOp, within=function):
             pair = (node.left, node.right)
             if not isinstance(node.op, ast.Sub) or not all(isinstance(x, ast.Name) for x in pair):
@@ -69,11 +66,14 @@ def own_reference(source: SourceFile) -> Hits:
 def _are_alike(source: SourceFile, function: Function, one: ast.Name, other: ast.Name) -> bool:
     """Whether two names were given the same call of what is differentiated, or one the other."""
     first, second = given_here(source, one), given_here(source, other)
-    if len(first) != 1 or len(second) != 1 or one.id == other.id:
+    if one.id == other.id:
+        return False
+    for values, name in ((first, other.id), (second, one.id)):
+        if len(values) == 1 and isinstance(values[0], ast.Name) and values[0].id == name:
+            return True
+    if len(first) != 1 or len(second) != 1:
         return False
     texts = {ast.unparse(first[0]), ast.unparse(second[0])}
-    if texts & {one.id, other.id}:
-        return True
     own = {each.arg for each in (*function.args.posonlyargs, *function.args.args)}
     used = {each.id for each in parts(source, first[0]) if isinstance(each, ast.Name)}
     random = any("random" in text or "dropout" in text for text in texts)
