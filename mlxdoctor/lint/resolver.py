@@ -21,6 +21,8 @@ _B = TypeVar("_B", bound=ast.AST)
 _C = TypeVar("_C", bound=ast.AST)
 #: Names are followed through this many others.
 MOST_STEPS = 8
+#: A name that is given more often than this is taken for one that is not bound.
+MOST_GIVEN = 100
 #: Functions that return what they are given first, to be called as it is.
 WRAPPERS = ("functools.partial", "mlx.core.compile", "mlx.core.checkpoint", "mlx.nn.checkpoint")
 _EVERYWHERE = {"mx": "mlx.core", "nn": "mlx.nn", "optim": "mlx.optimizers"}
@@ -107,6 +109,8 @@ class Resolver:
             known = self.found.names.get(owner, {}).get(node.id)
             # The names of a class are not seen from its methods.
             if known and (near or not isinstance(owner, ast.ClassDef)):
+                if len(known) > MOST_GIVEN:
+                    return []
                 return self._reaching(node, known) if near and len(known) > 1 else known
             near = near and owner is not inner
             owner = self.found.owner(owner)
@@ -206,6 +210,17 @@ class Resolver:
         Names, attributes of `self`, both sides of `a if c else b`, and elements of tuples that are
         unpacked are followed; a parameter or a loop's variable stands for itself.
         """
+        known = self._known_values.get((node, steps))
+        if known is None:
+            known = self._known_values[node, steps] = tuple(self._values(node, steps))
+        return list(known)
+
+    @cached_property
+    def _known_values(self) -> dict[tuple[ast.expr, int], tuple[ast.expr, ...]]:
+        """Values that were asked for: names that lead to each other are followed once."""
+        return {}
+
+    def _values(self, node: ast.expr, steps: int) -> list[ast.expr]:
         if not steps:
             return [node]
         if isinstance(node, ast.IfExp):
@@ -297,9 +312,15 @@ class Resolver:
 
         `partial(f, ...)` and `mx.compile(f)` are f.
         """
-        found = self._functions_of(node, MOST_STEPS) if isinstance(node, ast.expr) else []
+        if node not in self._known_functions and isinstance(node, ast.expr):
+            self._known_functions[node] = self._functions_of(node, MOST_STEPS)
+        found = self._known_functions.get(node, [])
         # Two of a name: which of them is meant cannot be told.
         return found[0] if len(found) == 1 else None
+
+    @cached_property
+    def _known_functions(self) -> dict[ast.AST, list[Function]]:
+        return {}
 
     def _functions_of(self, node: ast.expr, steps: int) -> list[Function]:
         if isinstance(node, ast.Lambda):

@@ -1,6 +1,7 @@
 """What names mean: aliases, re-exports, attributes of `self`, unpacked tuples, helpers."""
 
 import ast
+import time
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,16 @@ def test_packages_of_a_part() -> None:
     (function,) = source.of(ast.FunctionDef)
     assert source.packages(function) == {"torch"}
     assert source.packages() == {"torch", "mlx"}
+
+
+@pytest.mark.parametrize(
+    "line", ["if c:\n    x = y\n", "x = y\ny = x\n", "x = x[0] if c else y\ny = x\n", "x = x[0]\n"]
+)
+def test_names_that_lead_to_each_other_come_to_an_end(line: str) -> None:
+    for times in (60, 3_000):
+        source = parse("from m import y\n" + line * times + "use(x)\n")
+        begun = time.process_time()
+        source.values(last_argument(source))
+        source.function_named(last_argument(source))
+        assert list(source.calls("m.y")) == []
+        assert time.process_time() - begun < 2
