@@ -7,18 +7,13 @@ be told (branches, loops, closures). Nothing is followed into other files.
 from __future__ import annotations
 
 import ast
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar, overload
 
-from mlxdoctor.lint.bindings import Binding, Comprehension, Function, Index
+from mlxdoctor.lint.bindings import Binding, Comprehension, Function
 from mlxdoctor.lint.names import imported_name, is_same
+from mlxdoctor.lint.tree import Tree
 
-_A = TypeVar("_A", bound=ast.AST)
-_B = TypeVar("_B", bound=ast.AST)
-_C = TypeVar("_C", bound=ast.AST)
 #: Names are followed through this many others.
 MOST_STEPS = 8
 #: A name that is given more often than this is taken for one that is not bound.
@@ -29,64 +24,8 @@ _EVERYWHERE = {"mx": "mlx.core", "nn": "mlx.nn", "optim": "mlx.optimizers"}
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
-@dataclass(frozen=True)
-class Resolver:
-    """A tree, and what its names mean.
-
-    Attributes:
-        tree: the syntax tree.
-        found: its nodes and what they bind.
-    """
-
-    tree: ast.Module
-    found: Index
-
-    @overload
-    def of(self, one: type[_A], /, *, within: ast.AST | None = None) -> Iterator[_A]: ...
-    @overload
-    def of(
-        self, one: type[_A], other: type[_B], /, *, within: ast.AST | None = None
-    ) -> Iterator[_A | _B]: ...
-    @overload
-    def of(
-        self, one: type[_A], other: type[_B], third: type[_C], /, *, within: ast.AST | None = None
-    ) -> Iterator[_A | _B | _C]: ...
-    def of(self, *kinds: type[ast.AST], within: ast.AST | None = None) -> Iterator[ast.AST]:
-        """The nodes of these kinds in source order, `within` itself included."""
-        found, places = self.found, list[int]()
-        first = 0 if within is None else found.number.get(within)
-        if first is None:
-            # A part that is not in the source has no nodes of its own.
-            return
-        end = found.ends[first]
-        for kind in kinds:
-            known = found.kinds.get(kind, [])
-            places += known[bisect_left(known, first) : bisect_left(known, end)]
-        if len(kinds) > 1:
-            places.sort()
-        for place in places:
-            yield found.nodes[place]
-
-    def scope(self, node: ast.AST) -> ast.AST:
-        """The function that a node is in, or the module."""
-        owner = self.found.owner(node)
-        while owner is not None and not isinstance(owner, Function):
-            owner = self.found.owner(owner)
-        return owner or self.tree
-
-    def class_of(self, node: ast.AST) -> ast.ClassDef | None:
-        """The class that a node is in."""
-        owner = self.found.owner(node)
-        while owner is not None and not isinstance(owner, ast.ClassDef):
-            owner = self.found.owner(owner)
-        return owner
-
-    def is_within(self, node: ast.AST, above: ast.AST) -> bool:
-        """Whether a node is below another, or it itself."""
-        place, first = self.found.number.get(node), self.found.number.get(above)
-        if place is None or first is None:
-            return False
-        return first <= place < self.found.ends[first]
+class Resolver(Tree):
+    """A tree, and what its names mean."""
 
     @cached_property
     def imports(self) -> Mapping[str, str]:
@@ -123,7 +62,7 @@ class Resolver:
         if place is None:
             return known
         reaching: list[Binding] = []
-        loop = self._above(use, *_LOOPS)
+        loop = self.above(use, *_LOOPS)
         for one in reversed(known):
             first = found.number[one.node]
             # `x = x + 1`: what is on the right is still the old one.
@@ -159,27 +98,6 @@ class Resolver:
             if isinstance(inside, list) and statement in inside:
                 return any(self.is_within(use, one) for one in inside)
         return False
-
-    def excludes(self, node: ast.AST, use: ast.AST) -> bool:
-        """Whether two nodes are in different branches of one condition: never both run."""
-        at = node
-        while (above := self.found.parents.get(at)) is not None and not isinstance(above, Function):
-            if isinstance(above, ast.If) and at is not above.test and self.is_within(use, above):
-                branch = above.body if at in above.body else above.orelse
-                other = above.orelse if at in above.body else above.body
-                if not any(self.is_within(use, one) for one in branch):
-                    return any(self.is_within(use, one) for one in other)
-            at = above
-        return False
-
-    def _above(self, node: ast.AST, *kinds: type[ast.AST]) -> ast.AST | None:
-        """The nearest node of these kinds that a node is in, within its function."""
-        at: ast.AST | None = self.found.parents.get(node)
-        while at is not None and not isinstance(at, Function):
-            if isinstance(at, kinds):
-                return at
-            at = self.found.parents.get(at)
-        return None
 
     def attribute(self, node: ast.Attribute) -> list[Binding]:
         """What the methods of a class give an attribute of `self`, bases of the file included."""
