@@ -55,6 +55,28 @@ def add(x):
 """,
         ),
     ],
+    "outermost-name-filter": [
+        (
+            """
+def kept(grads):
+    found = {}
+    for name, value in grads.items():
+        if "lora" in name:
+            found[name] = value
+    return found
+def step(model, optimizer, f, x):
+    loss, grads = nn.value_and_grad(model, f)(model, x)
+    optimizer.update(model, kept(grads))
+""",
+            """
+def kept(grads):
+    return {name: value for name, value in grads.items() if "lora" in name}
+def report(model, f, x):
+    loss, grads = nn.value_and_grad(model, f)(model, x)
+    print(kept(flat(grads)))
+""",
+        ),
+    ],
     "optimizer-remade": [
         (
             """

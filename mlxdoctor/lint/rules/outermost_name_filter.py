@@ -7,6 +7,7 @@ of them has "lora" in it. Such a filter keeps nothing, and an update with nothin
 import ast
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.made_of import model_updates
 from mlxdoctor.lint.python_file import SourceFile, constant
 from mlxdoctor.lint.rule import Hits, rule
 
@@ -61,7 +62,18 @@ def _is_nested(source: SourceFile, node: ast.expr) -> bool:
     named = isinstance(held, ast.Name) and held.id.lower() in {"grads", "grad", "gradients"}
     scope = source.scope(node)
     walks = any(source.calls("isinstance", "mlx.utils.tree_flatten", within=scope))
-    return named and values == [held] and not walks and any(source.calls(".update", within=scope))
+    if not named or values != [held] or walks:
+        return False
+    return any(source.calls(".update", within=scope)) or _goes_to_optimizer(source, scope)
+
+
+def _goes_to_optimizer(source: SourceFile, function: ast.AST) -> bool:
+    """Whether an optimizer is given what a function returns."""
+    return any(
+        isinstance(one, ast.Call) and source.function_named(one.func) is function
+        for call in model_updates(source)
+        for one in source.values(call.args[1])
+    )
 
 
 def _is_gradient(source: SourceFile, node: ast.expr) -> bool:
