@@ -1,4 +1,4 @@
-"""The known bugs of mlx and mlx-lm in known_bugs.toml."""
+"""The known bugs: of mlx and mlx-lm in known_bugs.toml, of other trainers in trainer_bugs.toml."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from mlxdoctor.bugs.versions import Affected, Version, parse_version
 from mlxdoctor.safety.errors import InputError
 
 FILE = "known_bugs.toml"
+#: Of trainers other than mlx-lm; their bugs are seen in code and in training steps.
+TRAINERS_FILE = "trainer_bugs.toml"
 _REQUIRED = {"title", "package", "signature", "references", "explanation", "remedy"}
-_OPTIONAL = {"since", "fixed", "verified", "needs-version", "error"}
-_PACKAGES = ("mlx", "mlx-lm")
+_OPTIONAL = {"since", "fixed", "verified", "needs-version", "error", "seen-by"}
+#: A package's name as registries normalise it.
+_PACKAGE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class KnownBug:
         signature: the name of what it leaves behind.
         error: a pattern of the message that it ends a command with, None where it ends none.
         needs_version: whether that counts only where the version is known to have the bug.
+        seen_by: what finds it in a trainer's code or step: `lint RULE` or `probe CODE`.
         references: public addresses: an issue, a change, the source.
         explanation: what it does, for a person who meets it for the first time.
         remedy: what to do.
@@ -43,6 +47,7 @@ class KnownBug:
     signature: str
     error: re.Pattern[str] | None
     needs_version: bool
+    seen_by: tuple[str, ...]
     references: tuple[str, ...]
     explanation: str
     remedy: str
@@ -50,15 +55,20 @@ class KnownBug:
 
 @cache
 def load_known_bugs() -> Mapping[str, KnownBug]:
-    """The shipped list, by id, in the file's order.
+    """The shipped lists, by id, in the files' order.
 
     Raises:
-        InputError: known_bugs.toml has an unknown or a missing key, or no sound version.
+        InputError: one has an unknown or a missing key, or no sound version.
     """
-    return parse_known_bugs(files("mlxdoctor.bugs").joinpath(FILE).read_text("utf-8"))
+    folder = files("mlxdoctor.bugs")
+    shipped = (
+        parse_known_bugs(folder.joinpath(one).read_text("utf-8"), one)
+        for one in (FILE, TRAINERS_FILE)
+    )
+    return {name: bug for bugs in shipped for name, bug in bugs.items()}
 
 
-def parse_known_bugs(text: str) -> Mapping[str, KnownBug]:
+def parse_known_bugs(text: str, file: str = FILE) -> Mapping[str, KnownBug]:
     """A list of bugs from TOML text.
 
     Raises:
@@ -67,32 +77,35 @@ def parse_known_bugs(text: str) -> Mapping[str, KnownBug]:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(FILE, f"is not valid TOML ({error})") from None
-    return {name: _bug(name, table) for name, table in document.items()}
+        raise InputError(file, f"is not valid TOML ({error})") from None
+    return {name: _bug(file, name, table) for name, table in document.items()}
 
 
-def _bug(name: str, table: Any) -> KnownBug:
+def _bug(file: str, name: str, table: Any) -> KnownBug:
     if not isinstance(table, dict):
-        raise InputError(FILE, f"{name} is not a table of a bug")
+        raise InputError(file, f"{name} is not a table of a bug")
     if unknown := table.keys() - _REQUIRED - _OPTIONAL:
-        raise InputError(FILE, f"{name} has the unknown key {sorted(unknown)[0]!r}")
+        raise InputError(file, f"{name} has the unknown key {sorted(unknown)[0]!r}")
     if lacking := _REQUIRED - table.keys():
-        raise InputError(FILE, f"{name} lacks the key {sorted(lacking)[0]!r}")
-    if table["package"] not in _PACKAGES:
-        raise InputError(FILE, f"{name} is of an unknown package, {table['package']!r}")
-    since, fixed, verified = (_version(name, table, key) for key in ("since", "fixed", "verified"))
+        raise InputError(file, f"{name} lacks the key {sorted(lacking)[0]!r}")
+    if not _PACKAGE.fullmatch(table["package"]):
+        raise InputError(file, f"{name}: {table['package']!r} is no name of a package")
+    since, fixed, verified = (
+        _version(file, name, table, key) for key in ("since", "fixed", "verified")
+    )
     if since is not None and fixed is not None and since.release >= fixed.release:
-        raise InputError(FILE, f"{name} was fixed before it began")
+        raise InputError(file, f"{name} was fixed before it began")
     if (fixed is None) is not (verified is not None):
-        raise InputError(FILE, f"{name} needs either `fixed` or `verified`")
+        raise InputError(file, f"{name} needs either `fixed` or `verified`")
     return KnownBug(
         id=name,
         title=table["title"],
         affected=Affected(table["package"], since, fixed),
         verified=verified,
         signature=table["signature"],
-        error=pattern_in(FILE, name, table, "error"),
+        error=pattern_in(file, name, table, "error"),
         needs_version=bool(table.get("needs-version", False)),
+        seen_by=tuple(table.get("seen-by", ())),
         references=tuple(table["references"]),
         explanation=table["explanation"].strip(),
         remedy=table["remedy"].strip(),
@@ -113,10 +126,10 @@ def pattern_in(file: str, name: str, table: Mapping[str, Any], key: str) -> re.P
         raise InputError(file, f"{name}: {key} is not a pattern ({problem})") from None
 
 
-def _version(name: str, table: Mapping[str, Any], key: str) -> Version | None:
+def _version(file: str, name: str, table: Mapping[str, Any], key: str) -> Version | None:
     if key not in table:
         return None
     version = parse_version(str(table[key]))
     if version is None or version.unfinished:
-        raise InputError(FILE, f"{name}: {key} is not the version of a release")
+        raise InputError(file, f"{name}: {key} is not the version of a release")
     return version

@@ -22,6 +22,7 @@ from mlxdoctor.bugs.label_bugs import (
     padding_target,
 )
 from mlxdoctor.bugs.sightings import Artifacts, Sighting, Signature
+from mlxdoctor.bugs.trainer_traces import is_reinforce, reinforce_advantage
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
@@ -295,6 +296,9 @@ SIGNATURES: Mapping[str, Signature] = MappingProxyType(
             harmless=True,
         ),
         "dora-odd-bits": Signature(_dora_odd_bits, _is_dora),
+        "reinforce-advantage": Signature(reinforce_advantage, _told(is_reinforce)),
+        # Of a trainer's code: the linter and the probe see them.
+        "in-code": Signature(None, lambda _: False),
         # Whoever met one knows it: the command did not end.
         "error-message": Signature(None, lambda _: False),
     }

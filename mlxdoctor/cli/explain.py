@@ -133,7 +133,11 @@ def _bug(bug: KnownBug) -> str:
     versions = str(bug.affected)
     if bug.verified is not None:
         versions += f" (seen in {bug.verified})"
-    lines += [f"{_bold('Versions')}  {versions}", "", _bold("Reported in")]
+    lines += [f"{_bold('Versions')}  {versions}", ""]
+    if bug.seen_by:
+        lines += [_bold("Seen by"), *(f"  mlxdoctor {one}" for one in bug.seen_by), ""]
+    of_mlx = any("/ml-explore/" in address for address in bug.references)
+    lines.append(_bold("Reported in" if of_mlx else "Package"))
     lines += [f"  {address}" for address in bug.references]
     return "\n".join([*lines, "", _bold("What to do"), _wrapped(bug.remedy, "  ")])
 

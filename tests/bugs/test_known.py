@@ -40,7 +40,7 @@ def test_an_entry_is_read() -> None:
     [
         ("title =", "titel =", "one has the unknown key 'titel'"),
         ('remedy = "c"', "", "one lacks the key 'remedy'"),
-        ('"mlx-lm"', '"torch"', "one is of an unknown package, 'torch'"),
+        ('"mlx-lm"', '"mlx lm"', "one: 'mlx lm' is no name of a package"),
         ('since = "0.19.0"', 'since = "0.21.5"', "one was fixed before it began"),
         ('fixed = "0.21.5"', "", "one needs either `fixed` or `verified`"),
         ("since =", 'verified = "0.32.2"\nsince =', "one needs either `fixed` or `verified`"),
@@ -71,11 +71,22 @@ def test_a_bug_that_leaves_nothing_but_a_message_has_one() -> None:
 
 
 def test_every_bug_says_where_it_is_reported() -> None:
-    address = re.compile(r"https://github\.com/ml-explore/[a-z-]+/(issues|pull|commit|blob)/\S+")
+    reported = re.compile(r"https://github\.com/ml-explore/[a-z-]+/(issues|pull|commit|blob)/\S+")
+    package = re.compile(r"https://github\.com/[\w-]+/[\w-]+")
     for bug in load_known_bugs().values():
+        address = reported if bug.affected.package in ("mlx", "mlx-lm") else package
         assert bug.references
         for one in bug.references:
             assert address.fullmatch(one), bug.id
+
+
+def test_what_is_said_to_see_a_bug_is_there() -> None:
+    codes = {code for check in discover() for code in check.codes}
+    seeing = {"probe": codes, "lint": {rule.code for rule in rules()}}
+    for bug in load_known_bugs().values():
+        for one in bug.seen_by:
+            tool, code = one.split()
+            assert code in seeing[tool], bug.id
 
 
 def test_names_are_not_those_of_anything_else_that_can_be_explained() -> None:
@@ -90,6 +101,14 @@ def test_a_bug_without_a_fix_was_looked_for_in_a_version_that_has_it() -> None:
     for bug in load_known_bugs().values():
         if bug.verified is not None and bug.affected.since is not None:
             assert bug.verified.release >= bug.affected.since.release, bug.id
+
+
+def test_explain_tells_of_a_bug_of_another_trainer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "mlx-llm-identity"]) == 0
+    said = capsys.readouterr().out
+    assert "mlx-llm, since 1.0.8, not fixed yet (seen in 1.0.9)" in said
+    assert "mlxdoctor probe step-alignment.identity" in said
+    assert "Reported in" not in said
 
 
 @pytest.mark.parametrize("name", ["num-layers-ignored", "known-bugs.num-layers-ignored"])
@@ -117,7 +136,8 @@ def test_bugs_that_are_said_not_to_be_fixed_are_still_in_the_source_installed() 
     from importlib.metadata import distribution, version
 
     installed = parse_version(version("mlx-lm"))
-    verified = [bug.verified for bug in load_known_bugs().values() if bug.verified is not None]
+    of_mlx_lm = [one for one in load_known_bugs().values() if one.affected.package == "mlx-lm"]
+    verified = [bug.verified for bug in of_mlx_lm if bug.verified is not None]
     if installed is None or any(installed.release > one.release for one in verified):
         pytest.skip("a later mlx-lm is installed than the list was last compared with")
     package = distribution("mlx-lm")

@@ -348,5 +348,26 @@ def test_another_seed_or_a_later_version_gives_no_note(
     assert "affected-version" not in findings(folder)
 
 
+@pytest.mark.parametrize(
+    ("changed", "is_seen"),
+    [
+        ({"train_mode": "rlhf_reinforce"}, True),
+        ({"train_mode": "rlhf_reinforce", "beta": 0.5}, True),
+        ({"train_mode": "rlhf_reinforce", "beta": 0}, False),
+        ({"train_mode": "grpo", "beta": 0.1}, False),
+    ],
+)
+def test_reinforce_of_mlx_lm_lora_is_told_by_its_mode(
+    copied: Callable[[str], Path], changed: dict[str, object], is_seen: bool
+) -> None:
+    run = copied("healthy-ordinary")
+    change(run, **changed)
+    found = findings(run).get("mlx-lm-lora-reinforce-advantage")
+    assert (found is not None) is is_seen
+    if found is not None:
+        assert found.severity is Severity.WARNING
+        assert found.measured["beta"] == changed.get("beta", 0.1)
+
+
 def test_nothing_to_look_at_is_inconclusive() -> None:
     assert check_called("known-bugs").run(Given()).status is Status.INCONCLUSIVE
