@@ -1,4 +1,4 @@
-"""The generated pages: docs/checks.md, docs/causes.md, and the README's first screen."""
+"""The generated pages: docs/checks.md, causes.md and upstream.md, and the README's first screen."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from fixtures.lab.upstream import page as upstream
 from mlxdoctor.causes import Cause, load_causes
 from mlxdoctor.check import Check, Cost, discover
 
@@ -25,6 +26,7 @@ def pages() -> dict[Path, bytes]:
         README: readme(README.read_text("utf-8")).encode(),
         CHECKS: checks().encode(),
         CAUSES: causes().encode(),
+        upstream.PAGE: upstream.page().encode(),
     }
 
 
