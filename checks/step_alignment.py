@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.check import Inconclusive, check, limit
-from mlxdoctor.finding import Measurement, Sign, Symptom
+from mlxdoctor.finding import Measurement, Sign, Symptom, Unsought
 from mlxdoctor.measure.training_step.measurement import TrainingStep
 from mlxdoctor.measure.training_step.phases import Alignment
 
@@ -47,6 +47,12 @@ _NAMES = {
 _SOUND = "each answer token, its end token included, trained from the position before it"
 _error, _warning, _info = (
     partial(one, expected=_SOUND) for one in (Symptom.error, Symptom.warning, Symptom.info)
+)
+#: What is read from the targets of single positions.
+_OF_TARGETS = (
+    *("identity", "shifted-twice", "shifted-back", "mixed-targets"),
+    *("rows-without-targets", "padding-trained", "padding-target", "prompt-trained"),
+    *("first-token-untrained", "end-token-untrained", "no-end-token", "uneven-weights"),
 )
 _SHIFT_ONCE = "shift once: inputs tokens[:, :-1], targets tokens[:, 1:]"
 
@@ -127,7 +133,7 @@ class Limits:
     },
     limits=Limits(),
 )
-def step_alignment(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
+def step_alignment(step: TrainingStep, limits: Limits) -> Iterator[Sign | Unsought]:
     """Compare what each position is trained on with the tokens around it."""
     alignment = step.alignment
     if alignment is None:
@@ -144,9 +150,13 @@ def step_alignment(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
             {"positions": alignment.places},
         )
         return
-    if alignment.hard < limits.hard:
-        raise Inconclusive("the loss pushes towards whole distributions, not single targets")
     is_contrast = step.pairs is not None or step.policy is not None or alignment.contrasts
+    if alignment.hard < limits.hard:
+        if step.pairs is None and step.policy is None:
+            raise Inconclusive("the loss pushes towards whole distributions, not single targets")
+        # A bonus for entropy, say; which answers are pushed is judged by other checks.
+        yield Unsought(_OF_TARGETS, "the loss has terms over whole distributions")
+        return
     wrong = list(_offset(alignment, limits))
     yield from wrong
     if not is_contrast:

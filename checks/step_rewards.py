@@ -14,7 +14,8 @@ happens to its answer; no reward has to leave it as it is, while the policy is s
 Labels of yes and no are turned round. Nothing else of the batch is changed.
 
 When it is wrong. Once the policy has moved away from its reference, a strong restraint may outweigh
-small rewards, rightly. A bonus for entropy pushes without rewards. Small pushes are therefore not
+small rewards, rightly. Regression weighted by an exponential of the rewards makes every answer more
+likely by its nature. A bonus for entropy pushes without rewards. Small pushes are therefore not
 held against a loss. Where all rewards of a batch are the same, nothing is said.
 
 What to do. The advantage is a number: put stop_gradient around it, the restraint included.

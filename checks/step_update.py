@@ -39,6 +39,9 @@ class Limits:
     """When a step is out of proportion."""
 
     named: int = limit(3, unit="names", source="enough to see the pattern")
+    warm_up: int = limit(
+        3, unit="steps", source="a warm-up that begins at a rate of zero leaves it with its first"
+    )
     large: float = limit(
         0.5,
         unit="change over norm, a step",
@@ -57,8 +60,9 @@ class Limits:
     foreseen: float = limit(
         100.0,
         unit="times that",
-        source="a loss whose value comes from elsewhere moves by rounding alone",
-        false_alarms="0 of 254 sound steps",
+        source="a loss whose value comes from elsewhere moves by rounding alone; sound ones by at "
+        "least 134,000 units in five steps",
+        false_alarms="0 of 128 sound steps with a new adapter",
     )
     half: float = limit(
         1e-3, unit="nats from ln 2", source="ln 2 is a pair's loss where both answers weigh alike"
@@ -196,7 +200,18 @@ def _still(
 def _unchanged(update: Update, measured: dict[str, Measurement], limits: Limits) -> Iterator[Sign]:
     pushed = [one for one in update.parameters if one.gradient_norm]
     still = [one.name for one in pushed if one.change == 0]
-    if not still or update.learning_rate == 0:
+    if not still:
+        return
+    if update.learning_rate == 0:
+        if update.steps >= limits.warm_up and not measured["changed"]:
+            yield Sign(
+                "nothing-changed",
+                f"The learning rate is still 0 after {update.steps} steps: they changed none of "
+                f"{len(update.parameters)} trainable parameters.",
+                measured,
+                severity=Severity.WARNING,
+                fix="give the optimizer a learning rate, or a schedule that leaves zero",
+            )
         return
     names = ", ".join(still[: limits.named])
     whose = "steps of the trainer's own" if update.own else "plain steps"

@@ -388,3 +388,39 @@ def test_what_is_not_judged_is_counted(base: Any, batch: Any) -> None:
     assert not again.sound
     assert again.headline.startswith("nothing wrong was found, ")
     assert "phases not judged" in again.headline
+
+
+@pytest.mark.slow
+def test_a_bonus_for_entropy_is_no_fault(base: Any, batch: Any) -> None:
+    def loss(model: Any, tokens: mx.array, mask: mx.array, advantages: mx.array) -> mx.array:
+        logs = nn.log_softmax(model(tokens[:, :-1]), axis=-1)
+        entropy = -(mx.exp(logs) * logs).sum(axis=-1)
+        bonus = (entropy * mask[:, 1:]).sum() / mask[:, 1:].sum()
+        return grpo(model, tokens, mask, advantages) - 0.1 * bonus
+
+    result = probed(base, loss, (batch[0], batch[2], mx.array(REWARDS)))
+    assert codes(result, Severity.INFO) == []
+    assert result.sound
+
+
+@pytest.mark.slow
+def test_smoothed_labels_are_no_pairs(base: Any, batch: Any) -> None:
+    def loss(model: Any, tokens: mx.array, mask: mx.array) -> mx.array:
+        losses = nn.losses.cross_entropy(model(tokens[:, :-1]), tokens[:, 1:], label_smoothing=0.1)
+        return (losses * mask[:, 1:]).sum() / mask[:, 1:].sum()
+
+    result = probed(base, loss, (batch[0], batch[2]))
+    assert codes(result, Severity.INFO) == []
+    assert [one.check for one in result.unjudged] == ["step-alignment"]
+
+
+@pytest.mark.slow
+def test_a_rate_of_zero(base: Any, batch: Any) -> None:
+    def loss(model: Any, tokens: mx.array, mask: mx.array) -> mx.array:
+        return -logps(model, tokens, mask).sum() / mask[:, 1:].sum()
+
+    given = batch[0], batch[2]
+    still = probe(base[0], loss, given, optim.Adam(0.0), base[1])
+    assert codes(still) == ["step-update.nothing-changed"]
+    warming = optim.Adam(optim.linear_schedule(0.0, 1e-4, 100))
+    assert codes(probe(base[0], loss, given, warming, base[1])) == []

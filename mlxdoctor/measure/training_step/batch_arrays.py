@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mlxdoctor.safety.errors import InputError
 
 #: Words in the name of what a policy is rewarded by, and of what is no reward beside them.
-REWARDS = frozenset({"reward", "rewards", "advantage", "advantages", "adv", "advs"})
+REWARDS = frozenset({"reward", "rewards", "advantage", "advantages", "adv", "advs", "returns"})
 NO_REWARDS = frozenset({"metrics", "fn", "func", "funcs", "function", "weight", "weights"})
 #: Words in the names of the two answers of a pair.
 CHOSEN = frozenset({"chosen", "preferred", "winner", "win", "accepted"})

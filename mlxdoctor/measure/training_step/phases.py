@@ -11,6 +11,12 @@ from numpy.typing import NDArray
 
 #: Offsets of a target from its position that are told apart.
 OFFSETS = (-1, 0, 1, 2, 3)
+#: Where fewer positions have a single target, the loss is one of whole distributions.
+SINGLE = 0.5
+#: A row is made less likely from this share of the largest row's weight on.
+NO_ROUNDING = 1e-3
+#: Tokens are held against each other where so much of the weight is below zero.
+CONTRAST = 0.05
 #: Weights of one context that add up to less than this share of their sizes cancel.
 CANCELS = 0.01
 
@@ -157,8 +163,16 @@ class Alignment:
 
     @property
     def contrasts(self) -> bool:
-        """Whether some tokens are made more likely and others less."""
-        return bool((self.weights > 0).any() and (self.weights < 0).any())
+        """Whether some rows or tokens are made more likely and others less.
+
+        A few weights below zero may be rounding; and where targets are no single tokens, a
+        sign says nothing.
+        """
+        rows = self.weights.sum(axis=1, dtype=np.float64)
+        less = float(-self.weights[self.weights < 0].sum(dtype=np.float64))
+        every = float(np.abs(self.weights).sum(dtype=np.float64))
+        has_row = bool((rows < -NO_ROUNDING * np.abs(rows).max(initial=0.0)).any())
+        return self.hard >= SINGLE and bool(has_row or less > CONTRAST * every)
 
     @cached_property
     def cancelled(self) -> NDArray[np.bool_]:

@@ -23,7 +23,13 @@ from mlxdoctor.measure.training_step.batch_arrays import (
     token_rows_in,
 )
 from mlxdoctor.measure.training_step.calls import Calls, as_called
-from mlxdoctor.measure.training_step.phases import Alignment, Pairs, Policy, Reference
+from mlxdoctor.measure.training_step.phases import (
+    SINGLE,
+    Alignment,
+    Pairs,
+    Policy,
+    Reference,
+)
 from mlxdoctor.measure.training_step.trainer import Trainer
 
 Tokens = NDArray[np.int32]
@@ -123,7 +129,7 @@ def read_policy(
     labels = found is not None and is_label(found)
     # What is pushed is read at the same tokens each time, whatever else the loss has in it.
     targets = alignment.targets
-    if not alignment.hard >= 0.5:
+    if not alignment.hard >= SINGLE:
         targets = np.where(alignment.trained, following(alignment.inputs), -1)
 
     def pushed(factor: float) -> NDArray[np.float64]:
