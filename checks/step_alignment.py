@@ -71,6 +71,11 @@ class Limits:
     hard: float = limit(
         0.5, unit="share of the positions", source="below, the loss is not one of single targets"
     )
+    contrast: float = limit(
+        0.9,
+        unit="share of the positions",
+        source="the same of pairs and policies, where a bonus for entropy is added: 1.0 without",
+    )
     prompt: float = limit(
         0.5, unit="share of the prompts' tokens", source="a template's last line is not the prompt"
     )
@@ -151,7 +156,7 @@ def step_alignment(step: TrainingStep, limits: Limits) -> Iterator[Sign | Unsoug
         )
         return
     is_contrast = step.pairs is not None or step.policy is not None or alignment.contrasts
-    if alignment.hard < limits.hard:
+    if alignment.hard < (limits.contrast if is_contrast else limits.hard):
         if step.pairs is None and step.policy is None:
             raise Inconclusive("the loss pushes towards whole distributions, not single targets")
         # A bonus for entropy, say; which answers are pushed is judged by other checks.

@@ -396,7 +396,7 @@ def test_a_bonus_for_entropy_is_no_fault(base: Any, batch: Any) -> None:
         logs = nn.log_softmax(model(tokens[:, :-1]), axis=-1)
         entropy = -(mx.exp(logs) * logs).sum(axis=-1)
         bonus = (entropy * mask[:, 1:]).sum() / mask[:, 1:].sum()
-        return grpo(model, tokens, mask, advantages) - 0.1 * bonus
+        return grpo(model, tokens, mask, advantages) - 0.01 * bonus
 
     result = probed(base, loss, (batch[0], batch[2], mx.array(REWARDS)))
     assert codes(result, Severity.INFO) == []

@@ -24,13 +24,15 @@ from mlxdoctor.measure.training_step.batch_arrays import (
 )
 from mlxdoctor.measure.training_step.calls import Calls, as_called
 from mlxdoctor.measure.training_step.phases import (
-    SINGLE,
     Alignment,
     Pairs,
     Policy,
     Reference,
 )
 from mlxdoctor.measure.training_step.trainer import Trainer
+
+#: Where fewer positions have a single target, terms over whole distributions hide some of them.
+CLEAR = 0.99
 
 Tokens = NDArray[np.int32]
 
@@ -129,8 +131,9 @@ def read_policy(
     labels = found is not None and is_label(found)
     # What is pushed is read at the same tokens each time, whatever else the loss has in it.
     targets = alignment.targets
-    if not alignment.hard >= SINGLE:
-        targets = np.where(alignment.trained, following(alignment.inputs), -1)
+    if not alignment.hard >= CLEAR:
+        after = following(alignment.inputs)
+        targets = np.where(alignment.trained & (after >= 0), after, targets)
 
     def pushed(factor: float) -> NDArray[np.float64]:
         loss = as_called(trainer.loss_fn, model, change(factor))
