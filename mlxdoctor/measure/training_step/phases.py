@@ -254,9 +254,9 @@ class Policy:
     Attributes:
         name: what the rewards are called in the batch.
         labels: whether they are yes or no for each row.
-        rewards: float64 (rows,) in the order of the `Alignment`'s rows; empty where
-            they do not go with them.
-        pushes: float64 (rows,), how much each row is made more likely, as it is.
+        rewards: float64 (answers,) in the order of the `Alignment`'s rows; empty where
+            they do not go with them. A row that is in several forward passes is one answer.
+        pushes: float64 (answers,), how much each is made more likely, as it is.
         reversed: the same with every reward times -1.
         zeroed: the same with rewards of zero; None for labels.
         same: whether all rewards of the batch are the same.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -143,19 +144,36 @@ def read_policy(
         known = len(again.logits) == len(passes.logits) and all(
             one.shape == other.shape for one, other in zip(again.logits, passes.logits, strict=True)
         )
-        return pushes(again, alignment, targets) if known else np.full(len(targets), np.nan)
+        return summed(again) if known else np.full(groups.max(initial=-1) + 1, np.nan)
 
-    values = _per_row(found, len(alignment.inputs))
+    groups = _answers(alignment)
+
+    def summed(one: Passes) -> NDArray[np.float64]:
+        return np.asarray(np.bincount(groups, pushes(one, alignment, targets)), np.float64)
+
+    values = _per_row(found, int(groups.max(initial=-1)) + 1)
     flat = np.array(found.array).reshape(-1) if found is not None else values
     return Policy(
         name=found.name if found is not None else "rewards",
         labels=labels,
         rewards=values,
-        pushes=pushes(passes, alignment, targets),
+        pushes=summed(passes),
         reversed=pushed(-1.0),
         zeroed=None if labels else pushed(0.0),
         same=bool(flat.size and (flat == flat[0]).all()),
     )
+
+
+def _answers(alignment: Alignment) -> NDArray[np.int64]:
+    """Which answer each row is, int64 (rows,): the same one may be in several forward passes."""
+    numbers: dict[tuple[bytes, int], int] = {}
+    seen: Counter[tuple[int, bytes]] = Counter()
+    found = []
+    for row, forward in zip(_rows(alignment), alignment.forwards.tolist(), strict=True):
+        tokens = row.tobytes()
+        found.append(numbers.setdefault((tokens, seen[forward, tokens]), len(numbers)))
+        seen[forward, tokens] += 1
+    return np.array(found, np.int64)
 
 
 def _per_row(rewards: BatchArray | None, rows: int) -> NDArray[np.float64]:
