@@ -95,7 +95,7 @@ def test_every_planted_bug_has_a_twin() -> None:
 def test_planted_bugs_are_found_and_their_twins_pass() -> None:
     every = list(planted(with_probe=False))
     assert not [one.name for one in every if not one.silent]
-    assert sum(bool(one.says) for one in every) >= 0.5 * len(every)
+    assert sum(bool(one.says) for one in every) >= 0.6 * len(every)
 
 
 def test_the_first_look_has_no_false_alarm() -> None:
