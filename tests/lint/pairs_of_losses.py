@@ -345,4 +345,22 @@ def train(model, opt, loss_fn, rows):
 """,
         ),
     ],
+    "unshifted-targets": [
+        (
+            """
+def run(model, x):
+    return model(x), None
+def loss(model, tokens):
+    logits, _ = run(model, tokens)
+    return nn.losses.cross_entropy(logits, tokens, reduction="mean")
+""",
+            """
+def run(model, x):
+    return model(x[:, :-1]), None
+def loss(model, tokens):
+    logits, _ = run(model, tokens)
+    return nn.losses.cross_entropy(logits, tokens[:, 1:], reduction="mean")
+""",
+        ),
+    ],
 }

@@ -8,6 +8,7 @@ import ast
 import re
 
 from mlxdoctor.finding import Severity
+from mlxdoctor.lint.made_of import returned
 from mlxdoctor.lint.python_file import SourceFile, constant
 from mlxdoctor.lint.rule import Hits, rule
 
@@ -87,6 +88,8 @@ def _of_logits(source: SourceFile, node: ast.expr) -> tuple[str, int] | None:
     node = values[0]
     if isinstance(node, ast.Call) and node.args and _is_model(node.func):
         return _start(source, node.args[0])
+    if isinstance(node, ast.Call) and (handed := _handed_to_model(source, node)) is not None:
+        return _start(source, handed)
     if source.is_call(node, ".astype") and isinstance(node.func, ast.Attribute):
         return _of_logits(source, node.func.value)
     if isinstance(node, ast.Subscript):
@@ -96,6 +99,28 @@ def _of_logits(source: SourceFile, node: ast.expr) -> tuple[str, int] | None:
         held, first = _of_logits(source, node.value), _first(node.slice)
         return None if held is None or first is None else (held[0], held[1] + first)
     return None
+
+
+def _handed_to_model(source: SourceFile, call: ast.Call) -> ast.expr | None:
+    """The argument that a function of this file calls the model with, as it is, for its result."""
+    function = source.function_named(call.func)
+    if not isinstance(function, ast.FunctionDef) or function.decorator_list:
+        return None
+    names = [one.arg for one in function.args.args if one.arg != "self"]
+    places = set[int | None]()
+    for value in returned(source, function):
+        first = value.elts[0] if isinstance(value, ast.Tuple) and value.elts else value
+        made = source.values(first)[0]
+        of_model = isinstance(made, ast.Call) and made.args and _is_model(made.func)
+        given = made.args[0] if isinstance(made, ast.Call) and of_model else None
+        is_own = isinstance(given, ast.Name) and source.values(given) == [given]
+        places.add(
+            names.index(given.id)
+            if is_own and isinstance(given, ast.Name) and given.id in names
+            else None
+        )
+    place = places.pop() if len(places) == 1 else None
+    return call.args[place] if place is not None and place < len(call.args) else None
 
 
 def _is_model(node: ast.expr) -> bool:
