@@ -34,6 +34,9 @@ from mlxdoctor.safety.reading_limits import current, exceeded
 
 __all__ = ["Function", "SourceFile", "assigned", "body", "constant", "keyword", "names_in"]
 
+#: Packages with arrays, modules or optimizers of their own.
+OTHER_ARRAYS = frozenset(("torch", "tensorflow", "jax", "keras", "tinygrad", "paddle", "numpy"))
+
 
 @dataclass(frozen=True)
 class SourceFile(Resolver):
@@ -90,8 +93,15 @@ class SourceFile(Resolver):
 
     @cached_property
     def uses_mlx(self) -> bool:
-        """Whether the file imports MLX or a package made for it."""
-        return any(is_mlx(name) for name in self.imports.values()) or bool(self.from_elsewhere)
+        """Whether the file imports MLX or a package made for it; or speaks of it, and may have it
+        from a file of its own package, and imports no other arrays.
+        """
+        names = [*self.imports.values(), *self.from_elsewhere.values()]
+        if any(is_mlx(name) for name in names):
+            return True
+        relative = any(name.startswith(".") for name in names)
+        others = any(name.partition(".")[0] in OTHER_ARRAYS for name in names)
+        return relative and not others and "mlx" in self.text
 
     def packages(self, within: ast.AST | None = None) -> frozenset[str]:
         """The top-level packages whose names are used below a node, or anywhere in the file."""

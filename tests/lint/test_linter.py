@@ -207,8 +207,12 @@ def test_files_without_mlx_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text("print 'Python 2'\n")
     (tmp_path / "words.py").write_text(f"# not mlx\nimport numpy\n{fault}")
     (tmp_path / "own.py").write_text(f"from .backend import mx\n{fault}")
+    (tmp_path / "ours.py").write_text(
+        f"from .util import mean  # mlx or torch\nimport torch\n{fault}"
+    )
+    (tmp_path / "parts.py").write_text(f"from .util import mean  # made with mlx\n{fault}")
     (tmp_path / "late.py").write_text(f"def setup():\n    import mlx.core as mx\n{fault}")
-    assert [hit.path.name for hit in lint([tmp_path])] == ["late.py", "own.py"]
+    assert [hit.path.name for hit in lint([tmp_path])] == ["late.py", "own.py", "parts.py"]
 
 
 @pytest.mark.slow
