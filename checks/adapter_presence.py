@@ -33,14 +33,18 @@ checkpoint without them.
 import re
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from mlxdoctor.check import Cost, NotApplicable, check
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.tensor import count_nonfinite
+from mlxdoctor.evidence.tensor import TensorRef, count_nonfinite
 from mlxdoctor.finding import Seen, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.weights.spectrum import ModuleStatistics, adapter_statistics
 
 _EXAMPLES = 3
+#: Of fewer values nobody can say that they should differ; bytes that are looked at first.
+_FEWEST_VALUES, _FIRST_BYTES = 16, 256
 #: What a sound model may not compute: an expert with tensors of its own, other towers than
 #: the language model's, heads for further tokens, and keys and values that layers share.
 _UNUSED = re.compile(
@@ -117,6 +121,11 @@ _Pair = tuple[LoraModule, ModuleStatistics]
             expected="finite values only",
             fix="use the last checkpoint without them, and lower the rate before training again",
         ),
+        "values-alike": Symptom.error(
+            "all values of a factor are the same number, which no training leaves",
+            expected="factors that were drawn at random, and trained",
+            fix="look for what wrote this file; use a save of the trainer itself",
+        ),
         "float16-non-finite": Symptom.warning(
             "the values that are NaN or infinite are stored in float16",
             expected="factors that are trained in float32 or bfloat16",
@@ -134,6 +143,7 @@ def adapter_presence(adapter: Adapter, config: TrainingConfig | None) -> Iterato
         yield Sign("empty", f"{file} holds no tensor.", where=file)
         return
     yield from _nonfinite(adapter)
+    yield from _alike(adapter)
     if config is not None and config.fine_tune_type == "full":
         return
     if not (adapter.modules or adapter.unpaired or adapter.mismatched or adapter.not_float):
@@ -221,6 +231,34 @@ def _nonfinite(adapter: Adapter) -> Iterator[Sign]:
             {"tensors": len(half), "non_finite_tensors": len(bad)},
             where=some_of(half),
         )
+
+
+def _alike(adapter: Adapter) -> Iterator[Sign]:
+    """Factors with one value throughout; a B of zeros is what LoRA starts from."""
+    found = [
+        tensor.name
+        for module in adapter.modules
+        for tensor in (module.a, module.b)
+        if _is_constant(tensor)
+    ]
+    if found:
+        yield Sign(
+            "values-alike",
+            f"All values of {len(found)} of {2 * len(adapter.modules)} factors are the same "
+            "number: LoRA starts from random ones, and no training makes them alike.",
+            {"factors": len(found), "modules": len(adapter.modules)},
+            where=some_of(found),
+        )
+
+
+def _is_constant(tensor: TensorRef) -> bool:
+    if tensor.size < _FEWEST_VALUES:
+        return False
+    # The first few tell of nearly every factor that its values differ.
+    first = next(tensor.blocks(_FIRST_BYTES))
+    if first[0] == 0 or not np.all(first == first[0]):
+        return False
+    return bool(np.all(tensor.load() == first[0]))
 
 
 def _no_factors(adapter: Adapter, config: TrainingConfig | None) -> Sign:

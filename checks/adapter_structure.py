@@ -29,6 +29,7 @@ What to do. Name the base model that the adapter was trained on. If the names di
 prefix, rename the tensors. If modules are missing, look at the keys and at num_layers.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,8 @@ from mlxdoctor.finding import Severity, Sign, Symptom, Unsought, some_of
 from mlxdoctor.judge.rate import BandLimits, better_scale, step_of
 from mlxdoctor.measure.weights.lora_targets import matches, missing_targets
 
+#: What some models compute in one layer and use in others.
+_SHARED = frozenset({"k_proj", "v_proj"})
 _NAME_THE_BASE = "name the base model that the adapter was trained on"
 
 
@@ -100,7 +103,7 @@ class Limits:
         "shape-mismatch": Symptom.error(
             "factors do not fit the weights they change", fix=_NAME_THE_BASE
         ),
-        "scale-missing": Symptom.warning(
+        "scale-missing": Symptom.error(
             "the configuration states no scale",
             expected="lora_parameters.scale, which is alpha / rank",
             fix="write scale: alpha / rank into lora_parameters",
@@ -271,6 +274,16 @@ def _missing(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -
                 else None,
             )
         return
+    if lacking := _lacking_siblings(adapter):
+        yield Sign(
+            "missing-modules",
+            f"{len(lacking)} modules have no factors although those beside them have, and although "
+            "other layers have factors of both.",
+            {"missing": len(lacking), "expected": len(adapter.modules) + len(lacking)},
+            where=some_of(lacking),
+            expected="factors of the same modules in every layer",
+        )
+        return
     layers = {module.layer for module in adapter.modules if module.layer is not None}
     wanted = config.num_layers
     if wanted is not None and not config.is_default("num_layers") and 0 < len(layers) < wanted:
@@ -281,6 +294,27 @@ def _missing(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -
             {"missing": wanted - len(layers), "expected": wanted},
             expected=f"factors for all {wanted} layers",
         )
+
+
+def _lacking_siblings(adapter: Adapter) -> list[str]:
+    """Modules without factors of a block that has some, which has them in other layers.
+
+    Layers of one model may be of several kinds, and some share their keys and values; the modules
+    of one block are what every layer with such a block has.
+    """
+    layers: dict[tuple[int, str], set[str]] = defaultdict(set)
+    for module in adapter.modules:
+        if module.layer is not None:
+            block, _, name = module.projection.rpartition(".")
+            layers[module.layer, block].add(name)
+    usual: dict[str, set[str]] = defaultdict(set)
+    for (_, block), names in layers.items():
+        usual[block] |= names - _SHARED
+    return [
+        f"layer {layer}: {block}.{name}"
+        for (layer, block), names in sorted(layers.items())
+        for name in sorted(usual[block] - names)
+    ]
 
 
 def _magnitudes(adapter: Adapter, config: TrainingConfig) -> Iterator[Sign]:

@@ -14,9 +14,10 @@ still went straight at the end had only begun, however its loss looks.
 How it is measured. For every module ‖ΔW‖ = scale·‖A·B‖, by Frobenius norm, from r × r
 products. With the base model at hand it is divided by ‖W‖ and the median over the
 modules is judged. Without it, ‖W‖ is taken to be that of a matrix of rms 1/sqrt(inputs),
-and only warnings are given. Modules whose B is zero are left out: they have no update.
-The bound on B is that of Adam: no step exceeds 7.3 times the rate with its default
-momenta, with or without bias correction. The length of a straight way is what those
+and errors are given only where sound runs are far from it. Modules whose B is zero are
+left out: they have no update. One module is judged by itself where its update is many times
+its weights and the median module's. The bound on B is that of Adam: no step exceeds 7.3 times
+the rate with its default momenta, with or without bias correction. The length of a straight way is what those
 momenta make of a gradient that never changes; the root mean square of B over it, median
 over modules, tells how straight B went. A schedule's rates only shorten the way.
 
@@ -43,7 +44,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.exhibits import DriftByLayer
-from mlxdoctor.finding import Sign, Symptom
+from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.judge import update_size
 from mlxdoctor.measure.exhibited import drift_shown
 from mlxdoctor.measure.weights.drift import ModuleDrift, module_drifts
@@ -65,6 +66,29 @@ class Limits(update_size.Limits):
         unit="‖ΔW‖/sqrt(min(in, out)), median over modules",
         source="a quarter of the limit with the base model",
         false_alarms="0 of 19 healthy runs",
+    )
+    nothing: float = limit(
+        4e-4,
+        unit="‖ΔW‖/‖W‖, median over modules, for an error",
+        source="a fifth of the limit above; the answers of such adapters are the base model's",
+        false_alarms="0 of 19 healthy runs: 0.1 at least",
+    )
+    nominal_nothing: float = limit(
+        1e-4,
+        unit="‖ΔW‖/sqrt(min(in, out)), median over modules, for an error",
+        source="as `nothing`",
+        false_alarms="0 of 19 healthy runs: 0.03 at least",
+    )
+    lone: float = limit(
+        10.0,
+        unit="‖ΔW‖ of one module over ‖W‖, or over sqrt(min(in, out)) without the base model",
+        source="ten times what sound runs reach",
+        false_alarms="0 of 24 runs of the fixtures that ended finite: sound ones reach 1.1",
+    )
+    lone_ratio: float = limit(
+        10.0,
+        unit="that of one module over the median module's",
+        source="1.5 to 2.3 in 24 runs of the fixtures, sound and failed",
     )
     dominance: float = limit(
         5.0,
@@ -112,6 +136,10 @@ class Limits(update_size.Limits):
             "the update is too small to change any output",
             fix="raise learning rate × scale, or train for more updates",
         ),
+        "one-module-overwritten": Symptom.error(
+            "the update of one module is out of all proportion",
+            fix="look at how this module's factors were saved or changed, and use a sound save",
+        ),
         "dominated-by-one-layer": Symptom.info(
             "one layer takes most of the update",
             fix="check whether gradients reach the other layers",
@@ -155,6 +183,7 @@ def weight_drift(
         )
     relatives = [one.relative for one in drifts if one.relative is not None]
     yield from _relative(drifts, relatives, limits) if relatives else _nominal(drifts, limits)
+    yield from _lone(drifts, limits)
 
 
 def _largest(drifts: Sequence[ModuleDrift]) -> str:
@@ -192,6 +221,7 @@ def _relative(
             "modules), too small to change what the model says.",
             measured,
             where=_largest(drifts),
+            severity=Severity.ERROR if middle < limits.nothing else None,
             expected=f"at least {limits.negligible:g} of the weights",
         )
 
@@ -206,7 +236,7 @@ def _nominal(drifts: Sequence[ModuleDrift], limits: Limits) -> Iterator[Sign]:
     }
     if middle >= limits.nominal_large:
         yield Sign(
-            "large",
+            "exploded" if middle >= limits.nominal_exploded else "large",
             f"The update is about {middle:.3g} times as large as weights of these shapes usually "
             f"are (median of {len(drifts)} modules).",
             measured,
@@ -221,8 +251,27 @@ def _nominal(drifts: Sequence[ModuleDrift], limits: Limits) -> Iterator[Sign]:
             f"of {len(drifts)} modules), too small to change what the model says.",
             measured,
             where=_largest(drifts),
+            severity=Severity.ERROR if middle < limits.nominal_nothing else None,
             expected=f"at least {limits.nominal_negligible:g} of the usual norm",
         )
+
+
+def _lone(drifts: Sequence[ModuleDrift], limits: Limits) -> Iterator[Sign]:
+    """A module whose update is out of all proportion, to its weights and to the others'."""
+    known = [(one.relative if one.relative is not None else one.nominal, one) for one in drifts]
+    middle = median(size for size, _ in known)
+    size, module = max(known, key=lambda each: each[0])
+    if size < limits.lone or size < limits.lone_ratio * middle:
+        return
+    what = "the weights it is added to" if module.relative is not None else "usual weights"
+    yield Sign(
+        "one-module-overwritten",
+        f"The update of {module.module.name} is {size:.3g} times as large as {what}, the median "
+        f"module's {middle:.2g} times.",
+        {"relative_norm": size, "median_relative_norm": middle, "modules": len(known)},
+        where=module.module.name,
+        expected=f"below {limits.lone:g} times, in every module",
+    )
 
 
 def _spread(drifts: Sequence[ModuleDrift], limits: Limits) -> Iterator[Sign]:

@@ -24,6 +24,14 @@ class NominalLimits:
         false_alarms="0 of 19 healthy runs; 0 of 126 sound runs of four base models: 0.9 at most",
     )
 
+    nominal_exploded: float = limit(
+        5.0,
+        unit="‖ΔW‖/sqrt(min(in, out)), median over modules, for an error",
+        source="a run damaged by its scale is at 7.1, one that repeats one token at 23; sound "
+        "weights of large models are smaller than such weights, and their updates are, too",
+        false_alarms="0 of 19 healthy runs; 0 of 126 sound runs of four base models: 0.9 at most",
+    )
+
 
 @dataclass(frozen=True)
 class Limits(NominalLimits):

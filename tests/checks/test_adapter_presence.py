@@ -148,7 +148,9 @@ def test_another_draw_of_a_is_no_sign_of_training(tmp_path: Path) -> None:
     for layer in (0, 1):
         a = np.random.default_rng(layer).normal(size=(4, 32)).astype("f4")
         tensors[f"{name}.{layer}.q_proj.lora_A.weight"] = a
-        tensors[f"{name}.{layer}.q_proj.lora_B.weight"] = np.full((48, 4), layer, "f4")
+        tensors[f"{name}.{layer}.q_proj.lora_B.weight"] = (
+            np.arange(192, dtype="f4").reshape(48, 4) * layer
+        )
     save(tmp_path / "adapter_model.safetensors", tensors)
     for start, code in (("gaussian", "some-zero-b"), (True, "some-a-moved-zero-b")):
         config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "init_lora_weights": start}
@@ -270,8 +272,8 @@ def test_without_a_configuration_it_is_a_warning(tmp_path: Path) -> None:
 def test_peft_may_save_whole_modules(tmp_path: Path) -> None:
     name = "base_model.model.model.layers.0.q"
     tensors = {
-        f"{name}.lora_A.weight": np.ones((2, 8), np.float32),
-        f"{name}.lora_B.weight": np.ones((8, 2), np.float32),
+        f"{name}.lora_A.weight": np.arange(1, 17, dtype=np.float32).reshape(2, 8),
+        f"{name}.lora_B.weight": np.arange(1, 17, dtype=np.float32).reshape(8, 2),
         "base_model.model.lm_head.weight": np.ones((9, 8), np.float32),
     }
     save(tmp_path / "adapter_model.safetensors", tensors)
@@ -319,3 +321,12 @@ def test_what_broke_in_float16(tmp_path: Path, kind: str, value: float, expected
         assert one.severity is (
             Severity.WARNING if one.code.endswith("float16-non-finite") else Severity.ERROR
         )
+
+
+def test_a_factor_of_one_number(tmp_path: Path) -> None:
+    name = "model.layers.0.self_attn.q_proj"
+    varied = np.arange(1, 65, dtype=np.float32).reshape(16, 4)
+    for b, found in ((varied.T, []), (np.full((4, 16), 0.01, np.float32), ["values-alike"])):
+        save(tmp_path / "adapters.safetensors", {f"{name}.lora_a": varied, f"{name}.lora_b": b})
+        evidence = Evidence(Adapter.read(tmp_path))
+        assert codes(adapter_presence.run(evidence)) == set(found)
