@@ -16,6 +16,7 @@ from mlxdoctor.evidence.config import CONFIG_NAME
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.npz_file import read_npz
 from mlxdoctor.evidence.safetensors_file import read_safetensors
+from mlxdoctor.evidence.sniffed import Sniffed
 from mlxdoctor.evidence.source import Source, hash_file, require_file
 from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.safety.errors import InputError
@@ -31,6 +32,7 @@ FILE_NAMES = (
     "adapter.safetensors",
 )
 
+_FACTOR = re.compile(r'\.lora_[abAB](?:\.[\w.]+)?"\s*:')
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.(.+)$")
 _MLX = re.compile(r"^(?P<module>.+)\.(?P<role>lora_a|lora_b|m)$")
 _PEFT = re.compile(
@@ -146,6 +148,11 @@ class Adapter:
     def is_named(path: Path) -> bool:
         """Whether a file in a run's folder has the name of an adapter."""
         return path.name in FILE_NAMES[:3]
+
+    @staticmethod
+    def is_held_by(file: Sniffed) -> bool:
+        """Whether a file of weights under another name begins with the names of LoRA factors."""
+        return _FACTOR.search(file.head) is not None
 
     @classmethod
     def find(cls, run: RunView) -> Adapter:

@@ -228,6 +228,8 @@ def _kind_by_content(path: Path) -> str | None:
     file = Sniffed(path)
     if path.name == _SUMMARY:
         return None
+    if path.suffix == ".safetensors":
+        return "adapter" if Adapter.is_held_by(file) else None
     if path.suffix in _YAML_SUFFIXES:
         return "config" if TrainingConfig.is_held_by(file) else None
     if path.suffix not in _TEXT_SUFFIXES or path.name in _NO_EVIDENCE:

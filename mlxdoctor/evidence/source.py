@@ -17,6 +17,8 @@ from mlxdoctor.safety.reading_limits import current, exceeded
 
 #: Bytes of a streamed file that are held at a time.
 CHUNK_BYTES = 1 << 20
+#: How Git LFS begins what it leaves in a file's place, and bytes that such a pointer has at most.
+POINTER, POINTER_BYTES = b"version https://git-lfs", 1024
 #: How a text in UTF-16 begins.
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
@@ -54,7 +56,7 @@ def open_file(path: Path) -> FileIO:
     """A regular file, opened for reading without buffer; a pipe or device never blocks this.
 
     Raises:
-        InputError: as `require_file`.
+        InputError: as `require_file`, or Git LFS has not fetched it.
     """
     try:
         # Asked of the open file: the name may lead elsewhere by now.
@@ -66,7 +68,16 @@ def open_file(path: Path) -> FileIO:
     except ValueError:
         raise InputError(None, f"{str(path)!r} is no name that a file can have") from None
     try:
-        _regular_size(path, os.fstat(descriptor))
+        size = _regular_size(path, os.fstat(descriptor))
+        if size <= POINTER_BYTES:
+            start = os.read(descriptor, len(POINTER))
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            if start == POINTER:
+                raise InputError(
+                    path,
+                    "is a pointer of Git LFS, and not the file itself",
+                    "fetch what it stands for with `git lfs pull`",
+                )
         return FileIO(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
