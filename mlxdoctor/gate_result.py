@@ -82,6 +82,7 @@ class GateItem:
         seconds: how long it took.
         suspicion: of an item that passed although its run is suspect: what is suspected.
         read_back: what models measured at another time; None where nothing was read of that.
+        unseen: of an item that passed: what its files can't tell, and what it takes, as clauses.
     """
 
     path: str
@@ -92,6 +93,7 @@ class GateItem:
     seconds: float
     suspicion: str = ""
     read_back: ReadBack | None = None
+    unseen: tuple[str, ...] = ()
 
     @property
     def report(self) -> Report | None:

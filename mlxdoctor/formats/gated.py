@@ -101,6 +101,21 @@ def main_sources(report: Report) -> list[str]:
     return [sources[kind] for kind in _KINDS if kind in sources]
 
 
+def main_hash(report: Report) -> str:
+    """SHA-256 of the first file that a run mainly consists of; "" where none was hashed."""
+    hashes = {one.kind: one.sha256 for one in reversed(report.evidence)}
+    return next((found for kind in _KINDS if (found := hashes.get(kind))), "")
+
+
+def unseen(result: GateResult) -> list[str]:
+    """What the items that passed were not judged by: a sentence for each thing they need."""
+    counted = Counter(need for one in result.items for need in one.unseen)
+    return [
+        f"{count:,} passed on {'its' if count == 1 else 'their'} files alone; {need}"
+        for need, count in counted.most_common()
+    ]
+
+
 def unexplained(item: GateItem) -> list[str]:
     """The reasons that are no finding: what could not be read, decided or examined at all."""
     explained = {f"{one.finding.code}: {one.finding.message}" for one in item.findings}

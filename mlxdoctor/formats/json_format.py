@@ -65,6 +65,7 @@ def _item(item: GateItem) -> dict[str, Any]:
         "path": item.path,
         "status": item.status.value,
         "reasons": item.reasons,
+        "unseen": item.unseen,
         "seconds": round(item.seconds, 3),
         "verdict": report.verdict.value if report is not None else None,
         "diagnosis": [

@@ -193,6 +193,7 @@ def gate_page(result: GateResult) -> str:
         parts += ["## All items", _items(result)]
     if rows := _suppressed(result):
         parts += ["## Suppressed findings", _table(["item", "finding", "by", "reason"], rows)]
+    parts += _listed("Not seen", [escape.markdown(one) for one in gated.unseen(result)])
     parts += _listed("The policy", [escape.markdown(one) for one in result.notices])
     parts += _listed("What models measured", list(map(escape.markdown, gated.read_back(result))))
     parts += _listed("Not examined", [escape.code(one) for one in result.unfinished])

@@ -170,11 +170,15 @@ def render_gate(
     ]:
         page.heading("passed", gated.COLOURS[ItemStatus.PASSED])
         page.listed(_some(passed))
+    if accepted := [one.path for one in result.items if gated.suppressed(one)["baseline"]]:
+        page.heading("baselined")
+        page.listed(_some(accepted))
     if by := Counter(how for item in result.items for how in gated.suppressed(item).elements()):
         names = {"ignore": "by an ignore", "baseline": "by the baseline"}
         listed = ", ".join(f"{count:,} {names[one]}" for one, count in sorted(by.items()))
         page.lines += ["", f"findings suppressed: {listed}"]
     for heading, sentences in (
+        ("Not seen", gated.unseen(result)),
         ("The policy", result.notices),
         ("Not examined", _some(result.unfinished)),
         ("What models measured", _some(gated.read_back(result))),

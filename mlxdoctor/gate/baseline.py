@@ -1,16 +1,24 @@
-"""Findings that are known: a gate with a baseline fails only for new ones."""
+"""Findings that are known: a gate with a baseline fails only for new ones.
+
+What is accepted is a finding of one file, as large as it was: in another file under the same path,
+or with other figures, it is judged anew.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from mlxdoctor.safety.errors import InputError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+#: By how much a figure may differ from the accepted one, as a share of it: what is measured
+#: again of the same files, on another machine or by another version of a library, differs less.
+BAND = 0.1
 
 
 @dataclass(frozen=True, order=True)
@@ -21,11 +29,33 @@ class Known:
         path: the item, as `Policy.key` gives it.
         code: the finding's code, for those who read the file.
         fingerprint: its identity: code and place, without figures.
+        file: SHA-256 of the item's main file, "" where it has none.
+        figures: what was measured, by name, in the names' order.
     """
 
     path: str
     code: str
     fingerprint: str
+    file: str = ""
+    figures: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """What the finding is, of whatever file and however large."""
+        return self.path, self.code, self.fingerprint
+
+    def reopened_by(self, found: Known) -> str:
+        """Why accepting this does not accept what was found now, as a sentence; "" if it does."""
+        if found.file != self.file:
+            return f"the baseline accepts {self.code} of another file than the one that is there"
+        before, now = dict(self.figures), dict(found.figures)
+        for name in before.keys() & now.keys():
+            if abs(now[name] - before[name]) > BAND * abs(before[name]):
+                return (
+                    f"the baseline accepts {self.code} where {name} is {before[name]:.4g}, and it "
+                    f"is {now[name]:.4g}"
+                )
+        return ""
 
 
 def read_baseline(path: Path) -> frozenset[Known]:
@@ -42,7 +72,12 @@ def read_baseline(path: Path) -> frozenset[Known]:
         raise InputError(path, f"cannot be read ({error.strerror})", "check its access") from None
     except (ValueError, RecursionError):
         raise _not_one(path) from None
-    if not isinstance(document, Mapping) or document.get("schema_version") != SCHEMA_VERSION:
+    if not isinstance(document, Mapping):
+        raise _not_one(path)
+    if document.get("schema_version") == 1:
+        problem = "is a baseline of an older mlxdoctor, which does not say of which files"
+        raise InputError(path, problem, "remove it and make it anew: --write-baseline")
+    if document.get("schema_version") != SCHEMA_VERSION:
         raise _not_one(path)
     entries = document.get("known")
     if not isinstance(entries, list):
@@ -53,7 +88,15 @@ def read_baseline(path: Path) -> frozenset[Known]:
 def baseline_text(known: Iterable[Known]) -> str:
     """The file: one finding a line, in order, so that changes to it are easy to review."""
     lines = [
-        json.dumps({"path": one.path, "code": one.code, "fingerprint": one.fingerprint})
+        json.dumps(
+            {
+                "path": one.path,
+                "code": one.code,
+                "fingerprint": one.fingerprint,
+                "file": one.file,
+                "figures": dict(one.figures),
+            }
+        )
         for one in sorted(set(known))
     ]
     body = ",\n".join(f"    {line}" for line in lines)
@@ -61,11 +104,24 @@ def baseline_text(known: Iterable[Known]) -> str:
     return f'{{\n  "schema_version": {SCHEMA_VERSION},\n  "known": {listed}\n}}\n'
 
 
+def figures_of(measured: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+    """The numbers among what a finding measured."""
+    return tuple(
+        (name, float(value))
+        for name, value in sorted(measured.items())
+        if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    )
+
+
 def _known(entry: Any, path: Path) -> Known:
-    fields = ("path", "code", "fingerprint")
+    fields = ("path", "code", "fingerprint", "file")
     if not isinstance(entry, Mapping) or not all(isinstance(entry.get(one), str) for one in fields):
         raise _not_one(path)
-    return Known(entry["path"], entry["code"], entry["fingerprint"])
+    figures = entry.get("figures")
+    if not isinstance(figures, Mapping):
+        raise _not_one(path)
+    code, fingerprint = entry["code"], entry["fingerprint"]
+    return Known(entry["path"], code, fingerprint, entry["file"], figures_of(figures))
 
 
 def _not_one(path: Path) -> InputError:

@@ -16,7 +16,7 @@ from mlxdoctor.gate.examine import Examined, Task
 from mlxdoctor.gate.fleet import Workers, cluster, examine_all, here, processes
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.targets import Target, targets
-from mlxdoctor.gate.weigh import Weighed, judge, notices, renewed
+from mlxdoctor.gate.weigh import Weighed, judge, notices, renewed, without_base
 from mlxdoctor.gate_result import GateItem, GateResult, HeldReport, ItemStatus
 from mlxdoctor.safety.texts import as_seen_here
 
@@ -109,7 +109,7 @@ def run_gate(
     result = GateResult(
         items=tuple(one.item for one in done),
         policy=as_seen_here(str(policy.source)) if policy.source is not None else None,
-        notices=notices(policy, done, today),
+        notices=(*_without_models(done, options), *notices(policy, done, today)),
         unfinished=tuple(
             item.path for item, one in zip(items, judgements, strict=True) if one is None
         ),
@@ -122,6 +122,18 @@ def exit_code(items: Sequence[GateItem]) -> int:
     statuses = {one.status for one in items}
     order = (ItemStatus.FAILED, ItemStatus.UNUSABLE, ItemStatus.INCONCLUSIVE)
     return next((code for code, one in enumerate(order, 1) if one in statuses), 0)
+
+
+def _without_models(done: Sequence[Weighed], options: Options) -> tuple[str, ...]:
+    """That models were asked for and could not be run, said once for all items."""
+    items = [one.item for one in done if options.generate and one.item.report is not None]
+    lacking = [one for one in items if one.report is not None and without_base(one.report)]
+    if not lacking:
+        return ()
+    return (
+        f"--generate ran no model for {len(lacking):,} of {len(items):,} items: their base model "
+        "is not on this machine",
+    )
 
 
 def _by_key(known: Iterable[Known]) -> dict[str, frozenset[Known]]:

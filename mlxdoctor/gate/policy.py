@@ -28,6 +28,7 @@ class Rules:
 
     Attributes:
         require: checks that must have run: passed or found.
+        require_generate: whether models must have been run.
         fail_on: the least severity that fails an item: "info", "warning", "error", "never".
         suspect: what becomes of an item whose verdict is suspect: "pass", listed and counted,
             or "fail".
@@ -36,6 +37,7 @@ class Rules:
     """
 
     require: tuple[str, ...] = ()
+    require_generate: bool = False
     fail_on: str = "error"
     suspect: str = "pass"
     fail: frozenset[str] = frozenset()
@@ -48,6 +50,7 @@ class Override:
 
     paths: tuple[str, ...]
     require: tuple[str, ...] | None = None
+    require_generate: bool | None = None
     fail_on: str | None = None
     suspect: str | None = None
     fail: frozenset[str] | None = None
@@ -105,6 +108,11 @@ class Policy:
             if matches(one.paths, key):
                 rules = Rules(
                     require=rules.require if one.require is None else one.require,
+                    require_generate=(
+                        rules.require_generate
+                        if one.require_generate is None
+                        else one.require_generate
+                    ),
                     fail_on=rules.fail_on if one.fail_on is None else one.fail_on,
                     suspect=rules.suspect if one.suspect is None else one.suspect,
                     fail=rules.fail if one.fail is None else one.fail,

@@ -16,7 +16,7 @@ from mlxdoctor.safety.errors import InputError
 #: A policy of its own.
 POLICY_NAME = "mlxdoctor.toml"
 SEVERITIES = ("info", "warning", "error", "never")
-_RULES = frozenset({"require", "fail-on", "suspect", "fail", "thresholds"})
+_RULES = frozenset({"require", "require-generate", "fail-on", "suspect", "fail", "thresholds"})
 _SUSPECT = ("pass", "fail")
 _KEYS = _RULES | {"override", "ignore", "baseline"}
 
@@ -121,6 +121,9 @@ def _rules(
         if name not in names:
             problem = f"{where}require names the unknown check {name!r}"
             raise InputError(path, problem, suggestion(name, names))
+    models = table.get("require-generate")
+    if models is not None and not isinstance(models, bool):
+        raise InputError(path, f"{where}require-generate is {models!r}", "write true or false")
     fail = _strings(table, "fail", path, where, "weight-drift.large")
     for code in fail or ():
         _known_code(code, checks, path, f"{where}fail names")
@@ -137,6 +140,7 @@ def _rules(
         raise InputError(path, f"{where}thresholds is no table", "write a table for each check")
     return {
         "require": require,
+        "require_generate": models,
         "fail_on": fail_on,
         "suspect": suspect,
         "fail": frozenset(fail) if fail is not None else None,

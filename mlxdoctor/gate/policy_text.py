@@ -46,6 +46,8 @@ def policy_text(learned: Learned) -> str:
         "# Checks that must have run, or an item is inconclusive: those that tell whether\n"
         f"# training worked, and ran on {'it' if len(learned.runs) == 1 else 'all of them'}.\n"
         f"require = {_list(learned.require)}",
+        "# Whether models must have been run (--generate): files can't tell what it answers.\n"
+        "require-generate = false",
         '# The least severity that fails an item: "info", "warning", "error" or "never".\n'
         'fail-on = "error"',
         '# What becomes of a run that is suspect: "pass", listed and counted, or "fail".\n'

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path, PurePath
 
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.finding import LOOKED, Finding, Severity, Status
-from mlxdoctor.formats.gated import main_sources
+from mlxdoctor.formats.gated import main_hash, main_sources
 from mlxdoctor.formats.summary import headline, missing
-from mlxdoctor.gate.baseline import Known
+from mlxdoctor.gate.baseline import Known, figures_of
 from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.policy import Ignore, Policy, Rules, matches
 from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, HeldReport, ItemStatus
+from mlxdoctor.measure.token_losses import TokenLosses
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import Verdict
 
@@ -63,16 +66,24 @@ def judge(
     gated: list[GatedFinding] = []
     used: set[Ignore | Known] = set()
     failing: set[Known] = set()
+    reopened: list[str] = []
+    file, accepted = main_hash(report), {one.identity: one for one in known}
     for finding in report.findings:
-        entry = Known(key, finding.code, finding.fingerprint)
+        figures = figures_of(finding.measured)
+        entry = Known(key, finding.code, finding.fingerprint, file, figures)
+        before = accepted.get(entry.identity)
+        anew = before.reopened_by(entry) if before is not None else ""
         accepting = [one for one in in_force if one.code in _names(finding.code)]
         used.update(accepting)
         if accepting:
             gated.append(GatedFinding(finding, "suppressed", "ignore", accepting[0].reason))
-        elif entry in known:
-            used.add(entry)
+        elif before is not None and not anew:
+            used.add(before)
             gated.append(GatedFinding(finding, "suppressed", "baseline"))
         elif _fails(finding, rules):
+            if before is not None:
+                used.add(before)
+                reopened.append(anew)
             failing.add(entry)
             gated.append(GatedFinding(finding, "fails"))
         else:
@@ -82,7 +93,7 @@ def judge(
     suppressions: tuple[Ignore | Known, ...] = (*ignores, *known)
     tested = {one for one in suppressions if one.code.split(".", 1)[0] in looked}
     return Weighed(
-        _item(path, examined, report, rules, gated),
+        _item(path, examined, rules, gated, reopened),
         key,
         frozenset(tested),
         frozenset(used),
@@ -158,7 +169,8 @@ def renewed(known: frozenset[Known], judgements: Sequence[Weighed]) -> frozenset
     for one in judgements:
         failing |= one.failing
         gone |= {entry for entry in one.tested - one.used if isinstance(entry, Known)}
-    return frozenset(known - gone | failing)
+    anew = {one.identity for one in failing}
+    return frozenset({one for one in known - gone if one.identity not in anew} | failing)
 
 
 def _names(code: str) -> set[str]:
@@ -176,10 +188,12 @@ def _fails(finding: Finding, rules: Rules) -> bool:
 def _item(
     path: str,
     examined: Examined,
-    report: Report,
     rules: Rules,
     gated: Sequence[GatedFinding],
+    reopened: Sequence[str],
 ) -> GateItem:
+    assert examined.held is not None, "there is a report"
+    report = examined.held.report
     failing = [one.finding for one in gated if one.ruling == "fails"]
     undecided = _undecided(report, rules)
     suspicion = _suspicion(report, gated)
@@ -191,6 +205,7 @@ def _item(
         status = ItemStatus.INCONCLUSIVE if undecided else ItemStatus.PASSED
     reasons = (
         *(f"{one.code}: {one.message}" for one in failing),
+        *reopened,
         *([suspicion] if suspicion and rules.suspect == "fail" else []),
         *report.unreadable,
         *undecided,
@@ -205,6 +220,7 @@ def _item(
         examined.seconds,
         suspicion if passed else "",
         report.read_back,
+        unseen(report) if passed else (),
     )
 
 
@@ -230,11 +246,30 @@ def _undecided(report: Report, rules: Rules) -> list[str]:
         for one in report.outcomes
         if one.status is Status.CRASHED and one.check not in rules.require
     ]
-    # An adapter that is sound as far as files can tell passes: nobody trains in CI.
-    if report.verdict is Verdict.INCONCLUSIVE and not report.seen:
+    if rules.require_generate and (needs := unseen(report)):
+        reasons.append(f"the policy requires that models were run: {'; '.join(needs)}")
+    # An adapter that is sound as far as files can tell passes: nobody trains in CI. What could
+    # not be read is a reason of its own.
+    if report.verdict is Verdict.INCONCLUSIVE and not report.seen and not report.unreadable:
         lacking = "; ".join(list(missing(report))[:_MISSING])
         reasons.append(f"there was too little to judge it by{': ' if lacking else ''}{lacking}")
     return reasons
+
+
+def without_base(report: Report) -> bool:
+    """Whether it is an adapter whose base model is not at hand."""
+    kinds = {one.kind for one in report.evidence}
+    return Adapter.kind in kinds and BaseModel.kind in {one.kind for one in report.missing}
+
+
+def unseen(report: Report) -> tuple[str, ...]:
+    """What the files of an adapter can't tell, and what it takes, a clause each."""
+    if without_base(report):
+        return ("needs the base: whether names and sizes are its own, and what it answers",)
+    kinds = {one.kind for one in report.evidence}
+    if Adapter.kind in kinds and TokenLosses.kind in {one.kind for one in report.missing}:
+        return ("needs --generate: what it answers",)
+    return ()
 
 
 def _where(ignore: Ignore) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,16 @@ def found(code: str, severity: str = "error", **fields: Any) -> dict[str, Any]:
 def report(*outcomes: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     """A report with these outcomes, healthy but for what `changes` says."""
     return sample.healthy() | {"outcomes": list(outcomes)} | changes
+
+
+def report_of(
+    files: Sequence[Mapping[str, Any]],
+    *outcomes: Mapping[str, Any],
+    missing: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """The same, of other files."""
+    run = {**sample.healthy()["run"], "evidence": list(files), "missing": list(missing)}
+    return report(*outcomes, run=run)
 
 
 def judged(

@@ -4,10 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.gate.baseline import Known, baseline_text, read_baseline
+from mlxdoctor.gate.baseline import Known, baseline_text, figures_of, read_baseline
 from mlxdoctor.safety.errors import InputError
 
-KNOWN = frozenset({Known("b", "memory.slow", "f" * 16), Known('a "x"', "memory.slow", "0" * 16)})
+KNOWN = frozenset(
+    {
+        Known("b", "memory.slow", "f" * 16, "e" * 64, (("ratio", 2.5), ("rows", 3.0))),
+        Known('a "x"', "memory.slow", "0" * 16),
+    }
+)
 
 
 @pytest.mark.parametrize("known", [KNOWN, frozenset()])
@@ -29,9 +34,10 @@ def test_a_finding_is_a_line_and_lines_are_in_order() -> None:
         (None, "there is no such baseline; make it: --write-baseline"),
         ("{", "is not a baseline"),
         ("[]", "is not a baseline"),
-        ('{"schema_version": 2, "known": []}', "is not a baseline"),
-        ('{"schema_version": 1}', "is not a baseline"),
-        ('{"schema_version": 1, "known": [{"path": "a"}]}', "is not a baseline"),
+        ('{"schema_version": 1, "known": []}', "is a baseline of an older mlxdoctor"),
+        ('{"schema_version": 3, "known": []}', "is not a baseline"),
+        ('{"schema_version": 2}', "is not a baseline"),
+        ('{"schema_version": 2, "known": [{"path": "a"}]}', "is not a baseline"),
     ],
 )
 def test_anything_else_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
@@ -41,3 +47,27 @@ def test_anything_else_is_refused(tmp_path: Path, text: str | None, said: str) -
     with pytest.raises(InputError) as refused:
         read_baseline(path)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "ratio", "said"),
+    [
+        ("e" * 64, 2.5, ""),
+        ("e" * 64, 2.7, ""),
+        ("e" * 64, 2.8, "where ratio is 2.5, and it is 2.8"),
+        # Smaller may be worse: nothing says which way is.
+        ("e" * 64, 0.1, "where ratio is 2.5, and it is 0.1"),
+        ("d" * 64, 2.5, "of another file than the one that is there"),
+    ],
+)
+def test_it_accepts_a_file_and_a_size(file: str, ratio: float, said: str) -> None:
+    accepted = Known("b", "weight-drift.large", "f" * 16, "e" * 64, (("ratio", 2.5),))
+    found = Known("b", "weight-drift.large", "f" * 16, file, (("ratio", ratio),))
+    reopened = accepted.reopened_by(found)
+    assert said in reopened
+    assert bool(said) == bool(reopened)
+
+
+def test_its_figures_are_the_finite_numbers() -> None:
+    measured = {"rows": 3, "ratio": float("nan"), "names": ("a",), "is_new": True, "at": 0.5}
+    assert figures_of(measured) == (("at", 0.5), ("rows", 3.0))

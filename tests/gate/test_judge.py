@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.weigh import judge, notices, renewed
 from mlxdoctor.gate_result import ItemStatus
 from tests.formats.sample import outcome
-from tests.gate.given import TODAY, found, judged, policy, report
+from tests.gate.given import TODAY, found, judged, policy, report, report_of
 
 LARGE = found("weight-drift.large", "warning")
 ZERO = found("learning-rate.zero")
@@ -141,6 +142,44 @@ def test_what_the_baseline_knows_does_not_fail_and_what_is_new_does(tmp_path: Pa
     worse = judged(rules, path, report(ZERO, found("log-failures.oom")), known)
     assert worse.item.status is ItemStatus.FAILED
     assert judged(rules, str(tmp_path / "b"), report(ZERO), known).item.status is ItemStatus.FAILED
+
+
+def test_what_the_baseline_knows_of_another_file_fails_anew(tmp_path: Path) -> None:
+    rules = policy(tmp_path, "")
+    path = str(tmp_path / "a")
+
+    def of(sha256: str, ratio: float = 2.0) -> dict[str, Any]:
+        read = [{"kind": "adapter", "source": "a/x.safetensors", "sha256": sha256, "note": ""}]
+        large = found("weight-drift.exploded", measured={"ratio": ratio})
+        return report_of(read, large)
+
+    known = renewed(frozenset(), [judged(rules, path, of("e" * 64))])
+    assert judged(rules, path, of("e" * 64, 2.1), known).item.status is ItemStatus.PASSED
+    for other in (of("d" * 64), of("e" * 64, 20.0)):
+        anew = judged(rules, path, other, known)
+        assert anew.item.status is ItemStatus.FAILED
+        assert anew.item.reasons[1].startswith("the baseline accepts weight-drift.exploded")
+        # It is no entry that is gone; and accepting it again replaces the old one.
+        assert notices(rules, [anew], TODAY) == ()
+        assert len(renewed(known, [anew])) == 1
+        assert renewed(known, [anew]) != known
+
+
+def test_what_files_alone_cannot_tell_is_said_and_may_be_required(tmp_path: Path) -> None:
+    read = [{"kind": "adapter", "source": "a/x.safetensors", "sha256": None, "note": ""}]
+    without = {"kind": "base model", "why": "it is not on this machine"}
+    unasked = {"kind": "token losses", "why": "no model was run"}
+    quiet = outcome("weight-drift", "passed")
+    cases = [([without, unasked], "needs the base"), ([unasked], "needs --generate"), ([], "")]
+    for missing, need in cases:
+        data = report_of(read, quiet, missing=missing)
+        item = judged(policy(tmp_path, ""), "a", data).item
+        assert item.status is ItemStatus.PASSED
+        assert [one.partition(":")[0] for one in item.unseen] == ([need] if need else [])
+        strict = judged(policy(tmp_path, "require-generate = true"), "a", data).item
+        assert strict.status is (ItemStatus.INCONCLUSIVE if need else ItemStatus.PASSED)
+    log_alone = report_of([], quiet, missing=[without, unasked])
+    assert judged(policy(tmp_path, ""), "a", log_alone).item.unseen == ()
 
 
 def test_a_baseline_entry_that_is_gone_is_named_and_left_out_of_the_next(tmp_path: Path) -> None:

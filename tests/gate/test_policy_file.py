@@ -15,6 +15,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         tmp_path,
         """
         require = ["loss-trend"]
+        require-generate = true
         fail-on = "warning"
         fail = ["weight-drift.large", "memory"]
         baseline = "known.json"
@@ -33,6 +34,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         """,
     )
     assert read.rules.require == ("loss-trend",)
+    assert read.rules.require_generate
     assert read.rules.fail_on == "warning"
     assert read.rules.fail == {"weight-drift.large", "memory"}
     assert read.rules.thresholds == {
@@ -42,6 +44,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert read.baseline == tmp_path / "known.json"
     assert read.overrides[0].fail_on == "never"
     assert read.overrides[0].require is None
+    assert read.overrides[0].require_generate is None
     assert read.ignores[0].expires == date(2030, 1, 31)
     assert read.ignores[0].reason == "known"
     assert read.root == tmp_path
