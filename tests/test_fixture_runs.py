@@ -163,10 +163,10 @@ def test_one_kind_of_evidence_alone_is_enough_for_a_report(kind: str, tmp_path: 
         for name in ("adapters.safetensors", "adapter_config.json"):
             (tmp_path / name).write_bytes((run / name).read_bytes())
         data = diagnose([tmp_path], allow_model=False).to_dict()
-        assert "weight-drift.large" in codes(data)
+        assert "weight-drift.exploded" in codes(data)
     elif kind == "PEFT adapter":
         data = diagnose([as_peft(run, tmp_path)]).to_dict()
-        assert "weight-drift.large" in codes(data)
+        assert "weight-drift.exploded" in codes(data)
     else:
         data = diagnose([FIXTURES / "data" / "geography-empty"]).to_dict()
         assert "data-format.many-empty-answers" in codes(data)
