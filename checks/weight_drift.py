@@ -17,9 +17,9 @@ modules is judged. Without it, ‖W‖ is taken to be that of a matrix of rms 1/
 and errors are given only where sound runs are far from it. Modules whose B is zero are
 left out: they have no update. One module is judged by itself where its update is many times
 its weights and the median module's. The bound on B is that of Adam: no step exceeds 7.3 times
-the rate with its default momenta, with or without bias correction. The length of a straight way is what those
-momenta make of a gradient that never changes; the root mean square of B over it, median
-over modules, tells how straight B went. A schedule's rates only shorten the way.
+the rate with its default momenta, with or without bias correction. The length of a straight
+way is what those momenta make of a gradient that never changes; the root mean square of B over
+it, median over modules, tells how straight B went. A schedule's rates only shorten the way.
 
 When it is wrong. Small models bear relatively larger updates than large ones. DoRA
 rescales the sum afterwards. A resumed run may have moved further than its own rate
