@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
-from mlxdoctor.safety.reading_limits import current
+from mlxdoctor.safety.reading_limits import ReadingLimits, current
 from mlxdoctor.safety.template_guard import Guard
 
+#: A rendering that takes longer is a slow one; of those, so many times the limit in all.
+QUICK_SECONDS, SLOW_RENDERINGS = 0.1, 3
 # A message's reasoning goes by several names; templates read the first, gpt-oss the second.
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
@@ -34,6 +36,7 @@ class ChatTemplate:
     text: str
     variables: Mapping[str, Any]
     _compiled: Any = field(repr=False, compare=False)
+    _slow: list[float] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     def compile(cls, text: str, variables: Mapping[str, Any]) -> ChatTemplate:
@@ -66,10 +69,6 @@ class ChatTemplate:
         Raises:
             TemplateFailure: as the class says; the text is a clause for the user.
         """
-        import jinja2
-
-        from mlxdoctor.safety.template_sandbox import TICK
-
         if not messages:
             raise TemplateFailure("the conversation is empty")
         if not all(isinstance(message, Mapping) for message in messages):
@@ -77,6 +76,31 @@ class ChatTemplate:
         if tools is not None and not all(isinstance(tool, Mapping) for tool in tools):
             raise TemplateFailure("a tool is not an object")
         limits = current()
+        # What one rendering may take, thousands of rows may not: slow ones share a budget.
+        left = SLOW_RENDERINGS * limits.template_seconds - sum(self._slow)
+        if left <= 0:
+            raise TemplateFailure(
+                f"the template took over {sum(self._slow):.0f} seconds for {len(self._slow)} "
+                "conversations, and is not rendered any more (limit template_seconds)"
+            )
+        begun = time.monotonic()
+        try:
+            return self._rendered(messages, tools, add_generation_prompt, limits)
+        finally:
+            if (took := time.monotonic() - begun) > QUICK_SECONDS:
+                self._slow.append(took)
+
+    def _rendered(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        limits: ReadingLimits,
+    ) -> str:
+        import jinja2
+
+        from mlxdoctor.safety.template_sandbox import TICK
+
         deadline = _deadline(limits.template_seconds)
         parts: list[str] = []
         characters = 0

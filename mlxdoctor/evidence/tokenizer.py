@@ -6,6 +6,7 @@ template with Jinja2, which takes a tenth of the time of importing transformers.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -30,6 +31,8 @@ _NAMED = (
     "mask_token",
 )
 _TEMPLATES_FOLDER = "additional_chat_templates"
+#: Times as long as it was that a tokenizer may make a text: bytes as characters are four times.
+MOST_GROWTH = 256.0
 # mlx-lm passes `enable_thinking=True` to the template of any model with such tokens.
 _THINKING = (
     frozenset({"<think>", "</think>"}),
@@ -216,12 +219,48 @@ def _special_tokens(
     return {name: token for name, token in named.items() if token is not None}
 
 
+def _require_modest(path: Path, content: bytes) -> None:
+    """Refuse a tokenizer whose steps can make a text thousands of times as long.
+
+    A few replacements, each of the last one's result, fill any memory with a text of one word.
+
+    Raises:
+        InputError: it is one.
+    """
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError):
+        return  # the library says what is wrong with it
+    growth = 1.0
+    steps = ("normalizer", "decoder") if isinstance(document, dict) else ()
+    left = [document.get(one) for one in steps]
+    while left:
+        step = left.pop()
+        if not isinstance(step, dict):
+            continue
+        for key in ("normalizers", "decoders"):
+            left += step[key] if isinstance(step.get(key), list) else []
+        pattern, put = step.get("pattern"), step.get("content")
+        if step.get("type") == "Replace" and isinstance(put, str):
+            found = pattern.get("String") if isinstance(pattern, dict) else None
+            growth *= max(1.0, len(put) / max(len(found) if isinstance(found, str) else 1, 1))
+        elif step.get("type") == "Prepend":
+            growth *= max(1.0, len(str(step.get("prepend"))) / 2)
+    if growth > MOST_GROWTH:
+        raise InputError(
+            path,
+            f"replaces characters so that a text may become {growth:,.0f} times as long",
+            "download the model's tokenizer.json again",
+        )
+
+
 def _backend(
     path: Path, content: bytes, settings: Mapping[str, Any], names: Mapping[str, str]
 ) -> Any:
     from tokenizers import AddedToken
     from tokenizers import Tokenizer as Backend
 
+    _require_modest(path, content)
     try:
         backend = Backend.from_buffer(content)
     except (KeyboardInterrupt, SystemExit):

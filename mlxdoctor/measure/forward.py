@@ -96,10 +96,10 @@ def predict(
     if not questions:
         return []
     with quick_functions():
+        require_known(
+            model, max(max(int(one.tokens.max()), int(one.targets.max())) for one in questions)
+        )
         parts = split(model, questions[0].tokens[:TRIED_TOKENS])
-        highest = max(max(int(one.tokens.max()), int(one.targets.max())) for one in questions)
-        if highest >= parts.vocab_size:
-            raise ValueError(f"token {highest} is outside the vocabulary of {parts.vocab_size}")
         found: dict[int, Predicted] = {}
         order = sorted(range(len(questions)), key=lambda i: len(questions[i].tokens))
         while len(found) < len(order):
@@ -114,6 +114,17 @@ def predict(
 def vocabulary_of(model: Any) -> int:
     """The size of a model's vocabulary."""
     return int(model(_array(np.zeros((1, 1), np.int32))).shape[-1])
+
+
+def require_known(model: Any, highest: int) -> None:
+    """Refuse a token that the model has no embedding for: MLX reads whatever lies behind them.
+
+    Raises:
+        ValueError: the highest id that the model is to read is outside its vocabulary.
+    """
+    size = vocabulary_of(model)
+    if highest >= size:
+        raise ValueError(f"token {highest} is outside the vocabulary of {size}")
 
 
 def split(model: Any, tokens: Integers) -> Parts:

@@ -13,6 +13,7 @@ from mlxdoctor.evidence.dataset import Dataset, Features, Row, RowFormat, Split
 from mlxdoctor.evidence.prompt_answer import Message, messages_of
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure.cpu_functions import CACHE_STEP, on_cpu, quick_functions, small_caches
+from mlxdoctor.measure.forward import require_known
 
 #: Questions that any chat model answers; a run's own data says nothing about forgetting.
 GENERAL_PROMPTS = (
@@ -99,9 +100,14 @@ def answer(
     max_tokens: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Answer]:
-    """One model's greedy answers, in the order of the prompts."""
+    """One model's greedy answers, in the order of the prompts.
+
+    Raises:
+        ValueError: a token is outside the model's vocabulary.
+    """
     from mlx_lm.models.cache import make_prompt_cache
 
+    require_known(model, max((max(one.tokens) for one in prompts), default=0))
     can_batch = all(hasattr(cache, "merge") for cache in make_prompt_cache(model))
     with quick_functions(), small_caches():
         if not can_batch:

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from mlxdoctor.evidence.adapter import layer_of
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.code_files import code_named_in
 from mlxdoctor.measure.cpu_functions import on_cpu
 from mlxdoctor.safety.errors import InputError
@@ -17,6 +19,8 @@ from mlxdoctor.safety.errors import InputError
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 #: Of the machine's memory, what a model written out as float32 may take.
 MOST_OF_MEMORY = 0.5
+#: Times as many layers as weights that a configuration may state: layers may share theirs.
+MOST_TIMES = 16
 #: A library's error is cut to this many characters: one tensor name a line adds up.
 MAX_ERROR = 400
 
@@ -38,6 +42,25 @@ def require_plain(folder: Path) -> None:
             folder,
             f"needs code of its own ({key} in {file}) to be loaded, which is not run",
             "record generations yourself and name them with --generations",
+        )
+
+
+def require_sense(folder: Path) -> None:
+    """Refuse a model whose configuration asks for far more layers than its weights have.
+
+    A model is built before its weights are looked at: 20,000,000 layers take all memory.
+
+    Raises:
+        InputError: it does.
+    """
+    base = BaseModel.read(folder)
+    layers = [layer for name in base.tensors if (layer := layer_of(name)[0]) is not None]
+    stated, there = base.num_layers, max(layers, default=-1) + 1
+    if stated is not None and there and stated > MOST_TIMES * there:
+        raise InputError(
+            folder,
+            f"has a config.json that says {stated:,} layers, and weights of {there}",
+            "download the model again",
         )
 
 
@@ -75,6 +98,7 @@ def load_local(folder: Path, adapter: Path | None = None) -> tuple[Any, Any]:
         InputError: as `require_plain`, or mlx-lm cannot load them.
     """
     require_plain(folder)
+    require_sense(folder)
     with without_network():
         return load_with_mlx_lm(str(folder), adapter)
 
@@ -110,6 +134,7 @@ def load_weights(folder: Path, *, lazy: bool = False) -> tuple[Any, dict[str, An
         InputError: as `load_local`, or mlx-lm cannot be used here.
     """
     require_plain(folder)
+    require_sense(folder)
     try:
         from mlx_lm.utils import load_model
     except (ImportError, OSError, ValueError) as error:

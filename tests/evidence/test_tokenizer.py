@@ -251,6 +251,34 @@ def test_an_endless_template_is_stopped(monkeypatch, template):
     assert time.monotonic() - start < 5
 
 
+def test_a_slow_template_is_not_rendered_for_every_row(monkeypatch):
+    monkeypatch.setenv("MLXDOCTOR_LIMITS", "template_seconds=0.2")
+    template = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    compiled = ChatTemplate.compile(template, {})
+    said = []
+    for _ in range(50):
+        with pytest.raises(TemplateFailure) as refused:
+            compiled.render(CHAT)
+        said.append(str(refused.value))
+    assert sum("did not finish" in one for one in said) <= 4
+    assert "is not rendered any more" in said[-1]
+
+
+@pytest.mark.parametrize(("times", "refused"), [(1, False), (4, True)])
+def test_a_tokenizer_that_makes_texts_endless_is_not_used(copy_of_base, times, refused):
+    folder = copy_of_base()
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    step = {"type": "Replace", "pattern": {"String": "\u2581"}, "content": "xy" * 20}
+    content["normalizer"] = {"type": "Sequence", "normalizers": [step] * times}
+    path.write_text(json.dumps(content))
+    if refused:
+        with pytest.raises(InputError, match="2,560,000 times as long"):
+            Tokenizer.read(folder)
+    else:
+        assert Tokenizer.read(folder).encode("Hello")
+
+
 def test_the_output_is_bounded(monkeypatch):
     monkeypatch.setenv("MLXDOCTOR_LIMITS", "template_characters=1000")
     template = "{% for a in range(9999) %}{{ messages[1].content }}{% endfor %}"

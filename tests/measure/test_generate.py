@@ -17,6 +17,7 @@ from mlxdoctor.evidence.supervision import SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure import generate, generations, models, token_losses
 from mlxdoctor.measure.generations import Generations
+from mlxdoctor.measure.loading import load_weights
 from mlxdoctor.measure.token_losses import TokenLosses
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import FIXTURES, RUNS
@@ -223,6 +224,22 @@ def test_rows_of_both_splits_are_measured(measured: TokenLosses) -> None:
     assert len(measured.split("train")) == len(measured.split("valid")) == 16
     assert measured.vocab_size == 768
     assert all(row.tuned is not None for row in measured.rows)
+
+
+def test_a_prompt_outside_the_vocabulary_is_refused(base: BaseModel) -> None:
+    """MLX would read the memory behind the embeddings."""
+    model = models.load(base).select("base")
+    with pytest.raises(ValueError, match="token 999 is outside the vocabulary of 768"):
+        generate.answer(model, [generate.Prompt("strange", (5, 999), None, "train")], (0,), 4)
+
+
+def test_more_layers_than_weights_are_refused(tmp_path: Path) -> None:
+    """A model is built before its weights are looked at: so many layers take all memory."""
+    folder = Path(copytree(FIXTURES / "base", tmp_path / "base"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 20_000_000}))
+    with pytest.raises(InputError, match="says 20,000,000 layers, and weights of 4"):
+        load_weights(folder)
 
 
 def test_tokens_outside_the_vocabulary_are_refused(
