@@ -277,8 +277,9 @@ def _missing(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -
     if lacking := _lacking_siblings(adapter):
         yield Sign(
             "missing-modules",
-            f"{len(lacking)} modules have no factors although those beside them have, and although "
-            "other layers have factors of both.",
+            f"{_modules(len(lacking))} no factors although those beside "
+            f"{'it' if len(lacking) == 1 else 'them'} have, and although other layers have factors "
+            "of both.",
             {"missing": len(lacking), "expected": len(adapter.modules) + len(lacking)},
             where=some_of(lacking),
             expected="factors of the same modules in every layer",
@@ -294,6 +295,10 @@ def _missing(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -
             {"missing": wanted - len(layers), "expected": wanted},
             expected=f"factors for all {wanted} layers",
         )
+
+
+def _modules(count: int) -> str:
+    return "1 module has" if count == 1 else f"{count} modules have"
 
 
 def _lacking_siblings(adapter: Adapter) -> list[str]:

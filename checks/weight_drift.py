@@ -258,17 +258,20 @@ def _nominal(drifts: Sequence[ModuleDrift], limits: Limits) -> Iterator[Sign]:
 
 def _lone(drifts: Sequence[ModuleDrift], limits: Limits) -> Iterator[Sign]:
     """A module whose update is out of all proportion, to its weights and to the others'."""
-    known = [(one.relative if one.relative is not None else one.nominal, one) for one in drifts]
-    middle = median(size for size, _ in known)
-    size, module = max(known, key=lambda each: each[0])
+    # Modules are compared by one measure: the weights of all of them, or of none.
+    relatives = [one.relative for one in drifts if one.relative is not None]
+    is_relative = len(relatives) == len(drifts)
+    sizes = relatives if is_relative else [one.nominal for one in drifts]
+    middle, size = median(sizes), max(sizes)
+    module = drifts[sizes.index(size)]
     if size < limits.lone or size < limits.lone_ratio * middle:
         return
-    what = "the weights it is added to" if module.relative is not None else "usual weights"
+    what = "the weights it is added to" if is_relative else "usual weights"
     yield Sign(
         "one-module-overwritten",
         f"The update of {module.module.name} is {size:.3g} times as large as {what}, the median "
         f"module's {middle:.2g} times.",
-        {"relative_norm": size, "median_relative_norm": middle, "modules": len(known)},
+        {"relative_norm": size, "median_relative_norm": middle, "modules": len(sizes)},
         where=module.module.name,
         expected=f"below {limits.lone:g} times, in every module",
     )

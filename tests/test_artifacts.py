@@ -165,7 +165,8 @@ def test_a_mixture_of_experts(tmp_path: Path) -> None:
     parameters = {"rank": 4, "scale": 10.0, "dropout": 0.0}
     linear_to_lora_layers(model, 2, parameters)
     run.mkdir()
-    factors: dict[str, Any] = {k: v + 0.01 for k, v in tree_flatten(model.trainable_parameters())}
+    trainable = tree_flatten(model.trainable_parameters())
+    factors: dict[str, Any] = {k: v + 0.01 * mx.random.normal(v.shape) for k, v in trainable}
     mx.save_safetensors(str(run / "adapters.safetensors"), factors)
     stated = {"model": str(base), "num_layers": 2, "fine_tune_type": "lora"}
     (run / "adapter_config.json").write_text(json.dumps({**stated, "lora_parameters": parameters}))

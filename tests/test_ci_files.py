@@ -255,14 +255,15 @@ def test_the_hooks_are_valid() -> None:
 
 @pytest.mark.slow
 def test_the_lint_hook_stops_a_known_mistake_in_python_only(hooked: Path) -> None:
-    bad = "def loss(losses, mask):\n    return (losses * mask).sum() / mask.sum()\n"
+    loss = "def loss(losses, mask):\n    return mx.sum(losses) / mask.sum()\n"
+    bad = f"import mlx.core as mx\n\n\n{loss}"
     (hooked / "notes.md").write_text(bad)
     code, said = pre_commit(hooked, "run", "mlxdoctor-lint")
     assert code == 0, said
     (hooked / "train.py").write_text(bad)
     code, said = pre_commit(hooked, "run", "mlxdoctor-lint")
     assert code == 1
-    assert "train.py:2:12: warning [unguarded-mean]" in said
+    assert "train.py:5:12: warning [unguarded-mean]" in said
 
 
 @pytest.mark.slow

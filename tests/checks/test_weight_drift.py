@@ -61,6 +61,8 @@ def of_relative_norm(relative: float) -> dict[str, Any]:
         (0.3, set(), None),
         (LIMITS.negligible * 1.01, set(), None),
         (LIMITS.negligible * 0.99, {"negligible"}, Severity.WARNING),
+        (LIMITS.nothing * 1.01, {"negligible"}, Severity.WARNING),
+        (LIMITS.nothing * 0.99, {"negligible"}, Severity.ERROR),
     ],
 )
 def test_relative_norms(
@@ -103,6 +105,35 @@ def test_without_a_base_model_only_warnings(
     outcome = examine(tmp_path, of_nominal_norm(nominal), base=None)
     assert codes(outcome) == expected
     assert all(finding.severity is Severity.WARNING for finding in outcome.findings)
+
+
+@pytest.mark.parametrize(
+    ("nominal", "expected"),
+    [
+        (LIMITS.nominal_exploded * 1.01, {"exploded"}),
+        (LIMITS.nominal_nothing * 0.99, {"negligible"}),
+    ],
+)
+def test_without_a_base_model_what_is_far_off_is_an_error(
+    tmp_path: Path, nominal: float, expected: set[str]
+) -> None:
+    outcome = examine(tmp_path, of_nominal_norm(nominal), base=None)
+    assert codes(outcome) == expected
+    assert all(finding.severity is Severity.ERROR for finding in outcome.findings)
+
+
+@pytest.mark.parametrize("base", [BASE, None])
+@pytest.mark.parametrize(("size", "hit"), [(1.05, True), (0.95, False)])
+def test_one_module_out_of_all_proportion(
+    tmp_path: Path, base: BaseModel | None, size: float, hit: bool
+) -> None:
+    usual = 0.1
+    tensors = of_relative_norm(usual) if base is not None else of_nominal_norm(usual)
+    name = "model.layers.2.self_attn.q_proj"
+    tensors[f"{name}.lora_b"] *= LIMITS.lone * size / usual
+    found = [one for one in examine(tmp_path, tensors, base).findings if "one-module" in one.code]
+    assert bool(found) == hit
+    assert all(one.where == name and one.severity is Severity.ERROR for one in found)
 
 
 @pytest.mark.parametrize(("factor", "hit"), [(1.05, True), (0.95, False)])
