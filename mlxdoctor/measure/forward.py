@@ -113,6 +113,9 @@ def predict(
 
 def vocabulary_of(model: Any) -> int:
     """The size of a model's vocabulary."""
+    known = _tried.get(id(model))
+    if known is not None and known[0]() is model:
+        return known[2]
     return int(model(_array(np.zeros((1, 1), np.int32))).shape[-1])
 
 
