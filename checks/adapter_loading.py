@@ -29,13 +29,16 @@ from importlib import resources
 from typing import Any
 
 from mlxdoctor.check import DoesNotArise, NotApplicable, check
-from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.adapter import FILE_NAMES, Adapter
 from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.checkpoints import CHECKPOINT_NAME
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
-from mlxdoctor.finding import Sign, Symptom, some_of
+from mlxdoctor.finding import Severity, Sign, Symptom, some_of
+from mlxdoctor.measure.weights.lora_targets import matches
+from mlxdoctor.safety.errors import InputError
 
-#: The file that mlx-lm reads, and those that it wrote on the way there.
-_FILE, _CHECKPOINT = "adapters.safetensors", re.compile(r"\d+_adapters\.safetensors")
+#: The file that mlx-lm reads.
+_FILE = FILE_NAMES[0]
 _LEAVES = frozenset({"lora_a", "lora_b", "m"})
 _CORRECT = "write the setting as it was in training, and load the adapter once with mlx-lm"
 
@@ -58,7 +61,7 @@ _CORRECT = "write the setting as it was in training, and load the adapter once w
             fix=_CORRECT,
         ),
         "scale-negative": Symptom.error(
-            "the scale is negative: what was trained is taken away from the base model",
+            "the scale is negative, as no trainer sets it",
             expected="the scale that it was trained with",
             fix=_CORRECT,
         ),
@@ -102,8 +105,7 @@ def adapter_loading(
     yield from _file_name(adapter)
     if base is None:
         yield from _names(adapter)
-    if config is None or not adapter.has_configuration:
-        raise NotApplicable(f"there is no {CONFIG_NAME} beside it")
+    config = _own(adapter)
     if config.origin != "mlx-lm":
         raise NotApplicable("the configuration is that of a trainer that loads it in its own way")
     stopped = list(_settings(config.values))
@@ -114,14 +116,39 @@ def adapter_loading(
             {"key": key},
             where=key,
         )
+    if _says_lora_layers(config.values):
+        yield Sign(
+            "setting-refused",
+            f"{CONFIG_NAME} has lora_layers, as old releases of mlx-lm wrote it, and no "
+            "num_layers, without which mlx-lm 0.32.2 does not load the adapter.",
+            {"key": "num_layers"},
+            where="num_layers",
+            severity=Severity.WARNING,
+            fix="call it num_layers",
+        )
     if not stopped:
         yield from _effect(config)
         yield from _tensors(adapter, config, base)
 
 
+def _own(adapter: Adapter) -> TrainingConfig:
+    """What lies beside the file, without what another one says of training."""
+    try:
+        found = TrainingConfig.beside(adapter.path)
+    except InputError as error:
+        raise NotApplicable(f"its configuration can't be read: {error.problem}") from None
+    if found is None:
+        raise NotApplicable(f"there is no {CONFIG_NAME} beside it")
+    return found
+
+
+def _says_lora_layers(values: Mapping[str, Any]) -> bool:
+    return "num_layers" not in values and _is_whole(values.get("lora_layers"))
+
+
 def _file_name(adapter: Adapter) -> Iterator[Sign]:
     name = adapter.path.name
-    if adapter.is_loose or name == _FILE or _CHECKPOINT.fullmatch(name):
+    if adapter.is_loose or name == _FILE or CHECKPOINT_NAME.match(name):
         return
     yield Sign(
         "another-file-name",
@@ -133,8 +160,8 @@ def _file_name(adapter: Adapter) -> Iterator[Sign]:
 
 def _settings(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The settings at which mlx-lm stops: the key, and what is wrong, as a clause."""
-    layers = values.get("num_layers", values.get("lora_layers"))
-    if not _is_whole(layers):
+    layers = values.get("num_layers")
+    if not _is_whole(layers) and not _says_lora_layers(values):
         yield "num_layers", f"says {_shown(layers)} for num_layers, where a whole number is needed"
     lora = values.get("lora_parameters")
     if not isinstance(lora, Mapping):
@@ -183,7 +210,7 @@ def _effect(config: TrainingConfig) -> Iterator[Sign]:
         said = "The scale is 0: mlx-lm adds nothing of the update to the weights."
         yield Sign("scale-zero", said, {"scale": scale}, where=where)
     elif scale < 0:
-        said = f"The scale is {scale:g}: the update is subtracted where it was added in training."
+        said = f"The scale is {scale:g}: the update is subtracted, unless it was trained with that."
         yield Sign("scale-negative", said, {"scale": scale}, where=where)
 
 
@@ -218,7 +245,7 @@ def _tensors(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -
         left_out = [
             one.name
             for one in adapter.modules
-            if one.name not in keys and one.projection not in keys
+            if not any(matches(key, one.name, config) for key in keys)
         ]
         if left_out:
             yield _refused(left_out, "keys does not name them", adapter)

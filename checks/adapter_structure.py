@@ -30,7 +30,7 @@ prefix, rename the tensors. If modules are missing, look at the keys and at num_
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, NotApplicable, check, limit
@@ -302,24 +302,27 @@ def _modules(count: int) -> str:
 
 
 def _lacking_siblings(adapter: Adapter) -> list[str]:
-    """Modules without factors of a block that has some, which has them in other layers.
+    """Modules without factors of a block that has some, where such a block has them elsewhere.
 
-    Layers of one model may be of several kinds, and some share their keys and values; the modules
-    of one block are what every layer with such a block has.
+    Layers of one model may be of several kinds under one name, dense or of experts, say: blocks
+    are compared that have a module in common. Some layers share their keys and values.
     """
     layers: dict[tuple[int, str], set[str]] = defaultdict(set)
     for module in adapter.modules:
         if module.layer is not None:
             block, _, name = module.projection.rpartition(".")
             layers[module.layer, block].add(name)
-    usual: dict[str, set[str]] = defaultdict(set)
-    for (_, block), names in layers.items():
-        usual[block] |= names - _SHARED
     return [
         f"layer {layer}: {block}.{name}"
         for (layer, block), names in sorted(layers.items())
-        for name in sorted(usual[block] - names)
+        for name in sorted(_usual(block, names, layers) - names - _SHARED)
     ]
+
+
+def _usual(block: str, names: set[str], layers: Mapping[tuple[int, str], set[str]]) -> set[str]:
+    """What blocks of that name have that share a module with this one."""
+    alike = [found for (_, other), found in layers.items() if other == block and found & names]
+    return set().union(*alike)
 
 
 def _magnitudes(adapter: Adapter, config: TrainingConfig) -> Iterator[Sign]:

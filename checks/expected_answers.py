@@ -139,7 +139,10 @@ def expected_answers(
         return
     if gain.high >= limits.gain:
         raise Inconclusive(f"{len(known)} prompts are too few to see whether anything was gained")
-    logged = logged_loss(log) if log is not None and not log.is_preference else None
+    planned = config.iters if config is not None else None
+    logged = None
+    if log is not None and not log.is_preference:
+        logged = logged_loss(log, planned=planned)
     loss = _answer_loss(logged, config, rows)
     measured["answer_loss_at_most"] = round(loss, 3) if loss is not None else None
     severity = _severity(logged, loss, limits)

@@ -32,7 +32,8 @@ FILE_NAMES = (
     "adapter.safetensors",
 )
 
-_FACTOR = re.compile(r'\.lora_[abAB](?:\.[\w.]+)?"\s*:')
+#: A factor's whole name: an optimiser's state of one has more after it.
+_FACTOR = re.compile(r'\.lora_(?:[ab]|[AB](?:\.\w+)?\.weight|[AB])"\s*:')
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.(.+)$")
 _MLX = re.compile(r"^(?P<module>.+)\.(?P<role>lora_a|lora_b|m)$")
 _PEFT = re.compile(

@@ -74,7 +74,7 @@ def discover(
     for path in (*paths, *(one for one in explicit if one is not None)):
         if not _exists(path):
             raise InputError(path, "there is no such file or folder", "check the path")
-    files = RunFiles(roots=paths)
+    files = RunFiles(roots=paths, adapter=adapter)
     for path in paths:
         files = _folder(files, path) if path.is_dir() else _loose_file(files, path)
     files = replace(
@@ -168,6 +168,11 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
         elif path.name not in _NO_EVIDENCE:
             loose.append(path)
     kinds = {path: _kind_by_content(path) or "unrecognised" for path in loose}
+    own = [path for path, kind in kinds.items() if kind == "adapter"]
+    is_known = files.adapter is not None or bool(files.checkpoints)
+    if is_known or len(own) > 1:
+        kinds |= dict.fromkeys(own, "unrecognised")
+        problems += [] if is_known else [_several(folder, own)]
     for path, kind in kinds.items():
         if kind == "unrecognised" and _is_unread_log(path):
             problems.append(_unread(path))
@@ -176,13 +181,21 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
     _require_one_run(folder, saved, configs, files.logs)
     if len(configs) == 1 and files.config not in (None, configs[0]):
         files = replace(files, settings=configs[0])
-    if not files.logs:
-        # The last report of each metric is better than nothing.
-        for path in (one for one in files.unrecognised if one.name == _SUMMARY):
-            files = files.having("logs", path)
+    # The last report of each metric is better than nothing.
+    for path in (one for one in files.unrecognised if one.name == _SUMMARY and not files.logs):
+        files = files.having("logs", path)
     if files.adapter is None and files.checkpoints:
         files = replace(files, adapter=files.checkpoints[-1])
     return replace(files, problems=(*files.problems, *problems))
+
+
+def _several(folder: Path, adapters: list[Path]) -> InputError:
+    shown = ", ".join(str(one.relative_to(folder)) for one in adapters[:MAX_RUNS_SHOWN])
+    return InputError(
+        folder,
+        f"holds {len(adapters)} adapters under names of their own: {shown}",
+        "name one of the files",
+    )
 
 
 def _require_one_run(

@@ -219,7 +219,7 @@ def _special_tokens(
     return {name: token for name, token in named.items() if token is not None}
 
 
-def _require_modest(path: Path, content: bytes) -> None:
+def _require_modest(path: Path, backend: Any) -> None:
     """Refuse a tokenizer whose steps can make a text thousands of times as long.
 
     A few replacements, each of the last one's result, fill any memory with a text of one word.
@@ -227,25 +227,17 @@ def _require_modest(path: Path, content: bytes) -> None:
     Raises:
         InputError: it is one.
     """
-    try:
-        document = json.loads(content)
-    except (ValueError, RecursionError):
-        return  # the library says what is wrong with it
     growth = 1.0
-    steps = ("normalizer", "decoder") if isinstance(document, dict) else ()
-    left = [document.get(one) for one in steps]
+    left = [json.loads(one.__getstate__()) for one in (backend.normalizer, backend.decoder) if one]
     while left:
         step = left.pop()
-        if not isinstance(step, dict):
-            continue
-        for key in ("normalizers", "decoders"):
-            left += step[key] if isinstance(step.get(key), list) else []
-        pattern, put = step.get("pattern"), step.get("content")
-        if step.get("type") == "Replace" and isinstance(put, str):
-            found = pattern.get("String") if isinstance(pattern, dict) else None
-            growth *= max(1.0, len(put) / max(len(found) if isinstance(found, str) else 1, 1))
-        elif step.get("type") == "Prepend":
-            growth *= max(1.0, len(str(step.get("prepend"))) / 2)
+        left += [*step.get("normalizers", ()), *step.get("decoders", ())]
+        if step["type"] == "Replace":
+            # A pattern may match a single character.
+            found = step["pattern"].get("String", "")
+            growth *= max(1.0, len(step["content"]) / max(len(found), 1))
+        elif step["type"] == "Prepend":
+            growth *= max(1.0, len(step["prepend"]) / 2)
     if growth > MOST_GROWTH:
         raise InputError(
             path,
@@ -260,7 +252,6 @@ def _backend(
     from tokenizers import AddedToken
     from tokenizers import Tokenizer as Backend
 
-    _require_modest(path, content)
     try:
         backend = Backend.from_buffer(content)
     except (KeyboardInterrupt, SystemExit):
@@ -270,6 +261,7 @@ def _backend(
         raise InputError(
             path, f"is not a tokenizer ({reason})", "download the model's tokenizer.json again"
         ) from None
+    _require_modest(path, backend)
     # Length limits saved in the file do not apply to training rows.
     backend.no_truncation()
     backend.no_padding()

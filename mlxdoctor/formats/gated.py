@@ -111,7 +111,7 @@ def unseen(result: GateResult) -> list[str]:
     """What the items that passed were not judged by: a sentence for each thing they need."""
     counted = Counter(need for one in result.items for need in one.unseen)
     return [
-        f"{count:,} passed on {'its' if count == 1 else 'their'} files alone; {need}"
+        f"{need} ({count:,} passed on {'its' if count == 1 else 'their'} files alone)"
         for need, count in counted.most_common()
     ]
 

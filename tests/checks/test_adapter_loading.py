@@ -15,7 +15,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Outcome
-from tests.conftest import FIXTURES, RUNS, check_called
+from tests.conftest import FIXTURES, ROOT, RUNS, check_called
 from tests.given import outcome
 
 adapter_loading = check_called("adapter-loading")
@@ -139,6 +139,21 @@ def test_mlx_lm_refuses_just_these(tmp_path: Path, name: str) -> None:
             answer(base, folder)
 
 
+def test_layers_under_their_old_name(tmp_path: Path) -> None:
+    """`lora_layers` was right for the mlx-lm of its time."""
+
+    def edit(folder: Path) -> None:
+        path = folder / "adapter_config.json"
+        values = json.loads(path.read_text())
+        values["lora_layers"] = values.pop("num_layers")
+        path.write_text(json.dumps(values))
+
+    judged = found(edited(tmp_path / "run", edit))
+    assert [(one.code, one.severity) for one in judged.findings] == [
+        ("adapter-loading.setting-refused", "warning")
+    ]
+
+
 @pytest.mark.parametrize(
     ("scale", "code"),
     [(0, "scale-zero"), (-20.0, "scale-negative"), (float("nan"), "scale-not-finite")],
@@ -166,6 +181,19 @@ def test_names_that_no_architecture_has(tmp_path: Path, before: str, after: str)
     # The base model itself tells more.
     with_base = found(folder, BaseModel.read(FIXTURES / "base"))
     assert "unknown-names" not in {one.code.partition(".")[2] for one in with_base.findings}
+
+
+@pytest.mark.slow
+def test_the_known_names_are_those_of_the_mlx_lm_that_is_installed() -> None:
+    import mlx_lm
+    import mlx_lm.models
+
+    from fixtures.lab.families.__main__ import known
+
+    written = json.loads((ROOT / "mlxdoctor" / "evidence" / "module_names.json").read_text())
+    if written["mlx-lm"] != mlx_lm.__version__:
+        pytest.skip(f"they are those of {written['mlx-lm']}: python -m fixtures.lab.families")
+    assert written["names"] == known(Path(mlx_lm.models.__path__[0]))
 
 
 def test_another_file_name_and_another_format(tmp_path: Path) -> None:

@@ -87,6 +87,25 @@ def test_a_module_missing_in_one_layer(tmp_path: Path, keys: list[str] | None) -
     assert (finding.measured["missing"], finding.measured["expected"]) == (1, 4)
 
 
+def test_blocks_of_several_kinds_under_one_name(tmp_path: Path) -> None:
+    """A dense layer among layers of experts, as DeepSeek's first: nothing of it is missing."""
+    dense = {f"model.layers.0.mlp.{name}_proj": (96, 96) for name in ("up", "down")}
+    experts = {
+        f"model.layers.{layer}.mlp.{name}": (96, 96)
+        for layer in (1, 2)
+        for name in ("gate", "shared_experts.up_proj", "shared_experts.down_proj")
+    }
+    chosen = parameters(keys=None)
+    sound = lora({**dense, **experts})
+    (tmp_path / "one").mkdir()
+    outcome = examine(tmp_path / "one", sound, base=None, num_layers=3, lora_parameters=chosen)
+    assert codes(outcome) == set()
+    lacking = without(sound, "2.mlp.shared_experts.up_proj")
+    (tmp_path / "two").mkdir()
+    outcome = examine(tmp_path / "two", lacking, base=None, num_layers=3, lora_parameters=chosen)
+    assert codes(outcome) == {"missing-modules"}
+
+
 #: Part of what `mlx_lm.lora` writes of its arguments.
 WRITTEN: dict[str, Any] = {
     "adapter_path": "x",

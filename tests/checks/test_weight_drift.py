@@ -99,7 +99,7 @@ def of_nominal_norm(nominal: float) -> dict[str, Any]:
         (LIMITS.nominal_negligible * 0.99, {"negligible"}),
     ],
 )
-def test_without_a_base_model_only_warnings(
+def test_without_a_base_model_what_is_near_a_limit_is_a_warning(
     tmp_path: Path, nominal: float, expected: set[str]
 ) -> None:
     outcome = examine(tmp_path, of_nominal_norm(nominal), base=None)

@@ -50,6 +50,24 @@ def test_a_loose_file_is_recognised_whatever_its_name(
     assert getattr(files, kind) in (odd, (odd,))
 
 
+def test_of_several_adapters_under_other_names_none_is_chosen(
+    copied: Callable[[str], Path],
+) -> None:
+    folder = copied("healthy-ordinary")
+    for saved in folder.glob("0*_adapters.safetensors"):
+        saved.unlink()
+    (folder / "adapters.safetensors").rename(folder / "mine.safetensors")
+    assert discover([folder]).adapter == folder / "mine.safetensors"
+    (folder / "yours.safetensors").write_bytes((folder / "mine.safetensors").read_bytes())
+    files = discover([folder])
+    assert files.adapter is None
+    (problem,) = files.problems
+    assert "2 adapters under names of their own: mine.safetensors, yours" in problem.problem
+    named = discover([folder], adapter=folder / "yours.safetensors")
+    assert named.adapter == folder / "yours.safetensors"
+    assert named.problems == ()
+
+
 def test_a_data_folder_and_a_base_model_are_recognised() -> None:
     assert discover([FIXTURES / "data" / "geography"]).data is not None
     assert discover([FIXTURES / "base"]).tuned is not None

@@ -39,17 +39,20 @@ class LoggedLoss:
         return f"{self.unit} {self.iteration}"
 
 
-def logged_loss(log: TrainingLog, saved_at: int | None = None) -> LoggedLoss | None:
+def logged_loss(
+    log: TrainingLog, saved_at: int | None = None, planned: int | None = None
+) -> LoggedLoss | None:
     """Read the losses of the log's main segment; None where it has no finite one.
 
     Args:
         log: the training log.
         saved_at: iteration of the checkpoint that is examined; None for the last save.
+        planned: iterations of the whole run: one that came to its end saves there, logged or not.
     """
     segment = log.main
     train, validation = segment.get("train_loss"), segment.get("val_loss")
     before = segment.base_val_loss if not log.resumed else None
-    end = saved_at or _last_save(log, train)
+    end = saved_at or _last_save(log, train, planned)
     if validation is not None and segment.axis in ("iteration", "step"):
         found = _validation(validation, before, end, segment.unit)
         if found is not None:
@@ -57,7 +60,10 @@ def logged_loss(log: TrainingLog, saved_at: int | None = None) -> LoggedLoss | N
     return _training(train, end, segment.unit) if train is not None else None
 
 
-def _last_save(log: TrainingLog, train: Series | None) -> int | None:
+def _last_save(log: TrainingLog, train: Series | None, planned: int | None) -> int | None:
+    counts = log.main.axis in ("iteration", "step")
+    if counts and train is not None and len(train) and int(train.iterations[-1]) == planned:
+        return planned
     named = [save.iteration for save in log.saves]
     if named and named[-1] is not None:
         return named[-1]

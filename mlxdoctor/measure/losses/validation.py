@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import ClassVar
 
 from mlxdoctor.evidence.config import TrainingConfig
@@ -136,9 +136,13 @@ def prepare(
     train = dataset.splits.get("train")
     order = ValidationOrder.of(config, len(train.rows) if train else 0, len(split.rows))
 
+    @cache
+    def whole_split() -> SupervisedRows:
+        return build(dataset, tokenizer, config, split=SPLIT, limit=None)
+
     def validated(iteration: int) -> tuple[RowLosses, ...]:
         batches = order.batches(iteration) if order is not None else ()
-        every = build(dataset, tokenizer, config, split=SPLIT, limit=None)
+        every = whole_split()
         if every.refused:
             return ()
         wanted = [every.rows[place] for batch in batches for place in every.batches[batch]]
