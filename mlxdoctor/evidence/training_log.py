@@ -17,7 +17,7 @@ from mlxdoctor.evidence.log_formats.notebook import Notebook
 from mlxdoctor.evidence.logs.accounted import ReadFile, accounted, judged
 from mlxdoctor.evidence.logs.json_records import DATA_KEYS
 from mlxdoctor.evidence.logs.log_format import LogFormat, LogSoFar, WholeFormat, formats
-from mlxdoctor.evidence.logs.reader import read_lines, read_log
+from mlxdoctor.evidence.logs.reader import read_lines, read_log, read_rows
 from mlxdoctor.evidence.logs.series import (
     Axis,
     LogFailure,
@@ -250,21 +250,28 @@ def _notebook_shows_log(path: Path) -> bool:
 
 def _shows_log(text: str, path: Path, *, is_whole: bool) -> bool:
     """Whether the text, or a part of it, speaks of training."""
-    log = LogSoFar(path)
+    if any(mark in text for one in formats(WholeFormat) for mark in one.marks):
+        return True
     # The beginning of a document can't be read as one.
     if is_whole or not text.lstrip().startswith(("{", "[")):
-        read_log([text], path, log.notes)
-    if path.suffix != NOTEBOOK:
-        read_lines([text], log)
-    notes = log.notes
-    if (
+        log = LogSoFar(path)
+        read_rows([text], log)
+        if _speaks_of_training(log.notes):
+            return True
+    if path.suffix == NOTEBOOK:
+        return False
+    log = LogSoFar(path)
+    read_lines([text], log)
+    return _speaks_of_training(log.notes)
+
+
+def _speaks_of_training(notes: Notes) -> bool:
+    return bool(
         notes.formats.keys() - {Notebook.name}
         or notes.failures
         or notes.test_loss is not None
         or notes.trainable
-    ):
-        return True
-    return any(mark in text for one in formats(WholeFormat) for mark in one.marks)
+    )
 
 
 def _holds_data(text: str) -> bool:

@@ -7,12 +7,9 @@ met long after the file was parsed. `InputError` is the only way in which it may
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
@@ -31,7 +28,8 @@ from mlxdoctor.measure.kept.bindings import named
 from mlxdoctor.measure.text.plain_formats import question_and_answer
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
-from tests.fuzzing import seeds
+from tests.fuzzing import of_commands, seeds
+from tests.fuzzing.reader import Reader, touch
 
 #: What a chat template is asked to write.
 CONVERSATION = (
@@ -39,66 +37,6 @@ CONVERSATION = (
     {"role": "user", "content": "Was ist die Größe?"},
     {"role": "assistant", "content": "Ten.", "reasoning": "It is ten."},
 )
-
-
-@dataclass(frozen=True)
-class Reader:
-    """One reader.
-
-    Attributes:
-        name: what the report and the corpus call it.
-        file: the name under which the bytes are stored in the folder.
-        read: reads the folder, everything in it; raises `InputError` or a refusal.
-        seeds: sound inputs to start from.
-        around: name -> content of the other files that the folder holds.
-        refusals: exceptions that its documentation promises.
-        tokens: texts that its format is made of, for mutations.
-    """
-
-    name: str
-    file: str
-    read: Callable[[Path], object]
-    seeds: Callable[[], Sequence[bytes]]
-    around: Callable[[], dict[str, bytes]] = dict
-    refusals: tuple[type[Exception], ...] = (InputError,)
-    tokens: tuple[str, ...] = ()
-
-    def prepare(self, folder: Path) -> None:
-        """Make the folder, with every file but the one that varies."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in self.around().items():
-            (folder / name).write_bytes(content)
-
-    def feed(self, content: bytes, folder: Path) -> bool:
-        """Read `content` in a prepared folder; whether it was accepted.
-
-        Raises:
-            Exception: anything but a refusal, which is a fault in the reader.
-        """
-        (folder / self.file).write_bytes(content)
-        try:
-            self.read(folder)
-        except self.refusals:
-            return False
-        return True
-
-
-def touch(value: Any) -> None:
-    """Ask a piece of evidence for each of its properties; what can't be told may be refused."""
-    for name in _properties(type(value)):
-        try:
-            getattr(value, name)
-        except InputError:
-            continue
-
-
-@cache
-def _properties(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(
-        name
-        for name, attribute in inspect.getmembers_static(kind)
-        if isinstance(attribute, property | cached_property) and not name.startswith("_")
-    )
 
 
 def _adapter(folder: Path) -> None:
@@ -288,6 +226,13 @@ READERS: tuple[Reader, ...] = (
         tokens=('{"iteration":', '"train_loss":', "NaN", "1e999", "[]", '"epoch":'),
     ),
     Reader(
+        "notebook",
+        "train.ipynb",
+        _log_called("train.ipynb"),
+        seeds.notebooks,
+        tokens=('"cells":[', '"outputs":[', '"text":[', '"output_type":"stream"', "\\n", "Iter "),
+    ),
+    Reader(
         "json-log",
         "trainer_state.json",
         _log_called("trainer_state.json"),
@@ -423,6 +368,7 @@ READERS: tuple[Reader, ...] = (
         lambda: {"config.json": seeds.model_configs()[0]},
         tokens=(".scales", ".biases", ".weight", '"U32"', '"shape":['),
     ),
+    *of_commands.READERS,
 )
 
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mlxdoctor.evidence.logs.json_records import SUMMARY_KEYS
 from mlxdoctor.evidence.logs.lines import NUMBER, to_number
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.metric_names import STEPS, canonical, is_report, unique
 from mlxdoctor.evidence.logs.shapes import Shape, axis_of
-from mlxdoctor.evidence.logs.words import of_split, pattern, renamed
+from mlxdoctor.evidence.logs.words import MAX_KNOWN, of_split, pattern, renamed
 
 #: A number that is not part of a word; `Peak58.9` is a number after a word nonetheless.
 _NUMBERS = re.compile(rf"(?:(?<![\w.])|(?<=[Pp]eak)|(?<=[Pp]eak mem))({NUMBER})")
@@ -132,19 +133,11 @@ class NamedNumbers(LineFormat):
         return plan
 
     def _understand(self, words: tuple[str, ...], numbers: Sequence[str]) -> _Plan | None:
-        """What lines with these words say; None where they are no reports."""
-        before = words[:-1]
-        step = next((place for place, text in enumerate(before) if _step_word(text)), None)
-        totals = [place for place, text in enumerate(before) if place and text.strip() in _TOTAL]
-        names = [
-            None if place == step or place in totals else _name(text)
-            for place, text in enumerate(before)
-        ]
-        columns = _columns(words, names)
-        if not _is_report(words, columns, step):
+        """How lines with these words are read; None where they are no reports."""
+        if (said := _said(words)) is None:
             return None
+        columns, step, total = said
         keep = tuple(i for i, column in enumerate(columns) if column is not None or i == step)
-        total = step + 1 if step is not None and step + 1 in totals else None
         shape = self.rows.shape(
             tuple(columns[place] for place in keep),
             None if step is None else keep.index(step),
@@ -152,6 +145,23 @@ class NamedNumbers(LineFormat):
         )
         fixed = {} if total is None else {total: numbers[total]}
         return _Plan(pattern(words, keep, fixed), shape, keep, total)
+
+
+@lru_cache(maxsize=MAX_KNOWN)
+def _said(words: tuple[str, ...]) -> tuple[_Columns, int | None, int | None] | None:
+    """What the numbers between these words are, and which of them count the updates so far and
+    in all; None where the words are those of no report."""
+    before = words[:-1]
+    step = next((place for place, text in enumerate(before) if _step_word(text)), None)
+    totals = [place for place, text in enumerate(before) if place and text.strip() in _TOTAL]
+    names = [
+        None if place == step or place in totals else _name(text)
+        for place, text in enumerate(before)
+    ]
+    columns = _columns(words, names)
+    if not _is_report(words, columns, step):
+        return None
+    return columns, step, step + 1 if step is not None and step + 1 in totals else None
 
 
 def _step_word(before: str) -> str | None:

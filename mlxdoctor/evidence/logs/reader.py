@@ -43,8 +43,7 @@ def read_log(texts: Iterable[str], path: Path, notes: Notes) -> list[Segment]:
         path: its name.
     """
     log = LogSoFar(path)
-    if (rest := _read_whole(iter(texts), log)) is not None:
-        read_lines(unwrapped(rest, worth_of(path), SNIFFED), log)
+    read_rows(texts, log)
     most = current().log_runs
     runs = segments(log.rows, log.notes.run_marks, log.notes.announced)
     found = list(islice(runs, most))
@@ -52,6 +51,17 @@ def read_log(texts: Iterable[str], path: Path, notes: Notes) -> list[Segment]:
         log.notes.problems.append(exceeded(path, "holds more runs", "log_runs"))
     notes.add(log.notes)
     return found
+
+
+def read_rows(texts: Iterable[str], log: LogSoFar) -> None:
+    """Read a log, whatever its format, without making runs of its rows.
+
+    Args:
+        texts: as for `read_log`.
+        log: where the rows and the notes go.
+    """
+    if (rest := _read_whole(iter(texts), log)) is not None:
+        read_lines(unwrapped(rest, worth_of(log.path), SNIFFED), log)
 
 
 def worth_of(path: Path) -> Callable[[str], tuple[int, int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mlxdoctor.evidence.logs.lines import NUMBER
 from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER
@@ -18,6 +19,8 @@ from mlxdoctor.evidence.logs.metric_names import CANONICAL, STAND_INS, canonical
 MAX_NUMBERS = 64
 #: Blanks in a name; one with more is a sentence.
 MAX_BLANKS = 4
+#: Sequences of words that are remembered from one log to the next.
+MAX_KNOWN = 1024
 
 #: A number that is not part of a word, and the suffix that stands for thousands or millions.
 _NUMBERS = re.compile(rf"(?<![\w.])({NUMBER}(?:[kKM](?![\w/]))?)")
@@ -175,6 +178,7 @@ def split(line: str) -> tuple[tuple[str, ...], list[str]]:
     return tuple(pieces[0::2]), pieces[1::2]
 
 
+@lru_cache(maxsize=MAX_KNOWN)
 def understand(texts: tuple[str, ...]) -> Words:
     """What the texts around a line's numbers say."""
     before = texts[:-1]
