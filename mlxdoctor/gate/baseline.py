@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
+from sys import float_info
 from typing import Any
 
+from mlxdoctor.evidence.source import read_bytes
 from mlxdoctor.safety.errors import InputError
 
 SCHEMA_VERSION = 2
@@ -64,12 +65,11 @@ def read_baseline(path: Path) -> frozenset[Known]:
     Raises:
         InputError: it is not there, or is no baseline.
     """
+    if not path.exists():
+        raise InputError(path, "there is no such baseline", "make it: --write-baseline")
+    content, _ = read_bytes(path, "json_bytes")
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(path, "there is no such baseline", "make it: --write-baseline") from None
-    except OSError as error:
-        raise InputError(path, f"cannot be read ({error.strerror})", "check its access") from None
+        document = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError):
         raise _not_one(path) from None
     if not isinstance(document, Mapping):
@@ -109,8 +109,13 @@ def figures_of(measured: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     return tuple(
         (name, float(value))
         for name, value in sorted(measured.items())
-        if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
     )
+
+
+def _is_finite(value: float) -> bool:
+    # JSON has integers of any size.
+    return abs(value) <= float_info.max
 
 
 def _known(entry: Any, path: Path) -> Known:

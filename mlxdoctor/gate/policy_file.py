@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
@@ -9,12 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.check import Check, discover
+from mlxdoctor.evidence.source import open_file
 from mlxdoctor.gate.policy import Ignore, Override, Policy, Rules
 from mlxdoctor.gate.thresholds import parse_thresholds, suggestion
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import current, exceeded
 
 #: A policy of its own.
 POLICY_NAME = "mlxdoctor.toml"
+#: Names with dots between them that a key has at most.
+MAX_PARTS = 200
+_PART = r"(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')"
+_LONG_KEY = re.compile(rf"(?<![\w.-])(?:{_PART}[ \t]*+\.[ \t]*+){{{MAX_PARTS}}}")
 SEVERITIES = ("info", "warning", "error", "never")
 _RULES = frozenset({"require", "require-generate", "fail-on", "suspect", "fail", "thresholds"})
 _SUSPECT = ("pass", "fail")
@@ -71,11 +78,10 @@ def read_policy(path: Path) -> Policy:
 
 
 def _table(path: Path) -> Mapping[str, Any] | None:
+    if not path.exists():
+        raise InputError(path, "there is no such policy", "name the policy with --policy")
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        problem = f"cannot be read ({error.strerror})"
-        raise InputError(path, problem, "name the policy with --policy") from None
+        document = tomllib.loads(_text(path))
     except (ValueError, RecursionError) as error:
         raise InputError(path, f"is not valid TOML ({error})", "correct it") from None
     tools = document.get("tool")
@@ -85,6 +91,19 @@ def _table(path: Path) -> Mapping[str, Any] | None:
     if not isinstance(own, Mapping):
         raise InputError(path, "tool.mlxdoctor is no table", "write [tool.mlxdoctor]")
     return own
+
+
+def _text(path: Path) -> str:
+    most = current().policy_bytes
+    with open_file(path) as stream:
+        content = stream.read(most + 1)
+    if len(content) > most:
+        raise exceeded(path, f"has more than {most:,} bytes", "policy_bytes")
+    text = content.decode("utf-8")
+    # Parsing takes the square of them.
+    if _LONG_KEY.search(text):
+        raise InputError(path, f"has a key of more than {MAX_PARTS} parts", "correct it")
+    return text
 
 
 def _known_keys(table: Mapping[str, Any], known: frozenset[str], path: Path, where: str) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from sys import float_info
 from typing import Any
 
 from mlxdoctor.check import Check
@@ -76,4 +77,7 @@ def _value(where: str, value: Any, shipped: Mapping[str, Any], key: str, source:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    # TOML has integers of any size.
+    return not math.isnan(value) if isinstance(value, float) else abs(value) <= float_info.max

@@ -220,7 +220,7 @@ def _checked(
     hints = get_type_hints(kind)
     for key in stated:
         if key not in known:
-            raise InputError(path, f"has the unknown key {key!r}", _hint(key, known))
+            raise InputError(path, f"has the unknown key {key!r}", _hint(str(key), known))
     return {key: _value(known[key], hints[key], value, path) for key, value in stated.items()}
 
 

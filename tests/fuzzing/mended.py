@@ -92,6 +92,31 @@ MENDED: tuple[Mended, ...] = (
         "an object that is not closed is left out",
     ),
     Mended(
+        *("settings", "mended-key-no-text", "hypothesis"),
+        "an unknown key that is a number, under `mlxdoctor:`: TypeError while looking for one like it",
+        "its text is compared",
+    ),
+    Mended(
+        *("policy", "mended-long-key", "reading"),
+        "a key of 100,000 parts: over a minute in the library that reads TOML",
+        "a key of more than 200 parts is refused; limit policy_bytes",
+    ),
+    Mended(
+        *("policy", "mended-huge-threshold", "reading"),
+        "a threshold of over 308 digits: OverflowError",
+        "it is refused",
+    ),
+    Mended(
+        *("baseline", "mended-huge-figure", "reading"),
+        "a figure of over 308 digits: OverflowError",
+        "it is no figure",
+    ),
+    Mended(
+        *("policy", "", "reading"),
+        "a pipe or a device in place of a policy or a baseline: read without end",
+        "regular files alone are read, up to a limit",
+    ),
+    Mended(
         *("resumed training", "", "fault injection"),
         "metrics.jsonl and adapter_config.json were not replaced at once; a line that is no "
         "object, or not UTF-8, ended the run with a traceback",

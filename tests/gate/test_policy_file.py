@@ -103,7 +103,7 @@ def test_a_section_of_pyproject_is_a_policy_and_the_rest_is_not(tmp_path: Path) 
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="there is no such policy"):
         read_policy(tmp_path / "none.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="is not valid TOML"):
