@@ -93,7 +93,7 @@ MENDED: tuple[Mended, ...] = (
     ),
     Mended(
         *("settings", "mended-key-no-text", "hypothesis"),
-        "an unknown key that is a number, under `mlxdoctor:`: TypeError while looking for one like it",
+        "an unknown key that is a number, under `mlxdoctor:`: TypeError in the look for a like one",
         "its text is compared",
     ),
     Mended(
