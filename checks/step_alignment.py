@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.check import Inconclusive, check, limit
-from mlxdoctor.finding import Measurement, Sign, Symptom, Unsought
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.training_step.measurement import TrainingStep
 from mlxdoctor.measure.training_step.phases import Alignment
 
@@ -55,6 +55,7 @@ _OF_TARGETS = (
     *("first-token-untrained", "end-token-untrained", "no-end-token", "uneven-weights"),
 )
 _SHIFT_ONCE = "shift once: inputs tokens[:, :-1], targets tokens[:, 1:]"
+_OF_MLX_LM = "nothing in the configuration is at fault: mlx-lm does this to every run"
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ def step_alignment(step: TrainingStep, limits: Limits) -> Iterator[Sign | Unsoug
     if not is_contrast:
         # An answer of average reward is not pushed, nor a pair that is far enough apart.
         yield from _rows(alignment)
-    yield from _padding(alignment)
+    yield from _padding(alignment, planned=step.planned)
     if not wrong:
         yield from _prompts(alignment, is_contrast, limits)
         yield from _first_tokens(alignment, limits)
@@ -205,7 +206,7 @@ def _rows(alignment: Alignment) -> Iterator[Sign]:
         yield Sign("rows-without-targets", message, {"rows": empty, "of": rows})
 
 
-def _padding(alignment: Alignment) -> Iterator[Sign]:
+def _padding(alignment: Alignment, *, planned: bool) -> Iterator[Sign]:
     # Rows that fill the width have no padding that could be told from their last target.
     padded = alignment.row_lengths < alignment.widths
     # Its own padding token: another one that could pad may be the row's end.
@@ -224,6 +225,9 @@ def _padding(alignment: Alignment) -> Iterator[Sign]:
             f"is trained, as mlx-lm's default loss does, which counts one position too many "
             f"({UPSTREAM}): {padding} of {trained} trained positions{harm}.",
             measured,
+            # mlx-lm does so in every run, and no configuration can change it.
+            severity=Severity.INFO if planned else None,
+            fix=_OF_MLX_LM if planned else None,
         )
     elif padding:
         yield Sign(

@@ -22,17 +22,20 @@ STEPS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingStep(Measured):
-    """One training step of a user's own trainer, measured.
+    """One training step of a user's own trainer, or of a planned run, measured.
 
     Attributes:
         sources: the file it was taken from; empty when probed from Python.
         seconds: that the probe took.
+        planned: whether it is a step as `mlx_lm.lora` will make it from a configuration, and
+            no trainer of the user's own.
     """
 
     kind: ClassVar[str] = "training step"
 
     sources: tuple[Source, ...] = ()
     seconds: float = 0.0
+    planned: bool = False
 
     @classmethod
     def find(cls, run: RunView) -> TrainingStep:

@@ -1,0 +1,69 @@
+"""The first step of a planned run, made with mlx-lm's own parts and judged by the step checks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import FIXTURES
+from tests.preflight.small_run import small_run
+
+pytestmark = pytest.mark.slow
+
+
+def codes(run: Any) -> dict[str, str]:
+    """Code -> severity of what the checks of a step find in a run's first one."""
+    from mlxdoctor.preflight.first_step import first_step
+    from mlxdoctor.probe.probing import judge
+
+    return {one.code: one.severity.value for one in judge(first_step(run)).findings}
+
+
+def test_sound_run_has_no_warning(tmp_path: Path) -> None:
+    from mlxdoctor.preflight.prepared import prepared_run
+    from mlxdoctor.train import Settings
+
+    values = {
+        "model": str(FIXTURES / "base"),
+        "data": str(FIXTURES / "data" / "geography"),
+        "adapter_path": str(tmp_path),
+        "num_layers": 4,
+        "learning_rate": 3e-4,
+        "mlxdoctor": {"mode": "parity"},
+    }
+    found = codes(prepared_run(Settings.from_values(values)))
+    assert set(found.values()) == {"info"}
+    # mlx-lm's own habit, which no configuration changes.
+    assert "step-alignment.padding-target" in found
+
+
+def test_parts_are_the_runs_own(tmp_path: Path) -> None:
+    import mlx.core as mx
+    from mlx_lm.tuner.trainer import default_loss
+
+    from mlxdoctor.preflight.first_step import trainer_of
+
+    run = small_run(tmp_path, optimizer="adamw", learning_rate=3e-3)
+    trainer = trainer_of(run)
+    assert trainer.loss_fn is default_loss
+    assert trainer.expect == "lora"
+    assert type(trainer.optimizer).__name__ == "AdamW"
+    assert float(trainer.optimizer.learning_rate.item()) == pytest.approx(3e-3)
+    assert mx.array_equal(trainer.batch[0], mx.array(run.batches(1)[0].tokens)).item()
+
+
+def test_rate_of_zero_is_found(tmp_path: Path) -> None:
+    found = codes(small_run(tmp_path, learning_rate=0.0))
+    assert "step-update.nothing-changed" in found
+
+
+def test_model_is_put_back(tmp_path: Path) -> None:
+    from mlxdoctor.preflight.first_step import first_step
+    from mlxdoctor.preflight.rate_trials import fingerprint
+
+    run = small_run(tmp_path)
+    before = fingerprint(run.model)
+    assert first_step(run).planned
+    assert fingerprint(run.model) == before
