@@ -1,8 +1,57 @@
-"""`python -m mlxdoctor`: the command line."""
+"""The command line, as a program: `mlxdoctor`, or `python -m mlxdoctor`.
+
+What a command reads may kill or hang the process that reads it. So the program runs each
+command as a watched child of itself, and imports next to nothing for that.
+"""
+
+from __future__ import annotations
 
 import sys
 
-from mlxdoctor.cli import main
+
+def main() -> int:
+    """Run the program with the arguments of the process; returns its exit code."""
+    from mlxdoctor.safety.watched import attach_from_environment
+
+    if attach_from_environment():
+        return _watched()
+    if any(not one.startswith("-") for one in sys.argv[1:2]):
+        from mlxdoctor.safety.supervised import can_supervise, supervise
+
+        if can_supervise():
+            try:
+                ended = supervise([sys.executable, *sys.orig_argv[1:]])
+            except OSError:
+                return _run()
+            return ended if isinstance(ended, int) else _refuse(ended)
+    return _run()
+
+
+def _run() -> int:
+    from mlxdoctor.cli import main as run
+
+    return run()
+
+
+def _watched() -> int:
+    from mlxdoctor.safety.stages import Stage, ended
+
+    try:
+        with Stage(f"mlxdoctor {' '.join(sys.argv[1:2])}"):
+            code = _run()
+    except SystemExit as error:
+        ended(error.code if isinstance(error.code, int) else 1)
+        raise
+    return ended(code)
+
+
+def _refuse(sentence: str) -> int:
+    from mlxdoctor.cli import EXIT_UNUSABLE
+    from mlxdoctor.formats.escape import terminal
+
+    sys.stderr.write(f"mlxdoctor: {terminal(sentence)}\n")
+    return EXIT_UNUSABLE
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -34,6 +34,7 @@ from mlxdoctor.members import modules_of
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 from mlxdoctor.safety.reading_limits import current
+from mlxdoctor.safety.stages import Stage, StageStopped
 from mlxdoctor.safety.time_limit import TimeLimitExceeded, time_limit
 
 ENTRY_POINT_GROUP = "mlxdoctor.checks"
@@ -142,13 +143,15 @@ class Check:
         start = time.perf_counter()
         got = _Gathered()
         try:
-            with time_limit(current().check_seconds):
+            with Stage(f"the check {self.name}"), time_limit(current().check_seconds):
                 status, reason = self._ask(source, got)
         except Inconclusive as error:
             # A fact found before the check gave up is still a fact; the rest was not looked for.
             status, reason = Status.FOUND if got.findings else Status.INCONCLUSIVE, str(error)
             found = {one.code for one in got.findings}
             got.unsought = {one: reason for one in self.symptoms if one not in found} | got.unsought
+        except StageStopped as error:
+            status, reason = Status.CRASHED, str(error)
         except (NotApplicable, InputError) as error:
             status, reason = Status.SKIPPED, str(error)
             got.arises = not isinstance(error, DoesNotArise)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from mlxdoctor.evidence.run_files import RunFiles, resolve
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.stages import Stage
 from mlxdoctor.safety.time_budget import TimeBudget
 from mlxdoctor.safety.time_limit import TimeLimitExceeded
 
@@ -271,7 +273,8 @@ class Run:
         self._finding.append(kind)
         self._made_with[kind] = {}
         try:
-            value = kind.find(self)
+            with Stage(f"examining the {kind.kind or _spelled(kind.__name__)}"):
+                value = kind.find(self)
         finally:
             self._finding.pop()
             is_measured = any(
@@ -333,6 +336,11 @@ class Run:
     def other(self, path: Path) -> Run:
         """The run in another folder, of which no model is run."""
         return Run.discover([path], allow_model=False)
+
+
+def _spelled(name: str) -> str:
+    """`LoadedModels` as "loaded models"."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
 
 
 def _without(known: Mapping[type[Any], T], kinds: Collection[type[Any]]) -> dict[type[Any], T]:

@@ -12,6 +12,7 @@ from mlxdoctor.finding import Status
 from mlxdoctor.formats.format import files_of, formats
 from mlxdoctor.gate_result import GateResult
 from mlxdoctor.report import Report
+from mlxdoctor.safety.stages import Kind, Stage
 from mlxdoctor.safety.time_budget import DEFAULT_SECONDS
 from mlxdoctor.verdict import Verdict
 
@@ -137,25 +138,26 @@ def command(  # noqa: PLR0917 - click passes every option by name
     from mlxdoctor.prevention import with_prevention
 
     with ProgressLine() as progress:
-        report = diagnose(
-            paths,
-            base=base,
-            adapter=adapter,
-            log=log,
-            data=data,
-            generations=generations,
-            against=against,
-            allow_model=not no_generate,
-            score=score,
-            trainer=trainer,
-            select=select,
-            ignore=ignore,
-            with_text=not no_text,
-            progress=progress,
-            budget=budget,
-            measured=measured,
-            files_alone=lambda report: progress.say(_first(report)),
-        )
+        with Stage(f"examining {paths[0]}", Kind.ITEM):
+            report = diagnose(
+                paths,
+                base=base,
+                adapter=adapter,
+                log=log,
+                data=data,
+                generations=generations,
+                against=against,
+                allow_model=not no_generate,
+                score=score,
+                trainer=trainer,
+                select=select,
+                ignore=ignore,
+                with_text=not no_text,
+                progress=progress,
+                budget=budget,
+                measured=measured,
+                files_alone=lambda report: progress.say(_first(report)),
+            )
         if confirm:
             from mlxdoctor.formats.summary import slug
             from mlxdoctor.reproduce import reproduce

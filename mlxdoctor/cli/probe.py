@@ -57,7 +57,7 @@ def command(
 
     # A signal out of the user's code says at least in which line it came.
     if not faulthandler.is_enabled() and _has_descriptor(sys.stderr):
-        faulthandler.enable()
+        faulthandler.enable(all_threads=False)
     steps = STEPS if steps is None else steps
     trainer, sources = load_trainer(function)
     if expect is not None:

@@ -12,10 +12,15 @@ from typing import Any
 
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 from mlxdoctor.safety.reading_limits import ReadingLimits, current
+from mlxdoctor.safety.stages import Kind, Stage, StageStopped
 from mlxdoctor.safety.template_guard import Guard
+from mlxdoctor.safety.time_limit import TimeLimitExceeded, time_limit
 
 #: A rendering that takes longer is a slow one; of those, so many times the limit in all.
 QUICK_SECONDS, SLOW_RENDERINGS = 0.1, 3
+#: A rendering that looks at no clock is ended so much later than one that does (seconds).
+LATER = 0.5
+_STAGE = Stage("the chat template", Kind.LIBRARY, limit="template_seconds")
 # A message's reasoning goes by several names; templates read the first, gpt-oss the second.
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
@@ -53,7 +58,11 @@ class ChatTemplate:
             raise TemplateFailure(f"the template {what} (limit template_characters)")
 
         try:
-            compiled = Sandbox(Guard(current().template_characters, refuse)).from_string(text)
+            with _STAGE:
+                guard = Guard(current().template_characters, refuse)
+                compiled = Sandbox(guard).from_string(text)
+        except StageStopped as stopped:
+            raise TemplateFailure(str(stopped)) from None
         except (jinja2.TemplateError, RecursionError) as error:
             raise TemplateFailure(f"the chat template does not compile ({error})") from None
         return cls(text, variables, compiled)
@@ -85,7 +94,10 @@ class ChatTemplate:
             )
         begun = time.monotonic()
         try:
-            return self._rendered(messages, tools, add_generation_prompt, limits)
+            with _STAGE, time_limit(limits.template_seconds + LATER):
+                return self._rendered(messages, tools, add_generation_prompt, limits)
+        except TimeLimitExceeded:
+            raise TemplateFailure(_late(limits.template_seconds)) from None
         finally:
             if (took := time.monotonic() - begun) > QUICK_SECONDS:
                 self._slow.append(took)
@@ -137,12 +149,14 @@ def _deadline(seconds: float) -> Callable[[], str]:
 
     def tick() -> str:
         if time.monotonic() > end:
-            raise TemplateFailure(
-                f"the template did not finish in {seconds:g} seconds (limit template_seconds)"
-            )
+            raise TemplateFailure(_late(seconds))
         return ""
 
     return tick
+
+
+def _late(seconds: float) -> str:
+    return f"the template did not finish in {seconds:g} seconds (limit template_seconds)"
 
 
 def _normalised(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from mlxdoctor.evidence.source import open_file, require_file
 from mlxdoctor.evidence.tensor import BLOCK_BYTES, TensorRef
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
+from mlxdoctor.safety.stages import weights_opened
 
 #: Archives that unpack to less than this may be packed as tightly as they like (bytes).
 HARMLESS_BYTES = 64 << 20
@@ -118,6 +119,7 @@ def read_npz(path: Path) -> Mapping[str, TensorRef]:
                     tensors[name] = _tensor(path, name, member, stream)
     except _UNREADABLE as error:
         raise InputError(path, f"is not a readable .npz archive ({error})") from None
+    weights_opened(path)
     return tensors
 
 

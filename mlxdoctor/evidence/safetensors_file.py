@@ -20,6 +20,7 @@ from mlxdoctor.evidence.source import open_file, read_json_object, unreadable
 from mlxdoctor.evidence.tensor import DTYPE_BITS, TensorRef
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
+from mlxdoctor.safety.stages import weights_opened
 
 #: Sizes in a shape, and the bytes that a shape may come to with its zeros left out.
 MAX_DIMENSIONS = 32
@@ -75,6 +76,7 @@ def read_safetensors(path: Path) -> SafetensorsFile:
         )
     if end < size:
         raise InputError(path, f"has {size - end:,} bytes after its last tensor", _DAMAGED)
+    weights_opened(path)
     return SafetensorsFile(path, {tensor.name: tensor for tensor in tensors}, metadata, size)
 
 

@@ -7,6 +7,7 @@ template with Jinja2, which takes a tenth of the time of importing transformers.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -17,6 +18,9 @@ from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Source, read_bytes, read_json_object, read_text
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import current, exceeded
+from mlxdoctor.safety.silenced import silenced
+from mlxdoctor.safety.stages import Kind, Stage, StageStopped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +34,12 @@ _NAMED = (
     "cls_token",
     "mask_token",
 )
+#: A text that each tokenizer has to encode before it is asked for more.
+_TRIAL = "What is the capital of France? The answer is: 42,000 words, aaaaaaaaaaaaaaaaaaaaaaaa.\n"
 _TEMPLATES_FOLDER = "additional_chat_templates"
+#: A text that takes longer (seconds), and longer than so many characters a second would take, is
+#: a slow one. Real tokenizers take a fiftieth of that.
+QUICK_SECONDS, SLOW_SPEED = 0.1, 20_000.0
 #: Times as long as it was that a tokenizer may make a text: bytes as characters are four times.
 MOST_GROWTH = 256.0
 # mlx-lm passes `enable_thinking=True` to the template of any model with such tokens.
@@ -74,6 +83,7 @@ class Tokenizer:
     _backend: Any = field(repr=False, compare=False)
     _templates: Mapping[str, ChatTemplate] = field(repr=False, compare=False)
     _template_problem: str = field(default="", repr=False, compare=False)
+    _slow: list[float] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     def find(cls, run: RunView) -> Tokenizer:
@@ -107,7 +117,8 @@ class Tokenizer:
         sources = [source]
         settings = _optional_object(folder / "tokenizer_config.json", sources)
         names = _special_tokens(folder, settings, sources)
-        backend = _backend(file, content, settings, names)
+        with _stage(folder), silenced():
+            backend = _backend(file, content, settings, names)
         ids = {name: backend.token_to_id(token) for name, token in names.items()}
         stated = _stated_eos(folder, ids.get("eos_token"), sources)
         generation = stated.get("generation_config.json") or stated.get("config.json") or ()
@@ -138,21 +149,36 @@ class Tokenizer:
         """The tokens of a text, with BOS and the like where the tokenizer adds them.
 
         Raises:
-            InputError: the tokenizer's file describes one that cannot do it.
+            InputError: the tokenizer's file describes one that cannot do it, or takes all day.
         """
+        self._require_time()
+        begun = time.monotonic()
         try:
-            return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
-        except Exception as error:  # the library raises nothing more exact
-            reason = " ".join(str(error).split())[:200]
-            raise InputError(
+            with _stage(self.path):
+                encoded = self._backend.encode(text, add_special_tokens=add_special_tokens)
+            return list(encoded.ids)
+        except StageStopped:
+            raise
+        except BaseException as error:
+            raise _refused(self.path / "tokenizer.json", "cannot encode a text", error) from None
+        finally:
+            took = time.monotonic() - begun
+            if took > max(QUICK_SECONDS, len(text) / SLOW_SPEED):
+                self._slow.append(took)
+
+    def _require_time(self) -> None:
+        """Refuse one that was too slow too often: what one text may take, thousands may not."""
+        if sum(self._slow) > current().tokenizer_seconds:
+            raise exceeded(
                 self.path / "tokenizer.json",
-                f"cannot encode a text ({reason})",
-                "download the model's tokenizer.json again",
-            ) from None
+                f"took {sum(self._slow):.0f} seconds for {len(self._slow):,} texts",
+                "tokenizer_seconds",
+            )
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens, special tokens shown."""
-        return str(self._backend.decode([int(one) for one in ids], skip_special_tokens=False))
+        with _stage(self.path):
+            return str(self._backend.decode([int(one) for one in ids], skip_special_tokens=False))
 
     def token(self, token_id: int) -> str:
         """How the vocabulary writes a token; a number in brackets where it has none."""
@@ -194,6 +220,11 @@ class Tokenizer:
         return self.encode(rendered, add_special_tokens=False)
 
 
+def _stage(folder: Path) -> Stage:
+    """A call into the library that reads tokenizers."""
+    return Stage(f"the tokenizer of {folder}", Kind.LIBRARY, limit="tokenizer_seconds")
+
+
 def _optional_object(path: Path, sources: list[Source]) -> dict[str, Any]:
     if not path.is_file():
         return {}
@@ -217,6 +248,15 @@ def _special_tokens(
         stated.update(_optional_object(folder / "special_tokens_map.json", sources))
     named = {name: _content(stated.get(name)) for name in _NAMED}
     return {name: token for name, token in named.items() if token is not None}
+
+
+def _refused(path: Path, problem: str, error: BaseException) -> BaseException:
+    """What to raise for what the library raised; its own panics are no `Exception`."""
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        return error
+    reason = " ".join(str(error).split())[:200]
+    remedy = "download the model's tokenizer.json again"
+    return InputError(path, f"{problem} ({reason})", remedy)
 
 
 def _require_modest(path: Path, backend: Any) -> None:
@@ -254,14 +294,13 @@ def _backend(
 
     try:
         backend = Backend.from_buffer(content)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # the library's own panics are no Exception
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(
-            path, f"is not a tokenizer ({reason})", "download the model's tokenizer.json again"
-        ) from None
+    except BaseException as error:
+        raise _refused(path, "is not a tokenizer", error) from None
     _require_modest(path, backend)
+    try:
+        backend.encode(_TRIAL)
+    except BaseException as error:
+        raise _refused(path, "cannot encode a text", error) from None
     # Length limits saved in the file do not apply to training rows.
     backend.no_truncation()
     backend.no_padding()

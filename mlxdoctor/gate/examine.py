@@ -11,6 +11,7 @@ from mlxdoctor.gate_result import HeldReport
 from mlxdoctor.report import Report
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import quoted, without_quotations
+from mlxdoctor.safety.stages import Kind, Stage, StageStopped
 from mlxdoctor.safety.time_limit import TimeLimitExceeded, time_limit
 
 
@@ -56,8 +57,9 @@ def examine(task: Task) -> Examined:
             raise TimeLimitExceeded(task.seconds)
 
     held, problem = None, ""
+    stage = Stage(f"examining {task.path}", Kind.ITEM, limit="", wall=task.seconds)
     try:
-        with time_limit(task.seconds):
+        with stage, time_limit(task.seconds):
             found = diagnose(
                 [Path(task.path)],
                 allow_model=task.generate,
@@ -68,6 +70,8 @@ def examine(task: Task) -> Examined:
             )
         in_time("", 0, 0)
         held = HeldReport.of(slim(found))
+    except StageStopped as stopped:
+        problem = f"{task.path}: {stopped}"
     except InputError as error:
         problem = str(error)
     except TimeLimitExceeded:

@@ -14,6 +14,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.code_files import code_named_in
 from mlxdoctor.measure.cpu_functions import on_cpu
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.stages import Kind, Stage, models_run
 
 #: Hugging Face's libraries read these when they are imported.
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
@@ -111,6 +112,7 @@ def load_with_mlx_lm(
     Raises:
         InputError: mlx-lm cannot load them.
     """
+    models_run()
     from mlx_lm import load
 
     with _refused(name):
@@ -135,6 +137,7 @@ def load_weights(folder: Path, *, lazy: bool = False) -> tuple[Any, dict[str, An
     """
     require_plain(folder)
     require_sense(folder)
+    models_run()
     try:
         from mlx_lm.utils import load_model
     except (ImportError, OSError, ValueError) as error:
@@ -208,7 +211,8 @@ def load_tokenizer(folder: Path) -> Any:
     require_plain(folder)
     from mlx_lm.utils import load_tokenizer
 
-    with without_network(), _refused(folder):
+    stage = Stage(f"the tokenizer of {folder}", Kind.LIBRARY, limit="tokenizer_seconds")
+    with stage, without_network(), _refused(folder):
         return load_tokenizer(folder)
 
 

@@ -57,6 +57,7 @@ class ReadingLimits:
     template_bytes: int = _most(256 << 10, "bytes", "the largest known have 20 kB")
     template_seconds: float = _most(2.0, "seconds a rendering", "real ones take a millisecond")
     template_characters: int = _most(4 << 20, "characters", "a row of a million tokens")
+    tokenizer_seconds: float = _most(5.0, "seconds a text", "a row of a million tokens takes one")
     source_bytes: int = _most(512 << 10, "bytes", "trainers have under 200 kB")
     source_nodes: int = _most(100_000, "nodes of the syntax tree", "mlx-lm has one to 5 bytes")
     folder_entries: int = _most(20_000, "names in a folder", "runs have under 1,000")
@@ -64,6 +65,10 @@ class ReadingLimits:
     folder_levels: int = _most(2, "levels of folders", "trainers write one level deep")
     check_seconds: float = _most(
         1800.0, "seconds a check", "with its evidence; 3 s at most on 12 runs of the ward"
+    )
+    code_seconds: float = _most(50.0, "busy seconds a call", "of code of your own")
+    stage_bytes: int = _most(
+        1_700_000_000, "bytes", "that a step takes beside the weights it reads; models take more"
     )
 
 

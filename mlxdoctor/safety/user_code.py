@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.stages import Kind, Stage
 from mlxdoctor.safety.user_failure import UserCodeError, failure_of, kept_running
 
 
@@ -41,16 +42,19 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ..
     path = Path(place)
     is_file = path.suffix == ".py"
     folders = (*((path.resolve().parent,) if is_file else ()), Path.cwd())
-    with _importable(folders), kept_running(f"importing {place}"):
+    importing = Stage(f"importing {place}", Kind.CODE, limit="code_seconds")
+    with importing, _importable(folders), kept_running(importing.name):
         module = _from_file(path) if is_file else _from_module(place)
     function = getattr(module, attribute, None)
     if not callable(function):
         raise InputError(place, f"has no function {attribute!r}", "check the name")
     file = inspect.getsourcefile(module)
 
+    stage = Stage(name, Kind.CODE, limit="code_seconds")
+
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        with _importable(folders):
+        with stage, _importable(folders):
             return function(*args, **kwargs)
 
     return called, () if file is None else (Path(file),)

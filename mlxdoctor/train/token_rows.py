@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
+from mlxdoctor.safety.stages import Kind, Stage
 from mlxdoctor.train.settings import Settings
+
+_ROW = Stage("tokenizing a row", Kind.LIBRARY, limit="tokenizer_seconds")
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,8 @@ def _rows(split: Sequence[Any]) -> tuple[TokenRow, ...]:
     def row(index: int) -> TokenRow:
         example = split[index]
         keys = len(example)
-        tokens, offset = split.process(example)  # type: ignore[attr-defined]
+        with _ROW:
+            tokens, offset = split.process(example)  # type: ignore[attr-defined]
         return TokenRow(np.asarray(tokens, np.int32), int(offset), keys)
 
     return tuple(row(index) for index in range(len(split)))

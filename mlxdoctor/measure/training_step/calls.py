@@ -19,6 +19,7 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.stages import Kind, Stage
 
 #: What the model is called in people's losses, where not by a word with "model" in it.
 MODEL_NAMES = frozenset({"net", "network", "module", "llm", "lm", "m", "policy", "args", "params"})
@@ -131,7 +132,9 @@ def _called(
     first: bool,
     model: Any,
 ) -> Any:
-    return function(model, *arguments, **options) if first else function(*arguments, **options)
+    name = getattr(function, "__name__", type(function).__name__)
+    with Stage(f"your function {name}", Kind.CODE, limit="code_seconds"):
+        return function(model, *arguments, **options) if first else function(*arguments, **options)
 
 
 def scalar_of(value: Any) -> mx.array:

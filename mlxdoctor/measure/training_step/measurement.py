@@ -12,6 +12,7 @@ from mlxdoctor.evidence.kind import NotThere, Progress, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.measure.training_step.phases import Measured
 from mlxdoctor.measure.training_step.trainer import EXPECTED, Trainer, load_trainer
+from mlxdoctor.safety.stages import Kind, Stage, models_run
 from mlxdoctor.safety.user_failure import kept_running
 
 NO_TRAINER = "no trainer was named; name yours with --trainer FILE:FUNCTION"
@@ -99,7 +100,9 @@ def measure(
 
     require_module(trainer.model)
     begun = time.perf_counter()
-    with kept_running("the training step"):
+    models_run()
+    stage = Stage("the training step", Kind.CODE)
+    with stage, kept_running(stage.name):
         measured = run_phases(trainer, steps, progress or (lambda *_: None))
     seconds = time.perf_counter() - begun
     return TrainingStep(**vars(measured), sources=tuple(sources), seconds=seconds)

@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.safety.supervised import MOST_TIMES, supervise
+
+#: A watched program: what it does is appended. What it says goes to a file.
+PROGRAM = """
+import ctypes, os, sys, time
+from mlxdoctor.safety.stages import Kind, Stage, StageStopped, ended, models_run
+from mlxdoctor.safety.watched import attach_from_environment
+assert attach_from_environment()
+def say(text):
+    with open(sys.argv[1], "a") as file:
+        file.write(text + "\\n")
+"""
+FILLS = "[bytearray(50_000_000) for _ in range(200)]"
+CRASHES = "ctypes.string_at(0)"
+HANGS = "sum(range(10**12))"
+
+
+def supervised(folder: Path, code: str) -> tuple[int | str, list[str]]:
+    """What comes of a program, and what it said meanwhile."""
+    said = folder / "said"
+    said.touch()
+    ended = supervise([sys.executable, "-c", PROGRAM + code, str(said)])
+    return ended, said.read_text().splitlines()
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 130])
+def test_an_exit_code_is_passed_on(code: int, tmp_path: Path) -> None:
+    assert supervised(tmp_path, f"sys.exit(ended({code}))") == (code, [])
+
+
+def test_what_happens_after_an_honest_end_does_not_count(tmp_path: Path) -> None:
+    assert supervised(tmp_path, f"ended(1); {CRASHES}") == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (CRASHES, "a library crashed in it (SIGSEGV)"),
+        ("os.abort()", "a library gave up in it (SIGABRT)"),
+        ("os._exit(0)", "it ended the program without a word (exit status 0)"),
+        ("os.kill(os.getpid(), 9)", "the system killed it, as it does when memory runs out"),
+    ],
+)
+def test_a_death_is_told_with_the_stage_that_it_came_in(
+    code: str, why: str, tmp_path: Path
+) -> None:
+    program = f"""
+with Stage("examining x", Kind.ITEM), Stage("x.py:f", Kind.CODE):
+    {code}
+"""
+    assert supervised(tmp_path, program) == (f"x.py:f was stopped: {why}", [])
+
+
+def test_work_is_begun_again_without_the_stage_that_died(tmp_path: Path) -> None:
+    program = f"""
+with Stage("examining x", Kind.ITEM):
+    for name in ("one", "two", "three"):
+        try:
+            with Stage(name):
+                if name == "two":
+                    {CRASHES}
+                say(name)
+        except StageStopped as stopped:
+            say(str(stopped))
+sys.exit(ended(1))
+"""
+    ended, said = supervised(tmp_path, program)
+    assert ended == 1
+    assert said == ["one", "one", "two was stopped: a library crashed in it (SIGSEGV)", "three"]
+
+
+def test_two_items_are_told_apart(tmp_path: Path) -> None:
+    program = f"""
+for item in ("a", "b"):
+    with Stage("examining " + item, Kind.ITEM):
+        try:
+            with Stage("reading"):
+                if item == "b":
+                    {CRASHES}
+                say(item)
+        except StageStopped:
+            say("not " + item)
+sys.exit(ended(0))
+"""
+    assert supervised(tmp_path, program) == (0, ["a", "a", "not b"])
+
+
+def test_an_item_that_always_dies_is_given_up(tmp_path: Path) -> None:
+    program = f"""
+say("begun")
+try:
+    with Stage("examining x", Kind.ITEM):
+        for number in range(100):
+            try:
+                with Stage(f"stage {{number}}"):
+                    {CRASHES}
+            except StageStopped:
+                pass
+except StageStopped as stopped:
+    say(str(stopped))
+sys.exit(ended(2))
+"""
+    ended, said = supervised(tmp_path, program)
+    assert ended == 2
+    assert said[:-1] == ["begun"] * (MOST_TIMES + 1)
+    assert said[-1] == "stage 3 was stopped: a library crashed in it (SIGSEGV)"
+
+
+def test_outside_an_item_nothing_is_begun_again(tmp_path: Path) -> None:
+    program = f"""
+say("begun")
+with Stage("tokenizing a row", Kind.LIBRARY):
+    {CRASHES}
+"""
+    ended, said = supervised(tmp_path, program)
+    assert ended == "tokenizing a row was stopped: a library crashed in it (SIGSEGV)"
+    assert said == ["begun"]
+
+
+def test_models_that_die_are_left_out_all_together(tmp_path: Path) -> None:
+    program = f"""
+with Stage("examining x", Kind.ITEM):
+    for name in ("answers", "losses"):
+        try:
+            with Stage("examining the " + name):
+                models_run()
+                {CRASHES}
+        except StageStopped as stopped:
+            say(str(stopped))
+sys.exit(ended(2))
+"""
+    ended, said = supervised(tmp_path, program)
+    sentence = "running the models was stopped in examining the answers: "
+    assert (ended, said) == (2, [sentence + "a library crashed in it (SIGSEGV)"] * 2)
+
+
+def test_a_stage_that_fills_the_memory_is_stopped_in_time(tmp_path: Path) -> None:
+    program = f"""
+with Stage("examining x", Kind.ITEM):
+    try:
+        with Stage("the tokenizer", Kind.LIBRARY):
+            {FILLS}
+    except StageStopped as stopped:
+        say(str(stopped))
+sys.exit(ended(2))
+"""
+    os.environ["MLXDOCTOR_LIMITS"] = "stage_bytes=300M"
+    try:
+        ended, said = supervised(tmp_path, program)
+    finally:
+        del os.environ["MLXDOCTOR_LIMITS"]
+    assert ended == 2
+    assert said == [
+        "the tokenizer was stopped: it took over 0.31 GB of memory; if that is sound, raise the "
+        "limit with --limit stage_bytes=N"
+    ]
+
+
+@pytest.mark.slow
+def test_models_and_code_of_ones_own_take_what_memory_they_like(tmp_path: Path) -> None:
+    program = f"""
+import time
+with Stage("examining x", Kind.ITEM):
+    with Stage("x.py:f", Kind.CODE):
+        kept = {FILLS.replace("200", "10")}
+        time.sleep(0.5)
+    with Stage("the check x"):
+        models_run()
+        kept = [kept, {FILLS.replace("200", "10")}]
+        time.sleep(0.5)
+sys.exit(ended(0))
+"""
+    os.environ["MLXDOCTOR_LIMITS"] = "stage_bytes=100M"
+    try:
+        # The run as a whole begins with no model, and may not grow meanwhile.
+        assert supervised(tmp_path, program)[0] == 0
+    finally:
+        del os.environ["MLXDOCTOR_LIMITS"]
+
+
+@pytest.mark.slow
+def test_a_loop_in_c_is_stopped_and_sleep_is_not(tmp_path: Path) -> None:
+    program = f"""
+with Stage("examining x", Kind.ITEM):
+    with Stage("the tokenizer", Kind.LIBRARY, limit="tokenizer_seconds"):
+        time.sleep(3.5)
+    say("slept")
+    try:
+        with Stage("the template", Kind.LIBRARY, limit="tokenizer_seconds"):
+            {HANGS}
+    except StageStopped as stopped:
+        say(str(stopped))
+sys.exit(ended(2))
+"""
+    os.environ["MLXDOCTOR_LIMITS"] = "tokenizer_seconds=0.5"
+    try:
+        ended, said = supervised(tmp_path, program)
+    finally:
+        del os.environ["MLXDOCTOR_LIMITS"]
+    assert ended == 2
+    assert said == [
+        "slept",
+        "slept",
+        "the template was stopped: it took over 0.5 s; if that is sound, raise the limit with "
+        "--limit tokenizer_seconds=N",
+    ]
+
+
+ALONE = """
+import os, sys
+from mlxdoctor.safety.supervised import supervise
+print(os.getpid(), flush=True)
+sys.exit(supervise([sys.executable, "-c", *sys.argv[1:]]))
+"""
+
+
+def started(folder: Path, code: str) -> subprocess.Popen[str]:
+    """A supervisor in a process group of its own; what it supervises has said something."""
+    said = folder / "said"
+    process = subprocess.Popen(
+        [sys.executable, "-c", ALONE, PROGRAM + code, str(said)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+    patience = time.monotonic() + 60
+    while not (said.is_file() and said.read_text().endswith("\n")):
+        assert time.monotonic() < patience
+        time.sleep(0.02)
+    return process
+
+
+WAITS = """
+import signal
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+say(str(os.getpid()))
+count = 0
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    count += 1
+    try:
+        time.sleep(1)
+    except KeyboardInterrupt:
+        count += 1
+sys.exit(ended(100 + count))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whole_group", [True, False])
+def test_control_c_comes_once(whole_group: bool, tmp_path: Path) -> None:
+    process = started(tmp_path, WAITS)
+    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 101
+
+
+@pytest.mark.slow
+def test_a_second_control_c_ends_what_does_not_listen(tmp_path: Path) -> None:
+    process = started(tmp_path, f"say(str(os.getpid())); {HANGS}")
+    os.killpg(process.pid, signal.SIGINT)
+    time.sleep(1.5)
+    assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (130, "interrupted\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_passed_on_and_died_of(number: signal.Signals, tmp_path: Path) -> None:
+    process = started(tmp_path, "say(str(os.getpid())); time.sleep(60)")
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == -number
+
+
+@pytest.mark.slow
+def test_a_child_does_not_outlive_its_parent(tmp_path: Path) -> None:
+    process = started(tmp_path, "say(str(os.getpid())); time.sleep(60)")
+    process.kill()
+    # The pipes are the child's as well: they end with it.
+    process.communicate(timeout=30)
