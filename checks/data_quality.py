@@ -30,11 +30,12 @@ exclude each other, or put them into one.
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mlxdoctor.check import check, limit
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Split
+from mlxdoctor.evidence.planned_run import PlannedRun
 from mlxdoctor.evidence.prompt_answer import Pair, pair_of
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
@@ -156,13 +157,22 @@ class Limits(ContradictionLimits):
     limits=Limits(),
 )
 def data_quality(
-    dataset: Dataset, config: TrainingConfig | None, log: TrainingLog | None, limits: Limits
+    dataset: Dataset,
+    *,
+    config: TrainingConfig | None,
+    log: TrainingLog | None,
+    planned: PlannedRun | None,
+    limits: Limits,
 ) -> Iterator[Sign]:
     """Compare the rows with each other."""
     train = dataset.splits.get("train")
     if train is None or not train.rows:
         return
-    yield from _number_of_rows(train, config, log, limits)
+    for sign in _number_of_rows(train, config, log, limits):
+        # Of a run that was made the losses tell whether that many passes were too many.
+        passes = sign.measured.get("passes")
+        again = isinstance(passes, float) and passes >= limits.few_passes
+        yield replace(sign, severity=Severity.ERROR) if again and planned is not None else sign
     pairs = [pair_of(row, train.format, dataset.features) for row in train.rows]
     first: dict[Pair, int] = {}
     repeats = [at for at, pair in enumerate(pairs) if first.setdefault(pair, at) != at]

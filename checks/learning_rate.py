@@ -33,6 +33,7 @@ from mlxdoctor.check import NotApplicable, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
+from mlxdoctor.evidence.planned_run import PlannedRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.judge.rate import ALPHA_LIKE, BandLimits, Step, better_scale, step_of, usual_rates
@@ -79,7 +80,12 @@ class Limits(BandLimits):
     limits=Limits(),
 )
 def learning_rate(
-    config: TrainingConfig, base: BaseModel | None, log: TrainingLog | None, limits: Limits
+    config: TrainingConfig,
+    *,
+    base: BaseModel | None,
+    log: TrainingLog | None,
+    planned: PlannedRun | None,
+    limits: Limits,
 ) -> Iterator[Sign]:
     """Compare the configured step with what is usual."""
     rate = config.learning_rate
@@ -105,13 +111,20 @@ def learning_rate(
             f"The LoRA scale is {scale:g}: mlx-lm multiplies by it directly, and it has "
             f"the size of an alpha, which PEFT divides by the rank.",
             {"scale": scale, "rank": config.rank, "advised_scale": better},
+            severity=Severity.ERROR if planned is not None and step.times_above > 1 else None,
             fix=f"set lora_parameters.scale to {better:g}",
         )
     of_preferences = config.of_preferences or (log is not None and log.is_preference)
     for sign in _against_the_band(rate, scale, step, is_alpha, limits):
         # Pairs and rewards are trained at lower rates than the guideline is for.
         lower = of_preferences and sign.symptom.endswith("below-guideline")
-        yield replace(sign, severity=Severity.INFO) if lower else sign
+        if lower:
+            yield replace(sign, severity=Severity.INFO)
+        elif planned is not None and sign.symptom.startswith("far-"):
+            # Nothing is lost yet, and no loss will be there to decide before it is.
+            yield replace(sign, severity=sign.severity or Severity.ERROR)
+        else:
+            yield sign
     if step.parameters is not None and step.size <= step.high and _never_finite(log):
         yield Sign(
             "usual-yet-not-finite",

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-# The function outranks the package of that name.
+# The functions outrank the packages of those names.
+from mlxdoctor.preflight import preflight
 from mlxdoctor.probe import probe
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ __all__ = [
     "WatchCallback",
     "assert_training_step_sound",
     "diagnose",
+    "preflight",
     "probe",
 ]
 

@@ -141,6 +141,20 @@ def diagnose(
     return reported(tuple(known[one.name] for one in checks))
 
 
+def examined(run: Run, *, with_text: bool = True, progress: Progress | None = None) -> RunReport:
+    """The report of a run that was put together already, by all checks.
+
+    Args:
+        run: the run.
+        with_text: let the report quote training rows and outputs.
+        progress: called with what is being done, a count done, and a total.
+    """
+    with run.keeping():
+        outcomes = run_checks(_all_checks(), run, progress)
+    report = _report(run, outcomes, lambda _: "")
+    return as_seen_here(report if with_text else without_text(report, texts_of(run)))
+
+
 @cache  # a gate asks for them with every adapter
 def _all_checks() -> tuple[Check, ...]:
     return discover()

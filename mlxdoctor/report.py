@@ -14,7 +14,7 @@ from mlxdoctor.confirmation import Experiment
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.exhibits import FIGURES, LossCurve, SampleAnswer
 from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Severity
-from mlxdoctor.verdict import CauseStatus, Coverage, Verdict
+from mlxdoctor.verdict import CauseStatus, Coverage, Readiness, Verdict
 
 #: Rises when a key of `to_dict` up to `suppressed` changes its meaning or goes away.
 SCHEMA_VERSION = 2
@@ -143,6 +143,9 @@ class Report:
         unreadable: files that could not be read, a sentence each.
         withheld: whether it is without rows and outputs.
         version: of mlxdoctor.
+        readiness: of a run that has not begun: whether it may; None of one that was made.
+        open_because: why that could not be told, as a clause; "" where it could.
+        facts: what a plan comes to, a sentence each.
     """
 
     name: str
@@ -165,6 +168,9 @@ class Report:
     unreadable: tuple[str, ...] = ()
     withheld: bool = False
     version: str = ""
+    readiness: Readiness | None = None
+    open_because: str = ""
+    facts: tuple[str, ...] = ()
 
     @property
     def findings(self) -> list[Finding]:
@@ -263,6 +269,9 @@ class Report:
                 "versions": self.versions,
                 "unreadable": self.unreadable,
                 "withheld": self.withheld,
+                "readiness": self.readiness,
+                "open_because": self.open_because,
+                "facts": self.facts,
             }
         )
         return shown

@@ -51,6 +51,7 @@ class Run:
         trainer: str | None = None,
         progress: Progress | None = None,
         budget: TimeBudget | None = None,
+        is_planned: bool = False,
     ) -> None:
         self.files = files
         self.against = against
@@ -59,6 +60,7 @@ class Run:
         self._allow_model = allow_model
         self.progress = progress
         self.budget = budget or TimeBudget()
+        self.is_planned = is_planned
         self.measured: MeasuredFile | None = None
         self._evidence: dict[type[Any], Any] = {}
         self._reasons: dict[type[Any], str] = {}
@@ -148,6 +150,33 @@ class Run:
             from mlxdoctor.measure.kept.measured_file import MeasuredFile
 
             run.measured = MeasuredFile.open(measured, run.files, run._inspected())
+        return run
+
+    @classmethod
+    def planned(
+        cls,
+        config: TrainingConfig,
+        *,
+        base: Path | None = None,
+        data: Path | None = None,
+        allow_model: bool = False,
+        progress: Progress | None = None,
+        budget: TimeBudget | None = None,
+    ) -> Run:
+        """The run that a configuration describes and that was not begun.
+
+        Args:
+            config: with the options that are to override its file.
+            base: the base model's folder, where it is not where the configuration says.
+            data: the data folder, likewise.
+            allow_model: whether the base model may be run.
+            progress: to be told about work that takes seconds.
+            budget: how long models may run.
+        """
+        files = RunFiles((config.path,), config=config.path, base=base, data=data)
+        run = cls(files, allow_model=allow_model, progress=progress, budget=budget, is_planned=True)
+        run._evidence[TrainingConfig] = config
+        run._followed()
         return run
 
     def _inspected(self) -> tuple[Path, ...]:

@@ -15,6 +15,15 @@ class Verdict(StrEnum):
     INCONCLUSIVE = "inconclusive"
 
 
+class Readiness(StrEnum):
+    """What is said of a run that has not begun: `preflight`'s answer."""
+
+    READY = "ready"
+    READY_BUT = "ready, but"
+    NOT_READY = "not ready"
+    UNKNOWN = "unknown"
+
+
 class CauseStatus(StrEnum):
     """How far a cause was looked into.
 

@@ -25,6 +25,7 @@ _OF_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 #: is `command` in the module `mlxdoctor.cli.NAME`.
 COMMANDS = MappingProxyType(
     {
+        "preflight": "See whether a run would fail, before it is made.",
         "diagnose": "Find out why a fine-tune failed, and write a report.",
         "gate": "Judge many adapters or runs by a policy, for CI.",
         "inspect": "Show an adapter as a table.",

@@ -45,6 +45,7 @@ class RunView(Protocol):
         allow_model: whether models may be run.
         progress: to be told about work that takes seconds.
         budget: how long models may run.
+        is_planned: whether the run has not begun, and is only planned.
     """
 
     files: RunFiles
@@ -54,6 +55,7 @@ class RunView(Protocol):
     allow_model: bool
     progress: Progress | None
     budget: TimeBudget
+    is_planned: bool
 
     @property
     def name(self) -> str:

@@ -32,3 +32,29 @@ MLX_LM_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "mask_prompt": False,
     }
 )
+#: Where an adapter is written where nothing is stated.
+MLX_LM_ADAPTER_PATH = "adapters"
+#: Every key that `mlx_lm.lora` reads of a configuration; it passes over any other in silence.
+MLX_LM_KEYS = frozenset(MLX_LM_DEFAULTS) | {
+    "adapter_path",
+    "chat_feature",
+    "clear_cache_threshold",
+    "completion_feature",
+    "config",
+    "data",
+    "grad_checkpoint",
+    "hf_dataset",
+    "lora_parameters",
+    "lr_schedule",
+    "model",
+    "optimizer_config",
+    "project_name",
+    "prompt_feature",
+    "report_to",
+    "resume_adapter_file",
+    "test",
+    "test_batches",
+    "text_feature",
+    "train",
+    "trust_remote_code",
+}

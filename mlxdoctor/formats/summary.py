@@ -12,7 +12,7 @@ from typing import Any
 from mlxdoctor.exhibits import LossCurve
 from mlxdoctor.finding import ADVISED, Finding, Severity
 from mlxdoctor.report import ReadBack, Report
-from mlxdoctor.verdict import CauseStatus, Verdict
+from mlxdoctor.verdict import CauseStatus, Readiness, Verdict
 
 #: Between the first two causes, below which the first is called "probable" (log-odds).
 #: ln(9): the evidence then favours the first cause less than nine to one.
@@ -48,6 +48,8 @@ _FLAGS = frozenset(
 
 #: Things seen that the first screen tells.
 SEEN = 3
+#: Pieces of advice for a run that has not begun.
+MOST_ADVICE = 3
 #: Open causes that are named there.
 OPEN = 4
 
@@ -71,6 +73,8 @@ def is_clear(report: Report) -> bool:
 
 def headline(report: Report) -> str:
     """The title: the root cause, or what else there is to say first."""
+    if report.readiness is not None:
+        return _readiness(report, report.readiness)
     if report.root is not None:
         title = lowered(report.root.cause.title)
         return f"{'Root cause' if is_clear(report) else 'Probable cause'}: {title}"
@@ -90,6 +94,21 @@ def headline(report: Report) -> str:
     if {one.kind for one in report.evidence} == {"dataset"}:
         return "Inconclusive: these are training data, and nothing that a run left is with them"
     return "Inconclusive: nothing shows that the model learned"
+
+
+def _readiness(report: Report, readiness: Readiness) -> str:
+    """The title of a run that has not begun."""
+    if readiness is Readiness.NOT_READY:
+        if report.root is None:
+            return "Not ready, and no known cause explains it"
+        return f"Not ready: {lowered(report.root.cause.title)}"
+    if readiness is Readiness.UNKNOWN:
+        return f"Unknown: {report.open_because}"
+    if readiness is Readiness.READY:
+        return "Ready: nothing was found that would make it fail"
+    if report.suspected is not None:
+        return f"Ready, but perhaps {lowered(report.suspected.cause.title)}"
+    return "Ready, but see what was found"
 
 
 def coverage(report: Report) -> str:
@@ -115,6 +134,28 @@ def coverage(report: Report) -> str:
     count = sum(map(len, groups.values()))
     more = count - min(count, OPEN)
     return f"{said}; open: {'; '.join(named)}{f'; and {more} more' if more else ''}."
+
+
+def advice(report: Report) -> list[str]:
+    """What to do before a run where no key of its configuration cures it, a sentence each.
+
+    A cause's own remedy speaks of a run that was made; what its findings advise does not.
+    """
+    if changes(report):
+        return []
+    fixes = [sentence(one.fix) for one in reasons(report, MOST_ADVICE) if one.fix]
+    return list(dict.fromkeys(fixes))
+
+
+def to_know_more(report: Report) -> str:
+    """What would let more be looked at before a run; "" for nothing."""
+    lacking = {one.kind: one.why for one in report.missing}
+    named = [
+        option
+        for kind, option in (("base model", "--model"), ("dataset", "--data"))
+        if kind in lacking
+    ]
+    return f"Name what is elsewhere with {' and '.join(named)}." if named else ""
 
 
 def most_useful(report: Report) -> str:

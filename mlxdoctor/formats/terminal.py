@@ -11,7 +11,7 @@ from mlxdoctor.formats import escape, gated, summary
 from mlxdoctor.formats.format import Format
 from mlxdoctor.gate_result import GateResult, ItemStatus
 from mlxdoctor.report import Report
-from mlxdoctor.verdict import Verdict
+from mlxdoctor.verdict import Readiness, Verdict
 
 #: Findings that are named of a run, and reasons of an item of the gate.
 REASONS = 3
@@ -26,6 +26,13 @@ _COLOURS = {
     Verdict.SUSPECT: "yellow",
     Verdict.UNHEALTHY: "red",
     Verdict.INCONCLUSIVE: "yellow",
+}
+
+_READINESS = {
+    Readiness.READY: "green",
+    Readiness.READY_BUT: "yellow",
+    Readiness.NOT_READY: "red",
+    Readiness.UNKNOWN: "yellow",
 }
 
 #: Takes a text, a colour or None, and whether it is bold; returns the styled text.
@@ -98,6 +105,10 @@ def render(
     """
     page = _Page(width, style)
     title = f"{report.name}: {summary.headline(report)}"
+    if report.readiness is not None:
+        page.title(title, _READINESS[report.readiness])
+        _planned(report, page)
+        return page.ended(written)
     page.title(title, _COLOURS[report.verdict])
     for problem in report.unreadable:
         page.paragraph(problem, "  - ")
@@ -114,6 +125,28 @@ def render(
     _fix(report, page)
     _gaps(report, page)
     return page.ended(written)
+
+
+def _planned(report: Report, page: _Page) -> None:
+    """What stands in the way of a run that has not begun, what to change, and what it comes to."""
+    for problem in report.unreadable:
+        page.paragraph(problem, "  - ")
+    for finding in summary.reasons(report, REASONS):
+        page.paragraph(finding.message, "  - ")
+    for fact in report.facts if report.root is None else ():
+        page.paragraph(fact, "  - ")
+    if report.root is not None or report.suspected is not None:
+        page.heading("What to change")
+        for change in summary.changes(report):
+            before, after = summary.plain(change.before), summary.plain(change.after)
+            page.paragraph(f"{change.key}: {before} -> {after}", colour="cyan")
+        for said in summary.advice(report):
+            page.paragraph(said)
+    if report.open_because and report.readiness is not Readiness.UNKNOWN:
+        page.lines.append("")
+        page.paragraph(f"{summary.sentence(report.open_because)}")
+    if advice := summary.to_know_more(report):
+        page.paragraph(advice)
 
 
 def _fix(report: Report, page: _Page) -> None:

@@ -1,1 +1,63 @@
-"""Before the hours are spent: would this run fail, does it fit, how long does it take?"""
+"""Before the hours are spent: would this run fail, does it fit, how long does it take?
+
+A configuration, its data and its base model are looked at as `diagnose` looks at a run: by the
+same checks, of which some look at what is planned only (checks/planned_*.py). The function
+stands here, and loads the rest when it is called, as that of `mlxdoctor.probe` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlxdoctor.api import RunReport
+    from mlxdoctor.evidence.kind import Progress
+
+__all__ = ["preflight"]
+
+
+def preflight(
+    config: Any,
+    *,
+    options: Mapping[str, Any] | None = None,
+    base: Path | None = None,
+    data: Path | None = None,
+    steps: bool = False,
+    seconds: float = 120.0,
+    with_text: bool = True,
+    progress: Progress | None = None,
+) -> RunReport:
+    """Look at a run before it is made.
+
+    Args:
+        config: the configuration's file; or its keys and values as a mapping, or as the
+            attributes of an object, such as the arguments that `mlx_lm.lora` is run with; None
+            for `options` alone.
+        options: mlx-lm's keys that go before those of the file.
+        base: the base model's folder, where it is not where the configuration says.
+        data: the data folder, likewise.
+        steps: make steps with the model too: which rate, how much memory, how long.
+        seconds: that these may take, about.
+        with_text: let the report quote training rows.
+        progress: called with what is being done, a count done, and a total.
+
+    Returns:
+        The report; its `readiness` is the answer.
+
+    Raises:
+        InputError: the configuration can't be read or is none.
+    """
+    from mlxdoctor.preflight.examine import examine
+
+    return examine(
+        config,
+        options or {},
+        base=base,
+        data=data,
+        steps=steps,
+        seconds=seconds,
+        with_text=with_text,
+        progress=progress,
+    )

@@ -1,0 +1,161 @@
+"""`mlxdoctor preflight`: would this run fail, before it is made?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_UNUSABLE, options, output
+from mlxdoctor.cli.progress import ProgressLine
+from mlxdoctor.formats.format import files_of, formats
+from mlxdoctor.report import Report
+from mlxdoctor.verdict import Readiness
+
+#: The options of `mlx_lm.lora` (0.32.2), and the type of each; a flag has none.
+_OF_MLX_LM: dict[str, type | click.ParamType[Any] | None] = {
+    "model": str,
+    "data": str,
+    "fine-tune-type": click.Choice(["lora", "dora", "full"]),
+    "optimizer": click.Choice(["adam", "adamw", "muon", "sgd", "adafactor"]),
+    "mask-prompt": None,
+    "num-layers": int,
+    "batch-size": int,
+    "iters": int,
+    "val-batches": int,
+    "learning-rate": float,
+    "steps-per-report": int,
+    "steps-per-eval": int,
+    "grad-accumulation-steps": int,
+    "resume-adapter-file": str,
+    "adapter-path": str,
+    "save-every": int,
+    "train": None,
+    "test": None,
+    "test-batches": int,
+    "max-seq-length": int,
+    "grad-checkpoint": None,
+    "seed": int,
+}
+
+
+def _as_mlx_lm(command: Any) -> Any:
+    """The command with the options of `mlx_lm.lora`, which go before the file's keys."""
+    for name, kind in reversed(_OF_MLX_LM.items()):
+        shown = {"is_flag": True, "default": None} if kind is None else {"type": kind}
+        told = "As of mlx_lm.lora: instead of what the file says."
+        command = click.option(f"--{name}", help=told, **shown)(command)
+    return command
+
+
+@click.command(
+    name="preflight",
+    short_help="See whether a run would fail, before it is made.",
+    epilog="""\b
+Exit codes: 0 ready (or ready, but: 1 with --fail-on warning), 1 not ready,
+2 unusable input or options, 3 unknown: too little is here to tell.""",
+)
+@click.argument("config", required=False, type=options.PATH, metavar="[CONFIG]")
+@click.option(
+    "-c", "--config", "named", type=options.PATH, help="As CONFIG, as mlx_lm.lora has it."
+)
+@click.option(
+    "--write",
+    "fixed",
+    type=options.PATH,
+    metavar="FILE",
+    help="Write the configuration with all advised changes; comments stay.",
+)
+@_as_mlx_lm
+@options.written([one.name for one in formats().values() if one.suffix], ("markdown",))
+@options.output_folder(
+    "The report goes into a folder in here that has the configuration's name.",
+    default=Path("reports"),
+    show_default=True,
+)
+@options.printed_instead(tuple(formats()))
+@options.no_text()
+@options.fails_on()
+def command(  # noqa: PLR0917 - click passes every option by name
+    config: Path | None,
+    named: Path | None,
+    fixed: Path | None,
+    names: tuple[str, ...],
+    folder: Path,
+    printed: str | None,
+    no_text: bool,
+    fail_on: str,
+    **of_mlx_lm: Any,
+) -> int:
+    """See whether a run would fail, before it is made.
+
+    CONFIG is what `mlx_lm.lora --config` takes, YAML or JSON, or an
+    adapter_config.json; the options of mlx_lm.lora go before its keys, and do
+    without a file. Base model and data are looked up where they say.
+
+    \b
+    Examples:
+      mlxdoctor preflight lora.yaml
+      mlxdoctor preflight lora.yaml --write fixed.yaml
+      mlxdoctor preflight --model models/llama --data data/ --learning-rate 1e-4
+    """
+    from mlxdoctor.formats.escape import terminal
+    from mlxdoctor.preflight import preflight
+
+    if config is not None and named is not None:
+        raise click.UsageError("name the configuration once")
+    with ProgressLine() as progress:
+        report = preflight(
+            config or named, options=of_mlx_lm, with_text=not no_text, progress=progress
+        )
+    if fixed is not None:
+        _write_fixed(fixed, report)
+    if printed is not None:
+        click.echo(output.text(_shown_as(report, printed, fail_on), printed), nl=False)
+    else:
+        written = [str(path) for path in _write(report, folder, names, fail_on)]
+        shown = [*([str(fixed)] if fixed else []), *(w for w in written if not w.endswith(".png"))]
+        click.echo(output.text(report, "text", shown), nl=False)
+    for sentence in report.unreadable:
+        click.echo(f"mlxdoctor: {terminal(sentence)}", err=True)
+    return exit_code(report, fail_on)
+
+
+def exit_code(report: Report, fail_on: str) -> int:
+    """The exit code of a preflight."""
+    if report.unreadable:
+        return EXIT_UNUSABLE
+    if options.fails(report.findings, fail_on):
+        return EXIT_FOUND
+    if report.readiness is Readiness.NOT_READY and fail_on != "never":
+        return EXIT_FOUND
+    return EXIT_INCONCLUSIVE if report.readiness is Readiness.UNKNOWN else EXIT_CLEAN
+
+
+def _write_fixed(path: Path, report: Any) -> None:
+    from mlxdoctor.evidence.config import TrainingConfig
+    from mlxdoctor.preflight.changes import changed_text
+
+    config = report.run.get(TrainingConfig)
+    after = report.fix.after if report.fix is not None else {}
+    output.write_files(path.parent, {path.name: changed_text(config, after).encode()})
+
+
+def _shown_as(report: Report, name: str, fail_on: str) -> Any:
+    """The report; for the formats of code hosts, as a gate with one item shows it."""
+    if formats()[name].report is not None:
+        return report
+    from mlxdoctor.gate.weigh import alone
+
+    return alone(report, fail_on)
+
+
+def _write(report: Report, folder: Path, names: tuple[str, ...], fail_on: str) -> list[Path]:
+    from mlxdoctor.formats.figures.draw import all_paths
+    from mlxdoctor.formats.summary import slug
+
+    files: dict[str, bytes] = {}
+    for name in names:
+        files |= files_of(_shown_as(report, name, fail_on), name)
+    return output.write_files(folder / slug(report.name), files, stale=all_paths())

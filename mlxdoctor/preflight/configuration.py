@@ -1,0 +1,50 @@
+"""What is planned: a configuration's file, with the options of a command line over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
+from mlxdoctor.safety.errors import InputError
+
+#: What a plan without a file is called.
+NO_FILE = Path("plan")
+
+
+def planned_config(file: Path | None, options: Mapping[str, Any]) -> TrainingConfig:
+    """The configuration as `mlx_lm.lora` completes it: options go before the file's keys.
+
+    Args:
+        file: YAML or JSON, or a folder with an `adapter_config.json`; None for options alone.
+        options: mlx-lm's keys -> values; those that are None count as not stated.
+
+    Raises:
+        InputError: the file can't be read or is no training configuration, or there is neither
+            a file nor an option.
+    """
+    stated = {key: value for key, value in options.items() if value is not None}
+    if file is not None:
+        config = TrainingConfig.read(file)
+        if config.origin == "peft":
+            raise InputError(
+                file, "is a PEFT configuration", "name one with the keys of `mlx_lm.lora`"
+            )
+        if config.origin == "own" and stated:
+            raise InputError(
+                file,
+                "keeps its keys in sections, and is not one that options of mlx_lm.lora go with",
+                "change the file",
+            )
+        return replace(config, values=MappingProxyType({**config.values, **stated}))
+    if not stated:
+        raise InputError(
+            None, "there is nothing to examine", "name a configuration, or --model and --data"
+        )
+    # A configuration that says nothing of training is one of an adapter.
+    values = {"iters": MLX_LM_DEFAULTS["iters"], **stated}
+    return TrainingConfig((), NO_FILE, MappingProxyType(values), "mlx-lm")

@@ -1,0 +1,93 @@
+"""A configuration in, a report out, before a step was made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mlxdoctor.api import RunReport, examined
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.kind import Progress
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.finding import Severity
+from mlxdoctor.preflight.changes import all_changes
+from mlxdoctor.preflight.configuration import planned_config
+from mlxdoctor.preflight.facts import facts
+from mlxdoctor.run import Run
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.time_budget import TimeBudget
+from mlxdoctor.verdict import Readiness, Verdict
+
+
+def examine(
+    config: Any,
+    options: Mapping[str, Any],
+    *,
+    base: Path | None,
+    data: Path | None,
+    steps: bool,
+    seconds: float,
+    with_text: bool,
+    progress: Progress | None,
+) -> RunReport:
+    """What `mlxdoctor.preflight` does."""
+    file, values = _stated(config)
+    planned = planned_config(file, {**values, **options})
+    run = Run.planned(
+        planned,
+        base=base,
+        data=data,
+        allow_model=steps,
+        progress=progress,
+        budget=TimeBudget(seconds),
+    )
+    report = examined(run, with_text=with_text, progress=progress)
+    fix = all_changes(planned, report.diagnosis, report.findings)
+    readiness, why = readiness_of(report)
+    return replace(
+        report,
+        readiness=readiness,
+        open_because=why,
+        fix=fix,
+        facts=tuple(facts(run, planned)),
+    )
+
+
+def _stated(config: Any) -> tuple[Path | None, dict[str, Any]]:
+    if isinstance(config, Path | str):
+        return Path(config), {}
+    if config is None:
+        return None, {}
+    values = config if isinstance(config, Mapping) else getattr(config, "__dict__", None)
+    if not isinstance(values, Mapping):
+        raise InputError(
+            None,
+            f"{type(config).__name__} is no configuration",
+            "give a path, a mapping, or the arguments of mlx_lm.lora",
+        )
+    return None, dict(values)
+
+
+def readiness_of(report: RunReport) -> tuple[Readiness, str]:
+    """Whether the run may be begun, and what could not be looked at, as a clause."""
+    run = report.run
+    lacking = [
+        name
+        for name, kind in (("base model's tokenizer", Tokenizer), ("training data", Dataset))
+        if run.get(kind) is None
+    ]
+    why = ""
+    if lacking:
+        why = f"the {' and the '.join(lacking)} could not be looked at"
+    elif report.unreadable:
+        why = "not every file could be read"
+    if report.verdict is Verdict.UNHEALTHY:
+        return Readiness.NOT_READY, why
+    if why:
+        return Readiness.UNKNOWN, why
+    warned = any(one.severity is Severity.WARNING for one in report.findings)
+    if warned or report.verdict is Verdict.SUSPECT:
+        return Readiness.READY_BUT, ""
+    return Readiness.READY, ""

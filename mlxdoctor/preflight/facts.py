@@ -1,0 +1,56 @@
+"""What a plan comes to, in sentences: rows and passes, lengths, and what the steps amount to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.supervision import SupervisedRows
+from mlxdoctor.judge.rate import BandLimits, step_of
+from mlxdoctor.run import Run
+
+
+def facts(run: Run, config: TrainingConfig) -> Iterator[str]:
+    """The sentences, as far as there is something to make them of."""
+    yield from _passes(run, config)
+    yield from _lengths(run)
+    yield from _step(run, config)
+
+
+def _passes(run: Run, config: TrainingConfig) -> Iterator[str]:
+    dataset = run.get(Dataset)
+    train = dataset.splits.get("train") if dataset is not None else None
+    iters, batch = config.iters, config.batch_size
+    if train is None or not train.rows or not iters or not batch or batch > len(train.rows):
+        return
+    passes = iters / (len(train.rows) // batch)
+    yield (
+        f"{len(train.rows):,} rows in batches of {batch}: {iters:,} iterations are "
+        f"{passes:.2g} passes over them."
+    )
+
+
+def _lengths(run: Run) -> Iterator[str]:
+    rows = run.get(SupervisedRows)
+    if rows is None or not rows.rows:
+        return
+    longest = max(one.full_length for one in rows.rows)
+    cut = sum(one.full_length > rows.max_seq_length for one in rows.rows)
+    seen = "" if rows.examined_rows == rows.total_rows else f" of {rows.examined_rows:,} looked at"
+    said = f"The longest row{seen} has {longest:,} tokens"
+    if cut:
+        yield f"{said}, and {cut:,} are cut after {rows.max_seq_length:,}."
+    else:
+        yield f"{said}: none is cut after {rows.max_seq_length:,}."
+
+
+def _step(run: Run, config: TrainingConfig) -> Iterator[str]:
+    step = step_of(config, run.get(BaseModel), BandLimits())
+    if step is None or step.parameters is None or not step.low <= step.size <= step.high:
+        return
+    yield (
+        f"Rate × scale is {step.size:.2g}, within what is usual for a model of this size "
+        f"({step.low:.2g} to {step.high:.2g})."
+    )
