@@ -141,16 +141,23 @@ def diagnose(
     return reported(tuple(known[one.name] for one in checks))
 
 
-def examined(run: Run, *, with_text: bool = True, progress: Progress | None = None) -> RunReport:
+def examined(
+    run: Run,
+    *,
+    thresholds: Thresholds | None = None,
+    with_text: bool = True,
+    progress: Progress | None = None,
+) -> RunReport:
     """The report of a run that was put together already, by all checks.
 
     Args:
         run: the run.
+        thresholds: check -> threshold -> value, in place of those that ship.
         with_text: let the report quote training rows and outputs.
         progress: called with what is being done, a count done, and a total.
     """
     with run.keeping():
-        outcomes = run_checks(_all_checks(), run, progress)
+        outcomes = run_checks(with_thresholds(_all_checks(), thresholds or {}), run, progress)
     report = _report(run, outcomes, lambda _: "")
     return as_seen_here(report if with_text else without_text(report, texts_of(run)))
 

@@ -18,7 +18,7 @@ from mlxdoctor.gate.policy import Ignore, Policy, Rules, matches
 from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, HeldReport, ItemStatus
 from mlxdoctor.measure.token_losses import TokenLosses
 from mlxdoctor.report import Report
-from mlxdoctor.verdict import Verdict
+from mlxdoctor.verdict import Readiness, Verdict
 
 #: Reasons named for evidence that was missing.
 _MISSING = 3
@@ -236,7 +236,9 @@ def _undecided(report: Report, rules: Rules) -> list[str]:
     """Why the item can't pass although nothing fails it, a sentence each."""
     by_check = {one.check: one for one in report.outcomes}
     reasons = []
-    for name in rules.require:
+    is_planned = report.readiness is not None
+    # What a policy requires to be looked at is what a run leaves.
+    for name in () if is_planned else rules.require:
         outcome = by_check[name]
         if outcome.status not in LOOKED:
             why = f": {outcome.reason}" if outcome.reason else ""
@@ -246,6 +248,9 @@ def _undecided(report: Report, rules: Rules) -> list[str]:
         for one in report.outcomes
         if one.status is Status.CRASHED and one.check not in rules.require
     ]
+    if is_planned:
+        unknown = report.readiness is Readiness.UNKNOWN and not report.unreadable
+        return [*reasons, report.open_because] if unknown else reasons
     if rules.require_generate and (needs := unseen(report)):
         reasons.append(f"the policy requires that models were run: {'; '.join(needs)}")
     # An adapter that is sound as far as files can tell passes: nobody trains in CI. What could

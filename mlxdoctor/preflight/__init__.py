@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mlxdoctor.api import RunReport
+    from mlxdoctor.check import Thresholds
     from mlxdoctor.evidence.kind import Progress
 
 __all__ = ["preflight"]
@@ -26,6 +27,7 @@ def preflight(
     data: Path | None = None,
     steps: bool = False,
     seconds: float = 120.0,
+    thresholds: Thresholds | None = None,
     with_text: bool = True,
     progress: Progress | None = None,
 ) -> RunReport:
@@ -40,6 +42,7 @@ def preflight(
         data: the data folder, likewise.
         steps: make steps with the model too: which rate, how much memory, how long.
         seconds: that these may take, about.
+        thresholds: check -> threshold -> value, in place of those that ship.
         with_text: let the report quote training rows.
         progress: called with what is being done, a count done, and a total.
 
@@ -58,6 +61,7 @@ def preflight(
         data=data,
         steps=steps,
         seconds=seconds,
+        thresholds=thresholds,
         with_text=with_text,
         progress=progress,
     )

@@ -8,12 +8,28 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
+from mlxdoctor.evidence.sniffed import Sniffed
 from mlxdoctor.safety.errors import InputError
 
 #: What a plan without a file is called.
 NO_FILE = Path("plan")
+
+
+def is_plan(path: Path) -> bool:
+    """Whether a file is a configuration to train with, and not what a run left behind.
+
+    What trainers write beside an adapter is the latter.
+    """
+    if path.suffix.lower() not in (".yaml", ".yml", ".json") or path.name == CONFIG_NAME:
+        return False
+    if not path.is_file():
+        return False
+    file = Sniffed(path)
+    # A log of JSON has rates in it as well, and names no model.
+    names_model = path.suffix.lower() != ".json" or "model" in file.record
+    return names_model and TrainingConfig.is_held_by(file)
 
 
 def planned_config(file: Path | None, options: Mapping[str, Any]) -> TrainingConfig:
@@ -45,6 +61,9 @@ def planned_config(file: Path | None, options: Mapping[str, Any]) -> TrainingCon
         raise InputError(
             None, "there is nothing to examine", "name a configuration, or --model and --data"
         )
+    config = TrainingConfig((), NO_FILE, MappingProxyType(stated), "mlx-lm")
+    if config.describes_training:
+        return config
     # A configuration that says nothing of training is one of an adapter.
-    values = {"iters": MLX_LM_DEFAULTS["iters"], **stated}
-    return TrainingConfig((), NO_FILE, MappingProxyType(values), "mlx-lm")
+    iters = MLX_LM_DEFAULTS["iters"]
+    return replace(config, values=MappingProxyType({**stated, "iters": iters}))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.api import RunReport, examined
+from mlxdoctor.check import Thresholds
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -29,6 +30,7 @@ def examine(
     data: Path | None,
     steps: bool,
     seconds: float,
+    thresholds: Thresholds | None,
     with_text: bool,
     progress: Progress | None,
 ) -> RunReport:
@@ -43,7 +45,7 @@ def examine(
         progress=progress,
         budget=TimeBudget(seconds),
     )
-    report = examined(run, with_text=with_text, progress=progress)
+    report = examined(run, thresholds=thresholds, with_text=with_text, progress=progress)
     fix = all_changes(planned, report.diagnosis, report.findings)
     readiness, why = readiness_of(report)
     return replace(

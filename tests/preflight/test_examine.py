@@ -1,0 +1,154 @@
+"""A configuration in, an answer out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import mlxdoctor
+from mlxdoctor.cli import main
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.verdict import Readiness
+from tests.conftest import FIXTURES
+
+SOUND: dict[str, Any] = {
+    "model": str(FIXTURES / "base"),
+    "data": str(FIXTURES / "data" / "geography"),
+    "num_layers": 4,
+    "iters": 400,
+    "learning_rate": 3e-4,
+    "max_seq_length": 256,
+}
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Callable[..., Path]:
+    """Write a configuration, sound but for what is named."""
+
+    def write(**changes: Any) -> Path:
+        values = {**SOUND, "adapter_path": str(tmp_path / "adapters"), **changes}
+        text = yaml.safe_dump({k: v for k, v in values.items() if v is not None})
+        path = tmp_path / "lora.yaml"
+        path.write_text(f"# ours\n{text}")
+        return path
+
+    return write
+
+
+Told = tuple[int, str]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Told]:
+    """The command: its exit code, and what it printed."""
+
+    def called(*arguments: str | Path) -> Told:
+        code = main(["preflight", *map(str, arguments)])
+        return code, capsys.readouterr().out
+
+    return called
+
+
+def test_ready(plan: Callable[..., Path]) -> None:
+    report = mlxdoctor.preflight(plan())
+    assert report.readiness is Readiness.READY
+    assert report.facts[0].startswith("200 rows in batches of 4: 400 iterations are 8 passes")
+
+
+def test_not_ready_and_the_line_to_change(plan: Callable[..., Path]) -> None:
+    report = mlxdoctor.preflight(plan(learning_rate=0.03))
+    assert report.readiness is Readiness.NOT_READY
+    assert report.root is not None
+    assert report.root.cause.id == "learning-rate-too-high"
+    assert report.fix is not None
+    assert report.fix.before == {"learning_rate": 0.03}
+    assert "-learning_rate: 0.03" in report.fix.diff.splitlines()
+    after = {**SOUND, **report.fix.after}
+    assert mlxdoctor.preflight(after).readiness is Readiness.READY
+
+
+def test_all_changes_at_once_and_the_file_keeps_its_comments(
+    plan: Callable[..., Path], run: Callable[..., Told], tmp_path: Path
+) -> None:
+    path = plan(learning_rate=0.03, max_seq_length=24, num_layers=None)
+    fixed = tmp_path / "fixed.yaml"
+    assert run(path, "--write", fixed, "-o", tmp_path / "reports")[0] == 1
+    text = fixed.read_text()
+    assert text.startswith("# ours\n")
+    changed = yaml.safe_load(text)
+    assert changed["num_layers"] == -1
+    assert changed["max_seq_length"] > 24
+    assert float(changed["learning_rate"]) < 0.03
+    code, printed = run(fixed, "--stdout", "json")
+    assert (code, json.loads(printed)["readiness"]) == (0, "ready")
+
+
+def test_unknown_where_the_data_are_not_here(
+    plan: Callable[..., Path], run: Callable[..., Told]
+) -> None:
+    report = mlxdoctor.preflight(plan(data="someone/some-data"))
+    assert report.readiness is Readiness.UNKNOWN
+    assert "training data" in report.open_because
+    code, printed = run(plan(data="someone/some-data"), "--stdout", "text")
+    assert code == 3
+    assert "--data" in printed
+
+
+def test_what_is_certain_needs_no_data(plan: Callable[..., Path]) -> None:
+    path = plan(data="elsewhere", model="./models/llama-3.2-3b-instruct-mlx", learning_rate=2e-4)
+    report = mlxdoctor.preflight(path)
+    assert report.readiness is Readiness.NOT_READY
+    assert report.fix is not None
+    assert report.fix.after == {"learning_rate": 2e-5}
+
+
+def test_options_go_before_the_file(plan: Callable[..., Path], run: Callable[..., Told]) -> None:
+    path = plan(learning_rate=0.03)
+    assert run(path, "--stdout", "json")[0] == 1
+    code, printed = run(path, "--learning-rate", "3e-4", "--stdout", "json")
+    assert (code, json.loads(printed)["readiness"]) == (0, "ready")
+    options = [f"--{key.replace('_', '-')}={value}" for key, value in SOUND.items()]
+    code, printed = run(*options, "--stdout", "text")
+    assert (code, printed.split(":")[0]) == (0, "plan")
+
+
+def test_the_arguments_of_mlx_lm(plan: Callable[..., Path]) -> None:
+    arguments = argparse.Namespace(**SOUND)
+    assert mlxdoctor.preflight(arguments).readiness is Readiness.READY
+
+
+def test_a_few_rows_again_and_again_is_told_before(
+    plan: Callable[..., Path], tmp_path: Path
+) -> None:
+    rows = (FIXTURES / "data" / "geography" / "train.jsonl").read_text().splitlines()
+    data = tmp_path / "few"
+    data.mkdir()
+    for split in ("train", "valid"):
+        (data / f"{split}.jsonl").write_text("\n".join(rows[:12]) + "\n")
+    report = mlxdoctor.preflight(plan(data=str(data)))
+    assert report.readiness is Readiness.NOT_READY
+    assert report.root is not None
+    assert report.root.cause.id == "overfitting"
+
+
+@pytest.mark.parametrize("name", ["github", "html", "json", "junit", "markdown", "sarif", "text"])
+def test_every_format(plan: Callable[..., Path], run: Callable[..., Told], name: str) -> None:
+    code, printed = run(plan(learning_rate=0.03), "--stdout", name)
+    assert code == 1
+    assert "learning" in printed
+
+
+def test_what_is_no_plan(run: Callable[..., Told], tmp_path: Path) -> None:
+    assert run()[0] == 2
+    peft = tmp_path / "adapter_config.json"
+    peft.write_text('{"peft_type": "LORA", "r": 8}')
+    with pytest.raises(InputError, match="is a PEFT configuration"):
+        mlxdoctor.preflight(peft)
+    with pytest.raises(InputError, match="is no configuration"):
+        mlxdoctor.preflight(3)
