@@ -117,6 +117,21 @@ class Prevention:
     outcome: str
 
 
+@dataclass(frozen=True)
+class Planned:
+    """What is said of a run that has not begun.
+
+    Attributes:
+        readiness: whether it may begin.
+        open_because: what could not be looked at, as a clause; "" for nothing.
+        facts: what the plan comes to, a sentence each.
+    """
+
+    readiness: Readiness
+    open_because: str = ""
+    facts: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """What is said of one run.
@@ -143,9 +158,7 @@ class Report:
         unreadable: files that could not be read, a sentence each.
         withheld: whether it is without rows and outputs.
         version: of mlxdoctor.
-        readiness: of a run that has not begun: whether it may; None of one that was made.
-        open_because: why that could not be told, as a clause; "" where it could.
-        facts: what a plan comes to, a sentence each.
+        planned: what is said of a run that has not begun; None of one that was made.
     """
 
     name: str
@@ -168,9 +181,7 @@ class Report:
     unreadable: tuple[str, ...] = ()
     withheld: bool = False
     version: str = ""
-    readiness: Readiness | None = None
-    open_because: str = ""
-    facts: tuple[str, ...] = ()
+    planned: Planned | None = None
 
     @property
     def findings(self) -> list[Finding]:
@@ -269,9 +280,7 @@ class Report:
                 "versions": self.versions,
                 "unreadable": self.unreadable,
                 "withheld": self.withheld,
-                "readiness": self.readiness,
-                "open_because": self.open_because,
-                "facts": self.facts,
+                "planned": self.planned,
             }
         )
         return shown

@@ -45,7 +45,8 @@ def _as_mlx_lm(command: Any) -> Any:
     for name, kind in reversed(_OF_MLX_LM.items()):
         shown = {"is_flag": True, "default": None} if kind is None else {"type": kind}
         told = "As of mlx_lm.lora: instead of what the file says."
-        command = click.option(f"--{name}", help=told, **shown)(command)
+        names = ("--base", "--model", "model") if name == "model" else (f"--{name}",)
+        command = click.option(*names, help=told, **shown)(command)
     return command
 
 
@@ -128,9 +129,10 @@ def exit_code(report: Report, fail_on: str) -> int:
         return EXIT_UNUSABLE
     if options.fails(report.findings, fail_on):
         return EXIT_FOUND
-    if report.readiness is Readiness.NOT_READY and fail_on != "never":
+    readiness = report.planned.readiness if report.planned is not None else None
+    if readiness is Readiness.NOT_READY and fail_on != "never":
         return EXIT_FOUND
-    return EXIT_INCONCLUSIVE if report.readiness is Readiness.UNKNOWN else EXIT_CLEAN
+    return EXIT_INCONCLUSIVE if readiness is Readiness.UNKNOWN else EXIT_CLEAN
 
 
 def _write_fixed(path: Path, report: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mlxdoctor.exhibits import LossCurve
 from mlxdoctor.finding import ADVISED, Finding, Severity
-from mlxdoctor.report import ReadBack, Report
+from mlxdoctor.report import Planned, ReadBack, Report
 from mlxdoctor.verdict import CauseStatus, Readiness, Verdict
 
 #: Between the first two causes, below which the first is called "probable" (log-odds).
@@ -73,8 +73,8 @@ def is_clear(report: Report) -> bool:
 
 def headline(report: Report) -> str:
     """The title: the root cause, or what else there is to say first."""
-    if report.readiness is not None:
-        return _readiness(report, report.readiness)
+    if report.planned is not None:
+        return _readiness(report, report.planned)
     if report.root is not None:
         title = lowered(report.root.cause.title)
         return f"{'Root cause' if is_clear(report) else 'Probable cause'}: {title}"
@@ -96,14 +96,15 @@ def headline(report: Report) -> str:
     return "Inconclusive: nothing shows that the model learned"
 
 
-def _readiness(report: Report, readiness: Readiness) -> str:
+def _readiness(report: Report, planned: Planned) -> str:
     """The title of a run that has not begun."""
+    readiness = planned.readiness
     if readiness is Readiness.NOT_READY:
         if report.root is None:
             return "Not ready, and no known cause explains it"
         return f"Not ready: {lowered(report.root.cause.title)}"
     if readiness is Readiness.UNKNOWN:
-        return f"Unknown: {report.open_because}"
+        return f"Unknown: {planned.open_because}"
     if readiness is Readiness.READY:
         return "Ready: nothing was found that would make it fail"
     if report.suspected is not None:

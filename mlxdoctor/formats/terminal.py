@@ -10,7 +10,7 @@ from mlxdoctor.finding import Status
 from mlxdoctor.formats import escape, gated, summary
 from mlxdoctor.formats.format import Format
 from mlxdoctor.gate_result import GateResult, ItemStatus
-from mlxdoctor.report import Report
+from mlxdoctor.report import Planned, Report
 from mlxdoctor.verdict import Readiness, Verdict
 
 #: Findings that are named of a run, and reasons of an item of the gate.
@@ -105,9 +105,9 @@ def render(
     """
     page = _Page(width, style)
     title = f"{report.name}: {summary.headline(report)}"
-    if report.readiness is not None:
-        page.title(title, _READINESS[report.readiness])
-        _planned(report, page)
+    if report.planned is not None:
+        page.title(title, _READINESS[report.planned.readiness])
+        _planned(report, report.planned, page)
         return page.ended(written)
     page.title(title, _COLOURS[report.verdict])
     for problem in report.unreadable:
@@ -127,13 +127,13 @@ def render(
     return page.ended(written)
 
 
-def _planned(report: Report, page: _Page) -> None:
+def _planned(report: Report, planned: Planned, page: _Page) -> None:
     """What stands in the way of a run that has not begun, what to change, and what it comes to."""
     for problem in report.unreadable:
         page.paragraph(problem, "  - ")
     for finding in summary.reasons(report, REASONS):
         page.paragraph(finding.message, "  - ")
-    for fact in report.facts if report.root is None else ():
+    for fact in planned.facts if report.root is None else ():
         page.paragraph(fact, "  - ")
     if report.root is not None or report.suspected is not None:
         page.heading("What to change")
@@ -142,9 +142,9 @@ def _planned(report: Report, page: _Page) -> None:
             page.paragraph(f"{change.key}: {before} -> {after}", colour="cyan")
         for said in summary.advice(report):
             page.paragraph(said)
-    if report.open_because and report.readiness is not Readiness.UNKNOWN:
+    if planned.open_because and planned.readiness is not Readiness.UNKNOWN:
         page.lines.append("")
-        page.paragraph(f"{summary.sentence(report.open_because)}")
+        page.paragraph(summary.sentence(planned.open_because))
     if advice := summary.to_know_more(report):
         page.paragraph(advice)
 

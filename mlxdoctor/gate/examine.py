@@ -5,14 +5,21 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlxdoctor.check import Thresholds
 from mlxdoctor.gate_result import HeldReport
+from mlxdoctor.preflight import preflight
+from mlxdoctor.preflight.configuration import is_plan
 from mlxdoctor.report import Report
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import quoted, without_quotations
 from mlxdoctor.safety.stages import Kind, Stage, StageStopped
 from mlxdoctor.safety.time_limit import TimeLimitExceeded, time_limit
+
+if TYPE_CHECKING:
+    from mlxdoctor.api import RunReport
+    from mlxdoctor.evidence.kind import Progress
 
 
 @dataclass(frozen=True)
@@ -57,16 +64,21 @@ def examine(task: Task) -> Examined:
             raise TimeLimitExceeded(task.seconds)
 
     held, problem = None, ""
+    path = Path(task.path)
     stage = Stage(f"examining {task.path}", Kind.ITEM, limit="", wall=task.seconds)
     try:
         with stage, time_limit(task.seconds):
-            found = diagnose(
-                [Path(task.path)],
-                allow_model=task.generate,
-                thresholds=task.thresholds,
-                with_text=task.with_text,
-                progress=in_time,
-                measured=None if task.measured is None else Path(task.measured),
+            found = (
+                _planned(task, path, in_time)
+                if is_plan(path)
+                else diagnose(
+                    [path],
+                    allow_model=task.generate,
+                    thresholds=task.thresholds,
+                    with_text=task.with_text,
+                    progress=in_time,
+                    measured=None if task.measured is None else Path(task.measured),
+                )
             )
         in_time("", 0, 0)
         held = HeldReport.of(slim(found))
@@ -86,6 +98,11 @@ def examine(task: Task) -> Examined:
     if not task.with_text:
         problem = without_quotations(problem)
     return Examined(held, problem, time.perf_counter() - start)
+
+
+def _planned(task: Task, path: Path, progress: Progress) -> RunReport:
+    """The report on a configuration that nothing was trained with yet."""
+    return preflight(path, thresholds=task.thresholds, with_text=task.with_text, progress=progress)
 
 
 def too_long(task: Task) -> str:

@@ -236,9 +236,8 @@ def _undecided(report: Report, rules: Rules) -> list[str]:
     """Why the item can't pass although nothing fails it, a sentence each."""
     by_check = {one.check: one for one in report.outcomes}
     reasons = []
-    is_planned = report.readiness is not None
     # What a policy requires to be looked at is what a run leaves.
-    for name in () if is_planned else rules.require:
+    for name in rules.require if report.planned is None else ():
         outcome = by_check[name]
         if outcome.status not in LOOKED:
             why = f": {outcome.reason}" if outcome.reason else ""
@@ -248,9 +247,9 @@ def _undecided(report: Report, rules: Rules) -> list[str]:
         for one in report.outcomes
         if one.status is Status.CRASHED and one.check not in rules.require
     ]
-    if is_planned:
-        unknown = report.readiness is Readiness.UNKNOWN and not report.unreadable
-        return [*reasons, report.open_because] if unknown else reasons
+    if report.planned is not None:
+        unknown = report.planned.readiness is Readiness.UNKNOWN and not report.unreadable
+        return [*reasons, report.planned.open_because] if unknown else reasons
     if rules.require_generate and (needs := unseen(report)):
         reasons.append(f"the policy requires that models were run: {'; '.join(needs)}")
     # An adapter that is sound as far as files can tell passes: nobody trains in CI. What could

@@ -47,7 +47,7 @@ def preflight(
         progress: called with what is being done, a count done, and a total.
 
     Returns:
-        The report; its `readiness` is the answer.
+        The report; its `planned.readiness` is the answer.
 
     Raises:
         InputError: the configuration can't be read or is none.

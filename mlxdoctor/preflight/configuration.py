@@ -65,5 +65,5 @@ def planned_config(file: Path | None, options: Mapping[str, Any]) -> TrainingCon
     if config.describes_training:
         return config
     # A configuration that says nothing of training is one of an adapter.
-    iters = MLX_LM_DEFAULTS["iters"]
-    return replace(config, values=MappingProxyType({**stated, "iters": iters}))
+    optimizer = MLX_LM_DEFAULTS["optimizer"]
+    return replace(config, values=MappingProxyType({**stated, "optimizer": optimizer}))

@@ -16,6 +16,7 @@ from mlxdoctor.finding import Severity
 from mlxdoctor.preflight.changes import all_changes
 from mlxdoctor.preflight.configuration import planned_config
 from mlxdoctor.preflight.facts import facts
+from mlxdoctor.report import Planned
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import TimeBudget
@@ -48,13 +49,7 @@ def examine(
     report = examined(run, thresholds=thresholds, with_text=with_text, progress=progress)
     fix = all_changes(planned, report.diagnosis, report.findings)
     readiness, why = readiness_of(report)
-    return replace(
-        report,
-        readiness=readiness,
-        open_because=why,
-        fix=fix,
-        facts=tuple(facts(run, planned)),
-    )
+    return replace(report, planned=Planned(readiness, why, tuple(facts(run, planned))), fix=fix)
 
 
 def _stated(config: Any) -> tuple[Path | None, dict[str, Any]]:

@@ -306,6 +306,7 @@ def unhealthy() -> dict[str, Any]:
         },
         "unreadable": [],
         "withheld": False,
+        "planned": None,
     }
 
 

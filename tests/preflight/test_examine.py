@@ -13,6 +13,7 @@ import yaml
 
 import mlxdoctor
 from mlxdoctor.cli import main
+from mlxdoctor.report import Report
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.verdict import Readiness
 from tests.conftest import FIXTURES
@@ -55,22 +56,27 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Told]:
     return called
 
 
+def readiness(report: Report) -> Readiness | None:
+    return report.planned.readiness if report.planned is not None else None
+
+
 def test_ready(plan: Callable[..., Path]) -> None:
-    report = mlxdoctor.preflight(plan())
-    assert report.readiness is Readiness.READY
-    assert report.facts[0].startswith("200 rows in batches of 4: 400 iterations are 8 passes")
+    planned = mlxdoctor.preflight(plan()).planned
+    assert planned is not None
+    assert planned.readiness is Readiness.READY
+    assert planned.facts[0].startswith("200 rows in batches of 4: 400 iterations are 8 passes")
 
 
 def test_not_ready_and_the_line_to_change(plan: Callable[..., Path]) -> None:
     report = mlxdoctor.preflight(plan(learning_rate=0.03))
-    assert report.readiness is Readiness.NOT_READY
+    assert readiness(report) is Readiness.NOT_READY
     assert report.root is not None
     assert report.root.cause.id == "learning-rate-too-high"
     assert report.fix is not None
     assert report.fix.before == {"learning_rate": 0.03}
     assert "-learning_rate: 0.03" in report.fix.diff.splitlines()
     after = {**SOUND, **report.fix.after}
-    assert mlxdoctor.preflight(after).readiness is Readiness.READY
+    assert readiness(mlxdoctor.preflight(after)) is Readiness.READY
 
 
 def test_all_changes_at_once_and_the_file_keeps_its_comments(
@@ -86,15 +92,16 @@ def test_all_changes_at_once_and_the_file_keeps_its_comments(
     assert changed["max_seq_length"] > 24
     assert float(changed["learning_rate"]) < 0.03
     code, printed = run(fixed, "--stdout", "json")
-    assert (code, json.loads(printed)["readiness"]) == (0, "ready")
+    assert (code, json.loads(printed)["planned"]["readiness"]) == (0, "ready")
 
 
 def test_unknown_where_the_data_are_not_here(
     plan: Callable[..., Path], run: Callable[..., Told]
 ) -> None:
-    report = mlxdoctor.preflight(plan(data="someone/some-data"))
-    assert report.readiness is Readiness.UNKNOWN
-    assert "training data" in report.open_because
+    planned = mlxdoctor.preflight(plan(data="someone/some-data")).planned
+    assert planned is not None
+    assert planned.readiness is Readiness.UNKNOWN
+    assert "training data" in planned.open_because
     code, printed = run(plan(data="someone/some-data"), "--stdout", "text")
     assert code == 3
     assert "--data" in printed
@@ -103,7 +110,7 @@ def test_unknown_where_the_data_are_not_here(
 def test_what_is_certain_needs_no_data(plan: Callable[..., Path]) -> None:
     path = plan(data="elsewhere", model="./models/llama-3.2-3b-instruct-mlx", learning_rate=2e-4)
     report = mlxdoctor.preflight(path)
-    assert report.readiness is Readiness.NOT_READY
+    assert readiness(report) is Readiness.NOT_READY
     assert report.fix is not None
     assert report.fix.after == {"learning_rate": 2e-5}
 
@@ -112,7 +119,7 @@ def test_options_go_before_the_file(plan: Callable[..., Path], run: Callable[...
     path = plan(learning_rate=0.03)
     assert run(path, "--stdout", "json")[0] == 1
     code, printed = run(path, "--learning-rate", "3e-4", "--stdout", "json")
-    assert (code, json.loads(printed)["readiness"]) == (0, "ready")
+    assert (code, json.loads(printed)["planned"]["readiness"]) == (0, "ready")
     options = [f"--{key.replace('_', '-')}={value}" for key, value in SOUND.items()]
     code, printed = run(*options, "--stdout", "text")
     assert (code, printed.split(":")[0]) == (0, "plan")
@@ -120,7 +127,7 @@ def test_options_go_before_the_file(plan: Callable[..., Path], run: Callable[...
 
 def test_the_arguments_of_mlx_lm(plan: Callable[..., Path]) -> None:
     arguments = argparse.Namespace(**SOUND)
-    assert mlxdoctor.preflight(arguments).readiness is Readiness.READY
+    assert readiness(mlxdoctor.preflight(arguments)) is Readiness.READY
 
 
 def test_a_few_rows_again_and_again_is_told_before(
@@ -132,7 +139,7 @@ def test_a_few_rows_again_and_again_is_told_before(
     for split in ("train", "valid"):
         (data / f"{split}.jsonl").write_text("\n".join(rows[:12]) + "\n")
     report = mlxdoctor.preflight(plan(data=str(data)))
-    assert report.readiness is Readiness.NOT_READY
+    assert readiness(report) is Readiness.NOT_READY
     assert report.root is not None
     assert report.root.cause.id == "overfitting"
 
