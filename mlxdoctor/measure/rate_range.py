@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 #: What a few updates at a rate did. "learns" is as good as the best; "lags" lowered the loss
-#: by visibly less than that; "still" did not move it by more than its noise; "harms" raised it;
-#: "lost" means that the loss was not finite, or so high that no more updates were made.
-Effect = Literal["learns", "lags", "still", "harms", "lost"]
+#: by visibly less than that; "still" did not move it by more than its noise; "leaps" lowered it,
+#: but threw it up on the way; "harms" raised it; "lost" means that the loss was not finite.
+Effect = Literal["learns", "lags", "still", "leaps", "harms", "lost"]
 #: Where the configured rate stands.
 Place = Literal["too-high", "near-limit", "sound", "low", "too-low", "unknown"]
 
@@ -42,12 +42,14 @@ class LongestStep:
         width: its columns.
         seconds: wall-clock time, compilation included.
         peak_bytes: the most memory that MLX held meanwhile, the model's included.
+        kept_bytes: how much of that was kept to go back to the start, which a run does not do.
     """
 
     rows: int
     width: int
     seconds: float
     peak_bytes: int
+    kept_bytes: int
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class RatePoint:
         change: that minus the untouched model's.
         noise: standard error of the change, over batches of the fixed rows, nats.
         updates: that were made.
+        leaps: before how many of them a batch's loss was far above the untouched model's on the
+            same batch.
         effect: what they did.
         other_order: whether the batches came in reverse order: the placebo seed.
     """
@@ -69,6 +73,7 @@ class RatePoint:
     change: float
     noise: float
     updates: int
+    leaps: int
     effect: Effect
     other_order: bool = False
 

@@ -59,9 +59,14 @@ def _sentences(found: RateRange) -> Iterator[str]:
 def _failing(point: RatePoint) -> str:
     rate = f"{point.rate:.2g}"
     if point.effect == "lost":
-        return f"At {rate} it blows up within {point.updates} updates."
+        return f"At {rate} the loss is not finite after {point.updates} updates."
     if point.effect == "harms":
         return f"At {rate} the loss rises to {point.loss:.2f}."
+    if point.effect == "leaps":
+        return (
+            f"At {rate} the loss of {point.leaps} of {point.updates} batches is far above the "
+            "untouched model's."
+        )
     return f"At {rate} the loss only comes to {point.loss:.2f}."
 
 
@@ -70,7 +75,7 @@ def _placed(found: RateRange) -> Iterator[str]:
     if found.place == "too-high" and largest is not None:
         yield f"The configured rate, {rate:.2g}, is {rate / largest:.2g} times the largest."
     elif found.place == "too-high":
-        yield f"No rate tried learns, and at {rate:.2g}, the configured one, the loss rises."
+        yield f"No rate tried learns, and {rate:.2g}, the configured one, does harm."
     elif found.place == "near-limit":
         yield f"The configured rate, {rate:.2g}, is so near the largest that it may not hold."
     elif found.place == "sound" and largest is not None:

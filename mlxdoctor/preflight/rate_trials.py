@@ -23,6 +23,11 @@ from mlxdoctor.train.masked_loss import scalar
 from mlxdoctor.train.optimizers import build_optimizer
 from mlxdoctor.train.step import Step, compile_step
 
+#: A trial is given up where, after so many updates, ...
+WAITED = 10
+#: ... the losses of the last of them are all above the untouched model's on the same batches.
+RECENT = 6
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -32,7 +37,7 @@ class Trial:
         rate: of every update.
         losses: of each update's batches before the update, nats a token.
         held: each fixed batch's loss after the last update, nats a token; empty where the
-            training was broken off.
+            last loss was not finite, or nothing was to be measured.
         seconds: that it took.
     """
 
@@ -68,7 +73,7 @@ class Trials:
         rate: float,
         *,
         updates: int | None = None,
-        hopeless: float = math.inf,
+        untouched: Sequence[float] = (),
         reverse: bool = False,
         measure: bool = True,
     ) -> Trial:
@@ -76,7 +81,8 @@ class Trials:
 
         Args:
             updates: how many; all there are where it is not said.
-            hopeless: once an update's loss is above this or not finite, no more are made.
+            untouched: the untouched model's losses of these updates' batches. Where they are
+                given, no more updates are made once these are hopeless: see `is_hopeless`.
             reverse: take these updates' batches in reverse order.
             measure: whether to measure the fixed batches at the end.
         """
@@ -85,13 +91,14 @@ class Trials:
         self.optimizer.learning_rate = rate
         self.run.model.train()
         losses: list[float] = []
-        chosen = self.updates[: updates or len(self.updates)]
-        for batches in reversed(chosen) if reverse else chosen:
-            losses.append(self._update(batches))
-            if not losses[-1] <= hopeless:
+        order = list(range(updates or len(self.updates)))
+        for at in reversed(order) if reverse else order:
+            losses.append(self._update(self.updates[at]))
+            before = untouched[::-1] if reverse else untouched
+            if is_hopeless(losses, before[: len(losses)]):
                 break
-        is_lost = not losses[-1] <= hopeless
-        held = () if is_lost or not measure else tuple(one for one, _ in self.held_losses())
+        is_measured = measure and math.isfinite(losses[-1])
+        held = tuple(one for one, _ in self.held_losses()) if is_measured else ()
         self.restore()
         return Trial(rate, tuple(losses), held, time.perf_counter() - begun)
 
@@ -128,7 +135,8 @@ class Trials:
         peak = mx.get_peak_memory()
         self.restore()
         height, width = batch.tokens.shape
-        return LongestStep(height, width, seconds, peak)
+        kept = sum(one.nbytes for _, one in tree_flatten([self.start, self.state]))
+        return LongestStep(height, width, seconds, peak, kept)
 
     def _update(self, batches: Sequence[Batch]) -> float:
         accumulated, total = None, 0.0
@@ -150,6 +158,21 @@ class Trials:
             tokens = int(batch.spans[:, 1].sum())
             self.costs.append(StepCost(rows, width, tokens, seconds, is_first))
         return total / len(batches)
+
+
+def is_hopeless(losses: Sequence[float], untouched: Sequence[float]) -> bool:
+    """Whether no more updates are needed to see that they do harm.
+
+    Args:
+        losses: of the updates so far.
+        untouched: the untouched model's on the same batches; empty where nothing is given up.
+    """
+    if not math.isfinite(losses[-1]):
+        return True
+    if not untouched:
+        return False
+    worse = [one - before for one, before in zip(losses, untouched, strict=True)]
+    return len(worse) >= WAITED and all(one > 0 for one in worse[-RECENT:])
 
 
 @contextmanager

@@ -12,12 +12,21 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.measure.rate_range import Place, RatePoint, RateRange
 from mlxdoctor.preflight.prepared import PreparedRun
-from mlxdoctor.preflight.rate_search import RateLimits, changes, judged, lower_rates, search
+from mlxdoctor.preflight.rate_search import (
+    FAILING,
+    RateLimits,
+    changes,
+    judged,
+    leaps_of,
+    lower_rates,
+    search,
+)
 from mlxdoctor.preflight.rate_sentences import conclude
 from mlxdoctor.preflight.rate_trials import Trials, fingerprint, trials_of
 from mlxdoctor.train.settings import Settings
@@ -26,10 +35,10 @@ from mlxdoctor.train.settings import Settings
 MOST_UPDATES, FEWEST_UPDATES = 24, 8
 #: Trials that the time should do for, and the fewest without which nothing is begun.
 TRIALS, FEWEST_TRIALS = 11, 4
+#: Updates to see what one takes: batches of one shape are compiled first.
+WARM_UPDATES = 4
 #: Fixed batches of rows.
 HELD = 8
-#: Update losses so many times the untouched model's highest are not waited out.
-HOPELESS = 2.0
 
 
 def range_test(
@@ -117,7 +126,7 @@ class _Test:
     others: list[RatePoint] = field(default_factory=list)
     before: tuple[float, ...] = ()
     tokens: tuple[float, ...] = ()
-    highest: float = math.inf
+    placebo: tuple[float, ...] = ()
     updates: int = MOST_UPDATES
     longest_trial: float = 0.0
     cut_short: bool = False
@@ -144,9 +153,8 @@ class _Test:
         self.tokens = tuple(count for _, count in pairs)
         if not math.isfinite(self.untouched):
             return "the untouched model's loss on the fixed rows is not finite"
-        # Two updates: the first of a shape is compiled, and slower.
-        first = self.trials.at(0.0, updates=2, measure=False)
-        each = first.seconds / 2
+        self.trials.at(0.0, updates=WARM_UPDATES, measure=False)
+        each = self._update_seconds()
         left = self.deadline - time.perf_counter()
         fitting = int((left / TRIALS - measuring) / each)
         if fitting < FEWEST_UPDATES:
@@ -156,11 +164,17 @@ class _Test:
         self.updates = min(fitting, MOST_UPDATES)
         # The placebo: no step at all. What its batches' losses are is what batches differ by.
         placebo = self.trials.at(0.0, updates=self.updates)
-        self.highest = max(placebo.losses) * HOPELESS
+        self.placebo = placebo.losses
         self.longest_trial = placebo.seconds
         if not all(map(math.isfinite, placebo.losses)):
             return "the untouched model's loss on the training rows is not finite"
         return ""
+
+    def _update_seconds(self) -> float:
+        """What an update takes: the median of batches of a shape that was there before."""
+        costs = self.trials.costs
+        warm = [one.seconds for one in costs if not one.first] or [one.seconds for one in costs]
+        return median(warm) * self.run.settings.grad_accumulation_steps
 
     def attempt(self, rate: float, *, other: bool = False) -> RatePoint | None:
         """A trial; None where the time is up."""
@@ -169,11 +183,15 @@ class _Test:
             return None
         number = len(self.points) + len(self.others)
         self.tell(f"training at rate {rate:.2g}", min(number, TRIALS - 1), TRIALS)
-        trial = self.trials.at(rate, updates=self.updates, hopeless=self.highest, reverse=other)
+        trial = self.trials.at(rate, updates=self.updates, untouched=self.placebo, reverse=other)
         self.longest_trial = max(self.longest_trial, trial.seconds)
         change, noise = changes(trial.held, self.before, self.tokens)
+        before = self.placebo[::-1] if other else self.placebo
         point = RatePoint(
-            *(rate, self.untouched + change, change, noise, len(trial.losses), "still", other)
+            *(rate, self.untouched + change, change, noise, len(trial.losses)),
+            leaps=leaps_of(trial.losses, before, self.limits),
+            effect="still",
+            other_order=other,
         )
         into = self.others if other else self.points
         into.append(point)
@@ -264,7 +282,7 @@ class _Test:
         limits, largest, advised = self.limits, found.largest_that_learns, found.advised
         points = self.judged
         if largest is None or advised is None:
-            bad = [one.rate for one in points if one.effect in {"harms", "lost"}]
+            bad = [one.rate for one in points if one.effect in FAILING]
             return "too-high" if rate in bad else "unknown"
         if rate > largest / limits.near:
             is_known = rate <= largest or found.fails_at is not None

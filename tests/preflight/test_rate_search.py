@@ -36,7 +36,7 @@ def tried(change: Callable[[float], float], start: float, most: int = 30) -> lis
         if len(points) == most:
             return None
         found = change(rate)
-        points.append(RatePoint(rate, UNTOUCHED + found, found, 0.01, 24, "still"))
+        points.append(RatePoint(rate, UNTOUCHED + found, found, 0.01, 24, 0, "still"))
         return next(one for one in judged(points, UNTOUCHED, LIMITS) if one.rate == rate)
 
     search(start, attempt, LIMITS)
@@ -65,8 +65,9 @@ def test_time_that_is_up_ends_the_search() -> None:
 
 
 def test_effect_is_judged_beside_noise_and_the_best() -> None:
-    def effect(change: float, noise: float = 0.01) -> str:
-        return effect_of(change, noise, UNTOUCHED, -3.0, LIMITS)
+    def effect(change: float, noise: float = 0.01, leaps: int = 0) -> str:
+        point = RatePoint(1e-3, UNTOUCHED + change, change, noise, 24, leaps, "still")
+        return effect_of(point, UNTOUCHED, -3.0, LIMITS)
 
     assert effect(-2.01) == "learns"
     assert effect(-1.99) == "lags"
@@ -75,6 +76,8 @@ def test_effect_is_judged_beside_noise_and_the_best() -> None:
     assert effect(-0.3, noise=0.11) == "still"
     assert effect(0.5) == "harms"
     assert effect(math.nan) == "lost"
+    assert effect(-2.5, leaps=1) == "learns"
+    assert effect(-2.5, leaps=2) == "leaps"
 
 
 def test_change_is_that_of_the_same_rows() -> None:
@@ -99,10 +102,10 @@ def range_of(*points: RatePoint, **values: object) -> RateRange:
 
 def test_sentences_hold_the_figures() -> None:
     points = (
-        RatePoint(1e-4, 3.0, -1.0, 0.1, 24, "learns"),
-        RatePoint(1e-3, 1.25, -2.75, 0.1, 24, "learns"),
-        RatePoint(1e-3, 1.5, -2.5, 0.1, 24, "learns", other_order=True),
-        RatePoint(1.5e-3, 4.6, 0.6, 0.1, 24, "harms"),
+        RatePoint(1e-4, 3.0, -1.0, 0.1, 24, 0, "learns"),
+        RatePoint(1e-3, 1.25, -2.75, 0.1, 24, 0, "learns"),
+        RatePoint(1e-3, 1.5, -2.5, 0.1, 24, 0, "learns", other_order=True),
+        RatePoint(1.5e-3, 4.6, 0.6, 0.1, 24, 0, "harms"),
     )
     found = range_of(
         *points,
@@ -124,8 +127,19 @@ def test_sentences_hold_the_figures() -> None:
 
 
 def test_nothing_learned_is_said_and_advises_nothing() -> None:
-    still = RatePoint(1e-3, 4.0, 0.0, 0.1, 24, "still")
-    harms = RatePoint(1e-2, 5.0, 1.0, 0.1, 24, "harms")
+    still = RatePoint(1e-3, 4.0, 0.0, 0.1, 24, 0, "still")
+    harms = RatePoint(1e-2, 5.0, 1.0, 0.1, 24, 0, "harms")
     found = range_of(still, harms)
     assert found.conclusions == ()
     assert found.untold.startswith("No rate tried from 0.001 to 0.01 lowered the loss")
+
+
+def test_hopeless_trial_is_given_up_but_no_slow_start() -> None:
+    from mlxdoctor.preflight.rate_trials import is_hopeless
+
+    untouched = (2.0,) * 12
+    assert is_hopeless((2.5,) * 12, untouched)
+    assert not is_hopeless((2.5,) * 9, untouched[:9])
+    assert not is_hopeless((2.5,) * 11 + (1.9,), untouched)
+    assert is_hopeless((2.0, math.nan), ())
+    assert not is_hopeless((9.0,) * 12, ())
