@@ -20,6 +20,7 @@ from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.run_files import RunFiles, is_model_folder
 from mlxdoctor.evidence.separate_runs import separate_runs
 from mlxdoctor.evidence.sniffed import Sniffed
+from mlxdoctor.evidence.source import require_file
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 
@@ -134,10 +135,22 @@ def _walk(folder: Path, problems: list[InputError], depth: int = 0) -> Iterator[
         problems.append(exceeded(folder, "has more names in it", "folder_entries"))
         entries.pop()
     yield from (entry for entry in entries if entry.is_file())
+    problems += [one for entry in entries if (one := _why_no_file(entry)) is not None]
     for entry in entries:
         is_near = depth + 1 < limits.folder_levels or entry.name == WANDB
         if is_near and _is_folder(entry) and not entry.name.startswith("."):
             yield from _walk(entry, problems, depth + 1)
+
+
+def _why_no_file(path: Path) -> InputError | None:
+    """What is wrong with a name that stands for evidence, and is a pipe or a link to nothing."""
+    if path.is_file() or path.is_dir() or _named_kind(path) is None:
+        return None
+    try:
+        require_file(path)
+    except InputError as error:
+        return error
+    return None
 
 
 def _is_folder(path: Path) -> bool:
