@@ -354,7 +354,7 @@ def selected(checks: Iterable[Check], select: Iterable[str], ignore: Iterable[st
     """
     checks = list(checks)
     select, ignore = set(select), set(ignore)
-    known = {name for one in checks for name in (one.name, *one.codes)}
+    known = {name for one in checks for name in (one.name, *one.symptoms)}
     for pattern in sorted((select | ignore) - known):
         raise InputError(
             None, f"no check and no code is called {pattern!r}", "`mlxdoctor checks` lists them"

@@ -10,7 +10,7 @@ unhealthy run the knowledge base's calibration makes it a probability.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -137,7 +137,11 @@ def judge(
     diagnosis = diagnosis[:MAX_CAUSES]
     named = diagnosis[0].cause.id if verdict is Verdict.UNHEALTHY and diagnosis else None
     possible = {one.cause.id: one for one in (*diagnosis, *suspected)}
-    coverage = tuple(_covered(one, named, possible, outcomes) for one in knowledge.causes.values())
+    by_check = {one.check: one for one in outcomes}
+    noted = {one.code for one in found}
+    coverage = tuple(
+        _covered(one, named, possible, by_check, noted) for one in knowledge.causes.values()
+    )
     open_causes = sum(one.status is CauseStatus.OPEN for one in coverage)
     # What could not be looked for may be there: 27 of 401 faulty runs of the ward show nothing
     # until models run.
@@ -198,13 +202,12 @@ def _covered(
     cause: Cause,
     named: str | None,
     possible: Mapping[str, Diagnosed],
-    outcomes: Sequence[Outcome],
+    by_check: Mapping[str, Outcome],
+    noted: Collection[str],
 ) -> Coverage:
     if cause.id in possible:
         status = CauseStatus.NAMED if cause.id == named else CauseStatus.POSSIBLE
         return Coverage(cause.id, status, possible[cause.id].supporting[0])
-    by_check = {one.check: one for one in outcomes}
-    noted = {finding.code for outcome in outcomes for finding in outcome.findings}
     lacking: list[str] = []
     for codes in cause.ruled_out_by:
         looked = [by_check.get(code.split(".", 1)[0]) for code in codes]
@@ -237,8 +240,11 @@ def rank(outcomes: Sequence[Outcome], knowledge: KnowledgeBase) -> list[Diagnose
         outcome = by_check.get(code.split(".", 1)[0])
         return outcome is not None and outcome.looked_for(code)
 
-    scored = (_score(cause, present, looked_for, knowledge) for cause in knowledge.causes.values())
-    supported = [one for one in scored if one.supporting]
+    supported = [
+        _score(cause, present, looked_for, knowledge)
+        for cause in knowledge.causes.values()
+        if any(code in present and weight > 0 for code, weight in cause.weights.items())
+    ]
     return sorted(supported, key=lambda one: (-one.score, one.cause.id))
 
 

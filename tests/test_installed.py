@@ -23,5 +23,7 @@ def test_a_report_of_a_source_tree(monkeypatch: pytest.MonkeyPatch) -> None:
         raise importlib.metadata.PackageNotFoundError(package)
 
     monkeypatch.setattr("mlxdoctor.installed.version", missing)
+    version_here.cache_clear()
     report = diagnose([LOGS / "mlx-vlm-795-orpo.log"], allow_model=False)
+    version_here.cache_clear()
     assert report.version == UNKNOWN

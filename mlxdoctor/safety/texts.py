@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -13,6 +14,8 @@ T = TypeVar("T")
 
 #: Our own knowledge base is in a diagnosis as it is; no path and no row gets into it.
 OWN = frozenset({"cause"})
+#: Kinds of value that are no text and hold none.
+_WITHOUT_TEXT = frozenset({int, float, bool, type(None)})
 
 
 def mapped(value: T, change: Callable[[str], str], kept: frozenset[str] = OWN) -> T:
@@ -27,14 +30,19 @@ def mapped(value: T, change: Callable[[str], str], kept: frozenset[str] = OWN) -
 
 
 def _mapped(value: Any, change: Callable[[str], str], kept: frozenset[str]) -> Any:
+    # A report has thousands of values: what most of them are is asked first.
+    kind = type(value)
+    if kind is str:
+        return change(value)
+    if kind in _WITHOUT_TEXT:
+        return value
+    if (names := _names(kind)) is not None:
+        changed = _entries(((one, getattr(value, one)) for one in names), change, kept)
+        return replace(value, **changed) if changed else value
     if isinstance(value, str):
         return value if isinstance(value, Enum) else change(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        parts = {one.name: getattr(value, one.name) for one in fields(value)}
-        changed = _entries(parts, change, kept)
-        return replace(value, **changed) if changed else value
     if isinstance(value, Mapping):
-        changed = _entries(value, change, kept)
+        changed = _entries(value.items(), change, kept)
         return {**value, **changed} if changed else value
     if isinstance(value, list | tuple):
         items = [_mapped(one, change, kept) for one in value]
@@ -44,15 +52,23 @@ def _mapped(value: Any, change: Callable[[str], str], kept: frozenset[str]) -> A
     return value
 
 
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...] | None:
+    """The fields of a dataclass; None for another kind of value."""
+    return tuple(one.name for one in fields(kind)) if is_dataclass(kind) else None
+
+
 def _entries(
-    parts: Mapping[str, Any], change: Callable[[str], str], kept: frozenset[str]
+    parts: Iterable[tuple[str, Any]], change: Callable[[str], str], kept: frozenset[str]
 ) -> dict[str, Any]:
     """The entries that change."""
     changed = {}
-    for name, old in parts.items():
+    for name, old in parts:
+        if type(old) in _WITHOUT_TEXT or name in kept:
+            continue
         # A check names what it measured as it likes: none of those names is ours.
         below = frozenset() if name == "measured" else kept
-        if name not in kept and (new := _mapped(old, change, below)) is not old:
+        if (new := _mapped(old, change, below)) is not old:
             changed[name] = new
     return changed
 
@@ -91,7 +107,11 @@ def without_folders(value: T, folders: Sequence[str], home: str = "") -> T:
         substitutions.append((re.compile(rf"{start}/(?=[^\s/:;,'\")])"), below))
         substitutions.append((re.compile(rf"{start}/?(?![\w.\-/])"), itself))
 
+    roots = sorted(shown.keys() - {""})
+
     def cleaned(text: str) -> str:
+        if not any(root in text for root in roots):
+            return text
         for pattern, replacement in substitutions:
             text = pattern.sub(replacement, text)
         return text
