@@ -31,7 +31,7 @@ def mapped(value: T, change: Callable[[str], str], kept: frozenset[str] = OWN) -
 
 def _mapped(value: Any, change: Callable[[str], str], kept: frozenset[str]) -> Any:
     # A report has thousands of values: what most of them are is asked first.
-    kind = type(value)
+    kind: Any = type(value)
     if kind is str:
         return change(value)
     if kind in _WITHOUT_TEXT:
