@@ -115,6 +115,10 @@ class Limits(ContradictionLimits):
         "few-rows": Symptom.warning(
             "the training split is very small", fix="add rows, or train for a few passes only"
         ),
+        "few-rows-again-and-again": Symptom.error(
+            "the training split is very small, and the run would go over it dozens of times",
+            fix="add rows, or train for a few passes only",
+        ),
         "duplicates": Symptom.info(
             "training rows repeat each other", expected=_ROWS, fix="keep each row once"
         ),
@@ -132,6 +136,7 @@ class Limits(ContradictionLimits):
             "short answers to the same prompt contradict each other",
             expected=_ROWS,
             fix="keep one answer a prompt, unless variety is intended",
+            in_a_plan=Severity.ERROR,
         ),
         "several-answers": Symptom.info(
             "the same prompt is answered in several ways",
@@ -169,10 +174,10 @@ def data_quality(
     if train is None or not train.rows:
         return
     for sign in _number_of_rows(train, config, log, limits):
-        # Of a run that was made the losses tell whether that many passes were too many.
         passes = sign.measured.get("passes")
         again = isinstance(passes, float) and passes >= limits.few_passes
-        yield replace(sign, severity=Severity.ERROR) if again and planned is not None else sign
+        # Of a run that was made the losses tell whether that many passes were too many.
+        yield replace(sign, symptom="few-rows-again-and-again") if planned and again else sign
     pairs = [pair_of(row, train.format, dataset.features) for row in train.rows]
     first: dict[Pair, int] = {}
     repeats = [at for at, pair in enumerate(pairs) if first.setdefault(pair, at) != at]

@@ -29,7 +29,7 @@ from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Sign, Symptom
+from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.measure.text.exchanges import exchange_in, is_rendered
 from mlxdoctor.safety.quoting import quoted
 
@@ -65,6 +65,7 @@ class Limits:
             expected="rows as messages, or text in the format that the chat template writes",
             fix="Write the rows as messages, which mlx-lm renders with the template, or ask "
             "without it (--ignore-chat-template).",
+            in_a_plan=Severity.ERROR,
         )
     },
     limits=Limits(),

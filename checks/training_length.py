@@ -26,6 +26,7 @@ import numpy as np
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.planned_run import PlannedRun
 from mlxdoctor.evidence.training_log import Segment, TrainingLog
 from mlxdoctor.finding import Sign, Symptom
 
@@ -85,7 +86,12 @@ class Limits:
     limits=Limits(),
 )
 def training_length(
-    config: TrainingConfig, dataset: Dataset | None, log: TrainingLog | None, limits: Limits
+    config: TrainingConfig,
+    *,
+    dataset: Dataset | None,
+    log: TrainingLog | None,
+    planned: PlannedRun | None,
+    limits: Limits,
 ) -> Iterator[Sign]:
     """Count the rows that were seen."""
     batch = config.batch_size
@@ -122,9 +128,13 @@ def training_length(
     so = "most were never seen" if learned else "the run has hardly begun"
     once = -(-rows // batch) if rows else None
     kind = "few-rows-seen" if learned else "barely-begun"
+    saw = "saw"
+    if planned is not None:
+        # No loss will tell that it learned all the same.
+        at_once, saw, so = True, "see", "it would end before it has learned anything"
     yield Sign(
         "ended-at-once" if at_once else kind,
-        f"{iterations} iterations of batch size {batch} saw {seen:,}{of_rows or ' rows'}: {so}.",
+        f"{iterations} iterations of batch size {batch} {saw} {seen:,}{of_rows or ' rows'}: {so}.",
         {
             "iterations": iterations,
             "batch_size": batch,

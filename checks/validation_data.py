@@ -38,12 +38,14 @@ from mlxdoctor.finding import Severity, Sign, Symptom
             expected="a valid.jsonl with about a tenth of the rows",
             fix="move a tenth of the rows to valid.jsonl, and train again to see when the loss on "
             "them stops falling",
+            in_a_plan=Severity.WARNING,
         ),
         "fewer-than-a-batch": Symptom.error("the validation split has fewer rows than a batch"),
         "no-batches": Symptom.warning(
             "val_batches is 0: the validation loss is 0/0",
             expected="a positive number, or -1 for all",
             fix="set val_batches to -1, or remove valid.jsonl",
+            in_a_plan=Severity.ERROR,
         ),
     },
 )

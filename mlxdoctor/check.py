@@ -191,6 +191,8 @@ class Check:
             arguments[requirement.parameter] = value
         if self.limits_parameter is not None:
             arguments[self.limits_parameter] = self.limits
+        # A source that was made by hand is of a run.
+        is_planned = bool(getattr(source, "is_planned", False))
         for one in self.function(**arguments):
             match one:
                 case Exhibit():
@@ -200,7 +202,7 @@ class Check:
                 case Unsought():
                     got.unsought |= {self._declared(each): one.why for each in one.symptoms}
                 case Sign():
-                    got.findings.append(self._finding(one))
+                    got.findings.append(self._finding(one, is_planned=is_planned))
         return (Status.FOUND if got.findings else Status.PASSED), ""
 
     def _declared(self, symptom: str) -> str:
@@ -209,12 +211,12 @@ class Check:
             raise ValueError(f"the check reported the undeclared code {code}")
         return code
 
-    def _finding(self, sign: Sign) -> Finding:
+    def _finding(self, sign: Sign, *, is_planned: bool) -> Finding:
         code = self._declared(sign.symptom)
         symptom = self.symptoms[code]
         return Finding(
             code,
-            sign.severity or symptom.severity,
+            symptom.decided(sign.severity, is_planned=is_planned),
             sign.message,
             sign.measured,
             symptom.expected if sign.expected is None else sign.expected,

@@ -54,12 +54,15 @@ class Symptom:
         severity: what it means for a run, as a rule.
         expected: what a sound run shows.
         fix: what to do about it.
+        in_a_plan: what it means before a run, where that is worse: nothing is lost yet, and no
+            loss will be there to decide before it is.
     """
 
     meaning: str
     severity: Severity
     expected: str = ""
     fix: str = ""
+    in_a_plan: Severity | None = None
 
     @classmethod
     def error(cls, meaning: str, expected: str = "", fix: str = "") -> Symptom:
@@ -67,14 +70,28 @@ class Symptom:
         return cls(meaning, Severity.ERROR, expected, fix)
 
     @classmethod
-    def warning(cls, meaning: str, expected: str = "", fix: str = "") -> Symptom:
+    def warning(
+        cls, meaning: str, expected: str = "", fix: str = "", in_a_plan: Severity | None = None
+    ) -> Symptom:
         """One that does harm, or may."""
-        return cls(meaning, Severity.WARNING, expected, fix)
+        return cls(meaning, Severity.WARNING, expected, fix, in_a_plan)
 
     @classmethod
-    def info(cls, meaning: str, expected: str = "", fix: str = "") -> Symptom:
+    def info(
+        cls, meaning: str, expected: str = "", fix: str = "", in_a_plan: Severity | None = None
+    ) -> Symptom:
         """One that is worth knowing."""
-        return cls(meaning, Severity.INFO, expected, fix)
+        return cls(meaning, Severity.INFO, expected, fix, in_a_plan)
+
+    def decided(self, severity: Severity | None, *, is_planned: bool) -> Severity:
+        """How bad it is, where one run decides its severity, or is only planned.
+
+        A plan makes it worse by one step: what a check has called a note stays one.
+        """
+        found = severity or self.severity
+        if not is_planned or self.in_a_plan is None or severity is Severity.INFO:
+            return found
+        return self.in_a_plan if self.in_a_plan.rank == found.rank + 1 else found
 
 
 @dataclass(frozen=True)

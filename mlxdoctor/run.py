@@ -175,7 +175,7 @@ class Run:
         """
         files = RunFiles((config.path,), config=config.path, base=base, data=data)
         run = cls(files, allow_model=allow_model, progress=progress, budget=budget, is_planned=True)
-        run._evidence[TrainingConfig] = config
+        run.give(config)
         run._followed()
         return run
 
@@ -259,6 +259,10 @@ class Run:
             self.asked_for_models = True
         value: T | None = self._evidence[kind]
         return value
+
+    def give(self, evidence: Any) -> None:
+        """Have this as the run's evidence of its kind, in place of what would be found."""
+        self._evidence[type(evidence)] = evidence
 
     def why_missing(self, kind: type[Any]) -> str:
         """Why `get(kind)` gave None."""

@@ -68,6 +68,19 @@ Exit codes: 0 ready (or ready, but: 1 with --fail-on warning), 1 not ready,
     metavar="FILE",
     help="Write the configuration with all advised changes; comments stay.",
 )
+@click.option(
+    "--steps",
+    is_flag=True,
+    help="Make a few dozen updates too, on the model and its rows: which rate, and whether a step "
+    "does what it should.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=1),
+    default=120.0,
+    show_default=True,
+    help="About the time that --steps may take.",
+)
 @_as_mlx_lm
 @options.written([one.name for one in formats().values() if one.suffix], ("markdown",))
 @options.output_folder(
@@ -82,6 +95,8 @@ def command(  # noqa: PLR0917 - click passes every option by name
     config: Path | None,
     named: Path | None,
     fixed: Path | None,
+    steps: bool,
+    seconds: float,
     names: tuple[str, ...],
     folder: Path,
     printed: str | None,
@@ -99,6 +114,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     Examples:
       mlxdoctor preflight lora.yaml
       mlxdoctor preflight lora.yaml --write fixed.yaml
+      mlxdoctor preflight lora.yaml --steps
       mlxdoctor preflight --model models/llama --data data/ --learning-rate 1e-4
     """
     from mlxdoctor.formats.escape import terminal
@@ -108,7 +124,12 @@ def command(  # noqa: PLR0917 - click passes every option by name
         raise click.UsageError("name the configuration once")
     with ProgressLine() as progress:
         report = preflight(
-            config or named, options=of_mlx_lm, with_text=not no_text, progress=progress
+            config or named,
+            options=of_mlx_lm,
+            steps=steps,
+            seconds=seconds,
+            with_text=not no_text,
+            progress=progress,
         )
     if fixed is not None:
         _write_fixed(fixed, report)

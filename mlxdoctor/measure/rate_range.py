@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
+
+from mlxdoctor.evidence.kind import Missing, NoSuchThing, RunView
+from mlxdoctor.evidence.source import Source
 
 #: What a few updates at a rate did. "learns" is as good as the best; "lags" lowered the loss
 #: by visibly less than that; "still" did not move it by more than its noise; "leaps" lowered it,
@@ -106,6 +109,8 @@ class RateRange:
         untold: why something could not be told, as a sentence; empty otherwise.
     """
 
+    kind: ClassVar[str] = "range of rates"
+
     configured: float
     scale: float | None
     points: tuple[RatePoint, ...]
@@ -126,6 +131,18 @@ class RateRange:
     restored: bool = False
     conclusions: tuple[str, ...] = ()
     untold: str = ""
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """None of its own."""
+        return ()
+
+    @classmethod
+    def find(cls, run: RunView) -> RateRange:
+        """What a preflight gives the run; see `Evidence`."""
+        if not run.is_planned:
+            raise NoSuchThing("the run was made, and not only planned")
+        raise Missing("no rates were tried; try some with --steps")
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON shows it, without the cost of each batch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from mlxdoctor.finding import Severity
 from mlxdoctor.preflight.changes import all_changes
 from mlxdoctor.preflight.configuration import planned_config
 from mlxdoctor.preflight.facts import facts
+from mlxdoctor.preflight.steps import make_steps
 from mlxdoctor.report import Planned
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
@@ -36,6 +38,7 @@ def examine(
     progress: Progress | None,
 ) -> RunReport:
     """What `mlxdoctor.preflight` does."""
+    begun = time.perf_counter()
     file, values = _stated(config)
     planned = planned_config(file, {**values, **options})
     run = Run.planned(
@@ -44,12 +47,15 @@ def examine(
         data=data,
         allow_model=steps,
         progress=progress,
-        budget=TimeBudget(seconds),
     )
+    problems = tuple(make_steps(run, planned, seconds)) if steps else ()
+    run.budget = TimeBudget(max(seconds - (time.perf_counter() - begun), 1.0))
     report = examined(run, thresholds=thresholds, with_text=with_text, progress=progress)
     fix = all_changes(planned, report.diagnosis, report.findings)
     readiness, why = readiness_of(report)
-    return replace(report, planned=Planned(readiness, why, tuple(facts(run, planned))), fix=fix)
+    return replace(
+        report, planned=Planned(readiness, why, (*facts(run, planned), *problems)), fix=fix
+    )
 
 
 def _stated(config: Any) -> tuple[Path | None, dict[str, Any]]:

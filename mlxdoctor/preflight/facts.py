@@ -9,6 +9,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.judge.rate import BandLimits, step_of
+from mlxdoctor.measure.rate_range import RateRange
 from mlxdoctor.run import Run
 
 
@@ -16,7 +17,12 @@ def facts(run: Run, config: TrainingConfig) -> Iterator[str]:
     """The sentences, as far as there is something to make them of."""
     yield from _passes(run, config)
     yield from _lengths(run)
-    yield from _step(run, config)
+    rates = run.get(RateRange)
+    if rates is None:
+        yield from _step(run, config)
+    else:
+        yield from rates.conclusions
+        yield from filter(None, [rates.untold])
 
 
 def _passes(run: Run, config: TrainingConfig) -> Iterator[str]:
