@@ -81,6 +81,17 @@ Exit codes: 0 ready (or ready, but: 1 with --fail-on warning), 1 not ready,
     show_default=True,
     help="About the time that --steps may take.",
 )
+@click.option(
+    "--elsewhere",
+    is_flag=True,
+    help="The run will be made on another machine: don't look at this one's memory.",
+)
+@click.option(
+    "--memory",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="GB",
+    help="The memory of the machine that will train.",
+)
 @_as_mlx_lm
 @options.written([one.name for one in formats().values() if one.suffix], ("markdown",))
 @options.output_folder(
@@ -97,6 +108,8 @@ def command(  # noqa: PLR0917 - click passes every option by name
     fixed: Path | None,
     steps: bool,
     seconds: float,
+    elsewhere: bool,
+    memory: float | None,
     names: tuple[str, ...],
     folder: Path,
     printed: str | None,
@@ -128,6 +141,8 @@ def command(  # noqa: PLR0917 - click passes every option by name
             options=of_mlx_lm,
             steps=steps,
             seconds=seconds,
+            elsewhere=elsewhere,
+            memory=None if memory is None else round(memory * 1e9),
             with_text=not no_text,
             progress=progress,
         )

@@ -27,6 +27,8 @@ def preflight(
     data: Path | None = None,
     steps: bool = False,
     seconds: float = 120.0,
+    elsewhere: bool = False,
+    memory: int | None = None,
     thresholds: Thresholds | None = None,
     with_text: bool = True,
     progress: Progress | None = None,
@@ -42,6 +44,9 @@ def preflight(
         data: the data folder, likewise.
         steps: make steps with the model too: which rate, how much memory, how long.
         seconds: that these may take, about.
+        elsewhere: the run will be made on another machine: this one's memory and graphics card
+            are not looked at.
+        memory: bytes of the machine that will train; by default those of this one.
         thresholds: check -> threshold -> value, in place of those that ship.
         with_text: let the report quote training rows.
         progress: called with what is being done, a count done, and a total.
@@ -61,6 +66,8 @@ def preflight(
         data=data,
         steps=steps,
         seconds=seconds,
+        elsewhere=elsewhere,
+        memory=memory,
         thresholds=thresholds,
         with_text=with_text,
         progress=progress,

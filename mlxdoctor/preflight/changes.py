@@ -53,7 +53,12 @@ def _of_causes(
             if found.code in one.supporting and found.severity is not Severity.INFO
         ]
         needed = needed_values(speaking)
-        if change is None or not speaking or (change.advised_only and change.key not in needed):
+        if change is None or not speaking:
+            continue
+        # Where findings advise values, those of other keys are no guesses of the cause.
+        advised = any(name.startswith(ADVISED) for found in speaking for name in found.measured)
+        is_needed = change.key.rpartition(".")[2] in needed
+        if not is_needed and (advised or change.advised_only):
             continue
         fix = fix_for(change, config, needed)
         if fix is not None:

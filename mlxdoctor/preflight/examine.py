@@ -12,11 +12,15 @@ from mlxdoctor.api import RunReport, examined
 from mlxdoctor.check import Thresholds
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Progress
+from mlxdoctor.evidence.planned_run import PlannedRun
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Severity
+from mlxdoctor.measure.machine_memory import machine_memory
 from mlxdoctor.preflight.changes import all_changes
 from mlxdoctor.preflight.configuration import planned_config
+from mlxdoctor.preflight.cost import cost_of
 from mlxdoctor.preflight.facts import facts
+from mlxdoctor.preflight.planned_step import Device
 from mlxdoctor.preflight.steps import make_steps
 from mlxdoctor.report import Planned
 from mlxdoctor.run import Run
@@ -33,6 +37,8 @@ def examine(
     data: Path | None,
     steps: bool,
     seconds: float,
+    elsewhere: bool,
+    memory: int | None,
     thresholds: Thresholds | None,
     with_text: bool,
     progress: Progress | None,
@@ -49,6 +55,10 @@ def examine(
         progress=progress,
     )
     problems = tuple(make_steps(run, planned, seconds)) if steps else ()
+    where = _here(run, elsewhere=elsewhere, memory=memory)
+    cost = cost_of(run, planned, *where)
+    if cost is not None:
+        run.give(cost)
     run.budget = TimeBudget(max(seconds - (time.perf_counter() - begun), 1.0))
     report = examined(run, thresholds=thresholds, with_text=with_text, progress=progress)
     fix = all_changes(planned, report.diagnosis, report.findings)
@@ -56,6 +66,17 @@ def examine(
     return replace(
         report, planned=Planned(readiness, why, (*facts(run, planned), *problems)), fix=fix
     )
+
+
+def _here(run: Run, *, elsewhere: bool, memory: int | None) -> tuple[Device, int | None]:
+    """Where the run will be made, and how much memory there is; the run is told too."""
+    plan = run.need(PlannedRun)
+    if elsewhere or memory is not None:
+        run.give(replace(plan, has_gpu=True))
+        return "metal", memory
+    found = machine_memory()
+    run.give(replace(plan, has_gpu=found.device != "cpu"))
+    return found.device, found.bytes
 
 
 def _stated(config: Any) -> tuple[Path | None, dict[str, Any]]:

@@ -10,6 +10,7 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.judge.rate import BandLimits, step_of
 from mlxdoctor.measure.rate_range import RateRange
+from mlxdoctor.measure.run_cost import RunCost, in_gigabytes
 from mlxdoctor.run import Run
 
 
@@ -17,6 +18,7 @@ def facts(run: Run, config: TrainingConfig) -> Iterator[str]:
     """The sentences, as far as there is something to make them of."""
     yield from _passes(run, config)
     yield from _lengths(run)
+    yield from _takes(run.get(RunCost))
     rates = run.get(RateRange)
     if rates is None:
         yield from _step(run, config)
@@ -50,6 +52,24 @@ def _lengths(run: Run) -> Iterator[str]:
         yield f"{said}, and {cut:,} are cut after {rows.max_seq_length:,}."
     else:
         yield f"{said}: none is cut after {rows.max_seq_length:,}."
+
+
+def _takes(cost: RunCost | None) -> Iterator[str]:
+    if cost is None:
+        return
+    guessed = "about " if cost.is_rough else ""
+    of = "" if cost.memory is None else f", of {in_gigabytes(cost.memory)}"
+    how = "takes" if cost.is_measured else "will take"
+    yield f"Training {how} {guessed}{in_gigabytes(cost.peak)} of memory at its peak{of}."
+    if cost.seconds is not None:
+        low, likely, high = map(_in_words, cost.seconds)
+        yield f"The whole run takes about {likely} here ({low} to {high})."
+
+
+def _in_words(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
 def _step(run: Run, config: TrainingConfig) -> Iterator[str]:

@@ -159,3 +159,41 @@ def test_what_is_no_plan(run: Callable[..., Told], tmp_path: Path) -> None:
         mlxdoctor.preflight(peft)
     with pytest.raises(InputError, match="is no configuration"):
         mlxdoctor.preflight(3)
+
+
+def test_memory_that_is_not_there_and_the_cheapest_way(plan: Callable[..., Path]) -> None:
+    path = plan()
+    fits = mlxdoctor.preflight(path, memory=1 << 30)
+    assert readiness(fits) is Readiness.READY
+    report = mlxdoctor.preflight(path, memory=14_000_000)
+    assert readiness(report) is Readiness.NOT_READY
+    assert report.root is not None
+    assert report.root.cause.id == "memory-pressure"
+    assert report.fix is not None
+    assert dict(report.fix.after) == {"grad_checkpoint": True}
+    # Of another machine nothing is known.
+    assert readiness(mlxdoctor.preflight(path, elsewhere=True)) is Readiness.READY
+
+
+@pytest.mark.slow
+def test_steps_find_a_rate_that_only_the_model_and_its_rows_can_tell(
+    plan: Callable[..., Path],
+) -> None:
+    path = plan(learning_rate=0.0013)
+    # No more than is usual for a model of this size.
+    assert readiness(mlxdoctor.preflight(path)) is Readiness.READY
+    report = mlxdoctor.preflight(path, steps=True, seconds=90)
+    assert readiness(report) is Readiness.NOT_READY
+    assert report.root is not None
+    assert report.root.cause.id == "learning-rate-too-high"
+    assert report.fix is not None
+    assert 1e-5 < report.fix.after["learning_rate"] < 0.0007
+    assert "rates" in report.figures
+    assert report.planned is not None
+    assert any("whole run takes about" in one for one in report.planned.facts)
+
+
+def test_steps_without_a_model_are_said_to_be_none(plan: Callable[..., Path]) -> None:
+    report = mlxdoctor.preflight(plan(model="someone/some-model"), steps=True)
+    assert report.planned is not None
+    assert report.planned.facts[-1].startswith("No step was made")
