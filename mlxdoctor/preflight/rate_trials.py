@@ -27,6 +27,8 @@ from mlxdoctor.train.step import Step, compile_step
 WAITED = 10
 #: ... the losses of the last of them are all above the untouched model's on the same batches.
 RECENT = 6
+#: Fixed batches that let a change be told from their differences, at least.
+FEWEST_HELD = 3
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,14 @@ class Trials:
     Attributes:
         updates: the batches of each update.
         held: the fixed batches.
-        tokens: the supervised tokens of each of these.
+        of_validation: whether these are of validation rows, and not of training rows.
         costs: what every batch took so far.
     """
 
     run: PreparedRun
     updates: Sequence[Sequence[Batch]]
     held: Sequence[Batch]
+    of_validation: bool
     optimizer: Any
     step: Step
     start: Any
@@ -181,8 +184,8 @@ def trials_of(run: PreparedRun, updates: int, held: int) -> Iterator[Trials]:
 
     Args:
         updates: of one trial, at most.
-        held: fixed batches to measure on: of validation rows, else of training rows that
-            come after those of the updates.
+        held: fixed batches to measure on: of validation rows, or where those make too few, of
+            the training rows that come after those of the updates.
     """
     settings = run.settings
     each = settings.grad_accumulation_steps
@@ -195,11 +198,14 @@ def trials_of(run: PreparedRun, updates: int, held: int) -> Iterator[Trials]:
         optimizer.init(run.model.trainable_parameters())
         keys: Any = mx.random.state
         batches = run.batches(updates * each + held)
+        validation = run.held_out(held)
+        is_enough = len(validation) >= FEWEST_HELD
         trained, further = batches[: updates * each], batches[updates * each :]
         yield Trials(
             run,
             [trained[start : start + each] for start in range(0, len(trained), each)],
-            run.held_out(held) or further,
+            validation if is_enough else further,
+            is_enough,
             optimizer,
             compile_step(run.model, optimizer, run.loss, settings.extras),
             tree_map(lambda one: one, run.model.trainable_parameters()),

@@ -237,15 +237,14 @@ class _Test:
         """What was found, without the sentences."""
         run, points = self.run, self.judged
         configured = configured_rate(run.settings)
-        has_valid = bool(run.held_out(1))
         parameters = run.settings.lora_parameters
         found = RateRange(
             configured,
             None if parameters is None else float(parameters["scale"]),
             tuple(points),
             self.untouched if self.before else math.nan,
-            "validation rows" if has_valid else "training rows that come later",
-            sum(len(one.indices) for one in self.trials.held),
+            "validation rows" if self.trials.of_validation else "training rows",
+            len({index for one in self.trials.held for index in one.indices}),
             updates=self.updates,
             untold=why_not,
         )

@@ -107,6 +107,19 @@ def test_longest_batch_is_the_widest(tmp_path: Path) -> None:
     assert (longest.rows, longest.width) == (2, 16)
 
 
+def test_too_few_validation_rows_leave_training_rows(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from mlxdoctor.preflight.rate_trials import trials_of
+
+    run = small_run(tmp_path)
+    for few in (0, 1, 5, 6):
+        rows = replace(run.rows, valid=run.rows.valid[:few])
+        with trials_of(replace(run, rows=rows), 2, 3) as trials:
+            assert trials.of_validation is (few == 6)
+            assert len(trials.held) == 3
+
+
 def test_time_that_does_not_do_is_said(tmp_path: Path) -> None:
     from mlxdoctor.preflight.rates import range_test
 
