@@ -157,6 +157,8 @@ def corrected(
 
 
 _VARIABLE = ("activations", "loss")
+#: Gradient, and the parameter that replaces the old one.
+_UPDATING = 2
 
 
 def trained_bytes(model: ModelShape, step: PlannedStep) -> int:
@@ -230,8 +232,8 @@ def _gradients(model: ModelShape, step: PlannedStep, trained: int) -> MemoryPart
         words = f"Accumulated gradients take {_size(trained)}, as much as what is trained."
         return MemoryPart("gradients", trained, words)
     layers = step.trained_layers(model)
-    share = round(trained / len(layers)) if layers else 0
-    words = f"The gradients of one layer take {_size(share)}: each is used at once."
+    share = round(_UPDATING * trained / len(layers)) if layers else 0
+    words = f"The gradients and the update of one layer take {_size(share)}: each is used at once."
     return MemoryPart("gradients", share, words)
 
 
