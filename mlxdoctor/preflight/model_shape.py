@@ -98,7 +98,8 @@ class ModelShape:
         stored: bytes of all weights.
         number: bytes of one number of the activations: 4, or 2 for half precision.
         experts_a_token: experts that each token passes; 1 in a dense model.
-        is_rough: guessed from the model's name and size.
+        is_rough: guessed from the model's name and size, or its layers are not attention
+            followed by an MLP, which is what is counted.
         source: what says so.
     """
 
@@ -157,6 +158,7 @@ def shape_of(base: BaseModel) -> ModelShape | None:
         return None
     layers = tuple(Layer(tuple(matrices[n]), other[n]) for n in range(max(matrices) + 1))
     stored = sum(one.size * DTYPE_BITS[one.dtype] // 8 for one in base.tensors.values())
+    is_usual = all(_is_usual(layer) for layer in layers) and base.stated("kv_lora_rank") is None
     return ModelShape(
         hidden,
         heads,
@@ -168,6 +170,8 @@ def shape_of(base: BaseModel) -> ModelShape | None:
         stored,
         _number(base),
         _whole(base, "num_experts_per_tok", "num_experts_per_token", "moe_topk") or 1,
+        not is_usual,
+        "its files" if is_usual else "its files, whose layers are of a kind that is not counted",
     )
 
 
@@ -221,6 +225,12 @@ def shape_of_name(name: str) -> ModelShape | None:
         is_rough=True,
         source="its name",
     )
+
+
+def _is_usual(layer: Layer) -> bool:
+    """Whether a layer is attention and an MLP, by its matrices' names."""
+    kinds = {(one.in_attention, one.is_output) for one in layer.matrices}
+    return {(True, False), (True, True), (False, False), (False, True)} <= kinds
 
 
 def _whole(base: BaseModel, *keys: str) -> int | None:

@@ -165,3 +165,18 @@ def test_one_real_step_corrects_the_activations(tiny: ModelShape) -> None:
     first = corrected(estimate, lambda: MeasuredStep(2 * estimate.training, 1.0, is_first=True))
     assert first.peak == 2 * estimate.training + state
     assert corrected(estimate, lambda: None) is estimate
+
+
+def test_layers_of_another_kind_are_marked_as_rough() -> None:
+    base = BaseModel.read(BASE)
+    recurrent = replace(
+        base,
+        tensors={name.replace("self_attn", "mixer"): one for name, one in base.tensors.items()},
+    )
+    shape = shape_of(recurrent)
+    assert shape is not None
+    assert shape.is_rough
+    latent = shape_of(replace(base, config={**base.config, "kv_lora_rank": 64}))
+    assert latent is not None
+    assert latent.is_rough
+    assert shape_of(replace(base, config={"model_type": "llama"})) is None
