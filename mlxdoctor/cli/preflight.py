@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -189,11 +190,33 @@ def _shown_as(report: Report, name: str, fail_on: str) -> Any:
     return alone(report, fail_on)
 
 
+def _promise(report: Any) -> dict[str, bytes]:
+    """What a diagnosis of the run can be held against, where memory could be predicted."""
+    from mlxdoctor.evidence.config import TrainingConfig
+    from mlxdoctor.evidence.promise import MARK, NAME, SCHEMA_VERSION
+    from mlxdoctor.measure.run_cost import RunCost
+
+    cost, config = report.run.get(RunCost), report.run.get(TrainingConfig)
+    if cost is None or config is None:
+        return {}
+    iters = config.iters or 0
+    pace = [one / iters for one in cost.seconds[::2]] if cost.seconds and iters else None
+    content = {
+        "file": MARK,
+        "schema_version": SCHEMA_VERSION,
+        "configuration": config.path.name,
+        "peak": cost.peak,
+        "is_rough": cost.is_rough,
+        "seconds_an_iteration": pace,
+    }
+    return {NAME: f"{json.dumps(content, indent=1)}\n".encode()}
+
+
 def _write(report: Report, folder: Path, names: tuple[str, ...], fail_on: str) -> list[Path]:
     from mlxdoctor.formats.figures.draw import all_paths
     from mlxdoctor.formats.summary import slug
 
-    files: dict[str, bytes] = {}
+    files = _promise(report)
     for name in names:
         files |= files_of(_shown_as(report, name, fail_on), name)
     return output.write_files(folder / slug(report.name), files, stale=all_paths())

@@ -1,0 +1,52 @@
+"""A run against what preflight promised of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.api import diagnose
+from mlxdoctor.cli import main
+from mlxdoctor.evidence.promise import Promise
+from mlxdoctor.safety.errors import InputError
+from tests.conftest import FIXTURES
+
+LOG = (
+    "Iter 10: Train loss 2.1, Learning Rate 1e-4, It/sec {pace}, Tokens/sec 900, "
+    "Trained Tokens 900, Peak mem {peak} GB\n"
+    "Iter 20: Train loss 1.9, Learning Rate 1e-4, It/sec {pace}, Tokens/sec 900, "
+    "Trained Tokens 1800, Peak mem {peak} GB\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("peak", "pace", "codes"),
+    [
+        (1.1, 2.0, set()),
+        (1.6, 2.0, {"promised.more-memory"}),
+        (0.9, 0.2, {"promised.slower"}),
+    ],
+)
+def test_memory_and_pace(tmp_path: Path, peak: float, pace: float, codes: set[str]) -> None:
+    log, promise = tmp_path / "train.log", tmp_path / "preflight.json"
+    log.write_text(LOG.format(peak=peak, pace=pace))
+    content = {"file": "mlxdoctor-preflight", "peak": 1_000_000_000}
+    promise.write_text(json.dumps({**content, "seconds_an_iteration": [0.4, 0.6]}))
+    for paths in ([log, promise], [tmp_path]):
+        report = diagnose(paths, allow_model=False)
+        assert {one.code for one in report.findings if one.code.startswith("promised.")} == codes
+
+
+def test_what_preflight_writes_is_read(tmp_path: Path) -> None:
+    config = FIXTURES / "configs" / "healthy-ordinary.yaml"
+    assert main(["preflight", str(config), "-o", str(tmp_path)]) == 0
+    promise = Promise.read(tmp_path / "healthy-ordinary" / "preflight.json")
+    assert 5_000_000 < promise.peak < 50_000_000
+
+
+def test_what_is_no_promise(tmp_path: Path) -> None:
+    (tmp_path / "preflight.json").write_text('{"peak": 1}')
+    with pytest.raises(InputError, match="is not what preflight writes"):
+        Promise.read(tmp_path / "preflight.json")
