@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -38,7 +39,8 @@ def find_policy(start: Path) -> Path | None:
     """
     start = start.resolve()
     for folder in (start, *start.parents):
-        if (folder / POLICY_NAME).is_file():
+        if os.path.lexists(folder / POLICY_NAME):
+            # Whatever it is: a policy that can't be read is not passed over in silence.
             return folder / POLICY_NAME
         project = folder / "pyproject.toml"
         if project.is_file() and _table(project) is not None:

@@ -6,14 +6,18 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.code_files import code_named_in
+from mlxdoctor.evidence.source import require_file
+from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure.cpu_functions import on_cpu
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import current
 from mlxdoctor.safety.stages import Kind, Stage, models_run
 
 #: Hugging Face's libraries read these when they are imported.
@@ -65,6 +69,21 @@ def require_sense(folder: Path) -> None:
         )
 
 
+def require_tokenizer(folder: Path) -> None:
+    """Refuse a tokenizer that our own reader refuses, before transformers runs into it.
+
+    Raises:
+        InputError: as `Tokenizer.read`; or a file of the model is a pipe or a device, at which
+            whoever opens it waits.
+    """
+    for file in sorted(islice(folder.iterdir(), current().folder_entries)):
+        # A link that leads nowhere is as good as no file: the libraries look for them first.
+        if file.exists() and not file.is_dir():
+            require_file(file)
+    if (folder / "tokenizer.json").is_file():
+        Tokenizer.read(folder)
+
+
 @contextmanager
 def without_network() -> Iterator[None]:
     """Keep Hugging Face's libraries from asking their server for anything meanwhile."""
@@ -100,6 +119,7 @@ def load_local(folder: Path, adapter: Path | None = None) -> tuple[Any, Any]:
     """
     require_plain(folder)
     require_sense(folder)
+    require_tokenizer(folder)
     with without_network():
         return load_with_mlx_lm(str(folder), adapter)
 
@@ -209,6 +229,7 @@ def load_tokenizer(folder: Path) -> Any:
         InputError: as `load_local`.
     """
     require_plain(folder)
+    require_tokenizer(folder)
     from mlx_lm.utils import load_tokenizer
 
     stage = Stage(f"the tokenizer of {folder}", Kind.LIBRARY, limit="tokenizer_seconds")

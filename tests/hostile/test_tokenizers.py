@@ -1,0 +1,66 @@
+"""Tokenizers that panic, explode or never answer: one sentence, whoever loads them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.measure.loading import require_tokenizer
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.time_limit import TimeLimitExceeded
+from tests.conftest import FIXTURES
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(FIXTURES / "base", tmp_path / "base"))
+
+
+def change(base: Path, **changes: Any) -> None:
+    file = base / "tokenizer.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def replacing(pattern: dict[str, str], content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def test_a_pattern_that_backtracks_without_end_is_refused_and_no_panic(base: Path) -> None:
+    change(base, normalizer=replacing({"Regex": r"(\w+\s?)+\.\d$"}, " "))
+    tokenizer = Tokenizer.read(base)
+    with pytest.raises(InputError, match="cannot encode a text"):
+        tokenizer.encode("word " * 40 + ".")
+
+
+def test_a_limit_of_time_is_not_taken_for_the_tokenizers_failure(base: Path) -> None:
+    class Slow:
+        def encode(self, *_: object, **__: object) -> None:
+            raise TimeLimitExceeded(1.0)
+
+    tokenizer = Tokenizer.read(base)
+    object.__setattr__(tokenizer, "_backend", Slow())
+    with pytest.raises(TimeLimitExceeded):
+        tokenizer.encode("text")
+
+
+def test_transformers_is_not_given_what_our_reader_refuses(base: Path) -> None:
+    require_tokenizer(base)
+    # As in the cache of the hub, where a file was removed that nobody needs.
+    (base / "README.md").symlink_to("nowhere")
+    require_tokenizer(base)
+    step = replacing({"String": "a"}, "a" * 1000)
+    change(base, normalizer={"type": "Sequence", "normalizers": [step] * 4})
+    with pytest.raises(InputError, match="times as long"):
+        require_tokenizer(base)
+
+
+def test_a_pipe_among_a_models_files_is_refused(base: Path) -> None:
+    os.mkfifo(base / "vocab.json")
+    with pytest.raises(InputError, match="is not a regular file"):
+        require_tokenizer(base)
