@@ -41,7 +41,6 @@ class ReadingLimits:
     yaml_bytes: int = _most(1 << 20, "bytes", "training configurations have a few kilobytes")
     policy_bytes: int = _most(256 << 10, "bytes", "project files have under 100 kB")
     yaml_values: int = _most(20_000, "values, aliases written out", "real ones have under 200")
-    policy_bytes: int = _most(1 << 20, "bytes", "a gate's policies have a few kilobytes")
     data_bytes: int = _most(512 << 20, "bytes", "parsed in memory, at five times its size")
     text_bytes: int = _most(256 << 20, "bytes", "generations and metrics have a few megabytes")
     log_bytes: int = _most(8 << 30, "bytes", "a log is streamed, at about a minute a gigabyte")
