@@ -29,6 +29,10 @@ class TemplateFailure(Exception):  # noqa: N818 - what happened to one row, not 
     """The template does not compile, refuses the messages, or takes too long."""
 
 
+class TemplateTooMuch(TemplateFailure):
+    """It would take more time or memory than a template may: nobody else should run it either."""
+
+
 @dataclass(frozen=True)
 class ChatTemplate:
     """A compiled chat template.
@@ -55,14 +59,14 @@ class ChatTemplate:
         from mlxdoctor.safety.template_sandbox import Sandbox
 
         def refuse(what: str) -> None:
-            raise TemplateFailure(f"the template {what} (limit template_characters)")
+            raise TemplateTooMuch(f"the template {what} (limit template_characters)")
 
         try:
             with _STAGE:
                 guard = Guard(current().template_characters, refuse)
                 compiled = Sandbox(guard).from_string(text)
         except StageStopped as stopped:
-            raise TemplateFailure(str(stopped)) from None
+            raise TemplateTooMuch(str(stopped)) from None
         except (jinja2.TemplateError, RecursionError) as error:
             raise TemplateFailure(f"the chat template does not compile ({error})") from None
         return cls(text, variables, compiled)
@@ -88,7 +92,7 @@ class ChatTemplate:
         # What one rendering may take, thousands of rows may not: slow ones share a budget.
         left = SLOW_RENDERINGS * limits.template_seconds - sum(self._slow)
         if left <= 0:
-            raise TemplateFailure(
+            raise TemplateTooMuch(
                 f"the template took over {sum(self._slow):.0f} seconds for {len(self._slow)} "
                 "conversations, and is not rendered any more (limit template_seconds)"
             )
@@ -97,7 +101,7 @@ class ChatTemplate:
             with _STAGE, time_limit(limits.template_seconds + LATER):
                 return self._rendered(messages, tools, add_generation_prompt, limits)
         except TimeLimitExceeded:
-            raise TemplateFailure(_late(limits.template_seconds)) from None
+            raise TemplateTooMuch(_late(limits.template_seconds)) from None
         finally:
             if (took := time.monotonic() - begun) > QUICK_SECONDS:
                 self._slow.append(took)
@@ -127,7 +131,7 @@ class ChatTemplate:
                 parts.append(part)
                 characters += len(part)
                 if characters > limits.template_characters:
-                    raise TemplateFailure(
+                    raise TemplateTooMuch(
                         f"the text is over {limits.template_characters:,} characters "
                         "(limit template_characters)"
                     )
@@ -140,7 +144,7 @@ class ChatTemplate:
             reason = f"{type(error).__name__}: {quoted(str(error), MAX_LINE)}"
             raise TemplateFailure(f"the template fails on it ({reason})") from None
         except (RecursionError, MemoryError) as error:
-            raise TemplateFailure(f"the template ran out of {type(error).__name__}") from None
+            raise TemplateTooMuch(f"the template ran out of {type(error).__name__}") from None
         return "".join(parts)
 
 
@@ -149,7 +153,7 @@ def _deadline(seconds: float) -> Callable[[], str]:
 
     def tick() -> str:
         if time.monotonic() > end:
-            raise TemplateFailure(_late(seconds))
+            raise TemplateTooMuch(_late(seconds))
         return ""
 
     return tick

@@ -82,7 +82,7 @@ class Tokenizer:
     renders_itself: bool
     _backend: Any = field(repr=False, compare=False)
     _templates: Mapping[str, ChatTemplate] = field(repr=False, compare=False)
-    _template_problem: str = field(default="", repr=False, compare=False)
+    _template_problem: TemplateFailure | None = field(default=None, repr=False, compare=False)
     _slow: list[float] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
@@ -198,8 +198,8 @@ class Tokenizer:
         """
         if self.renders_itself:
             raise TemplateFailure("the model's chat template is Python code, which is not run")
-        if self._template_problem:
-            raise TemplateFailure(self._template_problem)
+        if self._template_problem is not None:
+            raise self._template_problem
         name = "tool_use" if tools is not None and "tool_use" in self._templates else "default"
         if name not in self._templates:
             raise TemplateFailure("the tokenizer has no chat template")
@@ -250,9 +250,14 @@ def _special_tokens(
     return {name: token for name, token in named.items() if token is not None}
 
 
+def is_panic(error: BaseException) -> bool:
+    """Whether a library in Rust gave up, as over a pattern that backtracks without end."""
+    return type(error).__name__ == "PanicException"
+
+
 def _refused(path: Path, problem: str, error: BaseException) -> BaseException:
     """What to raise for what the library raised; its own panics are no `Exception`."""
-    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+    if not isinstance(error, Exception) and not is_panic(error):
         return error
     reason = " ".join(str(error).split())[:200]
     remedy = "download the model's tokenizer.json again"
@@ -370,12 +375,12 @@ def _template_texts(
 
 def _compiled(
     texts: Mapping[str, str], variables: Mapping[str, Any]
-) -> tuple[dict[str, ChatTemplate], str]:
+) -> tuple[dict[str, ChatTemplate], TemplateFailure | None]:
     compiled: dict[str, ChatTemplate] = {}
-    problem = ""
+    problem: TemplateFailure | None = None
     for name, text in texts.items():
         try:
             compiled[name] = ChatTemplate.compile(text, variables)
         except TemplateFailure as failure:
-            problem = str(failure)
+            problem = failure
     return compiled, problem

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -12,6 +13,7 @@ from typing import Any
 
 from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.chat_template import TemplateFailure, TemplateTooMuch
 from mlxdoctor.evidence.code_files import code_named_in
 from mlxdoctor.evidence.source import require_file
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -26,6 +28,10 @@ _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 MOST_OF_MEMORY = 0.5
 #: Times as many layers as weights that a configuration may state: layers may share theirs.
 MOST_TIMES = 16
+#: Seconds that a chat template may take for two short messages: real ones take a millisecond.
+MOST_SECONDS = 0.5
+_MESSAGES = ({"role": "user", "content": "?"}, {"role": "assistant", "content": "."})
+_OTHER_TEMPLATE = "download the model's chat template again"
 #: A library's error is cut to this many characters: one tensor name a line adds up.
 MAX_ERROR = 400
 
@@ -70,18 +76,29 @@ def require_sense(folder: Path) -> None:
 
 
 def require_tokenizer(folder: Path) -> None:
-    """Refuse a tokenizer that our own reader refuses, before transformers runs into it.
+    """Refuse what our own reader refuses, before transformers runs into it without a limit.
 
     Raises:
-        InputError: as `Tokenizer.read`; or a file of the model is a pipe or a device, at which
-            whoever opens it waits.
+        InputError: as `Tokenizer.read`; the chat template takes too much for two short messages;
+            or a file of the model is a pipe or a device, at which whoever opens it waits.
     """
     for file in sorted(islice(folder.iterdir(), current().folder_entries)):
         # A link that leads nowhere is as good as no file: the libraries look for them first.
         if file.exists() and not file.is_dir():
             require_file(file)
-    if (folder / "tokenizer.json").is_file():
-        Tokenizer.read(folder)
+    if not (folder / "tokenizer.json").is_file():
+        return
+    tokenizer, begun = Tokenizer.read(folder), time.monotonic()
+    try:
+        tokenizer.render(_MESSAGES)
+    except TemplateTooMuch as failure:
+        raise InputError(folder, str(failure), _OTHER_TEMPLATE) from None
+    except TemplateFailure:
+        # It may want other messages.
+        return
+    if (took := time.monotonic() - begun) > MOST_SECONDS:
+        problem = f"has a chat template that takes {took:.1f} s for two short messages"
+        raise InputError(folder, problem, _OTHER_TEMPLATE)
 
 
 @contextmanager
@@ -242,7 +259,9 @@ def _refused(name: Path | str) -> Iterator[None]:
     """Say in a sentence why mlx-lm cannot load `name`."""
     try:
         yield
-    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
+    except InputError:
+        raise
+    except Exception as error:  # what a model's code raises for sizes that nobody looked at
         problem = f"cannot be loaded by mlx-lm ({said(error)})"
         raise InputError(name, problem, "check that it generates at all") from None
 

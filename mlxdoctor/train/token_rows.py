@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.evidence.tokenizer import is_panic
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 from mlxdoctor.safety.stages import Kind, Stage
@@ -75,8 +76,10 @@ def encode(settings: Settings, tokenizer: Any) -> TokenRows:
         train, valid, test = map(_rows, splits)
     except json.JSONDecodeError as error:
         raise InputError(path, f"has a line that is not JSON ({error})") from None
-    except (ValueError, KeyError, TypeError, IndexError, OSError, ImportError) as error:
-        # Also what a chat template raises for messages it does not take.
+    except BaseException as error:
+        # Whatever a chat template or a row of another form makes of mlx-lm.
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         reason = quoted(str(error), MAX_LINE)
         problem = f"cannot be read by mlx-lm ({type(error).__name__}: {reason})"
         raise InputError(path, problem) from None
