@@ -76,6 +76,8 @@ def encode(settings: Settings, tokenizer: Any) -> TokenRows:
         train, valid, test = map(_rows, splits)
     except json.JSONDecodeError as error:
         raise InputError(path, f"has a line that is not JSON ({error})") from None
+    except InputError:
+        raise
     except BaseException as error:
         # Whatever a chat template or a row of another form makes of mlx-lm.
         if not isinstance(error, Exception) and not is_panic(error):

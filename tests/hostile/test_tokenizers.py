@@ -13,6 +13,7 @@ import pytest
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure.loading import require_tokenizer
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import using
 from mlxdoctor.safety.time_limit import TimeLimitExceeded
 from tests.conftest import FIXTURES
 
@@ -33,9 +34,8 @@ def replacing(pattern: dict[str, str], content: str) -> dict[str, Any]:
 
 def test_a_pattern_that_backtracks_without_end_is_refused_and_no_panic(base: Path) -> None:
     change(base, normalizer=replacing({"Regex": r"(\w+\s?)+\.\d$"}, " "))
-    tokenizer = Tokenizer.read(base)
     with pytest.raises(InputError, match="cannot encode a text"):
-        tokenizer.encode("word " * 40 + ".")
+        Tokenizer.read(base).encode("word " * 40 + ".")
 
 
 def test_a_limit_of_time_is_not_taken_for_the_tokenizers_failure(base: Path) -> None:
@@ -64,3 +64,23 @@ def test_a_pipe_among_a_models_files_is_refused(base: Path) -> None:
     os.mkfifo(base / "vocab.json")
     with pytest.raises(InputError, match="is not a regular file"):
         require_tokenizer(base)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% set ns = namespace(x='a') %}" + "{% set ns.x = ns.x ~ ns.x %}" * 40 + "{{ ns.x }}",
+    ],
+)
+def test_transformers_is_not_given_a_template_that_takes_too_much(
+    base: Path, template: str
+) -> None:
+    (base / "chat_template.jinja").write_text(template)
+    with using(["template_seconds=0.2"]), pytest.raises(InputError, match="limit template_"):
+        require_tokenizer(base)
+
+
+def test_a_template_that_refuses_two_short_messages_may_take_others(base: Path) -> None:
+    (base / "chat_template.jinja").write_text("{{ raise_exception('a system message, please') }}")
+    require_tokenizer(base)
