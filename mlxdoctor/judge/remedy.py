@@ -45,7 +45,9 @@ def fix_for(
     _assign(changed, place, after)
     if change.key == "learning_rate" and isinstance(values.get("lr_schedule"), dict):
         # A schedule wins over the plain rate in mlx-lm, so the fix has to reach it.
-        _scale_schedule(changed["lr_schedule"], before, after)
+        arguments = scaled_schedule(changed["lr_schedule"], after / before) if before else None
+        if arguments is not None:
+            changed["lr_schedule"]["arguments"] = arguments
     return Fix({place: before}, {place: after}, config_diff(config, changed))
 
 
@@ -134,7 +136,19 @@ def _assign(values: dict[str, Any], key: str, value: Any) -> None:
     values[last] = value
 
 
-def _scale_schedule(schedule: dict[str, Any], before: float, after: float) -> None:
+def scaled_schedule(schedule: Mapping[str, Any], times: float) -> list[Any] | None:
+    """The arguments of mlx-lm's `lr_schedule` with its highest rate so many times as high.
+
+    None where they are no list that begins with a rate. A linear schedule has two rates, of
+    which the second may be the higher one.
+    """
     arguments = schedule.get("arguments")
-    if isinstance(arguments, list) and arguments and isinstance(arguments[0], int | float):
-        schedule["arguments"] = [float(f"{arguments[0] * after / before:.6g}"), *arguments[1:]]
+    if not isinstance(arguments, list):
+        return None
+    count = 2 if schedule.get("name") == "linear_schedule" else 1
+    rates = arguments[:count]
+    if len(rates) < count or any(isinstance(one, bool) for one in rates):
+        return None
+    if not all(isinstance(one, int | float) for one in rates):
+        return None
+    return [*(float(f"{one * times:.6g}") for one in rates), *arguments[count:]]

@@ -14,7 +14,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS
 from mlxdoctor.evidence.source import read_text
 from mlxdoctor.finding import ADVISED, Finding, Severity
-from mlxdoctor.judge.remedy import fix_for, needed_values
+from mlxdoctor.judge.remedy import fix_for, needed_values, scaled_schedule
 from mlxdoctor.report import Fix
 
 _YAML = (".yaml", ".yml")
@@ -37,9 +37,24 @@ def all_changes(
     for key, was, to in (*_of_causes(config, diagnosis, findings), *_of_findings(config, findings)):
         if key not in after and to != was:
             before[key], after[key] = was, to
+    _reach_the_schedule(config, before, after)
     if not after:
         return None
     return Fix(before, after, _diff(config, after))
+
+
+def _reach_the_schedule(
+    config: TrainingConfig, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    """A schedule wins over the plain rate in mlx-lm, so that a change of the rate is one of it."""
+    schedule, was = config.lr_schedule, before.get("learning_rate")
+    if schedule is None or not was or "learning_rate" not in after:
+        return
+    arguments = scaled_schedule(schedule, after["learning_rate"] / was)
+    if arguments is not None:
+        del before["learning_rate"], after["learning_rate"]
+        place = "lr_schedule.arguments"
+        before[place], after[place] = list(schedule["arguments"]), arguments
 
 
 def _of_causes(

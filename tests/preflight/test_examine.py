@@ -79,6 +79,18 @@ def test_not_ready_and_the_line_to_change(plan: Callable[..., Path]) -> None:
     assert readiness(mlxdoctor.preflight(after)) is Readiness.READY
 
 
+def test_a_rate_is_changed_where_the_schedule_has_it(plan: Callable[..., Path]) -> None:
+    cosine = {"name": "cosine_decay", "arguments": [0.06, 400, 1e-6], "warmup": 20}
+    report = mlxdoctor.preflight(plan(learning_rate=None, lr_schedule=cosine))
+    assert readiness(report) is Readiness.NOT_READY
+    assert report.fix is not None
+    (changed,) = report.fix.after.items()
+    assert changed[0] == "lr_schedule.arguments"
+    assert changed[1][1:] == [400, 1e-6]
+    fixed = {**SOUND, "learning_rate": None, "lr_schedule": {**cosine, "arguments": changed[1]}}
+    assert readiness(mlxdoctor.preflight(fixed)) is Readiness.READY
+
+
 def test_all_changes_at_once_and_the_file_keeps_its_comments(
     plan: Callable[..., Path], run: Callable[..., Told], tmp_path: Path
 ) -> None:
