@@ -41,13 +41,20 @@ _OF_MLX_LM: dict[str, type | click.ParamType[Any] | None] = {
 }
 
 
+#: Those that the help shows; it names the others in a sentence.
+_SHOWN = {
+    "model": "Folder of the base model, if it is not where the file says.",
+    "data": "Folder with train.jsonl and valid.jsonl, likewise.",
+}
+
+
 def _as_mlx_lm(command: Any) -> Any:
     """The command with the options of `mlx_lm.lora`, which go before the file's keys."""
     for name, kind in reversed(_OF_MLX_LM.items()):
         shown = {"is_flag": True, "default": None} if kind is None else {"type": kind}
-        told = "As of mlx_lm.lora: instead of what the file says."
+        told = _SHOWN.get(name, "")
         names = ("--base", "--model", "model") if name == "model" else (f"--{name}",)
-        command = click.option(*names, help=told, **shown)(command)
+        command = click.option(*names, help=told, hidden=not told, **shown)(command)
     return command
 
 
@@ -121,8 +128,10 @@ def command(  # noqa: PLR0917 - click passes every option by name
     """See whether a run would fail, before it is made.
 
     CONFIG is what `mlx_lm.lora --config` takes, YAML or JSON, or an
-    adapter_config.json; the options of mlx_lm.lora go before its keys, and do
-    without a file. Base model and data are looked up where they say.
+    adapter_config.json. Base model and data are looked up where it says. All
+    options of mlx_lm.lora that set one of its keys are taken too, such as
+    --learning-rate, --batch-size or --num-layers: they go before the file's
+    keys, and do without a file.
 
     \b
     Examples:
