@@ -156,6 +156,10 @@ def command(  # noqa: PLR0917 - click passes every option by name
             with_text=not no_text,
             progress=progress,
         )
+    files = report.run.files
+    for target in (fixed.parent if fixed is not None else None, None if printed else folder):
+        if target is not None:
+            output.refuse_inside(target, [one for one in (files.base, files.data) if one])
     if fixed is not None:
         _write_fixed(fixed, report)
     if printed is not None:

@@ -163,6 +163,20 @@ def test_every_format(plan: Callable[..., Path], run: Callable[..., Told], name:
     assert "learning" in printed
 
 
+def test_nothing_is_written_beside_rows_or_weights(
+    plan: Callable[..., Path], run: Callable[..., Told], tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for one in (FIXTURES / "data" / "geography").iterdir():
+        (data / one.name).write_bytes(one.read_bytes())
+    before = sorted(data.iterdir())
+    path = plan(data=str(data))
+    assert run(path, "-o", data / "reports")[0] == 2
+    assert run(path, "--write", data / "fixed.yaml", "--stdout", "text")[0] == 2
+    assert sorted(data.iterdir()) == before
+
+
 def test_what_is_no_plan(run: Callable[..., Told], tmp_path: Path) -> None:
     assert run()[0] == 2
     peft = tmp_path / "adapter_config.json"
