@@ -1,16 +1,14 @@
 """Whether mlx-lm would take the settings of a run that is planned, and do what they ask for.
 
 What it finds. Before a run: keys that mlx-lm does not know and passes over in silence, so that its
-own defaults hold in their place; values that it stops at; a schedule that never reaches its rate
-or leaves a part of the run without one; accumulation over more batches than there are; targets
-that no module of the base model has; half precision on a processor without a graphics card.
+own defaults hold in their place, and values that it stops at.
 
 Why it matters. `mlx_lm.lora` reads the keys that it knows and ignores the others without a word:
 `learning-rate`, `epochs` or a `rank` at the top level train at its defaults. What it does stop at
 it often finds after the model has been loaded and the rows were tokenized.
 
 How it is measured. From the configuration alone, by what mlx-lm 0.32.2 does with each key; the
-names of modules and the number of layers come from the base model's files, where they are here.
+number of layers comes from the base model's files, where they are here.
 
 When it is wrong. A later mlx-lm may know more keys, and a trainer of one's own has its own.
 
@@ -22,16 +20,12 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-import numpy as np
-
 from mlxdoctor.check import DoesNotArise, check
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS, MLX_LM_KEYS
 from mlxdoctor.evidence.planned_run import PlannedRun
-from mlxdoctor.finding import Sign, Symptom, some_of
-from mlxdoctor.judge.rate import planned_rates
-from mlxdoctor.measure.weights.lora_targets import matches, target_modules
+from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.safety.quoting import quoted
 
 #: What other trainers, older releases and people call a key -> what mlx-lm calls it.
@@ -86,8 +80,6 @@ _WHOLE = {
     "seed": 0,
 }
 _LORA = frozenset({"rank", "scale", "dropout", "keys"})
-#: Of one update, the rate below which the schedule has ended.
-_NOTHING = 1e-3
 
 
 @check(
@@ -100,32 +92,6 @@ _NOTHING = 1e-3
         "refused": Symptom.error(
             "mlx-lm would stop at a setting", expected="a value that it takes"
         ),
-        "no-update": Symptom.error(
-            "no update would ever be made",
-            expected="at most as many batches an update as there are iterations",
-        ),
-        "rate-not-reached": Symptom.error(
-            "the warm-up lasts longer than the run",
-            expected="a warm-up over a small part of the updates",
-        ),
-        "rate-ends-early": Symptom.warning(
-            "the schedule reaches zero long before the run ends",
-            expected="a schedule over as many updates as the run makes",
-        ),
-        "no-target": Symptom.error(
-            "no module of the base model has a name that lora_parameters.keys states",
-            expected="names of the base model's modules, such as self_attn.q_proj",
-        ),
-        "some-no-target": Symptom.warning(
-            "a key of lora_parameters.keys is no module of the base model",
-            expected="names of the base model's modules, such as self_attn.q_proj",
-        ),
-        "half-precision-on-cpu": Symptom.warning(
-            "half precision is many times slower than float32 on a processor",
-            expected="a float32 model where there is no graphics card",
-            fix="convert the model with `mlx_lm.convert --dtype float32`, or train where MLX has a "
-            "graphics card",
-        ),
     },
 )
 def planned_settings(planned: PlannedRun, *, base: BaseModel | None) -> Iterator[Sign]:
@@ -135,10 +101,6 @@ def planned_settings(planned: PlannedRun, *, base: BaseModel | None) -> Iterator
         raise DoesNotArise("the configuration is not one of mlx_lm.lora")
     yield from _keys(config)
     yield from _refused(config, base)
-    yield from _updates(config)
-    if base is not None:
-        yield from _targets(config, base)
-        yield from _precision(planned, base)
 
 
 def _keys(config: TrainingConfig) -> Iterator[Sign]:
@@ -303,104 +265,3 @@ def _is_whole(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _updates(config: TrainingConfig) -> Iterator[Sign]:
-    iters, batches = config.iters, config.grad_accumulation_steps or 1
-    if iters is None or iters < 1 or batches < 1:
-        return
-    if batches > iters:
-        yield Sign(
-            "no-update",
-            f"grad_accumulation_steps is {batches} and the run has {iters} iterations: it would "
-            "end before its first update.",
-            {"grad_accumulation_steps": batches, "iters": iters},
-            where="grad_accumulation_steps",
-            fix=f"set grad_accumulation_steps to {max(iters // 50, 1)} or less, or iters higher",
-        )
-        return
-    updates = iters // batches
-    warmup = config.warmup
-    if config.lr_schedule is None:
-        return
-    if warmup >= updates:
-        yield Sign(
-            "rate-not-reached",
-            f"The warm-up is over {warmup} updates, and the run makes {updates}"
-            f"{_as_updates(iters, batches)}: its rate is never reached.",
-            {"warmup": warmup, "updates": updates, "advised_warmup": max(updates // 10, 1)},
-            where="lr_schedule.warmup",
-            fix=f"set lr_schedule.warmup to {max(updates // 10, 1)}",
-        )
-        return
-    rates = planned_rates(config, updates)
-    if rates is None or not len(rates) or not rates.max() > 0:
-        return
-    above = np.flatnonzero(rates > _NOTHING * rates.max())
-    last = int(above[-1]) + 1
-    if last <= updates * 0.8:
-        yield Sign(
-            "rate-ends-early",
-            f"The learning rate is next to zero after update {last} of {updates}"
-            f"{_as_updates(iters, batches)}: nothing is learned in the rest.",
-            {"last": last, "updates": updates},
-            where="lr_schedule.arguments",
-            fix=f"let the schedule decay over {updates - warmup} updates",
-        )
-
-
-def _as_updates(iters: int, batches: int) -> str:
-    """How iterations become updates, where they are not the same."""
-    return f" ({iters} iterations, {batches} an update)" if batches > 1 else ""
-
-
-def _targets(config: TrainingConfig, base: BaseModel) -> Iterator[Sign]:
-    keys = config.keys
-    if keys is None or config.fine_tune_type == "full" or base.num_layers is None:
-        return
-    modules = list(base.linear_shapes)
-    lost = [key for key in keys if not any(matches(key, name, config) for name in modules)]
-    if not lost:
-        return
-    near = {one.rpartition(".")[2]: one for one in _within(modules)}
-    meant = [near[key] for key in lost if key in near]
-    fix = f"write {some_of(meant)}" if meant else "look the names up with `mlxdoctor inspect`"
-    targets = target_modules(config, base)
-    if len(lost) == len(keys) and not targets:
-        yield Sign(
-            "no-target",
-            f"No module of the base model is called {some_of(lost)}: no LoRA layer would be made, "
-            "and nothing trained.",
-            {"keys": len(keys), "unmatched": len(lost)},
-            where="lora_parameters.keys",
-            fix=fix,
-        )
-    else:
-        yield Sign(
-            "some-no-target",
-            f"No module of the base model is called {some_of(lost)}: mlx-lm passes over "
-            f"{len(lost)} of {len(keys)} keys.",
-            {"keys": len(keys), "unmatched": len(lost)},
-            where="lora_parameters.keys",
-            fix=fix,
-        )
-
-
-def _within(modules: list[str]) -> set[str]:
-    """The names of modules within their layer, as mlx-lm's keys have them."""
-    from mlxdoctor.evidence.adapter import layer_of
-
-    return {projection for layer, projection in map(layer_of, modules) if layer is not None}
-
-
-def _precision(planned: PlannedRun, base: BaseModel) -> Iterator[Sign]:
-    kinds = [one.dtype for one in base.tensors.values()]
-    half = sum(one in ("F16", "BF16") for one in kinds)
-    if planned.has_gpu or not kinds or half <= len(kinds) / 2:
-        return
-    yield Sign(
-        "half-precision-on-cpu",
-        f"{half} of the base model's {len(kinds)} tensors are of half precision, and no graphics "
-        "card for MLX was found here: on a processor that is ten times slower than float32.",
-        {"half": half, "tensors": len(kinds)},
-    )

@@ -14,6 +14,8 @@ from mlxdoctor.run import Run
 from tests.conftest import FIXTURES, check_called
 
 planned_settings = check_called("planned-settings")
+planned_schedule = check_called("planned-schedule")
+planned_targets = check_called("planned-targets")
 planned_files = check_called("planned-files")
 SOUND: dict[str, Any] = {
     "model": str(FIXTURES / "base"),
@@ -32,8 +34,8 @@ def outcome(check: Any = planned_settings, **changes: Any) -> Outcome:
     return found
 
 
-def only(**changes: Any) -> Finding:
-    (found,) = outcome(**changes).findings
+def only(check: Any = planned_settings, **changes: Any) -> Finding:
+    (found,) = outcome(check, **changes).findings
     return found
 
 
@@ -42,8 +44,8 @@ def code(finding: Finding) -> str:
 
 
 def test_a_sound_configuration_has_nothing() -> None:
-    assert outcome().findings == ()
-    assert outcome(planned_files).findings == ()
+    for check in (planned_settings, planned_schedule, planned_targets, planned_files):
+        assert outcome(check).findings == ()
 
 
 @pytest.mark.parametrize(
@@ -98,30 +100,31 @@ def test_a_setting_that_mlx_lm_stops_at(changes: dict[str, Any], where: str) -> 
 
 
 def test_no_update_is_ever_made() -> None:
-    finding = only(iters=8, grad_accumulation_steps=16)
+    finding = only(planned_schedule, iters=8, grad_accumulation_steps=16)
     assert code(finding) == "no-update"
-    assert outcome(iters=16, grad_accumulation_steps=16).findings == ()
+    assert outcome(planned_schedule, iters=16, grad_accumulation_steps=16).findings == ()
 
 
 def test_a_warm_up_that_is_longer_than_the_run() -> None:
     schedule = {"name": "cosine_decay", "arguments": [3e-4, 400], "warmup": 100}
-    assert outcome(lr_schedule=schedule).findings == ()
-    finding = only(lr_schedule=schedule, grad_accumulation_steps=8)
+    assert outcome(planned_schedule, lr_schedule=schedule).findings == ()
+    finding = only(planned_schedule, lr_schedule=schedule, grad_accumulation_steps=8)
     assert (code(finding), finding.measured["updates"]) == ("rate-not-reached", 50)
 
 
 def test_a_schedule_that_ends_before_the_run() -> None:
-    finding = only(lr_schedule={"name": "cosine_decay", "arguments": [3e-4, 100]})
+    ended = {"name": "cosine_decay", "arguments": [3e-4, 100]}
+    finding = only(planned_schedule, lr_schedule=ended)
     assert (code(finding), finding.severity) == ("rate-ends-early", "warning")
     kept = {"name": "cosine_decay", "arguments": [3e-4, 100, 1e-5]}
-    assert outcome(lr_schedule=kept).findings == ()
+    assert outcome(planned_schedule, lr_schedule=kept).findings == ()
 
 
 def test_keys_that_name_no_module() -> None:
-    lost = only(lora_parameters={**LORA, "keys": ["q_proj", "v_proj"]})
+    lost = only(planned_targets, lora_parameters={**LORA, "keys": ["q_proj", "v_proj"]})
     assert code(lost) == "no-target"
     assert "self_attn.q_proj" in lost.fix
-    some = only(lora_parameters={**LORA, "keys": ["self_attn.q_proj", "v_proj"]})
+    some = only(planned_targets, lora_parameters={**LORA, "keys": ["self_attn.q_proj", "v_proj"]})
     assert code(some) == "some-no-target"
 
 
@@ -143,7 +146,7 @@ def test_half_precision_where_there_is_no_graphics_card(
     assert BaseModel.read(base).num_layers == 4
     for gpu, expected in ((False, ["half-precision-on-cpu"]), (True, [])):
         monkeypatch.setattr("mlxdoctor.evidence.planned_run.has_gpu", lambda gpu=gpu: gpu)
-        assert [code(one) for one in outcome(model=str(base)).findings] == expected
+        assert [code(one) for one in outcome(planned_targets, model=str(base)).findings] == expected
 
 
 def test_files_that_are_there_and_files_that_are_not(
@@ -177,6 +180,6 @@ def test_an_adapter_of_another_model_is_not_resumed_from(tmp_path: Path) -> None
 
 def test_of_a_run_that_was_made_nothing_is_planned() -> None:
     run = Run.discover([FIXTURES / "runs" / "healthy-ordinary"], allow_model=False)
-    for check in (planned_settings, planned_files):
+    for check in (planned_settings, planned_schedule, planned_targets, planned_files):
         found = check.run(run)
         assert (found.status, found.arises) == ("skipped", False)
