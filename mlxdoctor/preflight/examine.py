@@ -10,12 +10,16 @@ from typing import Any
 
 from mlxdoctor.api import RunReport, examined
 from mlxdoctor.check import Thresholds
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.planned_run import PlannedRun
+from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Severity
 from mlxdoctor.measure.machine_memory import machine_memory
+from mlxdoctor.measure.rate_range import RateRange
+from mlxdoctor.measure.run_cost import RunCost
 from mlxdoctor.preflight.changes import all_changes
 from mlxdoctor.preflight.configuration import planned_config
 from mlxdoctor.preflight.cost import cost_of
@@ -26,7 +30,13 @@ from mlxdoctor.report import Planned
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import TimeBudget
-from mlxdoctor.verdict import Readiness, Verdict
+from mlxdoctor.verdict import CauseStatus, Readiness, Verdict
+
+#: What a plan can have; the rest comes with the run.
+_BEFORE = frozenset(
+    one.kind for one in (BaseModel, Tokenizer, Dataset, SupervisedRows, RateRange, RunCost)
+)
+_LATER = "it shows in training only, or after it"
 
 
 def examine(
@@ -63,9 +73,22 @@ def examine(
     report = examined(run, thresholds=thresholds, with_text=with_text, progress=progress)
     fix = all_changes(planned, report.diagnosis, report.findings)
     readiness, why = readiness_of(report)
-    return replace(
-        report, planned=Planned(readiness, why, (*facts(run, planned), *problems)), fix=fix
+    said = (*facts(run, planned), *problems)
+    report = replace(report, planned=Planned(readiness, why, said), fix=fix, next=None)
+    return _without_what_comes_later(report)
+
+
+def _without_what_comes_later(report: RunReport) -> RunReport:
+    """The report without asking for logs and adapters, which nobody has before a run."""
+    missing = tuple(one for one in report.missing if one.kind in _BEFORE)
+    reasons = {one.why.partition("; ")[0] for one in missing}
+    coverage = tuple(
+        replace(one, why=_LATER, needs="")
+        if one.status is CauseStatus.OPEN and one.why not in reasons
+        else one
+        for one in report.coverage
     )
+    return replace(report, missing=missing, coverage=coverage)
 
 
 def _here(run: Run, *, elsewhere: bool, memory: int | None) -> tuple[Device, int | None]:

@@ -67,6 +67,14 @@ def test_ready(plan: Callable[..., Path]) -> None:
     assert planned.facts[0].startswith("200 rows in batches of 4: 400 iterations are 8 passes")
 
 
+def test_nobody_is_asked_for_a_log_before_the_run(plan: Callable[..., Path]) -> None:
+    for report in (mlxdoctor.preflight(plan()), mlxdoctor.preflight(plan(data="a/b"))):
+        told = str(report.to_dict()["coverage"]) + str(report.missing) + str(report.next)
+        assert "--log" not in told
+        assert "--adapter" not in told
+    assert "dataset" in [one.kind for one in report.missing]
+
+
 def test_not_ready_and_the_line_to_change(plan: Callable[..., Path]) -> None:
     report = mlxdoctor.preflight(plan(learning_rate=0.03))
     assert readiness(report) is Readiness.NOT_READY
