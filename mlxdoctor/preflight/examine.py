@@ -16,7 +16,7 @@ from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.planned_run import PlannedRun
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Severity
+from mlxdoctor.finding import Severity, Status
 from mlxdoctor.measure.machine_memory import machine_memory
 from mlxdoctor.measure.rate_range import RateRange
 from mlxdoctor.measure.run_cost import RunCost
@@ -36,7 +36,8 @@ from mlxdoctor.verdict import CauseStatus, Readiness, Verdict
 _BEFORE = frozenset(
     one.kind for one in (BaseModel, Tokenizer, Dataset, SupervisedRows, RateRange, RunCost)
 )
-_LATER = "it shows in training only, or after it"
+_LATER = "what remains of it shows in training"
+_OF_A_RUN = "it looks at what a run leaves"
 
 
 def examine(
@@ -88,7 +89,14 @@ def _without_what_comes_later(report: RunReport) -> RunReport:
         else one
         for one in report.coverage
     )
-    return replace(report, missing=missing, coverage=coverage)
+    asked = {one.why for one in report.missing if one.kind not in _BEFORE}
+    outcomes = tuple(
+        replace(one, reason=_OF_A_RUN)
+        if one.status is Status.SKIPPED and one.reason in asked
+        else one
+        for one in report.outcomes
+    )
+    return replace(report, missing=missing, coverage=coverage, outcomes=outcomes)
 
 
 def _here(run: Run, *, elsewhere: bool, memory: int | None) -> tuple[Device, int | None]:
