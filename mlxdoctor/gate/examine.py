@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,6 +53,10 @@ class Examined:
     seconds: float
 
 
+#: Examines an item.
+Function = Callable[[Task], Examined]
+
+
 def examine(task: Task) -> Examined:
     """Examine one item. Never raises for what is wrong with it."""
     from mlxdoctor.api import diagnose
@@ -65,9 +70,8 @@ def examine(task: Task) -> Examined:
 
     held, problem = None, ""
     path = Path(task.path)
-    stage = Stage(f"examining {task.path}", Kind.ITEM, limit="", wall=task.seconds)
     try:
-        with stage, time_limit(task.seconds):
+        with stage_of(task), time_limit(task.seconds):
             found = (
                 _planned(task, path, in_time)
                 if is_plan(path)
@@ -110,6 +114,11 @@ def _planned(task: Task, path: Path, progress: Progress) -> RunReport:
         with_text=task.with_text,
         progress=progress,
     )
+
+
+def stage_of(task: Task) -> Stage:
+    """The whole of the work on an item."""
+    return Stage(f"examining {task.path}", Kind.ITEM, limit="", wall=task.seconds)
 
 
 def too_long(task: Task) -> str:

@@ -1,98 +1,137 @@
-"""Many items over many workers: in this process, in others, or on a Dask cluster.
+"""Many items over many workers: in this process, in watched others, or on a Dask cluster.
 
-All three are an `Executor`, driven by the same loop. It hands out few more items than there
-are workers, so that when a worker dies only those few can have killed it; each of them is
-then tried alone, and the one that kills its worker again is named.
+All three are driven by the same loop, which hands out few more items than there are workers.
 """
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    BrokenExecutor,
-    Executor,
-    Future,
-    wait,
-)
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
-from mlxdoctor.gate.examine import Examined, Task, examine, too_long
+from mlxdoctor.gate.examine import Examined, Function, Task, examine
 from mlxdoctor.safety.errors import InputError
 
-#: A worker that is busy this much longer than an item may take is ended (seconds). Before
-#: that, the item ends by itself between two checks.
-GRACE = 2.0
+if TYPE_CHECKING:
+    from mlxdoctor.gate.pool import Pool
 
 #: Takes the number of an item and what came of it.
 Finished = Callable[[int, Examined], None]
 
 
-class Here(Executor):
-    """Runs what is submitted at once, in this process."""
+class Workers(Protocol):
+    """Who examines items."""
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """A future that is done."""
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future
+    @property
+    def room(self) -> int:
+        """How many more items they take."""
 
+    def submit(self, number: int, task: Task) -> None:
+        """Have an item examined."""
 
-@dataclass(frozen=True)
-class Workers:
-    """What the loop needs to know of workers.
+    def finished(self, *, at_once: bool = False) -> list[tuple[int, Examined]]:
+        """What has ended since this was last asked; waits for the first, unless `at_once`."""
 
-    Attributes:
-        start: makes an executor.
-        stop: ends one at once, without waiting for what it is doing.
-        slots: items in work at a time.
-        function: what examines an item.
-        ahead: items that wait at the workers, so that none of them waits for the next.
-    """
-
-    start: Callable[[], Executor]
-    stop: Callable[[Executor], None]
-    slots: int
-    function: Callable[[Task], Examined] = examine
-    ahead: int = 0
+    def end(self) -> None:
+        """End the work, whatever is being done."""
 
 
-def here() -> Workers:
+@dataclass
+class Here:
     """One item after the other, in this process: nothing has to be started."""
-    return Workers(Here, lambda executor: executor.shutdown(), 1)
+
+    function: Function = examine
+    ahead: int = 0
+    _waiting: deque[tuple[int, Task]] = field(default_factory=deque, init=False)
+
+    @property
+    def room(self) -> int:
+        """One at a time, and those ahead."""
+        return 1 + self.ahead - len(self._waiting)
+
+    def submit(self, number: int, task: Task) -> None:
+        """It waits until somebody asks."""
+        self._waiting.append((number, task))
+
+    def finished(self, *, at_once: bool = False) -> list[tuple[int, Examined]]:
+        """The next item is examined now."""
+        if at_once or not self._waiting:
+            return []
+        number, task = self._waiting.popleft()
+        try:
+            return [(number, self.function(task))]
+        except Exception as error:
+            return [(number, _lost(task, error))]
+
+    def end(self) -> None:
+        """Nothing is left of it."""
+        self._waiting.clear()
 
 
-def processes(jobs: int) -> Workers:
-    """A pool of processes on this machine."""
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
+@dataclass
+class Cluster:
+    """The workers of a Dask scheduler. Each examines its items in a watched child."""
 
-    before = set(multiprocessing.active_children())
+    client: Any
+    slots: int
+    function: Function = examine
+    _executor: Any = field(default=None, init=False)
+    _futures: dict[Future[Examined], tuple[int, Task]] = field(default_factory=dict, init=False)
 
-    def start() -> Executor:
-        return ProcessPoolExecutor(
-            jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_settle
-        )
+    @property
+    def room(self) -> int:
+        """Twice as many as there are workers, so that none of them waits for the next."""
+        return 2 * self.slots - len(self._futures)
 
-    def stop(executor: Executor) -> None:
-        executor.shutdown(wait=False, cancel_futures=True)
-        own = set(multiprocessing.active_children()) - before
-        for process in own:
-            process.terminate()
-        for process in own:
-            process.join()
+    def submit(self, number: int, task: Task) -> None:
+        """Have an item examined."""
+        from mlxdoctor.gate.pool import in_a_child
 
-    return Workers(start, stop, jobs, guarded, ahead=jobs)
+        if self._executor is None:
+            self._executor = self.client.get_executor(pure=False, retries=0)
+        self._futures[self._executor.submit(in_a_child, self.function, task)] = (number, task)
+
+    def finished(self, *, at_once: bool = False) -> list[tuple[int, Examined]]:
+        """What has ended since this was last asked."""
+        done, _ = wait(self._futures, 0 if at_once else None, FIRST_COMPLETED)
+        ended = []
+        for future in [one for one in self._futures if one in done]:
+            number, task = self._futures.pop(future)
+            try:
+                ended.append((number, future.result()))
+            except Exception as error:
+                # A cluster says which task it lost a worker to, again and again.
+                ended.append((number, _lost(task, error)))
+        return ended
+
+    def end(self) -> None:
+        """Leave the cluster."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=False)
+        self.client.close()
 
 
-def cluster(address: str) -> Workers:
+def _lost(task: Task, error: Exception) -> Examined:
+    lost = f"{task.path}: its worker was lost ({type(error).__name__})"
+    return Examined(None, f"{lost}; examine it alone with `mlxdoctor diagnose`", 0.0)
+
+
+def here() -> Here:
+    """This process: as good as any where it is watched itself, as the command line's is."""
+    return Here()
+
+
+def processes(jobs: int) -> Pool:
+    """So many watched processes on this machine."""
+    from mlxdoctor.gate.pool import Pool
+
+    return Pool(jobs)
+
+
+def cluster(address: str) -> Cluster:
     """The workers of a Dask scheduler, which must see the same files.
 
     Raises:
@@ -112,42 +151,7 @@ def cluster(address: str) -> Workers:
         raise InputError(
             None, f"no Dask scheduler answers at {address} ({error})", "check --cluster"
         ) from None
-    slots = max(sum(client.ncores().values()), 1)
-
-    def stop(executor: Executor) -> None:
-        executor.shutdown(wait=False)
-        client.close()
-
-    return Workers(lambda: client.get_executor(pure=False, retries=0), stop, slots, ahead=slots)
-
-
-def guarded(task: Task) -> Examined:
-    """`examine` in a process that ends itself where a check does not return in time.
-
-    The watchdog needs neither the interpreter nor this thread: it also ends what hangs
-    within a library.
-    """
-    import faulthandler
-    import os
-    from pathlib import Path
-
-    with Path(os.devnull).open("w") as nowhere:
-        faulthandler.dump_traceback_later(task.seconds + GRACE, exit=True, file=nowhere)
-        try:
-            return examine(task)
-        finally:
-            faulthandler.cancel_dump_traceback_later()
-
-
-def _settle() -> None:
-    """Make a worker process leave Ctrl-C to its parent, and the other cores to its siblings."""
-    import signal
-
-    import numpy  # noqa: F401 - its BLAS must be there to be limited
-    from threadpoolctl import threadpool_limits
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threadpool_limits(1)
+    return Cluster(client, max(sum(client.ncores().values()), 1))
 
 
 def examine_all(tasks: Sequence[Task], workers: Workers, finished: Finished) -> bool:
@@ -161,110 +165,22 @@ def examine_all(tasks: Sequence[Task], workers: Workers, finished: Finished) -> 
     Returns:
         Whether all was done: False where it was interrupted.
     """
-    loop = _Loop(tasks, workers, finished)
+    begun = ended = 0
+    done: list[tuple[int, Examined]] = []
     try:
-        loop.run()
+        while ended < len(tasks):
+            while begun < len(tasks) and workers.room > 0:
+                workers.submit(begun, tasks[begun])
+                begun += 1
+            done += workers.finished()
+            while done:
+                ended += 1
+                finished(*done.pop(0))
     except KeyboardInterrupt:
         with suppress(KeyboardInterrupt):
-            loop.keep()
+            for one in [*done, *workers.finished(at_once=True)]:
+                finished(*one)
         return False
     finally:
-        loop.end()
+        workers.end()
     return True
-
-
-class _Loop:
-    """The state of `examine_all`: who does what, since when."""
-
-    def __init__(self, tasks: Sequence[Task], workers: Workers, finished: Finished) -> None:
-        self._tasks = tasks
-        self._workers = workers
-        self._finished = finished
-        self._executor: Executor | None = None
-        #: The item of each future, in the order in which they were handed out.
-        self._running: dict[Future[Examined], int] = {}
-        #: When an item came to a worker, which takes the oldest first.
-        self._since: dict[int, float] = {}
-
-    def run(self) -> None:
-        """Work through all items; then, one by one, through those that may have killed a worker."""
-        slots, ahead = self._workers.slots, self._workers.ahead
-        suspects = self._through(deque(range(len(self._tasks))), slots, ahead)
-        for number in suspects:
-            if self._through(deque([number]), 1, 0):
-                self._finished(number, Examined(None, _killed(self._tasks[number]), 0.0))
-
-    def keep(self) -> None:
-        """Pass on what has ended and was not looked at yet."""
-        for future in [one for one in self._running if one.done()]:
-            self._collect(future)
-
-    def end(self) -> None:
-        """End the workers, whatever they are doing."""
-        if self._executor is not None:
-            executor, self._executor = self._executor, None
-            self._workers.stop(executor)
-
-    def _through(self, waiting: deque[int], slots: int, ahead: int) -> list[int]:
-        """Work through `waiting`; returns the items that were in work when a worker died."""
-        suspects: list[int] = []
-        while waiting or self._running:
-            broken = False
-            while waiting and len(self._running) < slots + ahead and not broken:
-                broken = not self._submit(waiting)
-            for number in list(self._running.values())[:slots]:
-                self._since.setdefault(number, time.monotonic())
-            done, _ = wait(self._running, return_when=FIRST_COMPLETED)
-            for future in [one for one in self._running if one in done]:
-                broken = not self._collect(future) or broken
-            if broken:
-                suspects += self._bury()
-        return suspects
-
-    def _submit(self, waiting: deque[int]) -> bool:
-        """Hand out the next item; False where the workers turn out to be dead."""
-        if self._executor is None:
-            self._executor = self._workers.start()
-        try:
-            future = self._executor.submit(self._workers.function, self._tasks[waiting[0]])
-        except BrokenExecutor:
-            return False
-        self._running[future] = waiting.popleft()
-        return True
-
-    def _collect(self, future: Future[Examined]) -> bool:
-        """Pass on what came of an item; False where its worker died."""
-        number = self._running[future]
-        try:
-            examined = future.result()
-        except BrokenExecutor:
-            return False
-        except Exception as error:
-            # A cluster says which task it lost a worker to, again and again.
-            lost = f"{self._tasks[number].path}: its worker was lost ({type(error).__name__})"
-            examined = Examined(None, f"{lost}; examine it alone with `mlxdoctor diagnose`", 0.0)
-        del self._running[future]
-        self._finished(number, examined)
-        return True
-
-    def _bury(self) -> list[int]:
-        """End the dead workers; returns the items they had in work, less one out of time."""
-        self.end()
-        self.keep()
-        now = time.monotonic()
-        left = sorted(self._running.values())
-        self._running.clear()
-        begun = {number: self._since.pop(number) for number in left if number in self._since}
-        late = [one for one in begun if now - begun[one] >= self._tasks[one].seconds]
-        for number in late[:1]:
-            left.remove(number)
-            problem = too_long(self._tasks[number])
-            self._finished(number, Examined(None, problem, now - begun[number]))
-        return left
-
-
-def _killed(task: Task) -> str:
-    return (
-        f"{task.path}: its worker process was killed while examining it, as the system does "
-        "when memory runs out; examine it alone with `mlxdoctor diagnose`"
-    )

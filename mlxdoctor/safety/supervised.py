@@ -15,12 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from mlxdoctor.safety.stages import State
-from mlxdoctor.safety.watched import POLL, Child, Stopped
+from mlxdoctor.safety.watched import AT_REST, POLL, Attempts, Child, Stopped
 
-#: Times that the work on one item is begun again.
-MOST_TIMES = 4
-#: A child is first looked at after so long (seconds): most have ended by then.
-AT_REST = 0.25
 #: Ctrl-C reaches all processes of a terminal. Where the child's Python has not seen it by then
 #: (seconds), only the parent was meant, or the child is busy in a library.
 UNHEARD = 0.1
@@ -48,11 +44,10 @@ def supervise(command: Sequence[str]) -> int | str:
     Raises:
         OSError: it cannot be started.
     """
-    left_out: dict[tuple[str, str], str] = {}
-    times: dict[str, int] = {}
+    attempts = Attempts()
     with _signals() as wakeup:
         while True:
-            child = Child.start(command, left_out)
+            child = Child.start(command, attempts.left_out)
             try:
                 stopped = _Supervisor(child, wakeup).run()
             finally:
@@ -63,14 +58,8 @@ def supervise(command: Sequence[str]) -> int | str:
                 # What is left of a progress bar.
                 sys.stderr.write("\r" + " " * 79 + "\r")
                 sys.stderr.flush()
-            item = stopped.item
-            if item is None or (item, item) in left_out:
+            if not attempts.again(stopped):
                 return stopped.sentence
-            times[item] = times.get(item, 0) + 1
-            stage = stopped.stage if times[item] < MOST_TIMES else item
-            if (item, stage) in left_out:
-                stage = item
-            left_out[item, stage] = stopped.sentence
 
 
 class _Supervisor:
@@ -96,8 +85,8 @@ class _Supervisor:
                         return INTERRUPTED
                     if number in _PASSED_ON:
                         self._send(number)
-            ended, status = os.waitpid(child.pid, os.WNOHANG)
-            if ended:
+            status = child.ended()
+            if status is not None:
                 return self._came_of(status)
             now = time.monotonic()
             self._pass_on_interrupt(now)

@@ -26,6 +26,10 @@ GRACE = 2.0
 AT_FIRST = 150_000_000
 #: Of the machine's memory, what a child may take however it does (fraction).
 MOST_OF_MEMORY = 0.9
+#: Times that the work on one item is begun again.
+MOST_TIMES = 4
+#: A child is first looked at after so long (seconds): most have ended by then.
+AT_REST = 0.25
 #: What a child finds its page, its line and what to leave out by.
 VARIABLE = "MLXDOCTOR_WATCHED"
 #: Signals by which a program ends because somebody wanted it to; a library that gives up, or the
@@ -68,6 +72,30 @@ class Stopped:
 
 
 @dataclass
+class Attempts:
+    """The times that some work was begun, and what is left out of it now.
+
+    Attributes:
+        left_out: what the next child is to leave out.
+    """
+
+    left_out: dict[tuple[str, str], str] = field(default_factory=dict)
+    _times: dict[str, int] = field(default_factory=dict)
+
+    def again(self, stopped: Stopped) -> bool:
+        """Leave out what was stopped; False where the work can't be begun again without it."""
+        item = stopped.item
+        if item is None or (item, item) in self.left_out:
+            return False
+        self._times[item] = self._times.get(item, 0) + 1
+        stage = stopped.stage if self._times[item] < MOST_TIMES else item
+        if (item, stage) in self.left_out:
+            stage = item
+        self.left_out[item, stage] = stopped.sentence
+        return True
+
+
+@dataclass
 class _Account:
     """What a stage has taken so far."""
 
@@ -98,7 +126,8 @@ class Watch:
         import psutil
 
         try:
-            if self._process is None:
+            is_first = self._process is None
+            if is_first:
                 self._process = psutil.Process(self.pid)
                 self._looked = time.monotonic()
             told = self.slot.read()
@@ -107,7 +136,6 @@ class Watch:
             return None
         now = time.monotonic()
         spent = min(now - self._looked, worked - self._worked)
-        is_first = not self._accounts
         self._looked, self._worked = now, worked
         del self._accounts[len(told.frames) :]
         for depth, frame in enumerate(told.frames):
@@ -242,6 +270,11 @@ class Child:
                     os.set_inheritable(one, False)
                 os.close(theirs)
         return cls(pid, Watch(pid, slot), ours)
+
+    def ended(self) -> int | None:
+        """Its exit status, as `os.waitpid` gives it; None while it runs."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        return status if pid else None
 
     def kill(self) -> None:
         """End it, whatever it is doing, and wait until it has ended."""

@@ -14,7 +14,7 @@ from mlxdoctor.api import diagnose
 from mlxdoctor.formats.format import text_of
 from mlxdoctor.gate import gating as run
 from mlxdoctor.gate.examine import Examined, Task, examine, slim
-from mlxdoctor.gate.fleet import Workers, here, processes
+from mlxdoctor.gate.fleet import Here, Workers, processes
 from mlxdoctor.gate.gating import Options, exit_code, run_gate
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate_result import HeldReport, ItemStatus
@@ -145,8 +145,7 @@ def test_an_interrupted_gate_says_what_it_did_not_examine(monkeypatch: pytest.Mo
             raise KeyboardInterrupt
         return examine(task)
 
-    only = here()
-    monkeypatch.setattr(run, "here", lambda: Workers(only.start, only.stop, 1, stops))
+    monkeypatch.setattr(run, "here", lambda: Here(stops))
     result = gate(HEALTHY, GARBLED, RUNS / "overfitting").result
     assert [one.path for one in result.items] == [str(HEALTHY)]
     assert result.unfinished == (str(GARBLED), str(RUNS / "overfitting"))

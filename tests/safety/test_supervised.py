@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.safety.supervised import MOST_TIMES, supervise
+from mlxdoctor.safety.supervised import supervise
+from mlxdoctor.safety.watched import MOST_TIMES
 
 #: A watched program: what it does is appended. What it says goes to a file.
 PROGRAM = """
