@@ -192,7 +192,7 @@ def serve(descriptor: int) -> None:
         leave_out(left_out)
         try:
             answer = function(task)
-        except Exception as error:
+        except BaseException as error:  # a library's panic is no `Exception`
             answer = f"its worker was lost ({type(error).__name__})"
         connection.send(answer)
 

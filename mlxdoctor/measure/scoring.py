@@ -14,6 +14,7 @@ from mlxdoctor.measure.generations import Generation, Generations
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import quoted
 from mlxdoctor.safety.user_code import load_named
+from mlxdoctor.safety.user_failure import UserCodeError
 
 #: Takes prompt, output and, if it has a third parameter, the expected answer; higher is better.
 ScoringFunction = Callable[..., float]
@@ -101,6 +102,8 @@ def score(
         try:
             base = _one(function, item, item.base, with_expected)
             tuned = _one(function, item, item.tuned, with_expected)
+        except UserCodeError:  # it ended the program
+            raise
         except Exception as error:  # the user's code may raise anything
             # What it says may repeat the answer.
             problems.append(f"{type(error).__name__}: {quoted(str(error))}")

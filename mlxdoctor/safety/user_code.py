@@ -54,7 +54,7 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ..
 
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        with stage, _importable(folders):
+        with stage, _importable(folders), kept_running(name):
             return function(*args, **kwargs)
 
     return called, () if file is None else (Path(file),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.evidence.tokenizer import is_panic
+from mlxdoctor.evidence.tokenizer import QUICK_SECONDS, SLOW_SPEED, is_panic
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
+from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.stages import Kind, Stage
 from mlxdoctor.train.settings import Settings
 
@@ -110,11 +112,23 @@ def only_supervised(rows: TokenRows, limit: int) -> TokenRows:
 
 
 def _rows(split: Sequence[Any]) -> tuple[TokenRow, ...]:
+    slow: list[float] = []
+
     def row(index: int) -> TokenRow:
         example = split[index]
         keys = len(example)
+        begun = time.process_time()
         with _ROW:
             tokens, offset = split.process(example)  # type: ignore[attr-defined]
+        took = time.process_time() - begun
+        if took > max(QUICK_SECONDS, len(tokens) / SLOW_SPEED):
+            slow.append(took)
+            if sum(slow) > current().tokenizer_seconds:
+                raise exceeded(
+                    None,
+                    f"the tokenizer took {sum(slow):.0f} seconds for {len(slow):,} rows",
+                    "tokenizer_seconds",
+                )
         return TokenRow(np.asarray(tokens, np.int32), int(offset), keys)
 
     return tuple(row(index) for index in range(len(split)))

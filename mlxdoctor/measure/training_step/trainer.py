@@ -10,7 +10,7 @@ from typing import Any
 from mlxdoctor.evidence.source import Source, hash_file
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.user_code import load_named
-from mlxdoctor.safety.user_failure import UserCodeError, failure_of, kept_running
+from mlxdoctor.safety.user_failure import UserCodeError, failure_of
 
 _SHAPE = "return (model, loss_fn, batch), then optimizer and tokenizer, or a dict with these names"
 #: What may be expected to be trained: LoRA or DoRA layers and nothing else, or the whole model.
@@ -78,8 +78,7 @@ def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
             None, f"{name} needs {', '.join(needed)}", "write one that takes no arguments"
         )
     try:
-        with kept_running(name):
-            given = function()
+        given = function()
     except InputError:
         raise
     except Exception as error:  # a user's code may raise anything

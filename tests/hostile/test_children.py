@@ -1,0 +1,177 @@
+"""Files and code that kill or hang the process that reads them, and what is said then."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxdoctor.gate.gating import FEW_ITEMS
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+BASE, DATA = FIXTURES / "base", FIXTURES / "data" / "geography"
+Edit = Callable[[dict[str, Any]], None]
+
+#: Half a million tries at each character: below what makes the library give up.
+SLOW = r"(.|.){19}[^\s\S]"
+
+
+def mlxdoctor(*arguments: str | Path, **limits: str) -> subprocess.CompletedProcess[str]:
+    """The program as a user starts it."""
+    stated = ",".join(f"{name}={value}" for name, value in limits.items())
+    return subprocess.run(
+        [sys.executable, "-m", "mlxdoctor", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, "NO_COLOR": "1", "MLXDOCTOR_LIMITS": stated},
+    )
+
+
+def run_with(folder: Path, edit: Edit | None = None, data: Path = DATA) -> Path:
+    """A sound run on a base whose tokenizer was edited."""
+    run, base = folder / "run", folder / "base"
+    run.mkdir(parents=True)
+    shutil.copytree(BASE, base)
+    for name in ("adapters.safetensors", "adapter_config.json", "train.log"):
+        shutil.copy(FIXTURES / "runs" / "healthy-ordinary" / name, run)
+    change(run / "adapter_config.json", lambda one: one.update(model=str(base), data=str(data)))
+    if edit is not None:
+        change(base / "tokenizer.json", edit)
+    return run
+
+
+def change(path: Path, edit: Edit) -> None:
+    value = json.loads(path.read_text())
+    edit(value)
+    path.write_text(json.dumps(value))
+
+
+def slow_split(tokenizer: dict[str, Any]) -> None:
+    split = {"type": "Split", "pattern": {"Regex": SLOW}, "behavior": "Isolated", "invert": False}
+    steps = [split, tokenizer["pre_tokenizer"]]
+    tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
+
+
+def slow_replace(tokenizer: dict[str, Any]) -> None:
+    tokenizer["normalizer"] = {"type": "Replace", "pattern": {"Regex": SLOW}, "content": "x"}
+
+
+def panics(tokenizer: dict[str, Any]) -> None:
+    pattern = {"Regex": r"(.|.)+[^\s\S]"}
+    tokenizer["normalizer"] = {"type": "Replace", "pattern": pattern, "content": "x"}
+
+
+def grows(tokenizer: dict[str, Any]) -> None:
+    """225 times: below what is refused."""
+    step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 15}
+    tokenizer["normalizer"] = {"type": "Sequence", "normalizers": [step, step]}
+
+
+def long_rows(folder: Path) -> Path:
+    """Data whose rows are two million letters."""
+    folder.mkdir()
+    row = json.dumps({"prompt": "a" * 2_000_000, "completion": "b"})
+    for name in ("train", "valid"):
+        (folder / f"{name}.jsonl").write_text(f"{row}\n" * 2)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("edit", [slow_split, slow_replace])
+def test_a_tokenizer_that_takes_all_day_is_left_out(edit: Edit, tmp_path: Path) -> None:
+    run = run_with(tmp_path, edit)
+    done = mlxdoctor("diagnose", run, "--no-generate", "--stdout", "json", tokenizer_seconds="0.3")
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("mlxdoctor: the tokenizer of ")
+    assert " was stopped: it took over 0.3 s" in last
+    report = json.loads(done.stdout)
+    assert report["verdict"] != "healthy"
+    status = {one["check"]: one["status"] for one in report["outcomes"]}
+    assert status["loss-trend"] == "passed"
+    assert status["adapter-presence"] == "passed"
+
+
+@pytest.mark.slow
+def test_a_library_that_panics_is_one_sentence(tmp_path: Path) -> None:
+    done = mlxdoctor("diagnose", run_with(tmp_path, panics), "--no-generate", "--stdout", "json")
+    assert done.returncode == 2
+    assert "panicked" not in done.stderr
+    assert "tokenizer.json: cannot encode a text (" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_the_gate_judges_the_others_and_the_rest_of_the_hostile_one(tmp_path: Path) -> None:
+    hostile = run_with(tmp_path / "hostile", grows, long_rows(tmp_path / "data"))
+    useless = run_with(tmp_path / "useless")
+    change(useless / "adapter_config.json", lambda one: one["lora_parameters"].update(scale=0.0))
+    # So many that processes are started for them.
+    logs = [tmp_path / f"{number}.log" for number in range(FEW_ITEMS)]
+    for log in logs:
+        shutil.copy(FIXTURES / "runs" / "healthy-ordinary" / "train.log", log)
+    items = [*logs[:3], hostile, *logs[3:], useless]
+    done = mlxdoctor("gate", *items, "--jobs", "2", "--stdout", "json", stage_bytes="300M")
+    found = {Path(one["path"]): one for one in json.loads(done.stdout)["items"]}
+    assert list(found) == items
+    assert done.returncode == 1
+    assert len({found[one]["status"] for one in logs}) == 1
+    assert found[useless]["status"] == "failed"
+    assert found[hostile]["status"] == "unusable"
+    assert any(
+        one.startswith(f"the tokenizer of {tmp_path / 'hostile' / 'base'} was stopped: ")
+        and "GB of memory; if that is sound" in one
+        for one in found[hostile]["reasons"]
+    )
+    assert "loss-trend" in found[hostile]["checks"]["passed"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["labels", "bisect"])
+def test_other_commands_say_a_sentence(command: str, tmp_path: Path) -> None:
+    run = run_with(tmp_path, slow_split)
+    arguments = ["labels", DATA, "--base", tmp_path / "base"] if command == "labels" else ()
+    done = mlxdoctor(*(arguments or (command, run)), tokenizer_seconds="0.3")
+    assert done.returncode in (0, 1, 2, 3)
+    assert "Traceback" not in done.stderr
+    if command == "labels":
+        assert done.returncode == 2
+        assert "the tokenizer of " in done.stderr
+        assert " was stopped: it took over 0.3 s" in done.stderr
+
+
+CODE = {
+    "crash": ("import ctypes; ctypes.string_at(0)", "a library crashed in it (SIGSEGV)"),
+    "exit": (
+        "import ctypes; ctypes.CDLL(None)._exit(0)",
+        "it ended the program without a word (exit status 0)",
+    ),
+    "signal": (
+        "import os; os.kill(os.getpid(), 9)",
+        "the system killed it, as it does when memory runs out",
+    ),
+    "loop": (
+        "sum(range(10**12))",
+        "it took over 0.5 s; if that is sound, raise the limit with --limit code_seconds=N",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CODE)
+def test_code_of_ones_own_is_named(name: str, tmp_path: Path) -> None:
+    code, why = CODE[name]
+    file = tmp_path / "trainer.py"
+    file.write_text(f"def parts():\n    {code}\n")
+    done = mlxdoctor("probe", f"{file}:parts", code_seconds="0.5")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1].endswith(f":parts was stopped: {why}")
