@@ -145,7 +145,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _apologise()
     except BaseException as error:
         # A Rust library's panic is no `Exception`, so that it comes through everything.
-        if type(error).__name__ != "PanicException":
+        from mlxdoctor.evidence.tokenizer import is_panic
+
+        if not is_panic(error):
             raise
         return _refuse(f"a library cannot take what it was given ({error})")
     return code if isinstance(code, int) else EXIT_CLEAN

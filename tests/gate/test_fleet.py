@@ -46,7 +46,7 @@ def dask_workers() -> Iterator[str]:
     """The address of a scheduler with two workers in this process."""
     distributed = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None
+        n_workers=2, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=":0"
     ) as local:
         yield local.scheduler_address
 
