@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 from types import MappingProxyType
 from typing import Any
 
 from mlxdoctor.check import limit
-from mlxdoctor.preflight.memory import MemoryEstimate, predict_memory
+from mlxdoctor.preflight.memory import MemoryEstimate, predict_memory, scaled, variable_factor
 from mlxdoctor.preflight.model_shape import Matrix, ModelShape
 from mlxdoctor.preflight.planned_step import PlannedStep, width
 
@@ -23,7 +23,9 @@ class FittingLimits:
         unit="of the machine's memory that the predicted peak may take",
         source="a peak is predicted within 15%: 1/1.15",
     )
-    fewest_layers: int = limit(4, unit="layers", source="fewer learn little; mlx-lm trains 16")
+    fewest_layers: int = limit(
+        4, unit="layers", source="a choice; mlx-lm trains 16 where it is not told"
+    )
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,8 @@ _BITS, _GROUP = 4, 64
 
 
 def fits(estimate: MemoryEstimate, memory: int, limits: FittingLimits | None = None) -> bool:
-    """Whether training fits into that many bytes; a measured peak has to leave no such room."""
-    share = 1.0 if estimate.is_measured else (limits or FittingLimits()).share
-    return estimate.peak <= share * memory
+    """Whether training fits into that many bytes."""
+    return estimate.peak <= (limits or FittingLimits()).share * memory
 
 
 def ways_to_fit(
@@ -112,12 +113,19 @@ def ways_to_fit(
         step: as planned.
         memory: bytes that there are.
         rows: what is planned besides.
-        factor: measured over predicted peak, where one step was made.
+        factor: measured over predicted peak of the step, where it was made.
         limits: when it fits.
     """
     limits = limits or FittingLimits()
-    room = memory * (limits.share if factor == 1.0 else 1.0) / factor
-    if predict_memory(model, step).peak <= room:
+    predicted = predict_memory(model, step)
+    times = 1.0 if factor == 1.0 else variable_factor(predicted, round(factor * predicted.peak))
+
+    def peak_of(base: ModelShape, changed: PlannedStep) -> MemoryEstimate:
+        estimate = predict_memory(base, changed)
+        return estimate if factor == 1.0 else scaled(estimate, times)
+
+    room = limits.share * memory
+    if peak_of(model, step).peak <= room:
         return ()
     asked = _Asked(model, step, rows, limits)
     choices = {kind: list(choose(asked)) for kind, choose in _CHOICES.items()}
@@ -127,7 +135,7 @@ def ways_to_fit(
             known = [{change.kind for change in way.changes} for way in found]
             if any(one <= set(kinds) for one in known):
                 continue
-            way = _mildest(model, step, [choices[kind] for kind in kinds], room)
+            way = _mildest(asked, [choices[kind] for kind in kinds], room, peak_of)
             if way is not None:
                 found.append(way)
     return tuple(sorted(found, key=lambda way: _cost(tuple(one.kind for one in way.changes))))
@@ -150,17 +158,20 @@ def _cost(kinds: Sequence[str]) -> tuple[int, ...]:
 
 
 def _mildest(
-    model: ModelShape, step: PlannedStep, choices: Sequence[Sequence[_Choice]], room: float
+    asked: _Asked,
+    choices: Sequence[Sequence[_Choice]],
+    room: float,
+    peak_of: Callable[[ModelShape, PlannedStep], MemoryEstimate],
 ) -> WayToFit | None:
     # The cheaper a kind, the further it is gone before a dearer one is: product() varies the
     # last fastest, so that the dearest comes first.
     for chosen in product(*reversed(choices)):
-        changed, base = step, model
+        changed, base = asked.step, asked.model
         for change, other, another in chosen:
             names = _FIELDS[change.kind]
             changed = replace(changed, **{name: getattr(other, name) for name in names})
             base = another if change.kind == "quantised" else base
-        estimate = predict_memory(base, changed)
+        estimate = peak_of(base, changed)
         if estimate.peak <= room:
             changes = tuple(change for change, _, _ in reversed(chosen))
             return WayToFit(changes, changed, base, estimate)

@@ -136,11 +136,26 @@ def corrected(
     if found is None:
         return estimate
     state = sum(one.bytes for one in estimate.parts if one.name == "optimiser")
-    peak = found.peak + (state if found.is_first else 0)
-    variable = [one for one in estimate.parts if one.name in _VARIABLE]
+    return brought_to(estimate, found.peak + (state if found.is_first else 0))
+
+
+def brought_to(estimate: MemoryEstimate, peak: int) -> MemoryEstimate:
+    """The estimate of a step whose peak was measured; see `corrected`."""
+    factor = variable_factor(estimate, peak)
+    found = scaled(estimate, factor)
     fixed = sum(one.bytes for one in estimate.parts if one.name not in _VARIABLE)
-    expected = sum(one.bytes for one in variable)
-    factor = max(0.0, (peak - fixed) / expected) if expected else 1.0
+    return replace(found, training=max(peak, fixed))
+
+
+def variable_factor(estimate: MemoryEstimate, peak: int) -> float:
+    """How many times what was predicted for activations and loss a measured peak shows."""
+    expected = sum(one.bytes for one in estimate.parts if one.name in _VARIABLE)
+    fixed = sum(one.bytes for one in estimate.parts if one.name not in _VARIABLE)
+    return max(0.0, (peak - fixed) / expected) if expected else 1.0
+
+
+def scaled(estimate: MemoryEstimate, factor: float) -> MemoryEstimate:
+    """The estimate with that many times the activations and loss that were predicted."""
     parts = tuple(
         replace(
             one,
@@ -151,9 +166,8 @@ def corrected(
         else one
         for one in estimate.parts
     )
-    return replace(
-        estimate, parts=parts, training=max(peak, fixed), is_rough=False, is_measured=True
-    )
+    training = sum(one.bytes for one in parts)
+    return replace(estimate, parts=parts, training=training, is_rough=False, is_measured=True)
 
 
 _VARIABLE = ("activations", "loss")

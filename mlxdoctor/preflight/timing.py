@@ -19,15 +19,17 @@ class TimingLimits:
     fastest_validation: float = limit(
         0.2,
         unit="of a training step, for a validation batch of the same size",
-        source="a forward pass alone, where all layers are trained and activations checkpointed",
+        source="a forward pass of three or four, where all layers are trained; rounded down",
     )
     slowest_validation: float = limit(
         0.8,
         unit="of a training step, for a validation batch of the same size",
-        source="a forward pass alone, where only the last layers are trained",
+        source="nearly all of a step is its forward pass where only the last layers are trained",
     )
     spread: float = limit(
-        0.1, unit="of the whole", source="steps of one length differ by this on an idle machine"
+        0.1,
+        unit="of the whole",
+        source="a choice: clocks change, and other programs take their turn",
     )
 
 
