@@ -25,7 +25,6 @@ from types import FrameType, TracebackType
 from typing import NoReturn
 
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.safety.reading_limits import current
 
 #: An item and a stage of it -> the sentence that says why it is left out.
 LeftOut = Mapping[tuple[str, str], str]
@@ -227,7 +226,11 @@ class _Watched:
     """This process, as one that is watched."""
 
     def __init__(self, slot: Slot) -> None:
+        # The parent does without.
+        from mlxdoctor.safety.reading_limits import current
+
         self.slot = slot
+        self._limits = current
         self.left_out: LeftOut = {}
         self._items: list[str] = []
         self._kinds: list[Kind] = []
@@ -238,7 +241,7 @@ class _Watched:
     def enter(self, name: str, text: bytes, limit: str, wall: float, kind: Kind) -> None:
         if threading.get_ident() != self._thread:
             return
-        limits = current()
+        limits = self._limits()
         item = name if kind is Kind.ITEM or not self._items else self._items[-1]
         self._refuse(item, name)
         if kind is Kind.ITEM:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -250,8 +249,7 @@ class Child:
         Raises:
             OSError: it cannot be started.
         """
-        with tempfile.TemporaryFile() as page:
-            page.truncate(PAGE)
+        with os.fdopen(_page(), "r+b") as page:
             slot = Slot(page.fileno())
             theirs, ours = os.pipe()
             given = [page.fileno(), theirs, *inherited]
@@ -285,6 +283,19 @@ class Child:
         """Let go of what connects it; it must have ended."""
         os.close(self._line)
         self.watch.slot.close()
+
+
+def _page() -> int:
+    """A file that no folder lists, of the size of a page."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("mlxdoctor")
+    else:
+        import tempfile
+
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.truncate(descriptor, PAGE)
+    return descriptor
 
 
 def attach_from_environment() -> bool:
