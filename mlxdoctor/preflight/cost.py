@@ -47,7 +47,7 @@ def cost_of(run: Run, config: TrainingConfig, device: Device, memory: int | None
     if rates is not None and rates.longest is not None:
         longest = rates.longest
         # Other batches were trained on before, so that the optimiser's state is there.
-        measured = MeasuredStep(longest.peak_bytes, longest.seconds)
+        measured = MeasuredStep(longest.peak_bytes - longest.kept_bytes, longest.seconds)
         at = replace(step, batch_size=longest.rows, tokens=max(longest.width - 1, 1))
         if at.tokens == step.tokens and at.batch_size == step.batch_size:
             estimate = corrected(estimate, lambda: measured)
