@@ -30,6 +30,10 @@ _ROWS_PER_BLOCK = 8
 EMBEDDING_NAMES = ("embed", "wte", "wpe")
 
 
+#: Sizes without which no model is built.
+_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+
+
 @dataclass(frozen=True)
 class BaseModel:
     """A model folder, read without its values.
@@ -69,12 +73,14 @@ class BaseModel:
         """Read `config.json` and the headers of the weight files.
 
         Raises:
-            InputError: the folder has no configuration or no sound .safetensors weights.
+            InputError: the folder has no configuration, one with impossible sizes, or no sound
+                .safetensors weights.
         """
         config, source = read_json_object(path / "config.json")
         files = model_files(path)
         read = [read_safetensors(file) for file in files]
         tensors = merged_tensors(read)
+        _require_sizes(source.path, config, tensors)
         return cls(
             path=path,
             sources=(source, *(Source(file, None, _HEADER_ONLY) for file in files)),
@@ -233,3 +239,22 @@ class BaseModel:
 def is_embedding(module: str) -> bool:
     """Whether a module is an embedding, by its name."""
     return any(word in module.rsplit(".", 1)[-1] for word in EMBEDDING_NAMES)
+
+
+def _require_sizes(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+    """Refuse sizes of which no model can be built: mlx-lm divides by them, or multiplies.
+
+    Lists are some families' sizes, one a layer; what has no attention may state no heads.
+    """
+    text = config.get("text_config")
+    attends = any(".self_attn." in name for name in tensors)
+    for stated in (config, text if isinstance(text, dict) else {}):
+        for key in _SIZES:
+            value = stated.get(key)
+            if value is None or isinstance(value, list | dict):
+                continue
+            is_whole = type(value) is int or (isinstance(value, float) and value.is_integer())
+            is_absent = key == "num_attention_heads" and value == 0 and not attends
+            if not is_absent and (not is_whole or value < 1):
+                problem = f"says {value!r} for {key}, where a whole number from 1 on is needed"
+                raise InputError(path, problem, "download the model's config.json again")

@@ -12,9 +12,8 @@ from mlxdoctor.evidence.kind import NotThere, RunView
 from mlxdoctor.evidence.source import Source, hash_file
 from mlxdoctor.measure.generations import Generation, Generations
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.safety.quoting import quoted
 from mlxdoctor.safety.user_code import load_named
-from mlxdoctor.safety.user_failure import UserCodeError
+from mlxdoctor.safety.user_failure import UserCodeError, failure_of
 
 #: Takes prompt, output and, if it has a third parameter, the expected answer; higher is better.
 ScoringFunction = Callable[..., float]
@@ -93,7 +92,7 @@ def score(
     out and is counted.
 
     Raises:
-        InputError: no answer could be scored.
+        InputError: no answer could be scored, or the function ends the program.
     """
     with_expected = _arguments(function) == 3
     items: list[ItemScore] = []
@@ -106,7 +105,7 @@ def score(
             raise
         except Exception as error:  # the user's code may raise anything
             # What it says may repeat the answer.
-            problems.append(f"{type(error).__name__}: {quoted(str(error))}")
+            problems.append(failure_of(error).what)
             continue
         if (
             tuned is None

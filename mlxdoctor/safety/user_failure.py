@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
+from mlxdoctor.safety.time_limit import TimeLimitExceeded
 
 #: So many of the user's own frames are shown, the innermost last.
 FRAMES = 4
@@ -63,13 +64,20 @@ class UserFailure:
 
 def failure_of(error: BaseException) -> UserFailure:
     """What to say of an exception that a user's code raised."""
-    said = str(error)
+    said = _said(error)
     what = type(error).__name__ + (f": {quoted(said, MAX_LINE)}" if said else "")
     every = list(traceback.extract_tb(error.__traceback__))
     theirs = [one for one in every if _is_theirs(one.filename)]
     if isinstance(error, SyntaxError) and error.filename:
         return UserFailure(what, (f"{_short(error.filename)}:{error.lineno}",))
     return UserFailure(what, tuple(map(_shown, (theirs or every[-1:])[-FRAMES:])))
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the text of an exception is the user's code, too
+        return ""
 
 
 @contextmanager
@@ -80,7 +88,7 @@ def kept_running(what: str) -> Iterator[None]:
         what: whose code it is, as the sentence begins: "trainer.py:parts".
 
     Raises:
-        UserCodeError: it called `sys.exit` or `os._exit`.
+        UserCodeError: it called `sys.exit` or `os._exit`, or raised what is no `Exception`.
     """
     here, end = os.getpid(), os._exit
 
@@ -93,9 +101,13 @@ def kept_running(what: str) -> Iterator[None]:
     os._exit = leave
     try:
         yield
-    except (SystemExit, EndedHere) as error:
+    except BaseException as error:
+        if isinstance(error, Exception | KeyboardInterrupt | TimeLimitExceeded):
+            raise
         failure = failure_of(error)
-        called = str(error) if isinstance(error, EndedHere) else f"SystemExit: {error.code}"
+        called = str(error) if isinstance(error, EndedHere) else failure.what
+        if isinstance(error, SystemExit):
+            called = f"SystemExit: {error.code}"
         raise UserCodeError(
             f"{what} ends the program ({called}, at {failure.place})",
             "let it return, or raise an error",

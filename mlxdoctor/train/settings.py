@@ -26,6 +26,8 @@ _KINDS: Mapping[type[Any], str] = MappingProxyType(
     {**_NUMBERS, bool: "true or false", str: "text", Mapping: "a table"}
 )
 
+#: Characters of a wrong value that its refusal shows.
+MAX_SHOWN = 80
 _D = MLX_LM_DEFAULTS
 
 
@@ -250,8 +252,13 @@ def _value(one: Field[Any], hint: Any, value: Any, path: Path | None) -> Any:
         elif least is not None and not value >= least:
             asked = f"at least {least:g}"
     if asked is not None:
-        raise InputError(path, f"{one.name} is {value!r}", f"it must be {asked}")
+        raise InputError(path, f"{one.name} is {_shown(value)}", f"it must be {asked}")
     return value
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def _check_lora(settings: Settings, path: Path | None) -> None:
@@ -272,6 +279,21 @@ def _check_lora(settings: Settings, path: Path | None) -> None:
         problem = f"lora_parameters lacks {', '.join(missing)}"
         remedy = "mlx-lm fills in the whole table or nothing: state them"
         raise InputError(path, problem, remedy)
+    rank, scale, dropout = (stated[key] for key in ("rank", "scale", "dropout"))
+    keys = stated.get("keys")
+    for name, value, holds, asked in (
+        ("rank", rank, type(rank) is int and rank >= 1, "a whole number from 1 on"),
+        ("scale", scale, type(scale) in (int, float), "a number"),
+        ("dropout", dropout, type(dropout) in (int, float) and 0 <= dropout < 1, "from 0 to 1"),
+        ("keys", keys, keys is None or _are_names(keys), "a list of module names"),
+    ):
+        if not holds:
+            problem = f"lora_parameters.{name} is {_shown(value)}"
+            raise InputError(path, problem, f"it must be {asked}")
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
 
 
 def _plain(value: Any) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from mlxdoctor.evidence.logs.text_stream import log_encoding, without_holes
 from mlxdoctor.evidence.source import open_file, unreadable
+from mlxdoctor.safety.reading_limits import current, exceeded
 
 #: Bytes read at a time: a log of gigabytes is caught up with in pieces.
 READ_BYTES = 4 << 20
@@ -156,6 +157,9 @@ class FileTail(Tail):
         except OSError as error:
             raise unreadable(self._path, error) from None
         self._stream = open_file(self._path)
+        size = os.fstat(self._stream.fileno()).st_size
+        if size > current().log_bytes:
+            raise exceeded(self._path, f"has {size:,} bytes", "log_bytes")
         return self._stream
 
     def _is_replaced(self, stream: FileIO) -> bool:

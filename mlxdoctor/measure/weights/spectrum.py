@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.safety.reading_limits import current, exceeded
 
 #: How A relates to the uniform draw within ±1/sqrt(in) that mlx-lm and PEFT start from: still
 #: that draw; the draw made smaller, which weight decay alone does; with elements beyond its
@@ -102,7 +103,7 @@ def adapter_statistics(adapter: Adapter) -> tuple[ModuleStatistics, ...]:
     Reads every factor.
 
     Raises:
-        InputError: the file changed or cannot be read.
+        InputError: the file changed or cannot be read, or a rank is over the limit.
     """
     return tuple(factor_statistics(*module.factors()) for module in adapter.modules)
 
@@ -113,7 +114,12 @@ def factor_statistics(a: NDArray[np.float64], b: NDArray[np.float64]) -> ModuleS
     Args:
         a: (in, r) or (E, in, r), float64.
         b: (r, out) or (E, r, out), float64.
+
+    Raises:
+        InputError: the rank is over the limit: its square is computed with.
     """
+    if a.shape[-1] > current().rank:
+        raise exceeded(None, f"a module has factors of rank {a.shape[-1]:,}", "rank")
     a_experts, b_experts = (a, b) if a.ndim == 3 else (a[None], b[None])
     # A product that overflows is reported by its counts below, not by a warning.
     with np.errstate(over="ignore", invalid="ignore"):

@@ -1,0 +1,53 @@
+"""Sizes of a base model, and of an adapter, of which nothing can be built."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.train.settings import Settings
+from tests.conftest import FIXTURES
+
+
+def base_with(folder: Path, **changes: Any) -> Path:
+    base = Path(shutil.copytree(FIXTURES / "base", folder / "base"))
+    file = base / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    return base
+
+
+@pytest.mark.parametrize("value", [0, -4, "96", math.nan, math.inf, 3.5, True])
+@pytest.mark.parametrize("key", ["hidden_size", "num_attention_heads", "vocab_size"])
+def test_a_size_that_is_none_is_refused(tmp_path: Path, key: str, value: Any) -> None:
+    with pytest.raises(InputError, match=f"for {key}, where a whole number from 1 on is needed"):
+        BaseModel.read(base_with(tmp_path, **{key: value}))
+
+
+@pytest.mark.parametrize("value", [None, [96, 96], 96.0])
+def test_what_some_families_state_is_not(tmp_path: Path, value: Any) -> None:
+    BaseModel.read(base_with(tmp_path, hidden_size=value))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"scale": "20"}, "scale is '20'; it must be a number"),
+        ({"rank": 0}, "rank is 0; it must be a whole number from 1 on"),
+        ({"rank": True}, "rank is True"),
+        ({"dropout": 7.0}, "dropout is 7.0; it must be from 0 to 1"),
+        ({"keys": [[1] * 1000]}, "keys is "),
+    ],
+)
+def test_parameters_of_an_adapter_that_nobody_can_make(changes: Any, said: str) -> None:
+    parameters = {"rank": 8, "scale": 20.0, "dropout": 0.0, **changes}
+    with pytest.raises(InputError) as refused:
+        Settings.from_values({"lora_parameters": parameters})
+    assert said in str(refused.value)
+    assert len(str(refused.value)) < 200
