@@ -131,5 +131,5 @@ def too_long(task: Task) -> str:
 
 def slim(report: Report) -> Report:
     """The report without what only a page about one run shows: a gate holds thousands."""
-    outcomes = tuple(replace(one, exhibits=()) for one in report.outcomes)
+    outcomes = tuple(replace(one, exhibits=()) if one.exhibits else one for one in report.outcomes)
     return replace(report, outcomes=outcomes, timeline=())

@@ -37,11 +37,12 @@ def time_limit(seconds: float) -> Iterator[None]:
     Raises:
         TimeLimitExceeded: it took longer.
     """
-    if not _can_set():
+    if not _has_alarm():
         yield
         return
     due, interval = signal.getitimer(signal.ITIMER_REAL)
-    if 0 < due <= seconds:
+    # A handler that was not set from Python could not be put back.
+    if 0 < due <= seconds or signal.getsignal(signal.SIGALRM) is None:
         yield
         return
     armed = True
@@ -68,8 +69,6 @@ def time_limit(seconds: float) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, max(left, 1e-6), interval)
 
 
-def _can_set() -> bool:
-    if not hasattr(signal, "setitimer") or threading.current_thread() != threading.main_thread():
-        return False
-    # A handler that was not set from Python could not be put back.
-    return signal.getsignal(signal.SIGALRM) is not None
+def _has_alarm() -> bool:
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and hasattr(signal, "setitimer")
