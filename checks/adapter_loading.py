@@ -39,6 +39,8 @@ from mlxdoctor.safety.errors import InputError
 
 #: The file that mlx-lm reads.
 _FILE = FILE_NAMES[0]
+#: The number of a layer, or of a block, in a module's name.
+_NUMBER = re.compile(r"\.\d+\.")
 _LEAVES = frozenset({"lora_a", "lora_b", "m"})
 _CORRECT = "write the setting as it was in training, and load the adapter once with mlx-lm"
 
@@ -228,6 +230,12 @@ def _tensors(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -
     strangers = [one.name for one in adapter.others if one.name.rpartition(".")[2] not in _LEAVES]
     if strangers:
         yield _refused(strangers, "they are no adapter's parameters", adapter)
+    is_dora = config.values.get("fine_tune_type") == "dora"
+    magnitudes = [name for name in adapter.tensors if name.endswith(".m")]
+    if magnitudes and not is_dora:
+        yield _refused(magnitudes, "fine_tune_type is not dora, so that nothing is scaled", adapter)
+    if experts := [one.name for one in adapter.modules if is_dora and one.experts is not None]:
+        yield _refused(experts, "fine_tune_type is dora, which it has not for experts", adapter)
     layers = sorted({one.layer for one in adapter.modules if one.layer is not None})
     count = config.num_layers or 0
     if layers and count > 0:
@@ -241,7 +249,10 @@ def _tensors(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -
             )
             yield _refused(outside, f"num_layers is {count}, so that {few}", adapter)
     keys = config.values["lora_parameters"].get("keys")
-    if keys is not None:
+    if keys is None:
+        if apart := [one.name for one in adapter.modules if not _NUMBER.search(one.name)]:
+            yield _refused(apart, "without keys only modules of layers are converted", adapter)
+    else:
         left_out = [
             one.name
             for one in adapter.modules
@@ -262,17 +273,36 @@ def _refused(names: list[str], because: str, adapter: Adapter) -> Sign:
 
 
 @cache
-def _known_names() -> Mapping[str, frozenset[str]]:
-    """What modules are called, `#` for a number -> the architectures that have one of that name."""
+def _known() -> tuple[Mapping[str, frozenset[str]], frozenset[str]]:
+    """What modules are called, `#` for a number -> the architectures that have one of that name.
+
+    And the names that are those of experts, stacked in one tensor, wherever they occur.
+    """
     text = (resources.files("mlxdoctor") / "evidence" / "module_names.json").read_text("utf-8")
-    return {name: frozenset(found) for name, found in json.loads(text)["names"].items()}
+    values = json.loads(text)
+    names = {name: frozenset(found) for name, found in values["names"].items()}
+    return names, frozenset(values["experts"])
 
 
 def _names(adapter: Adapter) -> Iterator[Sign]:
     """Whether one architecture has modules of all these names; the base itself would know."""
-    known = _known_names()
+    known, experts = _known()
     names = [(one.name, re.sub(r"\.\d+(?=\.|$)", ".#", one.name)) for one in adapter.modules]
     strange = [name for name, pattern in names if pattern not in known]
+    flat = [
+        name
+        for one, (name, pattern) in zip(adapter.modules, names, strict=True)
+        if pattern in experts and one.experts is None
+    ]
+    if flat:
+        yield Sign(
+            "unknown-names",
+            f"{len(flat)} of {len(names)} modules have names that only stacked experts have in "
+            f"mlx-lm, such as {flat[0]}, and factors of one matrix: they are not loaded.",
+            {"modules": len(names), "unknown": len(flat), "example": flat[0]},
+            where=some_of(flat),
+        )
+        return
     if not strange and frozenset.intersection(*(known[pattern] for _, pattern in names)):
         return
     if strange:

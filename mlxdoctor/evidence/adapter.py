@@ -151,6 +151,13 @@ class Adapter:
         return path.name in FILE_NAMES[:3]
 
     @staticmethod
+    def comes_before(path: Path, other: Path | None) -> bool:
+        """Whether mlx-lm reads this file of a folder and not the other one that lies there."""
+        if other is None or path.parent != other.parent or other.name not in FILE_NAMES:
+            return False
+        return FILE_NAMES.index(path.name) < FILE_NAMES.index(other.name)
+
+    @staticmethod
     def is_held_by(file: Sniffed) -> bool:
         """Whether a file of weights under another name begins with the names of LoRA factors."""
         return _FACTOR.search(file.head) is not None

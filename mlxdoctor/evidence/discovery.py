@@ -174,7 +174,7 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
             break
         named = _named_kind(path)
         if named is not None:
-            files = files.having(named, path.parent if named == "data" else path)
+            files = _with_named(files, named, path)
             saved += [path] if named == "adapter" or path.name == CONFIG_NAME else []
         elif path.parent != folder and is_model_folder(path.parent):
             files = files.having("tuned", path.parent)
@@ -200,6 +200,12 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
     if files.adapter is None and files.checkpoints:
         files = replace(files, adapter=files.checkpoints[-1])
     return replace(files, problems=(*files.problems, *problems))
+
+
+def _with_named(files: RunFiles, kind: str, path: Path) -> RunFiles:
+    if kind == "adapter" and Adapter.comes_before(path, files.adapter):
+        return replace(files, adapter=path)
+    return files.having(kind, path.parent if kind == "data" else path)
 
 
 def _several(folder: Path, adapters: list[Path]) -> InputError:

@@ -54,6 +54,15 @@ def renamed(before: str, after: str) -> Edit:
     return tensors(lambda found: {name.replace(before, after): x for name, x in found.items()})
 
 
+def magnitudes(found: Tensors) -> Tensors:
+    """One for every output."""
+    return {
+        name.replace("lora_b", "m"): np.ones(one.shape[1], np.float32)
+        for name, one in found.items()
+        if name.endswith("lora_b")
+    }
+
+
 #: name -> an edit, and the error that is found; None where mlx-lm loads it all the same.
 EDITS: dict[str, tuple[Edit, str | None]] = {
     "as it is": (lambda _: None, None),
@@ -81,6 +90,20 @@ EDITS: dict[str, tuple[Edit, str | None]] = {
     "a full fine-tune": (setting("fine_tune_type", "full"), "tensors-refused"),
     "numbers of 64 bits": (
         tensors(lambda found: {name: one.astype(np.float64) for name, one in found.items()}),
+        "tensors-refused",
+    ),
+    "magnitudes without DoRA": (
+        tensors(lambda found: {**found, **magnitudes(found)}),
+        "tensors-refused",
+    ),
+    "the embedding without keys": (
+        tensors(
+            lambda found: {
+                **found,
+                "model.embed_tokens.lora_a": np.ones((768, 8), np.float32),
+                "model.embed_tokens.lora_b": np.ones((8, 96), np.float32),
+            }
+        ),
         "tensors-refused",
     ),
     "a bias beside them": (
@@ -193,7 +216,16 @@ def test_the_known_names_are_those_of_the_mlx_lm_that_is_installed() -> None:
     written = json.loads((ROOT / "mlxdoctor" / "evidence" / "module_names.json").read_text())
     if written["mlx-lm"] != mlx_lm.__version__:
         pytest.skip(f"they are those of {written['mlx-lm']}: python -m fixtures.lab.families")
-    assert written["names"] == known(Path(mlx_lm.models.__path__[0]))
+    names, experts = known(Path(mlx_lm.models.__path__[0]))
+    assert written["names"] == names
+    assert written["experts"] == experts
+
+
+def test_names_of_experts_with_factors_of_one_matrix(tmp_path: Path) -> None:
+    folder = edited(tmp_path / "run", renamed("mlp.", "mlp.switch_mlp."))
+    judged = found(folder)
+    assert [one.code for one in judged.findings] == ["adapter-loading.unknown-names"]
+    assert "stacked experts" in judged.findings[0].message
 
 
 def test_another_file_name_and_another_format(tmp_path: Path) -> None:
