@@ -1,0 +1,75 @@
+"""What slips through the gate: the measured table, and some of its edits made anew."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxdoctor.gate.gating import run_gate
+from mlxdoctor.gate.policy import Policy
+from mlxdoctor.gate_result import ItemStatus
+from tests.conftest import ROOT, RUNS
+
+RESULTS: dict[str, Any] = json.loads((ROOT / "reports" / "bypasses.json").read_text())
+
+
+def said_of(one: dict[str, Any]) -> dict[str, Any]:
+    """The latest of each way of asking: what passed at first is asked again."""
+    return {**one.get("first", {}), **one.get("today", {})}
+
+
+def test_nothing_that_is_broken_passes_without_a_word() -> None:
+    from fixtures.lab.bypasses.results import SILENT, became, heard, is_broken
+
+    broken = [name for name in RESULTS["edits"] if is_broken(name, RESULTS)]
+    assert len(broken) >= 106
+    silent = [
+        (name, how)
+        for name in broken
+        for how in ("base", "absent")
+        if heard(became(name, RESULTS), said_of(RESULTS["edits"][name])[how], how) == SILENT
+    ]
+    assert silent == []
+
+
+def test_no_sound_adapter_is_stopped() -> None:
+    assert len(RESULTS["sound"]) >= 100
+    stopped = [
+        (name, how)
+        for name, one in RESULTS["sound"].items()
+        for how, said in said_of(one).items()
+        if said["exit"]
+    ]
+    assert stopped == []
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "code"),
+    [
+        ("scale-string", ItemStatus.FAILED, "adapter-loading.setting-refused"),
+        ("a-b-swapped", ItemStatus.FAILED, "block-sizes.disagree"),
+        ("absolute", ItemStatus.FAILED, "adapter-values.one-sided"),
+        ("three-levels", ItemStatus.FAILED, "adapter-values.few-values"),
+        ("one-a-everywhere", ItemStatus.PASSED, "adapter-values.same-factors"),
+        ("names-of-an-moe", ItemStatus.PASSED, "adapter-loading.unknown-names"),
+        ("both-formats", ItemStatus.FAILED, "adapter-presence.zero-b"),
+        ("dangling-link", ItemStatus.UNUSABLE, None),
+        ("lfs-pointer", ItemStatus.UNUSABLE, None),
+        ("both-signs", ItemStatus.PASSED, None),
+    ],
+)
+def test_an_edit(tmp_path: Path, name: str, status: ItemStatus, code: str | None) -> None:
+    from fixtures.lab.bypasses.catalogue import edits, make
+    from fixtures.lab.bypasses.folders import set_of
+
+    folder = tmp_path / name
+    make(edits()[name], folder, start=RUNS / "healthy-ordinary")
+    set_of(folder, model="someone/elsewhere", data="rows")
+    (item,) = run_gate([str(folder)], Policy(tmp_path)).result.items
+    assert item.status is status
+    found = [one.finding.code for one in item.findings if one.finding.severity != "info"]
+    assert found[:1] == ([code] if code else [])
+    assert item.unseen if status is ItemStatus.PASSED else item.reasons
