@@ -40,6 +40,7 @@ are not run for these pages, so that a sound run is inconclusive: it learned, no
 it, and what only its models can show is open. With them, all sound runs here are healthy.
 
 What slips through the gate, of broken adapters and sound ones: [bypasses.md](bypasses.md).
+What every command does with files that explode, lie or never end is in [hostile.md](hostile.md).
 
 """
 _NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?![\w.]*\w)")
