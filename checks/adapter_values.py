@@ -57,20 +57,20 @@ class Limits:
         0.05,
         unit="share of the rarer sign among the first values of A, median over modules",
         source="a draw around zero has half of either",
-        false_alarms="0 of 89 sound adapters of two bases: 0.4 at least",
+        false_alarms="0 of 100 sound adapters (reports/bypasses.md)",
     )
     few: int = limit(
         8,
         unit="different values among the first of a factor, median over modules",
         source="roundings to 1 and 2 bits leave 2 and 3; 4 bits in blocks a hundred",
-        false_alarms="0 of 89 sound adapters of two bases, 10 of them in half precision",
+        false_alarms="0 of 100 sound adapters, 10 of them in half precision",
     )
     apart: float = limit(
         2.0,
         unit="times, either way: norm of the magnitudes over that of the weight, median over "
         "modules",
         source="they start at 1; training moves the median magnitude by 1 to 8 percent",
-        false_alarms="0 of 8 sound DoRA adapters: 1.1 at most",
+        false_alarms="0 of 100 sound adapters, those with DoRA among them",
     )
     negative: float = limit(
         0.5,
