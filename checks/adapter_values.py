@@ -114,10 +114,12 @@ def adapter_values(adapter: Adapter, base: BaseModel | None, limits: Limits) -> 
     """Look at the first values of every factor, and at all magnitudes."""
     if not adapter.modules:
         raise NotApplicable("the adapter holds no pair of LoRA factors")
-    firsts = [(one, _first(one.a), _first(one.b)) for one in adapter.modules]
+    every = [(one, _first(one.a), _first(one.b)) for one in adapter.modules]
+    # What is not finite is told elsewhere, and says nothing of how it was saved.
+    firsts = [(one, a, b) for one, a, b in every if _is_finite(a) and _is_finite(b)]
     yield from _one_sided([a for _, a, _ in firsts], limits)
     yield from _few([(a, b) for _, a, b in firsts], limits)
-    yield from _same(firsts, limits)
+    yield from _same(firsts, len(every), limits)
     yield from _magnitudes(adapter.modules, base, limits)
 
 
@@ -167,7 +169,7 @@ def _few(firsts: Sequence[tuple[NDArray[Any], NDArray[Any]]], limits: Limits) ->
 
 
 def _same(
-    firsts: Sequence[tuple[LoraModule, NDArray[Any], NDArray[Any]]], limits: Limits
+    firsts: Sequence[tuple[LoraModule, NDArray[Any], NDArray[Any]]], modules: int, limits: Limits
 ) -> Iterator[Sign]:
     same_b = _alike([(one, one.b, b) for one, _, b in firsts], limits)
     same_a = _alike([(one, one.a, a) for one, a, _ in firsts], limits)
@@ -175,18 +177,18 @@ def _same(
     if names := sorted(same_b - both):
         yield Sign(
             "same-factors",
-            f"{len(names)} of {len(firsts)} modules share their B with another one, number by "
+            f"{len(names)} of {modules} modules share their B with another one, number by "
             "number: each has gradients of its own.",
-            {"alike": len(names), "modules": len(firsts), "factor": "B"},
+            {"alike": len(names), "modules": modules, "factor": "B"},
             where=some_of(names),
         )
     for rest, what in ((both, "both factors"), (same_a - both, "their A")):
         if rest:
             yield Sign(
                 "same-factors",
-                f"{len(rest)} of {len(firsts)} modules share {what} with another one, number by "
+                f"{len(rest)} of {modules} modules share {what} with another one, number by "
                 "number, which a trainer leaves only where it drew them alike or they are one.",
-                {"alike": len(rest), "modules": len(firsts), "factor": what},
+                {"alike": len(rest), "modules": modules, "factor": what},
                 where=some_of(sorted(rest)),
                 severity=Severity.WARNING,
             )
@@ -199,7 +201,7 @@ def _alike(
     groups: dict[tuple[object, ...], list[tuple[str, TensorRef]]] = defaultdict(list)
     for module, tensor, first in firsts:
         told = np.count_nonzero(first) >= limits.values and not np.all(first == first[0])
-        if told and _is_finite(first):
+        if told:
             groups[tensor.shape, tensor.dtype, first.tobytes()].append((module.name, tensor))
     found: set[str] = set()
     for group in groups.values():

@@ -134,3 +134,8 @@ def test_a_start_has_nothing_of_this(tmp_path: Path) -> None:
     """B is zero in every module: that is told elsewhere."""
     start = each(lambda name, one: one * (not name.endswith("b")))
     assert codes(edited(tmp_path / "run", start)) == []
+
+
+def test_what_is_not_finite_is_not_called_rounded() -> None:
+    found = outcome(adapter_values, Adapter.read(RUNS / "rate-far-too-high-nan"))
+    assert (found.status, found.findings) == ("passed", ())
