@@ -9,8 +9,8 @@ mlx-lm stops at it, and what was to be published is not there.
 How it is measured. The files of the folder are looked at; mlx-lm writes adapter_config.json when
 training begins, and the weights beside it.
 
-When it is wrong. A run that has just begun has saved nothing yet: where there is a log, nothing is
-said.
+When it is wrong. A run that has just begun has saved nothing yet, and people hand on what shows a
+failure without the weights: where there is a log, or an answer, nothing is said.
 
 What to do. Copy the weights as well: a link to them, or a pointer of Git LFS, is not enough.
 """
@@ -25,6 +25,7 @@ from mlxdoctor.evidence.planned_run import PlannedRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Sign, Symptom
+from mlxdoctor.measure.generations import Generations
 
 _WEIGHTS = (".safetensors", ".npz", ".bin", ".pt")
 
@@ -45,6 +46,7 @@ def adapter_file(
     history: CheckpointHistory | None,
     tuned: TunedModel | None,
     log: TrainingLog | None,
+    answers: Generations | None,
     planned: PlannedRun | None,
 ) -> Iterator[Sign]:
     """Look for weights beside the configuration."""
@@ -58,6 +60,8 @@ def adapter_file(
         raise NotApplicable("there are weights, and they can't be read as an adapter's")
     if log is not None:
         raise NotApplicable("there is a log, and the run may not have saved yet")
+    if answers is not None:
+        raise NotApplicable("there are answers, given by weights that lie elsewhere")
     yield Sign(
         "absent",
         f"There is {CONFIG_NAME} and no weights: mlx-lm finds no adapter to load.",

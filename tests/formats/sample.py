@@ -271,6 +271,7 @@ def unhealthy() -> dict[str, Any]:
                     {"text": "<pad>", "region": "pad", "target": True},
                 ],
             },
+            "rates": None,
         },
         "timeline": [
             {"iteration": None, "event": "before any update the validation loss was 1.858"},
@@ -347,6 +348,7 @@ def healthy() -> dict[str, Any]:
             "axis": "iteration",
         },
         "labels": None,
+        "rates": None,
         "tokens": None,
     }
     return data
@@ -368,6 +370,7 @@ def inconclusive() -> dict[str, Any]:
             "checkpoints": None,
             "tokens": None,
             "labels": None,
+            "rates": None,
         },
         "unreadable": ["adapters/adapters.safetensors: is cut off; copy it again"],
     }
