@@ -124,8 +124,9 @@ def test_pictures_are_inside_have_a_text_in_their_stead_and_can_be_opened() -> N
     from PIL import Image
 
     pictures = page(sample.unhealthy()).all("img")
+    figures = sample.unhealthy()["figures"]
     assert [one["alt"] for one in pictures] == [
-        one.title for one in map(draw.pictures().get, sample.unhealthy()["figures"]) if one
+        draw.pictures()[name].title for name, data in figures.items() if data is not None
     ]
     for one in pictures:
         content = base64.b64decode(str(one["src"]).partition(",")[2])
