@@ -144,8 +144,11 @@ def test_other_commands_say_a_sentence(command: str, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
     if command == "labels":
         assert done.returncode == 2
-        assert "the tokenizer of " in done.stderr
-        assert " was stopped: it took over 0.3 s" in done.stderr
+        # Stopped in the middle of a text, or refused after one: a busy machine decides which.
+        stopped = f"the tokenizer of {tmp_path / 'base'} was stopped: it took over 0.3 s"
+        refused = f"{tmp_path / 'base' / 'tokenizer.json'}: took "
+        assert stopped in done.stderr or refused in done.stderr
+        assert "tokenizer_seconds" in done.stderr
 
 
 CODE = {
