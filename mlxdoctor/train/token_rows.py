@@ -126,7 +126,7 @@ def _rows(split: Sequence[Any]) -> tuple[TokenRow, ...]:
             if sum(slow) > current().tokenizer_seconds:
                 raise exceeded(
                     None,
-                    f"the tokenizer took {sum(slow):.1f} s for {len(slow):,} row{'s' * (len(slow) > 1)}",
+                    f"the tokenizer took {sum(slow):.1f} s to encode the rows it was slow at",
                     "tokenizer_seconds",
                 )
         return TokenRow(np.asarray(tokens, np.int32), int(offset), keys)
