@@ -8,7 +8,8 @@ at, other programs on the machine, a setting that was changed in between.
 
 How it is measured. `preflight` writes preflight.json beside its report. Named with the run, or put
 into its folder, it is held against the log's highest peak of memory and the median of its
-iterations a second.
+iterations a second; where a log has none, its tokens a second and the tokens trained tell it.
+`watch` compares the same while a run trains.
 
 When it is wrong. On another machine than the one that preflight ran on. Peaks are predicted within
 15% (reports/preflight-memory.md), paces within 20% on an idle machine.
@@ -17,26 +18,17 @@ What to do. Run preflight again with the configuration as it is now, and compare
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
-from mlxdoctor.check import Inconclusive, check, limit
+from mlxdoctor.check import Inconclusive, check
+from mlxdoctor.evidence.logs.series import Segment
 from mlxdoctor.evidence.promise import Promise
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Seen, Severity, Sign, Symptom
+from mlxdoctor.judge.promise_kept import PromiseLimits, compared, seconds_an_iteration
 
-
-@dataclass(frozen=True)
-class Limits:
-    """When a promise was not kept."""
-
-    memory: float = limit(
-        1.3, unit="times the predicted peak", source="twice the 15% that it is predicted within"
-    )
-    pace: float = limit(
-        1.5, unit="times the slowest pace promised", source="a busy machine is half as fast"
-    )
+_CODES = {"memory": "more-memory", "pace": "slower"}
 
 
 @check(
@@ -51,37 +43,39 @@ class Limits:
             expected="the pace of the timed steps",
         ),
     },
-    limits=Limits(),
+    limits=PromiseLimits(),
 )
-def promised(promise: Promise, log: TrainingLog, limits: Limits) -> Iterator[Sign | Seen]:
+def promised(promise: Promise, log: TrainingLog, limits: PromiseLimits) -> Iterator[Sign | Seen]:
     """Hold peak and pace against the promise."""
-    peak, pace = log.main.get("peak_memory_gb"), log.main.get("iterations_per_second")
-    compared = False
-    if peak is not None and len(peak) and np.isfinite(peak.values).any():
-        compared = True
-        used, told = float(np.nanmax(peak.values)), promise.peak / 1e9
-        measured = {"peak_memory_gb": used, "promised_gb": told}
-        if used > limits.memory * told:
-            yield Sign(
-                "more-memory",
-                f"The log's highest peak of memory is {used:.3g} GB; preflight promised "
-                f"{told:.3g} GB.",
-                measured,
-                severity=Severity.INFO if promise.is_rough else None,
-            )
+    speeds, rates = (_usable(log.main, f"{one}_per_second") for one in ("iterations", "tokens"))
+    tokens = log.main.get("trained_tokens")
+    counted: list[tuple[int, float]] = []
+    if tokens is not None and log.main.axis == "iteration":
+        counted = list(zip(tokens.iterations.tolist(), tokens.values.tolist(), strict=True))
+    found = list(
+        compared(
+            promise,
+            peak_gb=max(_usable(log.main, "peak_memory_gb"), default=None),
+            seconds=seconds_an_iteration(speeds, rates, counted),
+            reports=len(speeds or rates),
+            limits=limits,
+        )
+    )
+    for one in found:
+        if one.is_kept:
+            yield Seen(one.sentence, one.measured)
         else:
-            yield Seen(
-                f"The peak of memory is {used:.3g} GB; preflight promised {told:.3g} GB.", measured
-            )
-    if promise.seconds_an_iteration is not None and pace is not None and len(pace):
-        each, slowest = float(np.median(pace.values)), promise.seconds_an_iteration[1]
-        compared = True
-        if each > 0 and 1 / each > limits.pace * slowest:
-            yield Sign(
-                "slower",
-                f"An iteration took {1 / each:.2g} s (median of {len(pace)} reports); the steps "
-                f"that preflight timed promised {slowest:.2g} s at most.",
-                {"seconds": 1 / each, "promised_seconds": slowest},
-            )
-    if not compared:
-        raise Inconclusive("the log says nothing of memory or pace")
+            is_guess = one.of == "memory" and promise.is_rough
+            severity = Severity.INFO if is_guess else None
+            yield Sign(_CODES[one.of], one.sentence, one.measured, severity=severity)
+    if not found:
+        raise Inconclusive("the log says nothing of memory, and too little of the pace")
+
+
+def _usable(log: Segment, name: str) -> list[float]:
+    """A series' values, as far as they are finite and above zero."""
+    series = log.get(name)
+    if series is None:
+        return []
+    values = np.asarray(series.values, np.float64)
+    return [float(one) for one in values[np.isfinite(values) & (values > 0)]]

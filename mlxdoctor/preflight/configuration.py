@@ -36,7 +36,8 @@ def planned_config(file: Path | None, options: Mapping[str, Any]) -> TrainingCon
     """The configuration as `mlx_lm.lora` completes it: options go before the file's keys.
 
     Args:
-        file: YAML or JSON, or a folder with an `adapter_config.json`; None for options alone.
+        file: YAML or JSON, or a folder with an `adapter_config.json` or one configuration in it;
+            None for options alone.
         options: mlx-lm's keys -> values; those that are None count as not stated.
 
     Raises:
@@ -45,7 +46,7 @@ def planned_config(file: Path | None, options: Mapping[str, Any]) -> TrainingCon
     """
     stated = {key: value for key, value in options.items() if value is not None}
     if file is not None:
-        config = TrainingConfig.read(file)
+        config = TrainingConfig.read(_only_one(file) if file.is_dir() else file)
         if config.origin == "peft":
             raise InputError(
                 file, "is a PEFT configuration", "name one with the keys of `mlx_lm.lora`"
@@ -67,3 +68,22 @@ def planned_config(file: Path | None, options: Mapping[str, Any]) -> TrainingCon
     # A configuration that says nothing of training is one of an adapter.
     optimizer = MLX_LM_DEFAULTS["optimizer"]
     return replace(config, values=MappingProxyType({**stated, "optimizer": optimizer}))
+
+
+def _only_one(folder: Path) -> Path:
+    """The configuration that a folder holds.
+
+    Raises:
+        InputError: it holds none or several.
+    """
+    written = folder / CONFIG_NAME
+    try:
+        found = [written] if written.exists() else list(filter(is_plan, sorted(folder.iterdir())))
+    except OSError as error:
+        raise InputError(folder, f"could not be read ({error.strerror})") from None
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(one.name for one in found[:3]) + (", ..." if len(found) > 3 else "")
+        raise InputError(folder, f"holds {len(found)} configurations ({names})", "name one of them")
+    raise InputError(folder, "holds no training configuration", "name its file")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,9 +18,6 @@ from mlxdoctor.safety.time_limit import TimeLimitExceeded
 #: So many of the user's own frames are shown, the innermost last.
 FRAMES = 4
 _OURS = str(Path(__file__).resolve().parents[1]) + os.sep
-_INSTALLED = tuple(
-    {str(Path(sysconfig.get_path(one)).resolve()) + os.sep for one in ("stdlib", "purelib")}
-)
 
 
 class UserCodeError(InputError):
@@ -120,7 +117,16 @@ def kept_running(what: str) -> Iterator[None]:
 def _is_theirs(file: str) -> bool:
     path = str(Path(file).resolve())
     is_code = not file.startswith("<")
-    return is_code and not path.startswith((_OURS, *_INSTALLED))
+    return is_code and not path.startswith((_OURS, *_installed()))
+
+
+@cache
+def _installed() -> tuple[str, ...]:
+    # Not at import: it reads how this Python was built, and most commands run no user's code.
+    import sysconfig
+
+    paths = (sysconfig.get_path(one) for one in ("stdlib", "purelib"))
+    return tuple({str(Path(one).resolve()) + os.sep for one in paths})
 
 
 def _shown(frame: traceback.FrameSummary) -> str:

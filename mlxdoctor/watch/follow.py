@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from mlxdoctor.judge.promise_kept import Compared
 from mlxdoctor.watch.alarms import Watch
 from mlxdoctor.watch.report_stream import ReportStream, read_whole
 from mlxdoctor.watch.reports import Alarm, AlarmKind, Best, LogRow, nearest_save
@@ -31,6 +33,7 @@ class Ending:
         unit: what the log counts.
         iterations: how long the training is to be, where that is known.
         best: the best validation, and the save nearest to it.
+        compared: what preflight promised, beside what was seen.
     """
 
     reason: str
@@ -41,6 +44,7 @@ class Ending:
     unit: str
     iterations: int | None
     best: Best | None = None
+    compared: tuple[Compared, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Follower:
         make_watch: a new watch; the file may turn out to hold another log.
         iterations: how long the training is to be; None for what the log says.
         notify: told in a sentence what is waited for.
-        remark: told in a sentence what is no alarm and worth knowing.
+        remark: told in a sentence what is no alarm and worth knowing, and its figures.
         progress: called with a label, the iterations done and the iterations to be done.
     """
 
@@ -79,7 +83,7 @@ class Follower:
         iterations: int | None = None,
         *,
         notify: Callable[[str], None] = lambda _: None,
-        remark: Callable[[str, Best], None] = lambda _text, _best: None,
+        remark: Callable[[str, Mapping[str, Any]], None] = lambda _text, _figures: None,
         progress: Callable[[str, int, int], None] = lambda _label, _done, _total: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -88,6 +92,7 @@ class Follower:
         self._iterations = iterations
         self._notify, self._progress, self._clock = notify, progress, clock
         self._remark, self._remarked_at = remark, -1
+        self._broken: set[str] = set()
         self._watch, self._stream = make_watch(), ReportStream(path)
         self._may_be_document = False
         self._written: tuple[int, int] | None = None
@@ -153,7 +158,12 @@ class Follower:
         best = self._best
         if best is not None and best.since >= REMARKED_AFTER and best.step != self._remarked_at:
             self._remarked_at = best.step
-            self._remark(str(best), best)
+            said = str(best)
+            self._remark(f"{said[:1].upper()}{said[1:]}.", {"best": best.to_dict()})
+        for one in self._watch.compared:
+            if not one.is_kept and one.of not in self._broken:
+                self._broken.add(one.of)
+                self._remark(one.sentence, {"promised": one.to_dict()})
         if reports:
             self._progress("watching", self._step, self._total or self._step)
 
@@ -195,4 +205,5 @@ class Follower:
     def _end(self, reason: str, alarm: Alarm | None, *, is_broken_off: bool = False) -> Ending:
         total, best = self._total, self._best
         counted = self._reports, self._step, self._unit
-        return Ending(reason, alarm, is_broken_off, *counted, total, best)
+        compared = self._watch.compared
+        return Ending(reason, alarm, is_broken_off, *counted, total, best, compared)

@@ -18,6 +18,8 @@ LOG = (
     "Trained Tokens 900, Peak mem {peak} GB\n"
     "Iter 20: Train loss 1.9, Learning Rate 1e-4, It/sec {pace}, Tokens/sec 900, "
     "Trained Tokens 1800, Peak mem {peak} GB\n"
+    "Iter 30: Train loss 1.8, Learning Rate 1e-4, It/sec {pace}, Tokens/sec 900, "
+    "Trained Tokens 2700, Peak mem {peak} GB\n"
 )
 
 
@@ -37,6 +39,22 @@ def test_memory_and_pace(tmp_path: Path, peak: float, pace: float, codes: set[st
     for paths in ([log, promise], [tmp_path]):
         report = diagnose(paths, allow_model=False)
         assert {one.code for one in report.findings if one.code.startswith("promised.")} == codes
+
+
+@pytest.mark.parametrize(("rate", "is_slow"), [(900, False), (30, True)])
+def test_a_log_without_a_speed_has_tokens(tmp_path: Path, rate: int, is_slow: bool) -> None:
+    """900 tokens in ten iterations: 90 an iteration, in 0.1 s or in 3."""
+    lines = [
+        json.dumps(
+            {"iteration": at, "train_loss": 2.0, "tokens_per_second": rate, "trained_tokens": n}
+        )
+        for at, n in ((10, 900), (20, 1800), (30, 2700))
+    ]
+    (tmp_path / "train.jsonl").write_text("\n".join(lines))
+    content = {"file": "mlxdoctor-preflight", "peak": 10**9, "seconds_an_iteration": [0.4, 0.6]}
+    (tmp_path / "preflight.json").write_text(json.dumps(content))
+    report = diagnose([tmp_path], allow_model=False)
+    assert ("promised.slower" in {one.code for one in report.findings}) == is_slow
 
 
 def test_what_preflight_writes_is_read(tmp_path: Path) -> None:

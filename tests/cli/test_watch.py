@@ -75,6 +75,74 @@ def test_an_alarm_exits_with_1_and_says_what_to_do(call: Call, seed: Path) -> No
     assert fourth == ("By stopping now: 2,985 of its iterations are saved, about 8.3 hours.")
 
 
+PACED = (
+    "Iter {at}: Train loss {loss}, It/sec {pace}, Tokens/sec 900, Trained Tokens {tokens}, "
+    "Peak mem {peak} GB\n"
+)
+
+
+def paced(path: Path, *, pace: float, peak: float) -> Path:
+    lines = [
+        PACED.format(at=at, loss=2.2 - at / 100, pace=pace, tokens=90 * at, peak=peak)
+        for at in (10, 20, 30, 40, 50)
+    ]
+    path.write_text("".join(lines))
+    return path
+
+
+@pytest.fixture
+def promise(tmp_path: Path) -> Path:
+    content = {"file": "mlxdoctor-preflight", "peak": 10**9, "seconds_an_iteration": [0.4, 0.6]}
+    path = tmp_path / "preflight.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_what_preflight_promised_is_compared_in_the_end(
+    call: Call, tmp_path: Path, promise: Path
+) -> None:
+    log = paced(tmp_path / "train.log", pace=2.0, peak=1.1)
+    code, out, err = call(log, "--no-follow")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[1:] == [
+        "The log's highest peak of memory is 1.1 GB; preflight promised 1 GB.",
+        "An iteration takes 0.5 s (median of 5 reports); the steps that preflight timed promised "
+        "0.4 to 0.6 s.",
+    ]
+    # Elsewhere it has to be named.
+    elsewhere = tmp_path / "reports" / promise.name
+    elsewhere.parent.mkdir()
+    promise.rename(elsewhere)
+    assert len(call(log, "--no-follow")[1].splitlines()) == 1
+    assert call(log, "--no-follow", "--promise", elsewhere)[1] == out
+
+
+def test_a_broken_promise_is_said_once(call: Call, tmp_path: Path, promise: Path) -> None:
+    log = paced(tmp_path / "train.log", pace=0.5, peak=1.6)
+    code, _, err = call(log, "--no-follow", "--promise", promise)
+    assert code == 0
+    assert [line.partition(";")[0] for line in err.splitlines()] == [
+        "The log's highest peak of memory is 1.6 GB",
+        "An iteration takes 2 s (median of 5 reports)",
+    ]
+    events = [
+        json.loads(line) for line in call(log, "--no-follow", "--format", "json")[1].splitlines()
+    ]
+    assert [one["event"] for one in events] == ["remark", "remark", "end"]
+    assert [one["is_kept"] for one in events[-1]["promised"]] == [False, False]
+
+
+def test_what_is_no_promise_is_passed_over_unless_it_is_named(
+    call: Call, tmp_path: Path, promise: Path
+) -> None:
+    log = paced(tmp_path / "train.log", pace=2.0, peak=1.1)
+    promise.write_text("{}")
+    code, _, err = call(log, "--no-follow")
+    assert code == 0
+    assert "is not what preflight writes" in err
+    assert call(log, "--no-follow", "--promise", promise)[0] == 2
+
+
 def test_a_healthy_end_exits_with_0(call: Call) -> None:
     code, out, err = call(HEALTHY, "--no-follow")
     assert (code, err) == (0, "")

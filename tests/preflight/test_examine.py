@@ -56,6 +56,22 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Told]:
     return called
 
 
+def test_a_folder_with_one_configuration_is_that_configuration(
+    plan: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A person names the folder that the file lies in; of two, neither is taken."""
+    folder = tmp_path / "cfg"
+    folder.mkdir()
+    with pytest.raises(InputError, match="holds no training configuration"):
+        mlxdoctor.preflight(folder)
+    (folder / "lora.yaml").write_text(plan(learning_rate=3e-2).read_text())
+    (folder / "notes.yaml").write_text("owner: us\n")
+    assert readiness(mlxdoctor.preflight(folder)) is Readiness.NOT_READY
+    (folder / "other.yaml").write_text(plan().read_text())
+    with pytest.raises(InputError, match=r"holds 2 configurations \(lora.yaml, other.yaml\)"):
+        mlxdoctor.preflight(folder)
+
+
 def readiness(report: Report) -> Readiness | None:
     return report.planned.readiness if report.planned is not None else None
 

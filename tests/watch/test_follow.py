@@ -223,8 +223,8 @@ def test_a_validation_loss_that_no_longer_improves_is_remarked_on(tmp_path: Path
         ending = follower.run(Until(at_once=True))
     assert ending.alarm is None
     assert remarks == [
-        "the validation loss was lowest at iteration 200 (1.5) and has not improved in 4 "
-        "validations since; the last is 1.9; the save nearest to it is that of iteration 200"
+        "The validation loss was lowest at iteration 200 (1.5) and has not improved in 4 "
+        "validations since; the last is 1.9; the save nearest to it is that of iteration 200."
     ]
     assert ending.best is not None
     assert (ending.best.step, ending.best.save, ending.best.since) == (200, 200, 4)
