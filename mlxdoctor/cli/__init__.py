@@ -141,6 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
+    except MemoryError:
+        return _refuse("there is not enough memory for what was to be read")
     except Exception:
         return _apologise()
     except BaseException as error:

@@ -20,6 +20,7 @@ from mlxdoctor.evidence.sniffed import Sniffed
 from mlxdoctor.evidence.source import Source, hash_file, require_file
 from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import current, exceeded
 
 Naming = Literal["mlx-lm", "peft"]
 Role = Literal["a", "b", "magnitude"]
@@ -178,7 +179,8 @@ class Adapter:
             is_loose: see the attribute.
 
         Raises:
-            InputError: there is no such file, or it is not a sound .safetensors or .npz.
+            InputError: there is no such file, it is not a sound .safetensors or .npz, or its
+                factors are over the limit.
         """
         file = adapter_file(path)
         size = require_file(file)
@@ -191,6 +193,9 @@ class Adapter:
                 file, "is not a .safetensors or .npz file", "pickled weights are never opened"
             )
         pairs = _pair(tensors)
+        factors = sum(one.a.nbytes + one.b.nbytes for one in pairs.modules)
+        if factors > current().unpacked_bytes:
+            raise exceeded(file, f"has {factors:,} bytes of factors", "unpacked_bytes")
         return cls(
             path=file,
             folder=path if path.is_dir() else file.parent,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train.settings import Settings
@@ -51,3 +52,22 @@ def test_parameters_of_an_adapter_that_nobody_can_make(changes: Any, said: str) 
         Settings.from_values({"lora_parameters": parameters})
     assert said in str(refused.value)
     assert len(str(refused.value)) < 200
+
+
+def test_factors_of_a_hundred_gigabytes_are_refused_by_their_header(tmp_path: Path) -> None:
+    size, name = 100 << 30, "model.layers.0.self_attn.q_proj.lora_"
+    header = {
+        f"{name}{role}": {
+            "dtype": "F32",
+            "shape": shape,
+            "data_offsets": [begin, begin + size // 2],
+        }
+        for role, shape, begin in (("a", [size >> 3, 1], 0), ("b", [1, size >> 3], size // 2))
+    }
+    text = json.dumps(header).encode()
+    path = tmp_path / "adapters.safetensors"
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + size)
+    with pytest.raises(InputError, match=r"bytes of factors, over the limit unpacked_bytes"):
+        Adapter.read(path)
