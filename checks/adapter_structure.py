@@ -388,11 +388,14 @@ def _against_base(adapter: Adapter, base: BaseModel) -> Iterator[Sign]:
             where=_names(beyond),
             expected=f"layers below {layers}",
         )
-    rest = [module for module in adapter.modules if module not in beyond]
+    # By name: there may be a hundred thousand of them.
+    apart = {module.name for module in beyond}
+    rest = [module for module in adapter.modules if module.name not in apart]
     absent = [module for module in rest if base.module_for(module.name) is None]
     if absent:
         yield _absent(absent, len(rest), base)
-    yield from _shapes([module for module in rest if module not in absent], base)
+    apart |= {module.name for module in absent}
+    yield from _shapes([module for module in rest if module.name not in apart], base)
 
 
 def _absent(absent: Sequence[LoraModule], compared: int, base: BaseModel) -> Sign:

@@ -193,6 +193,8 @@ class Adapter:
                 file, "is not a .safetensors or .npz file", "pickled weights are never opened"
             )
         pairs = _pair(tensors)
+        if len(pairs.modules) > current().modules:
+            raise exceeded(file, f"has factors of {len(pairs.modules):,} modules", "modules")
         factors = sum(one.a.nbytes + one.b.nbytes for one in pairs.modules)
         if factors > current().unpacked_bytes:
             raise exceeded(file, f"has {factors:,} bytes of factors", "unpacked_bytes")

@@ -60,6 +60,7 @@ class ReadingLimits:
     tokenizer_seconds: float = _most(5.0, "seconds a text", "a row of a million tokens takes one")
     source_bytes: int = _most(512 << 10, "bytes", "trainers have under 200 kB")
     source_nodes: int = _most(100_000, "nodes of the syntax tree", "mlx-lm has one to 5 bytes")
+    modules: int = _most(20_000, "modules of an adapter", "half a minute; most have under 1,000")
     rank: int = _most(8_192, "directions of an update", "the largest published have 1,024")
     folder_entries: int = _most(20_000, "names in a folder", "runs have under 1,000")
     folder_files: int = _most(2_000, "files looked at", "runs have under 1,000")

@@ -13,6 +13,7 @@ import pytest
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import using
 from mlxdoctor.train.settings import Settings
 from tests.conftest import FIXTURES
 
@@ -71,3 +72,11 @@ def test_factors_of_a_hundred_gigabytes_are_refused_by_their_header(tmp_path: Pa
         file.truncate(8 + len(text) + size)
     with pytest.raises(InputError, match=r"bytes of factors, over the limit unpacked_bytes"):
         Adapter.read(path)
+
+
+def test_more_modules_than_can_be_measured_are_refused() -> None:
+    run = FIXTURES / "runs" / "healthy-ordinary"
+    with using(["modules=27"]), pytest.raises(InputError, match="factors of 28 modules, over"):
+        Adapter.read(run)
+    with using(["modules=28"]):
+        assert len(Adapter.read(run).modules) == 28
