@@ -307,22 +307,35 @@ def _lacking_siblings(adapter: Adapter) -> list[str]:
     Layers of one model may be of several kinds under one name, dense or of experts, say: blocks
     are compared that have a module in common. Some layers share their keys and values.
     """
-    layers: dict[tuple[int, str], set[str]] = defaultdict(set)
+    blocks: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     for module in adapter.modules:
         if module.layer is not None:
             block, _, name = module.projection.rpartition(".")
-            layers[module.layer, block].add(name)
+            blocks[block][module.layer].add(name)
     return [
         f"layer {layer}: {block}.{name}"
-        for (layer, block), names in sorted(layers.items())
-        for name in sorted(_usual(block, names, layers) - names - _SHARED)
+        for layer, block, name in sorted(
+            (layer, block, name)
+            for block, layers in blocks.items()
+            for layer, lacking in _lacking(layers).items()
+            for name in lacking
+        )
     ]
 
 
-def _usual(block: str, names: set[str], layers: Mapping[tuple[int, str], set[str]]) -> set[str]:
-    """What blocks of that name have that share a module with this one."""
-    alike = [found for (_, other), found in layers.items() if other == block and found & names]
-    return set().union(*alike)
+def _lacking(layers: Mapping[int, set[str]]) -> dict[int, frozenset[str]]:
+    """What a block lacks in each layer of what those have that share a module with it."""
+    # There are many layers and experts, and few kinds of them.
+    kinds = {layer: frozenset(names) for layer, names in layers.items()}
+    having: dict[str, list[frozenset[str]]] = defaultdict(list)
+    for kind in set(kinds.values()):
+        for name in kind:
+            having[name].append(kind)
+    usual = {
+        kind: frozenset[str]().union(*(one for name in kind for one in having[name]))
+        for kind in set(kinds.values())
+    }
+    return {layer: usual[kind] - kind - _SHARED for layer, kind in kinds.items()}
 
 
 def _magnitudes(adapter: Adapter, config: TrainingConfig) -> Iterator[Sign]:

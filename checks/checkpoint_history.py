@@ -217,7 +217,7 @@ def _leftovers(numbered: Sequence[SaveState], config: TrainingConfig | None) -> 
 
 
 def _unchanged(numbered: Sequence[SaveState]) -> Iterator[Sign]:
-    same = [a.checkpoint.sha256 == b.checkpoint.sha256 for a, b in pairwise(numbered)]
+    same = [a.checkpoint.is_same_as(b.checkpoint) for a, b in pairwise(numbered)]
     # NaN stays NaN: that such files are alike says nothing more.
     if not same or not same[-1] or numbered[-1].nonfinite:
         return
@@ -242,8 +242,8 @@ def _final(saves: Sequence[SaveState]) -> Iterator[Sign]:
     *saved, final = (one.checkpoint for one in saves)
     if final.iteration is not None:
         return
-    same = [one for one in saved if one.sha256 == final.sha256]
-    if same and saved[-1].sha256 != final.sha256:
+    same = [one for one in saved if one.is_same_as(final)]
+    if same and not saved[-1].is_same_as(final):
         yield Sign(
             "final-is-older",
             f"{final.path.name} is the checkpoint of {same[-1].label}, and {saved[-1].label} was "

@@ -304,7 +304,7 @@ def _save(found: Bisection, place: int) -> dict[str, Any]:
     measured = found.behaviour.get(place)
     return {
         "file": str(found.path(place)),
-        "sha256": None if verdict.save.problem else found.checkpoint(place).sha256,
+        "sha256": None if verdict.save.problem else found.checkpoint(place).source.sha256,
         "iteration": found.checkpoint(place).iteration,
         "standing": found.standings[place].value,
         "symptoms": [one.flaw.value for one in verdict.remarks],

@@ -180,7 +180,7 @@ class Adapter:
 
         Raises:
             InputError: there is no such file, it is not a sound .safetensors or .npz, or its
-                factors are over the limit.
+                modules or their factors are over a limit.
         """
         file = adapter_file(path)
         size = require_file(file)
@@ -196,8 +196,8 @@ class Adapter:
         if len(pairs.modules) > current().modules:
             raise exceeded(file, f"has factors of {len(pairs.modules):,} modules", "modules")
         factors = sum(one.a.nbytes + one.b.nbytes for one in pairs.modules)
-        if factors > current().unpacked_bytes:
-            raise exceeded(file, f"has {factors:,} bytes of factors", "unpacked_bytes")
+        if factors > current().adapter_bytes:
+            raise exceeded(file, f"has {factors:,} bytes of factors", "adapter_bytes")
         return cls(
             path=file,
             folder=path if path.is_dir() else file.parent,

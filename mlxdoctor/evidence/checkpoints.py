@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,9 +10,8 @@ from typing import ClassVar
 
 from mlxdoctor.evidence.adapter import Adapter, adapter_file
 from mlxdoctor.evidence.kind import Missing, RunView
-from mlxdoctor.evidence.source import Source, hash_file, require_file
+from mlxdoctor.evidence.source import Source, hash_file
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.safety.reading_limits import current
 
 #: A checkpoint's file, whatever comes before its iteration.
 CHECKPOINT_NAME = re.compile(r"(?:^|.*[_-])0*(\d+)_adapters\.(?:safetensors|npz)$")
@@ -48,19 +46,17 @@ class Checkpoint:
         return Adapter.read(self.path)
 
     @cached_property
-    def sha256(self) -> str:
-        """The hash of the whole file, computed when first asked for.
+    def source(self) -> Source:
+        """The file, hashed when first asked for, if it can be read and is not too large."""
+        try:
+            return hash_file(self.path)
+        except InputError as error:
+            return Source(self.path, None, f"not read: it {error.problem}")
 
-        Of a file that no adapter's reader takes, for its size, its name stands in: it is like
-        no other.
-
-        Raises:
-            InputError: the file cannot be read.
-        """
-        if require_file(self.path) > current().unpacked_bytes:
-            return f"not hashed: {self.path}"
-        with self.path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+    def is_same_as(self, other: Checkpoint) -> bool:
+        """Whether both files are known to be the same, byte for byte."""
+        own = self.source.sha256
+        return own is not None and own == other.source.sha256
 
 
 @dataclass(frozen=True)
@@ -120,8 +116,4 @@ class CheckpointHistory:
     @cached_property
     def sources(self) -> tuple[Source, ...]:
         """Every checkpoint's file, hashed when first asked for."""
-        most = current().hashed_bytes
-        return tuple(
-            Source(one.path, one.sha256) if require_file(one.path) <= most else hash_file(one.path)
-            for one in self.checkpoints
-        )
+        return tuple(one.source for one in self.checkpoints)

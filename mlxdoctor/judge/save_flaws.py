@@ -173,7 +173,8 @@ def judge(
         if save.tensors != names:
             text = f"it holds other tensors than {followed.saves[0].checkpoint.path.name}"
             found.append(Remark(Flaw.OTHER_TENSORS, text))
-        same = seen.setdefault(save.checkpoint.sha256, place)
+        own = save.checkpoint.source.sha256
+        same = place if own is None else seen.setdefault(own, place)
         if same != place:
             text = f"byte for byte the same file as {followed.saves[same].checkpoint.path.name}"
             found.append(Remark(Flaw.IDENTICAL, text))

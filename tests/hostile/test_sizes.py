@@ -70,7 +70,7 @@ def test_factors_of_a_hundred_gigabytes_are_refused_by_their_header(tmp_path: Pa
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + size)
-    with pytest.raises(InputError, match=r"bytes of factors, over the limit unpacked_bytes"):
+    with pytest.raises(InputError, match=r"bytes of factors, over the limit adapter_bytes"):
         Adapter.read(path)
 
 
