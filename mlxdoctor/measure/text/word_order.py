@@ -7,6 +7,7 @@ again in other texts far more often than they do when the words of each text are
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ het een van en is dat niet op te met voor zijn
 """
 _BINDING = frozenset(_BINDING_WORDS.split())
 _CLOSES = {")": "(", "]": "[", "}": "{"}
+_BRACKET = re.compile(r"[()\[\]{}]")
+#: Characters of a text beyond which its brackets are not looked at.
+LONGEST = 1_000_000
 #: Words of a text that are read, and texts of fewer words that are left out.
 MOST_WORDS, FEWEST_WORDS = 100, 4
 #: How often the words are dealt out anew.
@@ -58,7 +62,7 @@ class WordOrder:
 def word_order(texts: Sequence[str], seed: int = 0) -> WordOrder:
     """Count the neighbours that meet again in the order given, and in others."""
     rng = random.Random(seed)
-    found = [text.lower().split()[:MOST_WORDS] for text in texts]
+    found = [[word.lower() for word in text.split(None, MOST_WORDS)[:MOST_WORDS]] for text in texts]
     kept = [words for words in found if len(words) >= FEWEST_WORDS]
     count = sum(map(len, kept))
     binding = sum(word in _BINDING for words in kept for word in words)
@@ -68,16 +72,18 @@ def word_order(texts: Sequence[str], seed: int = 0) -> WordOrder:
 
 
 def is_nested(text: str) -> bool | None:
-    """Whether each bracket is closed by its own kind, in turn; None for a text without any."""
+    """Whether each bracket is closed by its own kind, in turn.
+
+    None for a text without any, and for one that is too long to be an answer that somebody wrote.
+    """
+    signs = _BRACKET.findall(text) if len(text) <= LONGEST else []
     open_: list[str] = []
-    seen = False
-    for sign in text:
-        if sign in _CLOSES.values():
+    for sign in signs:
+        if sign not in _CLOSES:
             open_.append(sign)
-        elif sign in _CLOSES and (not open_ or open_.pop() != _CLOSES[sign]):
+        elif not open_ or open_.pop() != _CLOSES[sign]:
             return False
-        seen |= bool(open_)
-    return not open_ if seen else None
+    return not open_ if signs else None
 
 
 def _again(texts: Sequence[Sequence[str]]) -> int:
