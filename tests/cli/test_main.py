@@ -118,6 +118,14 @@ def test_unusable_input_is_one_sentence_without_escape_sequences(
     assert capsys.readouterr().err == "mlxdoctor: a\\x1b[31m.log: is empty; name another\n"
 
 
+def test_too_little_memory_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raising(monkeypatch, MemoryError("Unable to allocate 1 TiB"))
+    assert cli.main(["checks"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_a_bug_shows_its_traceback_and_never_counts_as_a_finding(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

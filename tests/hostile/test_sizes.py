@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.finding import Status
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import using
 from mlxdoctor.train.settings import Settings
@@ -72,6 +76,32 @@ def test_factors_of_a_hundred_gigabytes_are_refused_by_their_header(tmp_path: Pa
         file.truncate(8 + len(text) + size)
     with pytest.raises(InputError, match=r"bytes of factors, over the limit adapter_bytes"):
         Adapter.read(path)
+
+
+@pytest.mark.slow
+def test_an_adapter_of_every_expert_is_judged_in_seconds(tmp_path: Path) -> None:
+    layers, experts, names = 94, 128, ("gate_proj", "up_proj", "down_proj")
+    header: dict[str, Any] = {}
+    for layer, expert, name in product(range(layers), range(experts), names):
+        module = f"base_model.model.model.layers.{layer}.mlp.experts.{expert}.{name}.lora_"
+        for role, shape in (("A", [1, 2]), ("B", [2, 1])):
+            begin = 8 * len(header)
+            offsets = [begin, begin + 8]
+            header[f"{module}{role}.weight"] = {
+                "dtype": "F32",
+                "shape": shape,
+                "data_offsets": offsets,
+            }
+    text = json.dumps(header).encode()
+    values = b"\x00\x00\x80\x3c\x00\x00\x00\xbd" * len(header)
+    file = tmp_path / "adapter_model.safetensors"
+    file.write_bytes(len(text).to_bytes(8, "little") + text + values)
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 1}))
+    begun = time.process_time()
+    report = diagnose([tmp_path], allow_model=False)
+    assert time.process_time() - begun < 45  # 14 were measured
+    assert not [one for one in report.outcomes if one.status is Status.CRASHED]
+    assert len(Adapter.read(file).modules) == layers * experts * len(names)
 
 
 def test_more_modules_than_can_be_measured_are_refused() -> None:
