@@ -152,7 +152,9 @@ def end_token(
     for symptom, is_wrong in wrong.items():
         about_length = symptom == "never-ends"
         counted = _rate(lengths if about_length else found, is_wrong, limits)
-        if about_length and (counted.base or 0) > limits.cut_short * counted.prompts:
+        # Where the tuned model's own answers end, the base's say nothing against them.
+        cut_alike = min(counted.base or 0, counted.tuned)
+        if about_length and cut_alike > limits.cut_short * counted.prompts:
             why = f"the length limit cuts {counted.base} of {counted.prompts} of the base's, too"
             yield Unsought(("never-ends",), why)
             continue

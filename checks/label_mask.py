@@ -74,8 +74,12 @@ class Limits:
             expected="at least one supervised token in every batch",
             fix=_LONGER,
         ),
-        "answers-truncated": Symptom.info(
+        "answers-truncated": Symptom.warning(
             "answers are cut off by the sequence limit", expected="rows shorter than max_seq_length"
+        ),
+        "few-answers-truncated": Symptom.info(
+            "a few answers are cut off by the sequence limit",
+            expected="a few long rows do no harm",
         ),
         "end-token-missing": Symptom.warning(
             "answers do not end with a token that stops generation",
@@ -201,12 +205,10 @@ def _cut(rows: SupervisedRows, limits: Limits) -> Iterator[Sign]:
     cut, share = _share(rows.rows, lambda row: row.answer_is_cut)
     if not cut:
         return
-    severity = Severity.WARNING if share >= limits.cut_warning else None
-    if share >= limits.cut_error and rows.format != "text":
-        severity = Severity.ERROR
+    is_error = share >= limits.cut_error and rows.format != "text"
     longest = max(row.full_length for row in cut)
     yield Sign(
-        "answers-truncated",
+        "answers-truncated" if share >= limits.cut_warning else "few-answers-truncated",
         f"{len(cut)} of {len(rows.rows)} answers are cut off: their rows have up to "
         f"{longest} tokens, and max_seq_length is {rows.max_seq_length}.",
         {
@@ -217,7 +219,7 @@ def _cut(rows: SupervisedRows, limits: Limits) -> Iterator[Sign]:
             **_needed(rows, cut),
         },
         where=_place(rows, cut),
-        severity=severity,
+        severity=Severity.ERROR if is_error else None,
         fix=_longer(rows, cut),
     )
 

@@ -35,7 +35,9 @@ def _run() -> int:
 
 def _watched() -> int:
     from mlxdoctor.safety.stages import Stage, ended
+    from mlxdoctor.safety.without_torch import leave_torch_out
 
+    leave_torch_out()
     try:
         with Stage(f"mlxdoctor {' '.join(sys.argv[1:2])}"):
             code = _run()

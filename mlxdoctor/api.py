@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import TypeAlias
 
 from mlxdoctor.causes import load_causes
 from mlxdoctor.check import Check, Thresholds, discover, selected, with_thresholds
@@ -41,15 +43,19 @@ class RunReport(Report):
     run: Run
 
 
+#: A path as people write it.
+AnyPath: TypeAlias = str | os.PathLike[str]
+
+
 def diagnose(
-    paths: Iterable[Path],
+    paths: AnyPath | Iterable[AnyPath],
     *,
-    base: Path | None = None,
-    adapter: Path | None = None,
-    log: Iterable[Path] = (),
-    data: Path | None = None,
-    generations: Path | None = None,
-    against: Path | None = None,
+    base: AnyPath | None = None,
+    adapter: AnyPath | None = None,
+    log: Iterable[AnyPath] = (),
+    data: AnyPath | None = None,
+    generations: AnyPath | None = None,
+    against: AnyPath | None = None,
     allow_model: bool = True,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
@@ -59,13 +65,13 @@ def diagnose(
     with_text: bool = True,
     progress: Progress | None = None,
     budget: float | None = None,
-    measured: Path | None = None,
+    measured: AnyPath | None = None,
     files_alone: Callable[[RunReport], None] | None = None,
 ) -> RunReport:
     """Examine what a run left behind and say why it failed, if it did.
 
     Args:
-        paths: the run's folder, or any of its files.
+        paths: the run's folder, or any of its files; one, or several.
         base: the base model's folder, where the run does not name it.
         adapter: the adapter, where it lies elsewhere.
         log: training logs, where they lie elsewhere.
@@ -92,33 +98,35 @@ def diagnose(
         InputError: a path or an option is unusable. A file in a run that can't
             be read is no error: the report lists it.
     """
-    paths = tuple(paths)
+    places = [Path(one) for one in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    logs = [Path(one) for one in log]
+    said = {"base": base, "adapter": adapter, "data": data, "generations": generations}
+    named = {
+        name: None if path is None else Path(path)
+        for name, path in (said | {"against": against}).items()
+    }
+    kept = None if measured is None else Path(measured)
     checks = with_thresholds(selected(_all_checks(), select, ignore), thresholds or {})
     run = Run.discover(
-        paths,
-        base=base,
-        adapter=adapter,
-        log=log,
-        data=data,
-        generations=generations,
-        against=against,
+        places,
+        **named,
+        log=logs,
         allow_model=allow_model,
         score=score,
         trainer=trainer,
         progress=progress,
         budget=TimeBudget(budget),
-        measured=measured,
+        measured=kept,
     )
 
-    named = {"base": base, "adapter": adapter, "data": data, "generations": generations}
-    given = [str(path) for path in paths]
-    given += [f"--log={one}" for one in log]
-    given += [f"--{name}={path}" for name, path in (named | {"against": against}).items() if path]
+    given = [str(path) for path in places]
+    given += [f"--log={one}" for one in logs]
+    given += [f"--{name}={path}" for name, path in named.items() if path]
     if not with_text:
         given.append("--no-text")
 
     def reported(outcomes: tuple[Outcome, ...]) -> RunReport:
-        report = _report(run, outcomes, partial(_command, given, measured))
+        report = _report(run, outcomes, partial(_command, given, kept))
         return as_seen_here(report if with_text else without_text(report, texts_of(run)))
 
     if files_alone is None or not run.allow_model or run.get(BaseModel) is None:

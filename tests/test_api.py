@@ -28,6 +28,14 @@ def test_the_fix_of_the_first_cause_is_a_change_of_the_runs_own_configuration() 
     assert '+    "learning_rate"' in data["fix"]["diff"]
 
 
+def test_a_path_may_be_a_string_and_stand_alone() -> None:
+    run = str(RUNS / "healthy-ordinary")
+    alone = diagnose(run, base=f"{RUNS.parent}/base", allow_model=False).to_dict()
+    again = diagnose([Path(run)], base=RUNS.parent / "base", allow_model=False).to_dict()
+    assert alone["coverage"] == again["coverage"]
+    assert alone["commands"] == again["commands"]
+
+
 def test_every_cause_that_is_named_is_explained() -> None:
     data = report("adapter-never-attached")
     assert len(data["diagnosis"]) > 1

@@ -25,6 +25,7 @@ from mlxdoctor.safety.watched import (
     Stopped,
     attach_from_environment,
 )
+from mlxdoctor.safety.without_torch import leave_torch_out
 
 #: Items that wait at each worker, so that it need not wait for the next.
 AHEAD = 1
@@ -181,6 +182,7 @@ def _close(worker: _Worker) -> None:
 def serve(descriptor: int) -> None:
     """Examine what comes in through a connection, until it is closed."""
     attach_from_environment()
+    leave_torch_out()
     os.set_inheritable(descriptor, False)
     _settle()
     connection = Connection(descriptor)

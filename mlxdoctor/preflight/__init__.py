@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mlxdoctor.api import RunReport
+    from mlxdoctor.api import AnyPath, RunReport
     from mlxdoctor.check import Thresholds
     from mlxdoctor.evidence.kind import Progress
 
@@ -23,8 +23,8 @@ def preflight(
     config: Any,
     *,
     options: Mapping[str, Any] | None = None,
-    base: Path | None = None,
-    data: Path | None = None,
+    base: AnyPath | None = None,
+    data: AnyPath | None = None,
     steps: bool = False,
     seconds: float = 120.0,
     elsewhere: bool = False,
@@ -62,8 +62,8 @@ def preflight(
     return examine(
         config,
         options or {},
-        base=base,
-        data=data,
+        base=None if base is None else Path(base),
+        data=None if data is None else Path(data),
         steps=steps,
         seconds=seconds,
         elsewhere=elsewhere,

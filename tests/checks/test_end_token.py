@@ -64,6 +64,13 @@ def test_a_limit_that_cuts_most_of_the_base_too_is_too_short_to_tell(cut: int, h
     assert ("end-token.never-ends" in found.unsought) is not hit
 
 
+def test_answers_that_end_need_no_base_beside_them() -> None:
+    """As of a sound run that learned to stop from a base that nearly never does."""
+    found = outcome(end_token, answers([SOUND] * 24, [LONG] * 24, expected="a b c"))
+    assert "end-token.never-ends" not in found.unsought
+    assert found.looked_for("end-token.never-ends")
+
+
 @pytest.mark.parametrize(("words", "hit"), [(13, True), (14, False)])
 def test_a_long_expected_answer_explains_a_long_one(words: int, hit: bool) -> None:
     # 16 tokens are more than 1.2 times 13 words, and not more than 1.2 times 14.
