@@ -274,7 +274,7 @@ def _loss(model: ModelShape, step: PlannedStep) -> MemoryPart:
     size = around_the_loss(model, step)
     copies = kernels_of(step).loss_copies
     words = (
-        f"The loss and the first gradients take {_size(size)}: {copies} arrays of "
+        f"The loss and the first gradients take {_size(size)}: about {copies:.0f} arrays of "
         f"{step.batch_size} x {step.tokens} x {model.vocabulary} numbers, or the last layer's "
         "attention."
     )
@@ -286,7 +286,8 @@ def _forward_only(model: ModelShape, step: PlannedStep) -> int:
     run = replace(step, tokens=step.validation_tokens, num_layers=1, grad_checkpoint=False)
     tokens = run.batch_size * run.tokens
     copies = kernels_of(run).loss_copies - 1
-    return kept_by(model.layers[-1], model, run) + tokens * copies * model.number * model.vocabulary
+    logits = round(tokens * copies * model.number * model.vocabulary)
+    return kept_by(model.layers[-1], model, run) + logits
 
 
 def _size(count: int) -> str:
