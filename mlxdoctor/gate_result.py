@@ -83,6 +83,7 @@ class GateItem:
         suspicion: of an item that passed although its run is suspect: what is suspected.
         read_back: what models measured at another time; None where nothing was read of that.
         unseen: of an item that passed: what its files can't tell, and what it takes, as clauses.
+        let_through: codes of errors that the policy's own rules and thresholds let through.
     """
 
     path: str
@@ -94,6 +95,7 @@ class GateItem:
     suspicion: str = ""
     read_back: ReadBack | None = None
     unseen: tuple[str, ...] = ()
+    let_through: tuple[str, ...] = ()
 
     @property
     def report(self) -> Report | None:

@@ -12,8 +12,14 @@ from mlxdoctor.formats.summary import read_back as said_of
 from mlxdoctor.gate_result import GateItem, GateResult, ItemStatus
 from mlxdoctor.report import Report
 
-# Kinds of evidence to show an item's findings beside: what was trained comes first.
-_KINDS = ("adapter", "tuned model", "training configuration", "training log", "checkpoint history")
+#: What a run itself consists of. What was trained comes first: findings are shown beside it.
+MAIN_KINDS = (
+    "adapter",
+    "tuned model",
+    "training configuration",
+    "training log",
+    "checkpoint history",
+)
 #: The worst first, as a reader wants to see them.
 WORST_FIRST = (
     ItemStatus.FAILED,
@@ -98,13 +104,7 @@ def main_file(item: GateItem) -> str:
 def main_sources(report: Report) -> list[str]:
     """The files that a run mainly consists of, the first of each kind."""
     sources = {one.kind: one.source for one in reversed(report.evidence)}
-    return [sources[kind] for kind in _KINDS if kind in sources]
-
-
-def main_hash(report: Report) -> str:
-    """SHA-256 of the first file that a run mainly consists of; "" where none was hashed."""
-    hashes = {one.kind: one.sha256 for one in reversed(report.evidence)}
-    return next((found for kind in _KINDS if (found := hashes.get(kind))), "")
+    return [sources[kind] for kind in MAIN_KINDS if kind in sources]
 
 
 def unseen(result: GateResult) -> list[str]:

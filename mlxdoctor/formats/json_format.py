@@ -66,6 +66,7 @@ def _item(item: GateItem) -> dict[str, Any]:
         "status": item.status.value,
         "reasons": item.reasons,
         "unseen": item.unseen,
+        "let_through": item.let_through,
         "seconds": round(item.seconds, 3),
         "verdict": report.verdict.value if report is not None else None,
         "diagnosis": [

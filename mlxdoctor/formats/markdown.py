@@ -196,6 +196,14 @@ def gate_page(result: GateResult) -> str:
         parts += ["## All items", _items(result)]
     if rows := _suppressed(result):
         parts += ["## Suppressed findings", _table(["item", "finding", "by", "reason"], rows)]
+    parts += _listed(
+        "Let through by the policy",
+        [
+            f"{escape.code(one.path)}: {_codes(one.let_through)}"
+            for one in result.items
+            if one.let_through
+        ],
+    )
     parts += _listed("Not seen", [escape.markdown(one) for one in gated.unseen(result)])
     parts += _listed("The policy", [escape.markdown(one) for one in result.notices])
     parts += _listed("What models measured", list(map(escape.markdown, gated.read_back(result))))

@@ -194,10 +194,15 @@ def render_gate(
             page.paragraph(reason.removeprefix(f"{item.path}: "), "  - ")
         if len(item.reasons) > REASONS:
             page.paragraph(f"and {len(item.reasons) - REASONS} more", "  - ")
-    if suspects := [one for one in result.items if one.suspicion]:
-        page.heading("passed, and suspect", "yellow")
-        for line in _some([f"{one.path}: {summary.lowered(one.suspicion)}" for one in suspects]):
-            page.paragraph(line)
+    told = (
+        ("passed, and suspect", [(one, summary.lowered(one.suspicion)) for one in result.items]),
+        ("let through by the policy", [(one, ", ".join(one.let_through)) for one in result.items]),
+    )
+    for heading, of_items in told:
+        if lines := [f"{one.path}: {said}" for one, said in of_items if said]:
+            page.heading(heading, "yellow")
+            for line in _some(lines):
+                page.paragraph(line)
     if passed := [
         one.path for one in result.items if one.status is ItemStatus.PASSED and not one.suspicion
     ]:

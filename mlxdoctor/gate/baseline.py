@@ -1,7 +1,7 @@
 """Findings that are known: a gate with a baseline fails only for new ones.
 
-What is accepted is a finding of one file, as large as it was: in another file under the same path,
-or with other figures, it is judged anew.
+What is accepted is a finding of the files that are there, as large as it was: where one of them is
+another, or with other figures, it is judged anew.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Known:
         path: the item, as `Policy.key` gives it.
         code: the finding's code, for those who read the file.
         fingerprint: its identity: code and place, without figures.
-        file: SHA-256 of the item's main file, "" where it has none.
+        file: SHA-256 of the item's own files, "" where it has none.
         figures: what was measured, by name, in the names' order.
     """
 
@@ -48,13 +48,16 @@ class Known:
     def reopened_by(self, found: Known) -> str:
         """Why accepting this does not accept what was found now, as a sentence; "" if it does."""
         if found.file != self.file:
-            return f"the baseline accepts {self.code} of another file than the one that is there"
+            return f"the baseline accepts {self.code} of other files than those that are there"
         before, now = dict(self.figures), dict(found.figures)
-        for name in before.keys() & now.keys():
-            if abs(now[name] - before[name]) > BAND * abs(before[name]):
+        # A figure that is not finite is none: one that grew beyond that is missing.
+        if other := before.keys() ^ now.keys():
+            return f"the baseline accepts {self.code} by other figures: {', '.join(sorted(other))}"
+        for name, value in before.items():
+            if abs(now[name] - value) > BAND * abs(value):
                 return (
-                    f"the baseline accepts {self.code} where {name} is {before[name]:.4g}, and it "
-                    f"is {now[name]:.4g}"
+                    f"the baseline accepts {self.code} where {name} is {value:.4g}, and it is "
+                    f"{now[name]:.4g}"
                 )
         return ""
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlxdoctor.check import Thresholds
+from mlxdoctor.check import Thresholds, discover
+from mlxdoctor.finding import Severity
 from mlxdoctor.gate_result import HeldReport
 from mlxdoctor.preflight import preflight
 from mlxdoctor.preflight.configuration import is_plan
@@ -46,11 +47,19 @@ class Task:
 
 @dataclass(frozen=True)
 class Examined:
-    """What came of it: a report, or the sentence that says why there is none."""
+    """What came of it.
+
+    Attributes:
+        held: the report.
+        problem: the sentence that says why there is none; "" where there is one.
+        seconds: how long it took.
+        allowed: codes of errors by the thresholds that ship, and not by the policy's.
+    """
 
     held: HeldReport | None
     problem: str
     seconds: float
+    allowed: tuple[str, ...] = ()
 
 
 #: Examines an item.
@@ -69,6 +78,7 @@ def examine(task: Task) -> Examined:
             raise TimeLimitExceeded(task.seconds)
 
     held, problem = None, ""
+    allowed: tuple[str, ...] = ()
     path = Path(task.path)
     try:
         with stage_of(task), time_limit(task.seconds):
@@ -84,6 +94,7 @@ def examine(task: Task) -> Examined:
                     measured=None if task.measured is None else Path(task.measured),
                 )
             )
+            allowed = _allowed(task, found)
         in_time("", 0, 0)
         held = HeldReport.of(slim(found))
     except StageStopped as stopped:
@@ -101,7 +112,19 @@ def examine(task: Task) -> Examined:
         )
     if not task.with_text:
         problem = without_quotations(problem)
-    return Examined(held, problem, time.perf_counter() - start)
+    return Examined(held, problem, time.perf_counter() - start, allowed)
+
+
+def _allowed(task: Task, found: RunReport) -> tuple[str, ...]:
+    """Codes of errors that only the policy's thresholds keep from the report."""
+    codes = {one.code for one in found.findings}
+    shipped = [one for one in discover() if task.thresholds.get(one.name)]
+    return tuple(
+        one.code
+        for check in shipped
+        for one in check.run(found.run).findings
+        if one.severity is Severity.ERROR and one.code not in codes
+    )
 
 
 def _planned(task: Task, path: Path, progress: Progress) -> RunReport:

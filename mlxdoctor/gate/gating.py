@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
@@ -151,7 +151,8 @@ def _again(
     if judgement.key is None:
         return judgement
     own = by_key.get(judgement.key, frozenset())
-    return judge(item.path, Examined(item.held, "", item.seconds), policy, own, today)
+    examined = Examined(item.held, "", item.seconds, item.let_through)
+    return judge(item.path, examined, policy, own, today)
 
 
 def _examine(
@@ -235,4 +236,4 @@ def _from_here(examined: Examined) -> Examined:
     held = examined.held
     if held is not None:
         held = HeldReport.of(as_seen_here(held.report))
-    return Examined(held, as_seen_here(examined.problem), examined.seconds)
+    return replace(examined, held=held, problem=as_seen_here(examined.problem))

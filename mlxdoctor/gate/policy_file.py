@@ -57,6 +57,9 @@ def read_policy(path: Path) -> Policy:
     table = _table(path)
     if table is None:
         raise InputError(path, "has no [tool.mlxdoctor]", "name another file with --policy")
+    if not table:
+        remedy = "write a rule, or remove it: then those that ship hold"
+        raise InputError(path, "states no rule", remedy)
     checks = discover()
     _known_keys(table, _KEYS, path, "")
     baseline = table.get("baseline")
@@ -89,10 +92,26 @@ def _table(path: Path) -> Mapping[str, Any] | None:
     tools = document.get("tool")
     own = tools.get("mlxdoctor") if isinstance(tools, Mapping) else None
     if own is None:
-        return None if path.name == "pyproject.toml" else document
+        if path.name != "pyproject.toml":
+            return document
+        _refuse_other_spellings(document, path)
+        return None
     if not isinstance(own, Mapping):
         raise InputError(path, "tool.mlxdoctor is no table", "write [tool.mlxdoctor]")
+    if beside := sorted(_KEYS & document.keys()):
+        problem = f"has {beside[0]} above [tool.mlxdoctor], which alone is read"
+        raise InputError(path, problem, "write it below")
     return own
+
+
+def _refuse_other_spellings(document: Mapping[str, Any], path: Path) -> None:
+    """Refuse a policy in a project's file that nothing would read."""
+    tools = document.get("tool")
+    below = tools if isinstance(tools, Mapping) else {}
+    named = [*((one, one) for one in document), *((one, f"tool.{one}") for one in below)]
+    for name, whole in named:
+        if re.sub(r"\W|_", "", name).lower() == "mlxdoctor":
+            raise InputError(path, f"has [{whole}], which is not read", "write [tool.mlxdoctor]")
 
 
 def _text(path: Path) -> str:

@@ -28,15 +28,23 @@ class Target:
 def targets(arguments: Iterable[str]) -> tuple[Target, ...]:
     """The items that the arguments name, each once, in order; those of a glob by name.
 
-    An argument that names nothing, or a folder of several runs, is an item that can't be
+    Rules go by the path: of several that lead to one item, the one through the fewest links names
+    it. An argument that names nothing, or a folder of several runs, is an item that can't be
     examined: it fails the gate and does not stop the rest.
     """
     found: dict[str, Target] = {}
     for argument in arguments:
-        for path in _expanded(argument):
-            identity = os.path.realpath(path.path)
-            found.setdefault(identity, path)
+        for one in _expanded(argument):
+            identity = os.path.realpath(one.path)
+            before = found.setdefault(identity, one)
+            if before.path != one.path and _links(one.path) < _links(before.path):
+                found[identity] = one
     return tuple(found.values())
+
+
+def _links(path: str) -> int:
+    whole = Path(os.path.abspath(path))  # noqa: PTH100 - as written: links are counted
+    return sum(one.is_symlink() for one in (whole, *whole.parents))
 
 
 def _expanded(argument: str) -> Iterator[Target]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -10,7 +11,7 @@ from pathlib import Path, PurePath
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.finding import LOOKED, Finding, Severity, Status
-from mlxdoctor.formats.gated import main_hash, main_sources
+from mlxdoctor.formats.gated import MAIN_KINDS, main_sources
 from mlxdoctor.formats.summary import headline, missing
 from mlxdoctor.gate.baseline import Known, figures_of
 from mlxdoctor.gate.examine import Examined
@@ -67,23 +68,22 @@ def judge(
     used: set[Ignore | Known] = set()
     failing: set[Known] = set()
     reopened: list[str] = []
-    file, accepted = main_hash(report), {one.identity: one for one in known}
+    files = _hash_of_all(report)
     for finding in report.findings:
         figures = figures_of(finding.measured)
-        entry = Known(key, finding.code, finding.fingerprint, file, figures)
-        before = accepted.get(entry.identity)
-        anew = before.reopened_by(entry) if before is not None else ""
+        entry = Known(key, finding.code, finding.fingerprint, files, figures)
+        entries = sorted(one for one in known if one.identity == entry.identity)
+        anew = _why_anew(entry, entries)
         accepting = [one for one in in_force if one.code in _names(finding.code)]
         used.update(accepting)
         if accepting:
             gated.append(GatedFinding(finding, "suppressed", "ignore", accepting[0].reason))
-        elif before is not None and not anew:
-            used.add(before)
+        elif entries and not anew:
+            used.update(entries)
             gated.append(GatedFinding(finding, "suppressed", "baseline"))
         elif _fails(finding, rules):
-            if before is not None:
-                used.add(before)
-                reopened.append(anew)
+            used.update(entries)
+            reopened += [anew] if anew else []
             failing.add(entry)
             gated.append(GatedFinding(finding, "fails"))
         else:
@@ -99,6 +99,23 @@ def judge(
         frozenset(used),
         frozenset(failing),
     )
+
+
+def _why_anew(found: Known, entries: Sequence[Known]) -> str:
+    """Why the baseline's entries of a finding do not accept it; "" if one does, or none is there.
+
+    Branches that were merged may have left several.
+    """
+    why = [one.reopened_by(found) for one in entries]
+    return why[0] if why and all(why) else ""
+
+
+def _hash_of_all(report: Report) -> str:
+    """SHA-256 over the files of a run itself, whatever their order and place; "" for none."""
+    own = [one for one in report.evidence if one.kind in MAIN_KINDS] or report.evidence
+    # Of what is too large to be hashed, the note has the size.
+    hashes = sorted({one.sha256 or one.note for one in own})
+    return hashlib.sha256("\n".join(hashes).encode()).hexdigest() if hashes else ""
 
 
 def place(report: Report) -> str:
@@ -221,7 +238,15 @@ def _item(
         suspicion if passed else "",
         report.read_back,
         unseen(report) if passed else (),
+        _let_through(examined, gated),
     )
+
+
+def _let_through(examined: Examined, gated: Sequence[GatedFinding]) -> tuple[str, ...]:
+    """Codes of errors that fail an item but for the policy's own rules."""
+    noted = [one.finding for one in gated if one.ruling == "noted"]
+    errors = {one.code for one in noted if one.severity is Severity.ERROR}
+    return tuple(sorted(errors | set(examined.allowed)))
 
 
 def _suspicion(report: Report, gated: Sequence[GatedFinding]) -> str:

@@ -24,7 +24,7 @@ TODAY = date(2026, 6, 15)
 def policy(folder: Path, text: str) -> Policy:
     """The policy of an mlxdoctor.toml with that text."""
     path = folder / "mlxdoctor.toml"
-    path.write_text(text)
+    path.write_text(text or 'fail-on = "error"')
     return read_policy(path)
 
 

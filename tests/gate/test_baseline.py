@@ -57,12 +57,14 @@ def test_anything_else_is_refused(tmp_path: Path, text: str | None, said: str) -
         ("e" * 64, 2.8, "where ratio is 2.5, and it is 2.8"),
         # Smaller may be worse: nothing says which way is.
         ("e" * 64, 0.1, "where ratio is 2.5, and it is 0.1"),
-        ("d" * 64, 2.5, "of another file than the one that is there"),
+        ("d" * 64, 2.5, "of other files than those that are there"),
+        # It grew beyond what a number can be.
+        ("e" * 64, float("inf"), "by other figures: ratio"),
     ],
 )
 def test_it_accepts_a_file_and_a_size(file: str, ratio: float, said: str) -> None:
     accepted = Known("b", "weight-drift.large", "f" * 16, "e" * 64, (("ratio", 2.5),))
-    found = Known("b", "weight-drift.large", "f" * 16, file, (("ratio", ratio),))
+    found = Known("b", "weight-drift.large", "f" * 16, file, figures_of({"ratio": ratio}))
     reopened = accepted.reopened_by(found)
     assert said in reopened
     assert bool(said) == bool(reopened)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,43 @@ def test_what_the_baseline_knows_of_another_file_fails_anew(tmp_path: Path) -> N
         assert notices(rules, [anew], TODAY) == ()
         assert len(renewed(known, [anew])) == 1
         assert renewed(known, [anew]) != known
+
+
+@pytest.mark.parametrize("other_first", [True, False])
+def test_of_two_lines_that_a_merge_left_the_one_that_accepts_counts(
+    tmp_path: Path, other_first: bool
+) -> None:
+    rules = policy(tmp_path, "")
+    path = str(tmp_path / "a")
+    [known] = renewed(frozenset(), [judged(rules, path, report(ZERO))])
+    other = replace(known, file=("0" if other_first else "f") * 64)
+    again = judged(rules, path, report(ZERO), frozenset({known, other}))
+    assert again.item.status is ItemStatus.PASSED
+    anew = judged(rules, path, report(ZERO), frozenset({other}))
+    assert anew.item.status is ItemStatus.FAILED
+
+
+def test_the_settings_beside_the_weights_are_the_file_as_well(tmp_path: Path) -> None:
+    rules = policy(tmp_path, "")
+    path = str(tmp_path / "a")
+
+    def of(settings: str) -> dict[str, Any]:
+        kinds = {"adapter": "e" * 64, "training configuration": settings * 64, "dataset": "d" * 64}
+        read = [{"kind": k, "source": "a", "sha256": one, "note": ""} for k, one in kinds.items()]
+        return report_of(read, ZERO)
+
+    known = renewed(frozenset(), [judged(rules, path, of("a"))])
+    assert judged(rules, path, of("a"), known).item.status is ItemStatus.PASSED
+    assert judged(rules, path, of("b"), known).item.status is ItemStatus.FAILED
+
+
+def test_errors_that_a_policy_lets_through_are_named(tmp_path: Path) -> None:
+    passed = judged(policy(tmp_path, 'fail-on = "never"'), "a", report(ZERO, LARGE)).item
+    assert passed.status is ItemStatus.PASSED
+    assert passed.let_through == ("learning-rate.zero",)
+    assert judged(policy(tmp_path, ""), "a", report(ZERO)).item.let_through == ()
+    # What is suppressed is shown as that.
+    assert judged(policy(tmp_path, IGNORE), "a", report(ZERO)).item.let_through == ()
 
 
 def test_what_files_alone_cannot_tell_is_said_and_may_be_required(tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ def test_every_key_is_read(tmp_path: Path) -> None:
             "ignore 1: expires is '2030-01-31'; write a date without quotes",
         ),
         ("fail-on =", "is not valid TOML"),
+        (" ", "states no rule; write a rule, or remove it"),
+        ('fail-on = "error"\n[tool.mlxdoctor]\n', "has fail-on above [tool.mlxdoctor]"),
     ],
 )
 def test_what_is_wrong_is_refused_in_one_sentence(tmp_path: Path, text: str, said: str) -> None:
@@ -100,6 +102,15 @@ def test_a_section_of_pyproject_is_a_policy_and_the_rest_is_not(tmp_path: Path) 
     project.write_text('[project]\nname = "x"\n')
     with pytest.raises(InputError, match=r"has no \[tool\.mlxdoctor\]"):
         read_policy(project)
+
+
+@pytest.mark.parametrize("table", ["tool.mlx-doctor", "tool.MLXDoctor", "mlxdoctor"])
+def test_a_section_that_nothing_would_read_is_refused(tmp_path: Path, table: str) -> None:
+    project = tmp_path / "pyproject.toml"
+    project.write_text(f'[{table}]\nfail-on = "warning"\n')
+    with pytest.raises(InputError, match=r"write \[tool\.mlxdoctor\]") as refused:
+        find_policy(tmp_path)
+    assert f"has [{table}], which is not read" in str(refused.value)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

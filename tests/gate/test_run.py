@@ -93,6 +93,7 @@ def test_thresholds_of_the_policy_reach_the_check(tmp_path: Path) -> None:
     lenient = policy(tmp_path, "[thresholds.weight-drift]\nlarge = 100\nexploded = 100.0\n")
     [item] = gate(GARBLED, policy=lenient).result.items
     assert item.status is ItemStatus.PASSED
+    assert "weight-drift.exploded" in item.let_through
 
 
 def test_thresholds_of_an_override_reach_only_its_paths(tmp_path: Path) -> None:

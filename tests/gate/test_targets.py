@@ -50,6 +50,13 @@ def test_an_item_that_is_named_twice_is_examined_once(adapters: Path) -> None:
     assert paths("adapters/a/", "adapters/?", "./adapters/a") == ["adapters/a", "adapters/b"]
 
 
+def test_a_link_does_not_take_the_name_of_what_it_leads_to(adapters: Path) -> None:
+    (adapters / "a-link").symlink_to("adapters/a")
+    assert paths("a-link", "adapters/?") == ["adapters/a", "adapters/b"]
+    assert paths("adapters/?", "a-link") == ["adapters/a", "adapters/b"]
+    assert paths("a-link") == ["a-link"]
+
+
 def test_a_folder_of_several_runs_is_refused_with_the_glob_that_names_them(adapters: Path) -> None:
     [one] = targets(["adapters/"])
     assert one.problem == (
