@@ -1,7 +1,8 @@
 """Whether the answers depend on their prompts, in the rows and in what was learned.
 
 What it finds. Training answers that their prompts do not make any likelier, while prompts do
-that on the validation rows: answers that were shuffled, or that belong to something else. And a
+that on the validation rows: answers that were shuffled, or that belong to something else. Before a
+run is made, also answers that are likelier after another row's prompt than after their own. And a
 tuned model to which the prompt matters much less than to the base model, or not at all.
 
 Why it matters. Shuffled answers are sound sentences: the loss falls, and the model learns to say
@@ -11,11 +12,14 @@ How it is measured. Each answer is read after its own prompt and after the promp
 one with another answer. The second loss less the first is what the prompt is worth, in nats a
 token, over the first 64 tokens of 16 to 48 rows, with its standard error over rows. The training
 rows are compared with the validation rows, or the test rows where prompts matter more there, and
-the tuned model with the base.
+the tuned model with the base: by the means, and by ranks. Of a plan whose training prompts are
+not clearly worth anything, each answer is read once more, after the prompt of the other row that
+shares most rare tokens with it, and does not quote it.
 
 When it is wrong. Where the base model gains nothing from the prompts of the validation rows
 either, because the answers are style, or in signs that it does not know, the rows can't be
-judged with it; with both splits shuffled in the same way neither. Validation rows of another
+judged with it; with both splits shuffled in the same way neither, unless words tell whose
+answers these are. Validation rows of another
 task than the training rows are no measure for them.
 
 What to do. Read a few training rows: is the answer that of the prompt? Join prompts and answers
@@ -34,6 +38,7 @@ from mlxdoctor.check import Cost, Inconclusive, check, limit
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.models import Which
 from mlxdoctor.measure.prompt_gains import PromptGains, RowGain
+from mlxdoctor.measure.text.statistics import lower_ranks
 
 #: What the splits' rows are called.
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}
@@ -63,8 +68,13 @@ class Limits:
     )
     none: float = limit(
         0.25,
-        unit="of what the validation rows' prompts are worth, where less than 0.7 is certain",
+        unit="of what the validation rows' prompts are worth, which is said to be next to nothing",
         source="a real model: 0.01 where answers were shuffled, 0.9 to 1.1 where not",
+    )
+    half: float = limit(
+        0.5,
+        unit="of what the validation rows' prompts are worth, where less than 0.7 is certain",
+        source="a real model: 0.40 where 70% were shuffled, 0.70 to 1.3 where none were",
         false_alarms=_CALIBRATION,
     )
     less: float = limit(
@@ -72,6 +82,9 @@ class Limits:
         unit="of what the validation rows' prompts are worth",
         source="a third of the answers elsewhere",
         false_alarms=_CALIBRATION,
+    )
+    chance: float = limit(
+        0.00135, unit="of chance", source="as three standard errors, of ranks: rows differ widely"
     )
     ignored: float = limit(
         0.5,
@@ -101,8 +114,8 @@ class Limits:
 @check(
     codes={
         "unrelated-answers": Symptom.error(
-            "the training answers do not depend on their prompts, those for validation do",
-            expected="prompts that make the training answers likelier, as in the validation rows",
+            "the training answers are not those to their prompts",
+            expected="prompts that make the training answers likelier, as in sound rows",
             fix=_FIX,
         ),
         "some-unrelated-answers": Symptom.warning(
@@ -163,6 +176,10 @@ class _Gain:
 
     def is_clear(self, limits: Limits) -> bool:
         return self.rows >= limits.rows and self.mean - limits.errors * self.error > limits.clear
+
+    def is_of_others(self, limits: Limits) -> bool:
+        """Of answers after other rows' prompts: whether these certainly make them likelier."""
+        return self.rows >= limits.rows and self.mean + limits.errors * self.error < -limits.clear
 
 
 def _is_lost(rows: Sequence[RowGain], limits: Limits) -> bool:
@@ -245,7 +262,25 @@ class _Figures:
             if tuned is not None and _below(tuned, base, 1.0, limits):
                 return False
         train, valid = self.gain("train", "base"), self.gain(self.reference, "base")
-        return train is None or valid is None or not _below(train, valid, 1.0, limits)
+        if train is None or valid is None:
+            return True
+        # Of a few rows, an answer that its prompt makes no likelier is one too many.
+        odd = sum(not own < other for own, other in (one.base for one in self.rows["train"]))
+        return odd <= 1 and not _below(train, valid, 1.0, limits)
+
+    def is_less(self, limits: Limits) -> bool:
+        """Whether the base's prompts are certainly worth less in the training rows."""
+        train, valid = self.gain("train", "base"), self.gain(self.reference, "base")
+        if train is None or valid is None or train.mean >= limits.less * valid.mean:
+            return False
+        if _below(train, valid, limits.less, limits):
+            return True
+        ours, theirs = (
+            np.array([other - own for own, other in (one.base for one in self.rows[split])])
+            for split in ("train", self.reference)
+        )
+        ours, theirs = ours[np.isfinite(ours)], limits.less * theirs[np.isfinite(theirs)]
+        return bool(lower_ranks(ours, theirs) < limits.chance)
 
 
 def _rows(found: _Figures, gains: PromptGains, limits: Limits) -> Iterator[Sign | Unsought]:
@@ -257,7 +292,23 @@ def _rows(found: _Figures, gains: PromptGains, limits: Limits) -> Iterator[Sign 
         why = "too few training rows have a prompt and an answer of their own"
         yield Unsought(both, why if is_short else SPENT)
         return
-    if train.is_clear(limits) and (valid is None or not _below(train, valid, limits.less, limits)):
+    if train.is_clear(limits) and (valid is None or not found.is_less(limits)):
+        return
+    others = None if train.is_clear(limits) else _Gain.of(gains.matched("train"), "base")
+    if others is not None and others.is_of_others(limits):
+        yield Sign(
+            "unrelated-answers",
+            f"To the base model the training answers are likelier after the prompt of another row, "
+            f"one that shares rare words with the answer, than after their own: by "
+            f"{-others.mean:.2f} nats a token (standard error {others.error:.2f}, {others.rows} "
+            "rows). These answers are those to other rows' prompts.",
+            {
+                **found.measured,
+                "matched_rows": others.rows,
+                "matched_gain": round(others.mean, 4),
+                "matched_error": round(others.error, 4),
+            },
+        )
         return
     if valid is None or not valid.is_clear(limits):
         yield Unsought(
@@ -269,18 +320,19 @@ def _rows(found: _Figures, gains: PromptGains, limits: Limits) -> Iterator[Sign 
     tuned = [found.gain(split, "tuned") for split in ("train", found.reference)]
     if all(one is not None and one.mean >= limits.less * valid.mean for one in tuned):
         return
-    if not _below(train, valid, limits.less, limits):
+    if not found.is_less(limits):
         return
-    is_none = train.mean < limits.none * valid.mean
-    symptom, how = both[0 if is_none else 1], "next to nothing" if is_none else "less"
+    share = train.mean / valid.mean
+    symptom = both[0 if share < limits.half else 1]
+    how = "next to nothing" if share < limits.none else "less"
+    which = "these" if share < limits.none else "many" if share < limits.half else "some"
     yield Sign(
         symptom,
         f"To the base model the prompts of the training rows are worth {how}: an answer's loss is "
         f"{train.mean:+.2f} nats a token higher after another row's prompt (standard error "
         f"{train.error:.2f}), against {valid.mean:+.2f} on the {SPLITS[found.reference]} rows "
-        f"({train.rows} and {valid.rows} rows): {'these' if is_none else 'some of these'} answers "
-        "are not those to "
-        "their prompts.",
+        f"({train.rows} and {valid.rows} rows): {which}{'' if which == 'these' else ' of these'} "
+        "answers are not those to their prompts.",
         found.measured,
     )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -90,9 +91,47 @@ def test_the_base_alone_tells_before_training() -> None:
 
 
 def test_a_part_of_the_answers_elsewhere_is_a_warning() -> None:
-    codes = found(gains((Worth(0.5), None), (Worth(1.5), None)))
+    codes = found(gains((Worth(0.8), None), (Worth(1.5), None)))
     assert set(codes) == {"some-unrelated-answers"}
     assert codes["some-unrelated-answers"].severity == "warning"
+
+
+def test_most_of_the_answers_elsewhere_are_an_error() -> None:
+    codes = found(gains((Worth(0.6), None), (Worth(1.5), None)))
+    assert set(codes) == {"unrelated-answers"}
+    assert "many of these answers are not those to their prompts" in (
+        codes["unrelated-answers"].message
+    )
+
+
+def test_ranks_tell_where_a_few_rows_have_most_of_the_spread() -> None:
+    """Means are certain to within their outliers, ranks are not moved by these."""
+
+    def split(worth: Sequence[float]) -> tuple[RowGain, ...]:
+        return tuple(RowGain(at, (2.0, 2.0 + one)) for at, one in enumerate(worth))
+
+    ours = split([-0.4, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4] * 5 + [3.0, 4.0, 5.0, -3.0] * 2)
+    theirs = split([0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 2.0] * 6)
+    made = {"train": ours, "valid": theirs}
+    one = replace(
+        gains((Worth(0.1), None), (Worth(0.1), None)),
+        measure=lambda name, count: made[name][:count],
+    )
+    assert set(found(one)) == {"unrelated-answers"}
+
+
+@pytest.mark.parametrize(("worth", "hit"), [(-1.5, True), (-0.05, False), (0.3, False)])
+def test_before_a_run_words_tell_where_both_splits_were_shuffled(worth: float, hit: bool) -> None:
+    """After the prompt that shares words with it, each answer's loss is so much higher."""
+    plan = gains((Worth(0.0), None), (Worth(0.0), None))
+    rows = tuple(RowGain(at, (3.0, 3.0 + worth + 0.1 * (at % 3 - 1))) for at in range(40))
+    codes = found(replace(plan, matched=lambda _: rows))
+    assert bool(codes) is hit
+    if hit:
+        assert codes["unrelated-answers"].measured["matched_gain"] == pytest.approx(-1.5, abs=0.01)
+        assert "are likelier after the prompt of another row" in codes["unrelated-answers"].message
+    # Where their own prompts matter, nobody asks.
+    assert found(replace(gains(SOUND, SOUND), matched=lambda _: rows)) == {}
 
 
 def test_where_validation_rows_were_shuffled_too_the_test_rows_tell() -> None:
