@@ -207,20 +207,21 @@ def _promise(report: Any) -> dict[str, bytes]:
     """What a diagnosis of the run can be held against, where memory could be predicted."""
     from mlxdoctor.evidence.config import TrainingConfig
     from mlxdoctor.evidence.promise import MARK, NAME, SCHEMA_VERSION
+    from mlxdoctor.measure.first_report import FirstReport
     from mlxdoctor.measure.run_cost import RunCost
 
     cost, config = report.run.get(RunCost), report.run.get(TrainingConfig)
     if cost is None or config is None:
         return {}
-    iters = config.iters or 0
-    pace = [one / iters for one in cost.seconds[::2]] if cost.seconds and iters else None
+    first = report.run.get(FirstReport)
     content = {
         "file": MARK,
         "schema_version": SCHEMA_VERSION,
         "configuration": config.path.name,
         "peak": cost.peak,
         "is_rough": cost.is_rough,
-        "seconds_an_iteration": pace,
+        "seconds_an_iteration": cost.step,
+        **({} if first is None else {"loss_at": [first.iteration, first.loss]}),
     }
     return {NAME: f"{json.dumps(content, indent=1)}\n".encode()}
 

@@ -79,8 +79,8 @@ def command(  # noqa: PLR0917 - click passes every option by name
     judged by a sequential test whose false alarms are bounded however often it looks: by
     design at most 1 in 100 sound runs of a hundred reports. A spike that recovers is no alarm.
 
-    Where preflight.json lies beside LOG, or is named, memory and pace are compared with what
-    preflight promised: once when they depart from it, and in the end.
+    Where preflight.json lies beside LOG, or is named, memory, pace and an early loss are
+    compared with what preflight promised: once when they depart from it, and in the end.
 
     --stop-pid sends SIGINT, as Ctrl-C does, then SIGTERM; never more. What stood in LOG before
     that process began is an older run's, and is passed over. --exec runs a command

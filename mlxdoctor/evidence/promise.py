@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,6 +27,8 @@ class Promise:
         peak: bytes of memory at the highest.
         is_rough: that was guessed from the model's name.
         seconds_an_iteration: the range that the steps timed give; None where none was timed.
+        loss: an iteration, and the training loss that the log will report at it; None where these
+            iterations were not made.
     """
 
     kind: ClassVar[str] = "what preflight promised"
@@ -34,6 +37,7 @@ class Promise:
     peak: int
     is_rough: bool
     seconds_an_iteration: tuple[float, float] | None
+    loss: tuple[int, float] | None = None
 
     @classmethod
     def find(cls, run: RunView) -> Promise:
@@ -57,8 +61,13 @@ class Promise:
         pair = None
         if isinstance(pace, list) and len(pace) == 2 and all(map(_is_number, pace)):
             pair = (float(pace[0]), float(pace[1]))
-        return cls((source,), peak, values.get("is_rough") is True, pair)
+        # Under names of their own the two would look like a log's.
+        at, told = values.get("loss_at"), None
+        if isinstance(at, list) and len(at) == 2 and all(map(_is_number, at)):
+            told = (int(at[0]), float(at[1]))
+        return cls((source,), peak, values.get("is_rough") is True, pair, told)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 < value < math.inf

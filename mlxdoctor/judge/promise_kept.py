@@ -11,7 +11,7 @@ from mlxdoctor.check import limit
 from mlxdoctor.evidence.promise import Promise
 
 #: What is promised.
-Promised = Literal["memory", "pace"]
+Promised = Literal["memory", "pace", "loss"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,12 @@ class PromiseLimits:
     )
     pace: float = limit(
         1.5, unit="times the slowest pace promised", source="a busy machine is half as fast"
+    )
+    loss: float = limit(
+        0.1,
+        unit="of the promised training loss, either way",
+        source="on the machine that preflight ran on they agree to the last digit printed "
+        "(reports/preflight-promises.md); the rest is for other machines",
     )
     reports: int = limit(
         3, unit="reports of the pace", source="the first one has what is compiled in it"
@@ -56,6 +62,7 @@ def compared(
     peak_gb: float | None,
     seconds: float | None,
     reports: int,
+    loss: float | None,
     limits: PromiseLimits,
 ) -> Iterator[Compared]:
     """Hold what a run's log says against what was promised, as far as it says something.
@@ -64,6 +71,7 @@ def compared(
         peak_gb: the highest peak of memory.
         seconds: what an iteration took.
         reports: on how many reports that rests.
+        loss: the training loss that was reported at the iteration of the promise.
     """
     if peak_gb is not None:
         told = promise.peak / 1e9
@@ -82,6 +90,15 @@ def compared(
             f"An iteration takes {seconds:.2g} s (median of {reports} reports); the steps that "
             f"preflight timed promised {low:.2g} to {high:.2g} s.",
             {"seconds": seconds, "promised_low": low, "promised_high": high},
+        )
+    if loss is not None and promise.loss is not None:
+        at, expected = promise.loss
+        yield Compared(
+            "loss",
+            abs(loss - expected) <= limits.loss * expected,
+            f"At iteration {at} the log reports a training loss of {loss:.3f}; preflight made the "
+            f"same iterations and promised {expected:.3f}.",
+            {"loss": loss, "promised_loss": expected},
         )
 
 

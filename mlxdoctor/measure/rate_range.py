@@ -103,6 +103,7 @@ class RateRange:
         total_updates: all that were made.
         seconds: that the test took, loading not included.
         costs: of every batch.
+        validated: of every fixed batch, each time that it was measured: a forward pass.
         longest: a step on the longest batch; None where none was made.
         restored: whether every trained parameter was afterwards what it was, bit for bit.
         conclusions: a sentence each.
@@ -127,6 +128,7 @@ class RateRange:
     total_updates: int = 0
     seconds: float = 0.0
     costs: tuple[StepCost, ...] = ()
+    validated: tuple[StepCost, ...] = ()
     longest: LongestStep | None = None
     restored: bool = False
     conclusions: tuple[str, ...] = ()
@@ -146,7 +148,7 @@ class RateRange:
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON shows it, without the cost of each batch."""
-        aside = {"costs", "points", "longest"}
+        aside = {"costs", "validated", "points", "longest"}
         plain: Mapping[str, Any] = {k: v for k, v in vars(self).items() if k not in aside}
         return {
             **plain,

@@ -39,6 +39,7 @@ class RunCost:
         is_measured: one real step corrected it.
         ways: to make it fit, the cheapest first.
         seconds: low, likeliest and high, to its end; None where no step was timed.
+        step: low and high of an average iteration, without validation and saving, in seconds.
     """
 
     kind: ClassVar[str] = "what the run takes"
@@ -53,6 +54,7 @@ class RunCost:
     is_measured: bool = False
     ways: tuple[Way, ...] = ()
     seconds: tuple[float, float, float] | None = None
+    step: tuple[float, float] | None = None
 
     @property
     def sources(self) -> tuple[Source, ...]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import SupervisedRows
-from mlxdoctor.measure.rate_range import RateRange
+from mlxdoctor.measure.rate_range import RateRange, StepCost
 from mlxdoctor.measure.run_cost import RunCost, Way
 from mlxdoctor.preflight.fitting import FittingLimits, PlannedRows, ways_to_fit
 from mlxdoctor.preflight.memory import MeasuredStep, MemoryEstimate, corrected, predict_memory
 from mlxdoctor.preflight.model_shape import ModelShape, shape_of, shape_of_name
 from mlxdoctor.preflight.planned_step import Device, PlannedStep, width
-from mlxdoctor.preflight.timing import PlannedLength, TimedStep, time_to_end
+from mlxdoctor.preflight.timing import PlannedLength, TimedStep, TimeEstimate, time_to_end
 from mlxdoctor.run import Run
 
 #: Ways to make it fit that are told.
@@ -52,6 +53,7 @@ def cost_of(run: Run, config: TrainingConfig, device: Device, memory: int | None
         if at.tokens == step.tokens and at.batch_size == step.batch_size:
             estimate = corrected(estimate, lambda: measured)
     limits = FittingLimits()
+    time = _time(run, config, widths, rates)
     return RunCost(
         peak=estimate.peak,
         memory=memory,
@@ -62,7 +64,8 @@ def cost_of(run: Run, config: TrainingConfig, device: Device, memory: int | None
         is_rough=estimate.is_rough,
         is_measured=estimate.is_measured,
         ways=_ways(estimate, (shape, step), config, rows, memory),
-        seconds=_seconds(run, config, widths, rates),
+        seconds=None if time is None else (time.low, time.seconds, time.high),
+        step=None if time is None else time.step_range,
     )
 
 
@@ -98,15 +101,13 @@ def _ways(
     )
 
 
-def _seconds(
+def _time(
     run: Run, config: TrainingConfig, widths: list[int], rates: RateRange | None
-) -> tuple[float, float, float] | None:
+) -> TimeEstimate | None:
     dataset = run.get(Dataset)
-    timed = [
-        TimedStep(one.rows, max(one.width - 1, 1), one.seconds)
-        for one in (rates.costs if rates is not None else ())
-        if not one.first
-    ]
+    if rates is None:
+        return None
+    timed = _timed(rates.costs)
     if not timed or not config.iters or not config.batch_size:
         return None
     validation = dataset.splits.get("valid") if dataset is not None else None
@@ -122,5 +123,11 @@ def _seconds(
         25 if config.val_batches is None else config.val_batches,
         config.save_every or 100,
     )
-    found = time_to_end(plan, timed)
-    return None if found is None else (found.low, found.seconds, found.high)
+    return time_to_end(plan, timed, validated=_timed(rates.validated))
+
+
+def _timed(costs: Sequence[StepCost]) -> list[TimedStep]:
+    """Without those that something was compiled or allocated for."""
+    return [
+        TimedStep(one.rows, max(one.width - 1, 1), one.seconds) for one in costs if not one.first
+    ]

@@ -9,6 +9,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.judge.rate import BandLimits, step_of
+from mlxdoctor.measure.first_report import FirstReport
 from mlxdoctor.measure.rate_range import RateRange
 from mlxdoctor.measure.run_cost import RunCost, in_gigabytes
 from mlxdoctor.run import Run
@@ -25,6 +26,12 @@ def facts(run: Run, config: TrainingConfig) -> Iterator[str]:
     else:
         yield from rates.conclusions
         yield from filter(None, [rates.untold])
+    first = run.get(FirstReport)
+    if first is not None:
+        yield (
+            f"The first {first.iteration} iterations were made: at iteration {first.iteration} the "
+            f"log will report a training loss of {first.loss:.3f}."
+        )
 
 
 def _passes(run: Run, config: TrainingConfig) -> Iterator[str]:

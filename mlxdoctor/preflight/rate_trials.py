@@ -58,6 +58,7 @@ class Trials:
         held: the fixed batches.
         of_validation: whether these are of validation rows, and not of training rows.
         costs: what every batch took so far.
+        validated: what every fixed batch took, each time that it was measured.
     """
 
     run: PreparedRun
@@ -70,6 +71,7 @@ class Trials:
     state: Any
     key: mx.array
     costs: list[StepCost] = field(default_factory=list)
+    validated: list[StepCost] = field(default_factory=list)
 
     def at(
         self,
@@ -109,10 +111,12 @@ class Trials:
         """The loss of each fixed batch, nats a token, and its supervised tokens."""
         self.run.model.eval()
         for batch in self.held:
+            begun = time.perf_counter()
             mean, count = self.run.loss(
                 self.run.model, mx.array(batch.tokens), mx.array(batch.spans)
             )
             mx.eval(mean, count)
+            self.validated.append(_cost(batch, time.perf_counter() - begun, self.validated))
             yield scalar(mean), scalar(count)
 
     def restore(self) -> None:
@@ -155,12 +159,14 @@ class Trials:
                 mx.clear_cache()
             accumulated = output.accumulated
             total += scalar(output.loss)
-            seconds = time.perf_counter() - begun
-            rows, width = batch.tokens.shape
-            is_first = all((one.rows, one.width) != (rows, width) for one in self.costs)
-            tokens = int(batch.spans[:, 1].sum())
-            self.costs.append(StepCost(rows, width, tokens, seconds, is_first))
+            self.costs.append(_cost(batch, time.perf_counter() - begun, self.costs))
         return total / len(batches)
+
+
+def _cost(batch: Batch, seconds: float, before: Sequence[StepCost]) -> StepCost:
+    rows, width = batch.tokens.shape
+    is_first = all((one.rows, one.width) != (rows, width) for one in before)
+    return StepCost(rows, width, int(batch.spans[:, 1].sum()), seconds, is_first)
 
 
 def is_hopeless(losses: Sequence[float], untouched: Sequence[float]) -> bool:

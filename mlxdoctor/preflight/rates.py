@@ -81,6 +81,7 @@ def range_test(
             longest=longest,
             total_updates=spent,
             costs=tuple(trials.costs),
+            validated=tuple(trials.validated),
         )
     found = replace(
         found, seconds=time.perf_counter() - begun, restored=fingerprint(run.model) == before

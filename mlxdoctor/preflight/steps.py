@@ -1,4 +1,4 @@
-"""Steps with the real model: the first ones measured as the probe does, and the range of rates."""
+"""Steps with the real model: the first as the probe has it, rates, and the first report."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from mlxdoctor.safety.errors import InputError
 
 #: Of the time, the share that the range of rates may take.
 RATES_SHARE = 0.7
+#: The share by the end of which the run's first iterations are made, as far as one gets.
+FIRST_SHARE = 0.8
 
 
 def make_steps(run: Run, config: TrainingConfig, seconds: float) -> Iterator[str]:
@@ -28,6 +30,7 @@ def make_steps(run: Run, config: TrainingConfig, seconds: float) -> Iterator[str
     Yields:
         Why some could not be made, a sentence each.
     """
+    from mlxdoctor.preflight.first_losses import first_report
     from mlxdoctor.preflight.first_step import first_step
     from mlxdoctor.preflight.prepared import prepared_run, settings_of
     from mlxdoctor.preflight.rates import range_test
@@ -45,5 +48,9 @@ def make_steps(run: Run, config: TrainingConfig, seconds: float) -> Iterator[str
         spent = time.perf_counter() - begun
         left = max(RATES_SHARE * seconds - spent, 1.0)
         run.give(range_test(prepared, seconds=left, progress=run.progress))
+        spent = time.perf_counter() - begun
+        first = first_report(prepared, FIRST_SHARE * seconds - spent)
+        if first is not None:
+            run.give(first)
     except InputError as error:
         yield f"No step could be made, or not all: {error}."

@@ -103,6 +103,7 @@ class TimeEstimate:
         low: the range's lower end.
         high: its upper end.
         step: seconds of an average step.
+        step_range: the range of that.
         training: seconds of all steps.
         validation: seconds of all validations.
         saving: seconds of all saves; 0 where none was timed.
@@ -113,6 +114,7 @@ class TimeEstimate:
     low: float
     high: float
     step: float
+    step_range: tuple[float, float]
     training: float
     validation: float
     saving: float
@@ -123,7 +125,7 @@ def time_to_end(
     plan: PlannedLength,
     timed: Sequence[TimedStep],
     *,
-    validation_batch: TimedStep | None = None,
+    validated: Sequence[TimedStep] = (),
     save_seconds: float | None = None,
     limits: TimingLimits | None = None,
 ) -> TimeEstimate | None:
@@ -135,8 +137,8 @@ def time_to_end(
     Args:
         plan: iterations, batches, validations.
         timed: training steps of one length or several, on this machine.
-        validation_batch: a batch of a validation that was timed; put between two shares of a
-            training step otherwise.
+        validated: batches of a validation that were timed; put between two shares of a training
+            step otherwise.
         save_seconds: what one save took; not counted otherwise.
         limits: for what was not timed.
     """
@@ -145,16 +147,17 @@ def time_to_end(
         return None
     cost = _Cost.fitted(timed)
     steps = np.array([cost.of(plan.batch_size, width) for width in plan.widths])
-    training = plan.iterations * float(steps.mean())
+    step = float(steps.mean())
+    training = plan.iterations * step
     # Batches come in a new order each epoch: only an epoch begun and not ended is left to chance.
     begun = plan.iterations % len(steps)
     chance = 2 * float(steps.std()) * math.sqrt(begun * (1 - begun / len(steps)))
     count = plan.validations * plan.batches_a_validation
     of_validation = [cost.of(plan.batch_size, width) for width in plan.validation_widths]
     each = float(np.mean(of_validation)) if of_validation else 0.0
-    if validation_batch is not None and cost.of(validation_batch.rows, validation_batch.tokens):
-        share = validation_batch.seconds / cost.of(validation_batch.rows, validation_batch.tokens)
-        low_share = high_share = share
+    trained = sum(cost.of(one.rows, one.tokens) for one in validated)
+    if trained:
+        low_share = high_share = share = sum(one.seconds for one in validated) / trained
     else:
         low_share, high_share = limits.fastest_validation, limits.slowest_validation
         share = math.sqrt(low_share * high_share)
@@ -165,7 +168,8 @@ def time_to_end(
         seconds,
         max(0.0, (1 - spread) * (training + low_share * each * count + saving) - chance),
         (1 + spread) * (training + high_share * each * count + saving) + chance,
-        float(steps.mean()),
+        step,
+        ((1 - spread) * step, (1 + spread) * step),
         training,
         share * each * count,
         saving,

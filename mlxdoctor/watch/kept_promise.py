@@ -27,9 +27,10 @@ class KeptSoFar:
         self._speeds: list[float] = []
         self._rates: list[float] = []
         self._tokens: list[tuple[int, float]] = []
+        self._loss: float | None = None
 
     def see(self, report: LogRow) -> None:
-        """Note what a report says of memory and pace."""
+        """Note what a report says of memory, pace and loss."""
         if self._promise is None:
             return
         values = {name: value for name, value in report.values.items() if 0 < value < math.inf}
@@ -42,7 +43,11 @@ class KeptSoFar:
         ):
             if name in values:
                 into.append(values[name])
-        if "trained_tokens" in values and report.unit == "iteration":
+        if report.unit != "iteration":
+            return
+        if self._promise.loss is not None and report.step == self._promise.loss[0]:
+            self._loss = values.get("train_loss", self._loss)
+        if "trained_tokens" in values:
             # Of all but the first the last is what counts.
             self._tokens[1:] = [(report.step, values["trained_tokens"])]
 
@@ -57,6 +62,7 @@ class KeptSoFar:
                 peak_gb=self._peak,
                 seconds=seconds_an_iteration(self._speeds, self._rates, self._tokens),
                 reports=len(self._speeds or self._rates),
+                loss=self._loss,
                 limits=self._limits,
             )
         )

@@ -57,6 +57,20 @@ def test_a_log_without_a_speed_has_tokens(tmp_path: Path, rate: int, is_slow: bo
     assert ("promised.slower" in {one.code for one in report.findings}) == is_slow
 
 
+@pytest.mark.parametrize(("told", "codes"), [(1.9, set()), (1.4, {"promised.other-loss"})])
+def test_an_early_loss(tmp_path: Path, told: float, codes: set[str]) -> None:
+    (tmp_path / "train.log").write_text(LOG.format(peak=1.0, pace=2.0))
+    content = {"file": "mlxdoctor-preflight", "peak": 10**9, "loss_at": [20, told]}
+    (tmp_path / "preflight.json").write_text(json.dumps(content))
+    report = diagnose([tmp_path], allow_model=False)
+    found = {one.code for one in report.findings if one.code.startswith("promised.")}
+    assert found == codes
+    # No report at that iteration: nothing is compared.
+    (tmp_path / "preflight.json").write_text(json.dumps({**content, "loss_at": [15, told]}))
+    again = diagnose([tmp_path], allow_model=False)
+    assert not [one for one in again.findings if one.code.startswith("promised.")]
+
+
 def test_what_preflight_writes_is_read(tmp_path: Path) -> None:
     config = FIXTURES / "configs" / "healthy-ordinary.yaml"
     assert main(["preflight", str(config), "-o", str(tmp_path)]) == 0

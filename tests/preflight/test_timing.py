@@ -35,6 +35,8 @@ def test_rows_of_mixed_length_count_as_they_come() -> None:
     mean = (3 * step(32).seconds + step(480).seconds) / 4
     assert found is not None
     assert found.step == pytest.approx(mean, rel=0.02)
+    low, high = found.step_range
+    assert 0.7 * mean < low < mean < high < 1.3 * mean
 
 
 def test_validations_are_those_of_mlx_lm() -> None:
@@ -46,7 +48,7 @@ def test_validations_are_those_of_mlx_lm() -> None:
     assert replace(plan, iterations=1).validations == 1
     assert replace(plan, iterations=150).validations == 2
     timed = TimedStep(4, 128, step(128).seconds / 4)
-    found = time_to_end(plan, [step(128)], validation_batch=timed)
+    found = time_to_end(plan, [step(128)], validated=[timed])
     assert found is not None
     assert found.validation == pytest.approx(6 * 25 * timed.seconds)
     unknown = time_to_end(plan, [step(128)])
