@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+import time
 
 import pytest
 
 from fixtures.lab.real.rows import damaged, read_rows, with_answer, write_rows
 from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.measure.text.outputs import answer_words
 from mlxdoctor.measure.text.word_order import is_nested, word_order
+from mlxdoctor.measure.text.words import LONGEST
 from tests.checks.data_evidence import DATA, FIXTURES, chat, run, write_data
 from tests.conftest import check_called
 
@@ -153,3 +156,12 @@ def test_a_share_of_escaped_answers(tmp_path, count, severity):
 )
 def test_brackets(text, nested):
     assert is_nested(text) is nested
+
+
+def test_what_is_too_long_for_an_answer_costs_no_more_than_its_beginning() -> None:
+    text = "word " * 4_000_000 + "("
+    begun = time.process_time()
+    assert len(answer_words(text)) == LONGEST // 5
+    assert is_nested(text) is None
+    assert word_order([text, text]).words == 200
+    assert time.process_time() - begun < 2

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure.generations import Generation, Generations
-from mlxdoctor.measure.text.words import words
+from mlxdoctor.measure.text.words import LONGEST, words
 
 #: A special token written out: `<|im_end|>`, `</s>`, `<end_of_turn>`, `[PAD]`.
 SPECIAL_TEXT = re.compile(r"<\|[^<>|\s]{1,40}\|>|</?[a-z_]{1,30}>|\[(?:PAD|UNK|SEP|CLS|EOS|BOS)\]")
@@ -82,7 +82,7 @@ class OutputPair:
 
 def answer_words(text: str) -> tuple[str, ...]:
     """The words of an answer, lower-case, special tokens and punctuation left out."""
-    return tuple(words(SPECIAL_TEXT.sub(" ", text)))
+    return tuple(words(SPECIAL_TEXT.sub(" ", text[:LONGEST])))
 
 
 def is_special(text: str) -> bool:

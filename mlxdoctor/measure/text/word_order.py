@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from mlxdoctor.measure.text.words import LONGEST
+
 #: Words that hold sentences together, so frequent that any text of sentences has them: English,
 #: German, French, Spanish, Italian, Portuguese, Dutch.
 _BINDING_WORDS = """
@@ -27,8 +29,6 @@ het een van en is dat niet op te met voor zijn
 _BINDING = frozenset(_BINDING_WORDS.split())
 _CLOSES = {")": "(", "]": "[", "}": "{"}
 _BRACKET = re.compile(r"[()\[\]{}]")
-#: Characters of a text beyond which its brackets are not looked at.
-LONGEST = 1_000_000
 #: Words of a text that are read, and texts of fewer words that are left out.
 MOST_WORDS, FEWEST_WORDS = 100, 4
 #: How often the words are dealt out anew.

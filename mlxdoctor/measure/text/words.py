@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import pairwise
 
+#: Characters beyond which a text is no answer, whoever gave it: no more of it is looked at.
+LONGEST = 1_000_000
 #: Scripts that put no space between words: kana, Han, Hangul, Thai.
 _UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f\uf900-\ufaff"
 
