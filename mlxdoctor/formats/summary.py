@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ CONFIRM_ITERATIONS = 50
 CONFIRM_PAST_ONSET = 2
 #: Findings that are asked when the failure began.
 MAX_ONSETS = 10
+
+#: A word of a language, and not the name of a file or of an option.
+_BEGINS_WITH_A_WORD = re.compile(r"[^\W\d_]+(?:[-'’][^\W\d_]+)*(?=[\s,;!?]|\.\s|\.?$)")
 
 # Options of `mlx_lm.lora` (0.32.2) that override a key of its configuration file.
 _FLAGS = frozenset(
@@ -224,9 +228,10 @@ def lowered(title: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """`text` with a capital at its start and a stop at its end."""
+    """`text` with a stop at its end and a capital at its start, where that is no file's name."""
     text = text.strip()
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+    start = text[:1].upper() if _BEGINS_WITH_A_WORD.match(text) else text[:1]
+    return start + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def reasons(report: Report, limit: int) -> list[Finding]:

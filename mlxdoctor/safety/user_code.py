@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.silenced import aside
 from mlxdoctor.safety.stages import Kind, Stage
 from mlxdoctor.safety.user_failure import UserCodeError, failure_of, kept_running
 
@@ -43,7 +44,7 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ..
     is_file = path.suffix == ".py"
     folders = (*((path.resolve().parent,) if is_file else ()), Path.cwd())
     importing = Stage(f"importing {place}", Kind.CODE, limit="code_seconds")
-    with importing, _importable(folders), kept_running(importing.name):
+    with importing, aside(), _importable(folders), kept_running(importing.name):
         module = _from_file(path) if is_file else _from_module(place)
     function = getattr(module, attribute, None)
     if not callable(function):
@@ -54,7 +55,7 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ..
 
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        with stage, _importable(folders), kept_running(name):
+        with stage, aside(), _importable(folders), kept_running(name):
             return function(*args, **kwargs)
 
     return called, () if file is None else (Path(file),)

@@ -36,3 +36,28 @@ def test_a_failing_import_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="fails when imported"):
         load_named(f"{tmp_path / 'mine.py'}:answer", "a function")
     assert sys.path == path
+
+
+def test_what_the_code_prints_stays_out_of_the_report(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "trainer.py"
+    file.write_text(
+        "import os, sys\nprint('imported')\nout = sys.__stdout__\n"
+        "def f():\n    print('called')\n    os.write(1, b'written\\n')\n    return 1\n"
+    )
+    function, _ = load_named(f"{file}:f", "a function")
+    assert function() == 1
+    print("the report")
+    told = capfd.readouterr()
+    assert told.out == "the report\n"
+    assert told.err.split() == ["imported", "called", "written"]
+
+
+def test_closed_outputs_are_there_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "trainer.py"
+    file.write_text("import os, sys\nos.close(1)\nsys.stdout = None\ndef f():\n    return 1\n")
+    function, _ = load_named(f"{file}:f", "a function")
+    assert function() == 1
+    print("the report", flush=True)
+    assert capfd.readouterr().out == "the report\n"
