@@ -273,3 +273,9 @@ def test_what_was_read_back_is_told_with_where_it_comes_from() -> None:
     told = json.loads(text_of(report, "json"))["run"]["read_back"]
     assert told["source"] == "fr.json.gz"
     assert told["unused"]["losses"] == "it is old"
+
+
+def test_the_name_of_a_file_gets_no_capital() -> None:
+    assert summary.sentence("it was cut off") == "It was cut off."
+    assert summary.sentence("adapters/a: is empty") == "adapters/a: is empty."
+    assert summary.sentence("adapters.safetensors is older") == "adapters.safetensors is older."
