@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import ClassVar
 
@@ -21,7 +21,6 @@ from mlxdoctor.measure.asking import mean_losses
 from mlxdoctor.measure.continuations import Continuation
 from mlxdoctor.measure.models import LoadedBase, LoadedModels, Which
 from mlxdoctor.measure.row_losses import RowLosses, RowPass
-from mlxdoctor.measure.text.likeliest_prompts import likeliest_prompts
 from mlxdoctor.measure.token_losses import TokenLosses
 from mlxdoctor.safety.time_budget import TimeBudget
 
@@ -67,8 +66,6 @@ class PromptGains:
         uniform_loss: of a blind guess among the vocabulary, nats a token.
         measure: (split, how many) -> that many rows, or all there are. Rows that were measured
             before come first and are not measured again.
-        matched: (split) -> of the rows of it that were measured, those whose answer shares words
-            with another row's prompt: after their own, and after that. Only of a plan.
     """
 
     kind: ClassVar[str] = "answers after other prompts"
@@ -78,7 +75,6 @@ class PromptGains:
     distinct_answers: Mapping[str, float]
     uniform_loss: float
     measure: Callable[[str, int], tuple[RowGain, ...]]
-    matched: Callable[[str], tuple[RowGain, ...]] = lambda _: ()
 
     @classmethod
     def find(cls, run: RunView) -> PromptGains:
@@ -106,16 +102,13 @@ class PromptGains:
                 sources.extend(rows.sources)
         if not samples:
             raise NotThere("no row has a prompt and an answer of its own")
-        measured_rows = _Measured(models, samples, run.progress, run.budget)
-        found = cls(
+        return cls(
             tuple(dict.fromkeys(sources)),
             {name: len(sample.asked) for name, sample in samples.items()},
             {name: sample.distinct for name, sample in samples.items()},
             math.log(run.need(BaseModel).vocab_size or math.inf),
-            measured_rows,
+            _Measured(models, samples, run.progress, run.budget),
         )
-        # What models measured of a run that was made is kept, and this is not.
-        return replace(found, matched=measured_rows.matched) if run.is_planned else found
 
     @property
     def left_out(self) -> str:
@@ -163,7 +156,6 @@ class _Sample:
 
     asked: tuple[_Asked, ...]
     distinct: float
-    rows: tuple[_Row, ...] = ()
 
     @classmethod
     def of(cls, rows: Sequence[SupervisedRow], known: Sequence[RowLosses]) -> _Sample:
@@ -184,7 +176,7 @@ class _Sample:
             is_known = before is not None and len(before.tokens) >= len(own.tokens)
             asked.append(_Asked(row.index, own, other, before if is_known else None))
         answers = {row.answer for row in shuffled}
-        return cls(tuple(asked), len(answers) / max(len(shuffled), 1), tuple(shuffled))
+        return cls(tuple(asked), len(answers) / max(len(shuffled), 1))
 
 
 @dataclass(frozen=True)
@@ -215,24 +207,6 @@ class _Measured:
             min(len(done), wanted), wanted, f"{split} rows were given other rows' prompts"
         )
         return done[:count]
-
-    def matched(self, split: str) -> tuple[RowGain, ...]:
-        """See `PromptGains`."""
-        sample, own = self.samples[split], {one.index: one.base[0] for one in self.done[split]}
-        pairs = likeliest_prompts(
-            [row.prompt for row in sample.rows],
-            [row.answer if row.index in own else () for row in sample.rows],
-        )
-        asked = [(sample.rows[at], sample.rows[prompt]) for at, prompt in pairs]
-        texts = [Continuation.of(other.prompt, row.answer) for row, other in asked]
-        found: list[RowGain] = []
-        for stage in self.budget.stages([float(len(one.tokens)) for one in texts], SHARE):
-            some, of = texts[stage.start : stage.stop], asked[stage.start : stage.stop]
-            doing = "asking the base model after prompts that share words"
-            means = mean_losses(self.models, "base", some, self.progress, doing)
-            for (row, _), mean in zip(of, means, strict=True):
-                found.append(RowGain(row.index, (own[row.index], mean)))
-        return tuple(found)
 
     def _pairs(self, which: Which, asked: Sequence[_Asked]) -> list[Pair]:
         texts = [one.other for one in asked]

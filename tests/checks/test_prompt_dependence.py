@@ -120,20 +120,6 @@ def test_ranks_tell_where_a_few_rows_have_most_of_the_spread() -> None:
     assert set(found(one)) == {"unrelated-answers"}
 
 
-@pytest.mark.parametrize(("worth", "hit"), [(-1.5, True), (-0.05, False), (0.3, False)])
-def test_before_a_run_words_tell_where_both_splits_were_shuffled(worth: float, hit: bool) -> None:
-    """After the prompt that shares words with it, each answer's loss is so much higher."""
-    plan = gains((Worth(0.0), None), (Worth(0.0), None))
-    rows = tuple(RowGain(at, (3.0, 3.0 + worth + 0.1 * (at % 3 - 1))) for at in range(40))
-    codes = found(replace(plan, matched=lambda _: rows))
-    assert bool(codes) is hit
-    if hit:
-        assert codes["unrelated-answers"].measured["matched_gain"] == pytest.approx(-1.5, abs=0.01)
-        assert "are likelier after the prompt of another row" in codes["unrelated-answers"].message
-    # Where their own prompts matter, nobody asks.
-    assert found(replace(gains(SOUND, SOUND), matched=lambda _: rows)) == {}
-
-
 def test_where_validation_rows_were_shuffled_too_the_test_rows_tell() -> None:
     ignores = (Worth(0.34), Worth(0.05, own=1.5))
     codes = found(gains(SHUFFLED, SHUFFLED, test=ignores))

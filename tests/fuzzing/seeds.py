@@ -156,7 +156,8 @@ def peft_config() -> bytes:
 def promises() -> Sequence[bytes]:
     """What preflight promises, with steps and without."""
     start = b'{"file": "mlxdoctor-preflight", "peak": 1000'
-    return [start + b', "seconds_an_iteration": [0.4, 0.6]}', start + b', "is_rough": true}']
+    measured = b', "seconds_an_iteration": [0.4, 0.6], "loss_at": [50, 1.25]}'
+    return [start + measured, start + b', "is_rough": true}']
 
 
 def yaml_configs() -> Sequence[bytes]:
