@@ -53,7 +53,7 @@ def test_no_sound_adapter_is_stopped() -> None:
         ("a-b-swapped", ItemStatus.FAILED, "block-sizes.disagree"),
         ("absolute", ItemStatus.FAILED, "adapter-values.one-sided"),
         ("three-levels", ItemStatus.FAILED, "adapter-values.few-values"),
-        ("one-a-everywhere", ItemStatus.PASSED, "adapter-values.same-factors"),
+        ("one-a-everywhere", ItemStatus.FAILED, "adapter-start.exchanged"),
         ("names-of-an-moe", ItemStatus.PASSED, "adapter-loading.unknown-names"),
         ("both-formats", ItemStatus.FAILED, "adapter-presence.zero-b"),
         ("dangling-link", ItemStatus.UNUSABLE, None),
