@@ -41,7 +41,7 @@ from mlxdoctor.measure.weights.drawn_starts import Start, starts
 #: Values of each A that are compared, and those of one that shows no trace.
 _COMPARED, _CLOSELY = 256, 1 << 15
 #: Draws that are looked at: some a module, and what a model draws for itself when it is built.
-_EACH, _BEFORE = 6, 64
+_EACH, _BEFORE, _MOST = 6, 64, 4096
 #: Draws that a module takes at most: a weight and a bias that are thrown away, and A.
 _TAKEN = 3
 _LAYER = re.compile(r"\.(\d+)\.")
@@ -126,7 +126,7 @@ def adapter_start(adapter: Adapter, config: TrainingConfig, limits: Limits) -> I
 
 
 def _draws(adapter: Adapter) -> int:
-    return _EACH * len(adapter.modules) + _BEFORE
+    return min(_EACH * len(adapter.modules) + _BEFORE, _MOST)
 
 
 def _chance(one: Start, limits: Limits) -> float:

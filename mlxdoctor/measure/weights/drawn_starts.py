@@ -24,6 +24,8 @@ Words = NDArray[np.uint32]
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
+#: Sizes of A that are compared, the commonest.
+_SIZES = 12
 #: Values are cut off at so many times the median size, which is half of the greatest at the start.
 _FAR = 6.0
 
@@ -62,7 +64,8 @@ def starts(modules: Sequence[LoraModule], seed: int, draws: int, compared: int) 
         if (first := _first(one.a, compared)) is not None:
             groups[one.a.size].append((one, *first))
     found: dict[str, Start] = {}
-    for size, group in groups.items():
+    # No model has more; a file may.
+    for size, group in sorted(groups.items(), key=lambda one: -len(one[1]))[:_SIZES]:
         count = len(group[0][1])
         drawn = _drawn(seed, draws, size, count)
         for one, values, norm in group:
