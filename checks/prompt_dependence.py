@@ -39,7 +39,7 @@ from mlxdoctor.measure.text.statistics import lower_ranks
 #: What the splits' rows are called.
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 
-_CALIBRATION = "0 of 4 sound runs of the fixtures, 0 of 9 tasks of a real model"
+_CALIBRATION = "0 of 4 sound runs of the fixtures, 0 of 10 tasks of a real model"
 _FIX = "join prompts and answers by a key, not by their place in two lists, and train again"
 
 
