@@ -29,7 +29,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from math import sqrt
+from math import exp, sqrt
 from statistics import median
 
 from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
@@ -83,6 +83,9 @@ class Limits:
     trace: float = limit(
         0.3, unit="correlation", source="where chance alone reaches this, too few are compared"
     )
+    decay: float = limit(
+        0.1, unit="share of A that weight decay alone takes", source="an average takes a half"
+    )
     modules: int = limit(2, unit="modules that show their draw", source="one is no order")
     share: float = limit(0.25, unit="share of the modules", source="fewer are the exception")
 
@@ -122,7 +125,17 @@ def adapter_start(adapter: Adapter, config: TrainingConfig, limits: Limits) -> I
         raise Inconclusive("A does not show the numbers that the seed draws")
     yield from _another_run(adapter, config.seed, found, shown, limits)
     yield from list(_twice(adapter, shown)) or _exchanged(shown)
-    yield from _averaged(shown, limits)
+    if _decay(config) <= limits.decay:
+        yield from _averaged(shown, limits)
+
+
+def _decay(config: TrainingConfig) -> float:
+    """How far weight decay alone takes A from its start: 0 for not at all, 1 for all the way."""
+    usual = 0.01 if config.optimizer in ("adamw", "muon") else 0.0
+    rate = config.optimizer_config.get("weight_decay", usual)
+    if not isinstance(rate, int | float) or not rate:
+        return 0.0
+    return 1.0 - exp(-abs(rate * (config.learning_rate or 0.0) * (config.iters or 0)))
 
 
 def _draws(adapter: Adapter) -> int:

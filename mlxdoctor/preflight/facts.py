@@ -70,7 +70,10 @@ def _takes(cost: RunCost | None) -> Iterator[str]:
     yield f"Training {how} {guessed}{in_gigabytes(cost.peak)} of memory at its peak{of}."
     if cost.seconds is not None:
         low, likely, high = map(_in_words, cost.seconds)
-        yield f"The whole run takes about {likely} here ({low} to {high})."
+        yield (
+            f"From its first iteration to its last the run takes about {likely} here ({low} to "
+            f"{high}), what is compiled at first aside."
+        )
 
 
 def _in_words(seconds: float) -> str:

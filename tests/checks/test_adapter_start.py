@@ -94,6 +94,14 @@ def test_what_did_not_grow_where_it_lies(
     assert codes(judged(tmp_path / "a", change)) == found
 
 
+def test_what_decay_takes_is_no_average(tmp_path: Path) -> None:
+    mixed = a_of(lambda _, one: (one + foreign(one)) / 2)
+    decay = {"optimizer": "adamw", "optimizer_config": {"adamw": {"weight_decay": 0.1}}}
+    long = {"learning_rate": 1e-3, "iters": 5000}
+    assert codes(judged(tmp_path / "a", mixed, **decay, **long)) == []
+    assert codes(judged(tmp_path / "b", mixed, **decay, learning_rate=1e-5)) == ["averaged"]
+
+
 def test_one_draw_for_two_modules_is_told_unless_they_are_one_module(tmp_path: Path) -> None:
     def first(name: str) -> str:
         return name.replace("layers.1.", "layers.0.")

@@ -240,7 +240,7 @@ def test_steps_find_a_rate_that_only_the_model_and_its_rows_can_tell(
     assert 1e-5 < report.fix.after["learning_rate"] < 0.0007
     assert "rates" in report.figures
     assert report.planned is not None
-    assert any("whole run takes about" in one for one in report.planned.facts)
+    assert any("to its last the run takes about" in one for one in report.planned.facts)
 
 
 def test_steps_without_a_model_are_said_to_be_none(plan: Callable[..., Path]) -> None:
