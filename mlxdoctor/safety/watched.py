@@ -25,6 +25,8 @@ GRACE = 2.0
 AT_FIRST = 150_000_000
 #: Of the machine's memory, what a child may take however it does (fraction).
 MOST_OF_MEMORY = 0.9
+#: Seconds of processor time that show that something goes on: a GPU is given work now and then.
+STIR = 0.02
 #: Times that the work on one item is begun again.
 MOST_TIMES = 4
 #: A child is first looked at after so long (seconds): most have ended by then.
@@ -102,6 +104,16 @@ class _Account:
     memory: float
     begun: float
     busy: float = 0.0
+    #: When it last did something, and how busy it had been until then.
+    stirred: float = 0.0
+    counted: float = 0.0
+
+    def spend(self, seconds: float, now: float, unwatched: float) -> None:
+        """It was busy for so long since it was last looked at."""
+        self.busy += seconds
+        self.stirred += unwatched
+        if self.busy - self.counted > STIR:
+            self.counted, self.stirred = self.busy, now
 
 
 @dataclass
@@ -135,15 +147,17 @@ class Watch:
             return None
         now = time.monotonic()
         spent = min(now - self._looked, worked - self._worked)
+        # While the watcher is stopped, by Ctrl-Z, so is what it watches.
+        unwatched = max(now - self._looked - 1.0, 0.0)
         self._looked, self._worked = now, worked
         del self._accounts[len(told.frames) :]
         for depth, frame in enumerate(told.frames):
             if depth < len(self._accounts) and self._accounts[depth].serial == frame.serial:
-                self._accounts[depth].busy += spent
+                self._accounts[depth].spend(spent, now, unwatched)
                 continue
             del self._accounts[depth:]
             began = min(memory, AT_FIRST) if is_first else memory
-            self._accounts.append(_Account(frame.serial, began, now))
+            self._accounts.append(_Account(frame.serial, began, now, stirred=now))
         whole = float(psutil.virtual_memory().total)
         if memory > MOST_OF_MEMORY * whole:
             why = f"it took over {_gigabytes(memory)}, nearly all memory of this machine"
@@ -193,9 +207,12 @@ def _grown(told: Told, frame: Frame, growth: float) -> str:
 
 def _late(frame: Frame, account: _Account, now: float) -> str:
     """That a stage has taken too long, as a clause; empty where it has not."""
+    raised = f"; if that is sound, {_raised(frame.limit)}" if frame.limit else ""
     if account.busy > frame.busy + GRACE:
-        raised = f"; if that is sound, {_raised(frame.limit)}" if frame.limit else ""
         return f"took over {frame.busy:g} s{raised}"
+    # What waits for something is not busy. A library is never waited for, a check has its own time.
+    if frame.kind is Kind.CODE and now - account.stirred > frame.busy + GRACE:
+        return f"did nothing for {frame.busy:g} s{raised}"
     if now - account.begun > frame.wall + GRACE:
         return f"took over {frame.wall:g} s; allow more with --time-limit"
     return ""

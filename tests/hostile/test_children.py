@@ -161,6 +161,10 @@ CODE = {
         "import os; os.kill(os.getpid(), 9)",
         "the system killed it, as it does when memory runs out",
     ),
+    "sleep": (
+        "import time; time.sleep(3600)",
+        "it did nothing for 0.5 s; if that is sound, raise the limit with --limit code_seconds=N",
+    ),
     "loop": (
         "sum(range(10**12))",
         "it took over 0.5 s; if that is sound, raise the limit with --limit code_seconds=N",
