@@ -79,7 +79,7 @@ class Limits:
         ),
         "few-answers-truncated": Symptom.info(
             "a few answers are cut off by the sequence limit",
-            expected="a few long rows do no harm",
+            expected="rows shorter than max_seq_length; a few longer ones do no harm",
         ),
         "end-token-missing": Symptom.warning(
             "answers do not end with a token that stops generation",

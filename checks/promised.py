@@ -15,7 +15,7 @@ report at the last of these is compared with it.
 `watch` compares the same while a run trains.
 
 When it is wrong. On another machine than the one that preflight ran on. Peaks are predicted within
-15% (reports/preflight-memory.md), paces within 20% on an idle machine. Losses agree to the last
+15% (reports/preflight-memory.md), paces mostly within 20%. Losses agree to the last
 digit printed where machine and versions are the same (reports/preflight-promises.md).
 
 What to do. Run preflight again with the configuration as it is now, and compare.

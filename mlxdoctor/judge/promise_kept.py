@@ -96,8 +96,8 @@ def compared(
         yield Compared(
             "loss",
             abs(loss - expected) <= limits.loss * expected,
-            f"At iteration {at} the log reports a training loss of {loss:.3f}; preflight made the "
-            f"same iterations and promised {expected:.3f}.",
+            f"At iteration {at} the log reports a training loss of {loss:.3f}; preflight promised "
+            f"{expected:.3f}, by as many iterations of its own.",
             {"loss": loss, "promised_loss": expected},
         )
 

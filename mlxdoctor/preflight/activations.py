@@ -55,7 +55,8 @@ KERNELS = {
     "metal": Kernels(_EVERY, None, 2, True, "MLX's source; not measured"),
     # cuda/scaled_dot_product_attention.cpp: in half precision cuDNN's kernel, whose backward pass
     # makes the weights again; in float32 ordinary operations. Around the loss three quarters of
-    # an array more than its two are alive: fitted to 15 configurations.
+    # an array more than its two are alive: fitted to the half that was to be seen
+    # (reports/preflight-memory-gpu.json).
     "cuda": Kernels(
         frozenset({FLOAT32}), None, 2.75, True, "measured on MLX 0.32.4, an NVIDIA H200"
     ),
