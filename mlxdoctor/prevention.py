@@ -16,6 +16,9 @@ from mlxdoctor.safety.errors import InputError
 from mlxdoctor.watch.alarms import Watch
 from mlxdoctor.watch.report_stream import read_log
 
+#: Reports of a log that the watch is tried on: an alarm after so many would have spared little.
+TRIED = 200_000
+
 
 def with_prevention(report: RunReport) -> RunReport:
     """The report of a run that failed, with the gate's and the watch's lines that catch it."""
@@ -60,7 +63,7 @@ def _by_the_watch(report: RunReport) -> Prevention | None:
             rows = read_log(source.path)
         except InputError:
             continue
-        for row in rows:
+        for row in rows[:TRIED]:
             if (alarm := watch.see(row)) is not None:
                 last = f" of {rows[-1].step:,}" if rows[-1].step > row.step else ""
                 return Prevention(

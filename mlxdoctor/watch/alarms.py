@@ -188,7 +188,9 @@ class Improving:
             validations = best.validations + 1 if best is not None else 1
             self.best = Best(loss, report.step, 0, loss, validations, unit=report.unit)
             return None
-        best = replace(best, since=best.since + 1, last=loss, validations=best.validations + 1)
+        best = Best(
+            best.loss, best.step, best.since + 1, loss, best.validations + 1, best.save, best.unit
+        )
         self.best = best
         if self._patience is None or best.since < self._patience:
             return None
@@ -212,8 +214,9 @@ class Swapping:
         if name is None or not usable(values[name]):
             return None
         limits = self._limits
-        bets = self._bets.setdefault(name, Bets(limits, -1, limits.least_history))
-        found = bets.see(report.step, values[name], 1.0, seconds)
+        if name not in self._bets:
+            self._bets[name] = Bets(limits, -1, limits.least_history)
+        found = self._bets[name].see(report.step, values[name], 1.0, seconds)
         if found is None:
             return None
         unit = "tokens" if name.startswith("tokens") else "iterations"

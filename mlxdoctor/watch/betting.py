@@ -44,19 +44,14 @@ class Departure:
     seconds: float = 0.0
 
 
-@dataclass
+@dataclass(slots=True)
 class _Bet:
-    number: int
     onset: int
     level: float
     noise: float
+    needed: float
     wealth: float = 1.0
     reports: int = 0
-    total: float = 0.0
-    last: float = 0.0
-    nearest: float = math.inf
-    seconds: float = 0.0
-    steps: float = 0.0
 
 
 class Bets:
@@ -72,7 +67,16 @@ class Bets:
         self._limits = limits
         self._sign = sign
         self._least = least_history
+        self._most = math.log(limits.cap)
+        # A speed that recovers once has not collapsed; a loss may dip while it explodes.
+        self._least_each = math.log(limits.least_ratio) if sign < 0 else -math.inf
+        #: What is left of the wealth to win, after so many reports, where all others bring the
+        #: most: a bet with less is over.
+        left = [limits.window - one for one in range(limits.window)]
+        self._reach = [*(math.exp(-one * self._most) for one in left), math.inf]
         self._recent: deque[float] = deque(maxlen=limits.history)
+        #: Logarithm, steps and seconds of the reports that an open bet may have seen.
+        self._seen: deque[tuple[float, float, float]] = deque(maxlen=limits.window)
         self._open: list[_Bet] = []
         self._begun = 0
         #: The factor of the newest bet's first report: over sound runs its mean shows whether
@@ -82,7 +86,7 @@ class Bets:
     @property
     def nearest_to_winning(self) -> float:
         """The largest wealth of the open bets, as a share of what it would have to be."""
-        return max((bet.wealth / self._needed(bet) for bet in self._open), default=0.0)
+        return max((bet.wealth / bet.needed for bet in self._open), default=0.0)
 
     def begin_at(self, value: float | None) -> None:
         """Take a value as the level before the first report; None for "not known after all"."""
@@ -97,61 +101,52 @@ class Bets:
         seen = logarithm(value)
         self.newest_factor = None
         if len(self._recent) >= self._least:
-            self._open.append(self._begin(step, steps_per_report))
+            self._begin(step, seen, steps_per_report)
+        self._seen.append((seen, max(steps_per_report, 1.0), seconds))
+        won, left = None, []
         for bet in self._open:
-            self._settle(bet, seen, steps_per_report, seconds)
+            above = self._sign * (seen - bet.level)
+            bet.wealth *= _factor(above / bet.noise, self._limits.stake, self._most)
+            bet.reports += 1
+            if won is None and bet.wealth >= bet.needed:
+                won = self._won(bet)
+            if above > self._least_each and bet.wealth >= bet.needed * self._reach[bet.reports]:
+                left.append(bet)
         if self._open and self._open[-1].reports == 1:
             self.newest_factor = self._open[-1].wealth
         self._recent.append(seen)
-        limits = self._limits
-        won = next((bet for bet in self._open if self._has_won(bet)), None)
-        self._open = [
-            bet
-            for bet in self._open[-limits.window :]
-            if bet.reports < limits.window and bet.wealth > limits.hopeless
-        ]
-        if won is None:
-            return None
-        reached = math.exp(won.level + self._sign * won.total / won.reports)
-        level = math.exp(won.level)
-        return Departure(won.onset, won.reports, level, reached, won.wealth, won.seconds)
+        self._open = left
+        return won
 
-    def _begin(self, step: int, steps_per_report: float) -> _Bet:
+    def _begin(self, step: int, seen: float, steps_per_report: float) -> None:
         limits = self._limits
+        self._begun += 1
+        level = median(list(self._recent)[-limits.level :])
+        if self._sign * (seen - level) <= self._least_each:
+            return
         of_report = limits.noise_of_one_step / math.sqrt(max(steps_per_report, 1.0))
         noise = max(math.hypot(limits.noise_floor, of_report), _noise(self._recent))
-        self._begun += 1
-        return _Bet(self._begun, step, median(list(self._recent)[-limits.level :]), noise)
+        needed = limits.first_wealth if self._begun <= limits.first_starts else limits.wealth
+        self._open.append(_Bet(step, level, noise, needed))
 
-    def _settle(self, bet: _Bet, seen: float, steps: float, seconds: float) -> None:
-        above = self._sign * (seen - bet.level)
-        bet.wealth *= factor(above / bet.noise, self._limits)
-        bet.reports += 1
-        bet.total += above
-        bet.last = above
-        bet.nearest = min(bet.nearest, above)
-        bet.seconds += seconds
-        bet.steps += max(steps, 1.0)
-
-    def _needed(self, bet: _Bet) -> float:
+    def _won(self, bet: _Bet) -> Departure | None:
         limits = self._limits
-        return limits.first_wealth if bet.number <= limits.first_starts else limits.wealth
-
-    def _has_won(self, bet: _Bet) -> bool:
-        limits = self._limits
-        has_lasted = bet.seconds >= limits.least_seconds and bet.steps >= limits.least_steps
-        if bet.wealth < self._needed(bet) or not has_lasted:
-            return False
-        mean = bet.total / bet.reports
-        change = abs(math.exp(bet.level + self._sign * mean) - math.exp(bet.level))
-        # A speed that recovers once has not collapsed; a loss may dip while it explodes, but a
-        # spike of two reports is over at the third.
-        least = bet.nearest if self._sign < 0 else mean
-        return (
-            least >= math.log(limits.least_ratio)
-            and bet.last >= math.log(limits.last_ratio)
-            and change >= limits.least_change
-        )
+        seen, steps, seconds = zip(*list(self._seen)[-bet.reports :], strict=True)
+        lasted = sum(seconds)
+        if lasted < limits.least_seconds or sum(steps) < limits.least_steps:
+            return None
+        above = [self._sign * (one - bet.level) for one in seen]
+        mean = sum(above) / bet.reports
+        level, reached = math.exp(bet.level), math.exp(bet.level + self._sign * mean)
+        # A spike of two reports is over at the third.
+        if (
+            min(mean, *above) < self._least_each
+            or mean < math.log(limits.least_ratio)
+            or above[-1] < math.log(limits.last_ratio)
+            or abs(reached - level) < limits.least_change
+        ):
+            return None
+        return Departure(bet.onset, bet.reports, level, reached, bet.wealth, lasted)
 
 
 def logarithm(value: float) -> float:
@@ -161,8 +156,12 @@ def logarithm(value: float) -> float:
 
 def factor(z: float, limits: BettingLimits) -> float:
     """By what one report multiplies the wealth: `z` is in units of the noise."""
-    exponent = limits.stake * z - limits.stake**2 / 2
-    return math.exp(min(exponent, math.log(limits.cap)))
+    return _factor(z, limits.stake, math.log(limits.cap))
+
+
+def _factor(z: float, stake: float, most: float) -> float:
+    exponent = stake * z - stake**2 / 2
+    return math.exp(exponent if exponent < most else most)
 
 
 def _noise(values: Sequence[float]) -> float:

@@ -56,9 +56,6 @@ class BettingLimits:
     least_change: float = limit(
         0.1, unit="nats above the level before", source="small losses double and halve"
     )
-    hopeless: float = limit(
-        1e-6, unit="times the stake", source="a bet that lost so much is given up"
-    )
     least_steps: int = limit(
         5, unit="iterations that a bet lasts", source="neighbouring batches may be hard alike"
     )

@@ -16,7 +16,7 @@ from mlxdoctor.evidence.logs.log_format import HEAD_LINES, LogSoFar, WholeFormat
 from mlxdoctor.evidence.logs.reader import LineReader, worth_of
 from mlxdoctor.evidence.logs.series import LogFailure
 from mlxdoctor.evidence.logs.shapes import TRAIN, Shape
-from mlxdoctor.evidence.logs.wrapped import Unwrapping
+from mlxdoctor.evidence.logs.wrapped import HEAD_CHARACTERS, Unwrapping
 from mlxdoctor.evidence.source import read_text
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.watch.reports import LogRow
@@ -65,7 +65,8 @@ class ReportStream:
 
     def feed(self, text: str) -> list[LogRow]:
         """Read whole lines that were added, and return the reports in them."""
-        if self._table is None and self._line < HEAD_LINES:
+        is_head = self._line < HEAD_LINES and len(self._head) < HEAD_CHARACTERS
+        if self._table is None and is_head:
             self._look_for_table(text)
         if self._table is None:
             text = self._unwrapping.read(text)

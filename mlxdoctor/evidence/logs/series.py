@@ -41,6 +41,7 @@ class Series:
 
 
 @lru_cache(maxsize=256)
+@lru_cache(256)
 def is_preference(metrics: tuple[str, ...]) -> bool:
     """Whether these are metrics of training on a reward or on preferences."""
     marks = (

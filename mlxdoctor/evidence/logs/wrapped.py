@@ -14,6 +14,8 @@ WIDTHS = range(30, 201)
 MIN_BROKEN = 3
 #: Lines at the beginning that are looked at.
 HEAD_LINES = 400
+#: Characters likewise.
+HEAD_CHARACTERS = 1 << 17
 #: Parts of one line that are joined.
 MAX_PARTS = 40
 
@@ -44,6 +46,12 @@ def unwrapped(
     yield unwrapping.rest()
 
 
+def _is_head(text: str) -> bool:
+    """Whether so little of a log says nothing yet of how it goes on."""
+    # A progress bar that is written over and over is one line, however long.
+    return len(text) < HEAD_CHARACTERS and text.count("\n") < HEAD_LINES
+
+
 class Unwrapping:
     """Makes broken lines of a log whole that comes piece by piece, as soon as some show it.
 
@@ -62,7 +70,7 @@ class Unwrapping:
         if self._is_undecided:
             self._head += piece
             self._join = _joiner(self._head, self._worth)
-            self._is_undecided = self._join is None and self._head.count("\n") < HEAD_LINES
+            self._is_undecided = self._join is None and _is_head(self._head)
             if not self._is_undecided:
                 self._head = ""
         if self._join is None:
