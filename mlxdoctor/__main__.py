@@ -42,9 +42,16 @@ def _watched() -> int:
         with Stage(f"mlxdoctor {' '.join(sys.argv[1:2])}"):
             code = _run()
     except SystemExit as error:
-        ended(error.code if isinstance(error.code, int) else 1)
+        _leave(ended(error.code if isinstance(error.code, int) else 1))
         raise
-    return ended(code)
+    return _leave(ended(code))
+
+
+def _leave(code: int) -> int:
+    # Threads of the user's own code, and what it said to be done at the end, may never end.
+    if (user_code := sys.modules.get("mlxdoctor.safety.user_code")) is not None:
+        user_code.leave(code)
+    return code
 
 
 def _refuse(sentence: str) -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ from typing import Any
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.silenced import aside
 from mlxdoctor.safety.stages import Kind, Stage
-from mlxdoctor.safety.user_failure import UserCodeError, failure_of, kept_running
+from mlxdoctor.safety.user_failure import UserCodeError, failure_of, kept_running, put_back
+
+#: Where code was loaded from in this process.
+_loaded: set[str] = set()
 
 
 def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ...]]:
@@ -43,6 +47,7 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ..
     path = Path(place)
     is_file = path.suffix == ".py"
     folders = (*((path.resolve().parent,) if is_file else ()), Path.cwd())
+    _loaded.add(place)
     importing = Stage(f"importing {place}", Kind.CODE, limit="code_seconds")
     with importing, aside(), _importable(folders), kept_running(importing.name):
         module = _from_file(path) if is_file else _from_module(place)
@@ -55,10 +60,29 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ..
 
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        with stage, aside(), _importable(folders), kept_running(name):
+        with stage, aside(), _importable(folders), kept_running(name), put_back():
             return function(*args, **kwargs)
 
     return called, () if file is None else (Path(file),)
+
+
+def leave(code: int) -> None:
+    """End this process, and what the user's code left running, at once; if any was loaded."""
+    if not _loaded:
+        return
+    import psutil
+
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # it may be closed, or replaced
+            stream.flush()
+    with suppress(psutil.Error):
+        left = psutil.Process().children(recursive=True)
+        for one in left:
+            with suppress(psutil.Error):
+                one.kill()
+        # A kill is done when the system comes round to it.
+        psutil.wait_procs(left, timeout=1)
+    os._exit(code)
 
 
 def _from_file(path: Path) -> Any:
@@ -71,7 +95,8 @@ def _from_file(path: Path) -> Any:
     # Dataclasses and pickles in the user's file look their module up by name.
     sys.modules[specification.name] = module
     try:
-        specification.loader.exec_module(module)
+        with put_back():
+            specification.loader.exec_module(module)
     except Exception as error:
         del sys.modules[specification.name]
         failure = failure_of(error)
@@ -98,7 +123,8 @@ def _importable(folders: Iterable[Path]) -> Iterator[None]:
 
 def _from_module(name: str) -> Any:
     try:
-        return importlib.import_module(name)
+        with put_back():
+            return importlib.import_module(name)
     except Exception as error:
         failure = failure_of(error)
         raise UserCodeError(

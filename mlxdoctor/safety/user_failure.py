@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
+import io
+import json
 import os
 import traceback
 from collections.abc import Iterator
@@ -17,6 +20,8 @@ from mlxdoctor.safety.time_limit import TimeLimitExceeded
 
 #: So many of the user's own frames are shown, the innermost last.
 FRAMES = 4
+#: Modules without whose functions nothing of ours works.
+_PUT_BACK = (builtins, io, json, os)
 _OURS = str(Path(__file__).resolve().parents[1]) + os.sep
 
 
@@ -112,6 +117,17 @@ def kept_running(what: str) -> Iterator[None]:
         ) from error
     finally:
         os._exit = end
+
+
+@contextmanager
+def put_back() -> Iterator[None]:
+    """Functions of Python's own that the user's code replaces meanwhile are put back."""
+    kept = [(module, dict(vars(module))) for module in _PUT_BACK]
+    try:
+        yield
+    finally:
+        for module, names in kept:
+            vars(module).update(names)
 
 
 def _is_theirs(file: str) -> bool:

@@ -1,8 +1,11 @@
 """Functions of the user's own: what they may import, and what is left behind."""
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mlxdoctor.safety.errors import InputError
@@ -61,3 +64,45 @@ def test_closed_outputs_are_there_again(tmp_path: Path, capfd: pytest.CaptureFix
     assert function() == 1
     print("the report", flush=True)
     assert capfd.readouterr().out == "the report\n"
+
+
+def test_functions_of_python_that_it_replaces_are_put_back(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import builtins, json\n"
+        "json.dumps = None\n"
+        "def answer():\n"
+        "    builtins.len = None\n"
+        "    raise ValueError('no')\n"
+    )
+    function, _ = load_named(f"{file}:answer", "a function")
+    assert json.dumps([1]) == "[1]"
+    with pytest.raises(ValueError, match="no"):
+        function()
+    assert len("abc") == 3
+
+
+def test_threads_and_programs_that_it_starts_end_with_the_command(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import atexit, subprocess, sys, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(3600,)).start()\n"
+        "atexit.register(time.sleep, 3600)\n"
+        "program = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)'])\n"
+        "def answer():\n    return program.pid\n"
+    )
+    command = (
+        "from mlxdoctor.safety.user_code import leave, load_named\n"
+        "print(load_named('mine.py:answer', 'a function')[0]())\n"
+        "leave(3)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ended.returncode == 3, ended.stderr
+    left = int(ended.stdout)
+    assert not psutil.pid_exists(left)
