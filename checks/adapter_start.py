@@ -1,7 +1,8 @@
 """Whether every module's A grew from the start that the run's seed drew for it.
 
 What it finds. Modules whose factors are of another run than the rest, factors that were exchanged
-between modules or layers, and an A that was averaged with another run's.
+between modules or layers, an A that was averaged with another run's, one whose values lie in
+another order, and one that lacks a part of its columns.
 
 Why it matters. Halves of two runs, or one layer under another's name, load without a word: names
 and shapes are right. The answers are worse than training left them, often by most of what was
@@ -14,10 +15,13 @@ trace of any, it comes from elsewhere. The number of the draw tells the order in
 went through the model: layer after layer, and through all layers alike; k_proj before v_proj and
 q_proj before o_proj, as all architectures of mlx-lm have them, or all the other way round; and no
 draw is made twice. Of an average A holds a part of its own start, and as much that is foreign.
+Where no module shows its draw, six are read column by column, and as the first columns of twice
+and of four times as many.
 
 When it is wrong. Nothing is said where no module shows its draw: another trainer, another seed, or
 so long a run that A has left its start behind. A run that goes on from another adapter is not
 judged. A trainer of one's own that draws a few modules under another seed is taken for two runs.
+An adapter whose rank was lowered on purpose, by leaving columns out, is told as one that was cut.
 
 What to do. Use a save of the trainer itself; convert, split or merge it anew.
 """
@@ -25,7 +29,7 @@ What to do. Use a save of the trainer itself; convert, split or merge it anew.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
@@ -36,12 +40,16 @@ from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Sign, Symptom, some_of
-from mlxdoctor.measure.weights.drawn_starts import Start, starts
+from mlxdoctor.measure.weights.drawn_starts import Layout, Start, starts
 
 #: Values of each A that are compared, and those of one that shows no trace.
 _COMPARED, _CLOSELY = 256, 1 << 15
 #: Draws that are looked at: some a module, and what a model draws for itself when it is built.
 _EACH, _BEFORE, _MOST = 6, 64, 4096
+#: Where none shows its draw: modules and values of each that are read in other orders.
+_TRIED, _FEW = 6, 64
+#: How many times the rank a cut one may have had.
+_TIMES = (2, 4)
 #: Draws that a module takes at most: a weight and a bias that are thrown away, and A.
 _TAKEN = 3
 _LAYER = re.compile(r"\.(\d+)\.")
@@ -102,6 +110,17 @@ class Limits:
             expected="starts that were drawn in the order of the model's modules",
             fix="use a save of the trainer itself, and see how the tensors were renamed",
         ),
+        "in-other-order": Symptom.error(
+            "A's values lie in another order than they were drawn in",
+            expected="A as mlx-lm has it: (inputs, rank), row by row",
+            fix="transpose A where you reshaped it, or use a save of the trainer itself",
+        ),
+        "ranks-cut": Symptom.error(
+            "A is a part of the one that was trained: directions of the update are missing",
+            expected="the rank that was trained",
+            fix="use a save of the trainer itself; to lower the rank, cut the update's smallest "
+            "singular values",
+        ),
         "averaged": Symptom.error(
             "A holds a part of what it grew from, and as much of something else",
             expected="every A close to the numbers that the run's seed drew",
@@ -120,18 +139,68 @@ def adapter_start(adapter: Adapter, config: TrainingConfig, limits: Limits) -> I
     if config.resume_adapter_file is not None:
         raise NotApplicable("the run went on from another adapter, whose start is not known")
     found = starts(adapter.modules, config.seed, _draws(adapter), _COMPARED)
-    shown = [one for one in found if abs(one.likeness) >= max(limits.shown, _chance(one, limits))]
-    if len(shown) < max(limits.modules, limits.share * len(found)):
-        raise Inconclusive("A does not show the numbers that the seed draws")
+    shown = _shown(found, limits)
+    if not _is_shown(shown, found, limits):
+        if (sign := _otherwise_laid(adapter, config.seed, limits)) is None:
+            raise Inconclusive("A does not show the numbers that the seed draws")
+        yield sign
+        return
     yield from _another_run(adapter, config.seed, found, shown, limits)
     yield from list(_twice(adapter, shown)) or _exchanged(shown)
-    if _decay(config) <= limits.decay:
+    # Muon's steps have one size in every direction: 0.37 of A was left of a sound run.
+    if config.optimizer != "muon" and _decay(config) <= limits.decay:
         yield from _averaged(shown, limits)
+
+
+def _shown(found: Sequence[Start], limits: Limits) -> list[Start]:
+    return [one for one in found if abs(one.likeness) >= max(limits.shown, _chance(one, limits))]
+
+
+def _is_shown(shown: Sequence[Start], found: Sequence[Start], limits: Limits) -> bool:
+    return len(shown) >= max(limits.modules, limits.share * len(found))
+
+
+def _otherwise_laid(adapter: Adapter, seed: int, limits: Limits) -> Sign | None:
+    """That A shows its draw when it is read in another order, or as a part of a larger one."""
+    shapes = Counter(one.a.shape for one in adapter.modules)
+    shape = shapes.most_common(1)[0][0]
+    if adapter.naming == "peft" or len(shape) != 2:
+        return None
+    rank = shape[1]
+    alike = [one for one in adapter.modules if one.a.shape == shape]
+    some = alike[:: -(-len(alike) // _TRIED)]
+    for layout in (Layout.by_columns(rank), *(Layout.cut(rank, times) for times in _TIMES)):
+        found = starts(some, seed, _draws(adapter), _FEW, layout)
+        shown = _shown(found, limits)
+        if _is_shown(shown, found, limits):
+            return _of_layout(layout, rank, seed, found, shown)
+    return None
+
+
+def _of_layout(
+    layout: Layout, rank: int, seed: int, found: Sequence[Start], shown: Sequence[Start]
+) -> Sign:
+    likeness = median(abs(one.likeness) for one in shown)
+    measured = {"shown": len(shown), "looked_at": len(found), "seed": seed, "likeness": likeness}
+    if layout.larger == 1:
+        said = (
+            f"A of {len(shown)} of the {len(found)} modules looked at correlates with the numbers "
+            f"that seed {seed} drew for it by {likeness:.2f} (median) where it is read column by "
+            "column; as it stands it does not show them. Its values lie in the wrong places."
+        )
+        return Sign("in-other-order", said, measured)
+    whole = rank * layout.larger
+    said = (
+        f"A of {len(shown)} of the {len(found)} modules looked at correlates with the first {rank} "
+        f"of {whole} columns that seed {seed} drew for it by {likeness:.2f} (median); a draw "
+        f"of {rank} it does not show. It was trained with rank {whole}, and the rest is missing."
+    )
+    return Sign("ranks-cut", said, {**measured, "rank": rank, "trained_rank": whole})
 
 
 def _decay(config: TrainingConfig) -> float:
     """How far weight decay alone takes A from its start: 0 for not at all, 1 for all the way."""
-    usual = 0.01 if config.optimizer in ("adamw", "muon") else 0.0
+    usual = 0.01 if config.optimizer == "adamw" else 0.0
     rate = config.optimizer_config.get("weight_decay", usual)
     if not isinstance(rate, int | float) or not rate:
         return 0.0

@@ -64,6 +64,14 @@ def foreign(one: Any) -> Any:
     return np.random.default_rng(7).uniform(-bound, bound, one.shape).astype(one.dtype)
 
 
+def by_columns(name: str, one: Any) -> Any:
+    return one.T.reshape(one.shape) if name.endswith("lora_a") else one
+
+
+def cut(name: str, one: Any) -> Any:
+    return one[:, :2] if name.endswith("lora_a") else one[:2]
+
+
 @pytest.mark.parametrize("run", sorted(one.name for one in RUNS.glob("healthy-*")))
 def test_sound_runs_are_not_accused(run: str) -> None:
     config = TrainingConfig.read(RUNS / run / "adapter_config.json")
@@ -74,6 +82,8 @@ def test_sound_runs_are_not_accused(run: str) -> None:
     ("change", "found"),
     [
         (dict, []),
+        (a_of(by_columns), ["in-other-order"]),
+        (lambda found: {k: cut(k, v) for k, v in found.items()}, ["ranks-cut"]),
         (renamed(("layers.1.", "layers.2.")), ["exchanged"]),
         (renamed(("k_proj", "v_proj")), ["exchanged"]),
         (renamed(("gate_proj", "up_proj")), ["exchanged"]),
@@ -99,6 +109,7 @@ def test_what_decay_takes_is_no_average(tmp_path: Path) -> None:
     decay = {"optimizer": "adamw", "optimizer_config": {"adamw": {"weight_decay": 0.1}}}
     long = {"learning_rate": 1e-3, "iters": 5000}
     assert codes(judged(tmp_path / "a", mixed, **decay, **long)) == []
+    assert codes(judged(tmp_path / "muon", mixed, optimizer="muon")) == []
     assert codes(judged(tmp_path / "b", mixed, **decay, learning_rate=1e-5)) == ["averaged"]
 
 

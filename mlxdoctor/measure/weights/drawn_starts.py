@@ -50,7 +50,43 @@ class Start:
     values: int
 
 
-def starts(modules: Sequence[LoraModule], seed: int, draws: int, compared: int) -> list[Start]:
+@dataclass(frozen=True)
+class Layout:
+    """How the values of an A lie in the draw that it is compared with.
+
+    Value m as stored is number `(m // run) * stride + m % run` of the draw.
+
+    Attributes:
+        run: values that lie side by side in both.
+        stride: how far the runs lie apart in the draw.
+        larger: how many times as many numbers the draw had.
+    """
+
+    run: int = 1
+    stride: int = 1
+    larger: int = 1
+
+    @classmethod
+    def by_columns(cls, rank: int) -> Layout:
+        """Written column by column under the shape that it has row by row."""
+        return cls(1, rank)
+
+    @classmethod
+    def cut(cls, rank: int, larger: int) -> Layout:
+        """The first columns of an A of so many times the rank."""
+        return cls(rank, rank * larger, larger)
+
+
+AS_STORED = Layout()
+
+
+def starts(
+    modules: Sequence[LoraModule],
+    seed: int,
+    draws: int,
+    compared: int,
+    layout: Layout = AS_STORED,
+) -> list[Start]:
     """The nearest draw of every module whose A can be compared, in the modules' order.
 
     Args:
@@ -58,16 +94,19 @@ def starts(modules: Sequence[LoraModule], seed: int, draws: int, compared: int) 
         seed: as it was set.
         draws: how many draws after that are looked at.
         compared: how many values of each A at most.
+        layout: where in the draw they lie.
     """
     groups: dict[int, list[tuple[LoraModule, NDArray[np.float32], float]]] = defaultdict(list)
     for one in modules:
-        if (first := _first(one.a, compared)) is not None:
+        # The first half of a draw's numbers and the second are drawn in pairs.
+        count = min(compared, one.a.size * layout.larger // layout.stride * layout.run // 2)
+        if (first := _first(one.a, count)) is not None:
             groups[one.a.size].append((one, *first))
     found: dict[str, Start] = {}
     # No model has more; a file may.
     for size, group in sorted(groups.items(), key=lambda one: -len(one[1]))[:_SIZES]:
         count = len(group[0][1])
-        drawn = _drawn(seed, draws, size, count)
+        drawn = _drawn(seed, draws, size * layout.larger, count, layout)
         for one, values, norm in group:
             likenesses = drawn @ values
             place = int(np.abs(likenesses).argmax())
@@ -77,9 +116,8 @@ def starts(modules: Sequence[LoraModule], seed: int, draws: int, compared: int) 
     return [found[one.name] for one in modules if one.name in found]
 
 
-def _first(tensor: TensorRef, compared: int) -> tuple[NDArray[np.float32], float] | None:
+def _first(tensor: TensorRef, count: int) -> tuple[NDArray[np.float32], float] | None:
     """The first values around their mean, of length 1, and their length; None without one."""
-    count = min(compared, tensor.size // 2)
     if not tensor.is_float or not count:
         return None
     # A signalling NaN warns when it is looked at; that it is there is a finding of another check.
@@ -97,12 +135,10 @@ def _first(tensor: TensorRef, compared: int) -> tuple[NDArray[np.float32], float
 
 # Adapters of a fleet mostly have one seed and few shapes.
 @lru_cache(maxsize=16)
-def _drawn(seed: int, draws: int, size: int, count: int) -> NDArray[np.float32]:
-    """The first `count` of `size` even numbers, a row for every draw, as `_first` has them.
-
-    The first half of them and the second are drawn in pairs, so that `count` is at most a half.
-    """
-    counters = np.arange(count, dtype=np.uint32)[None, :]
+def _drawn(seed: int, draws: int, size: int, count: int, layout: Layout) -> NDArray[np.float32]:
+    """`count` of `size` even numbers, a row for every draw, as `_first` has them."""
+    stored = np.arange(count, dtype=np.uint32)[None, :]
+    counters = stored // layout.run * np.uint32(layout.stride) + stored % layout.run
     keys = _keys(seed, draws)
     words, _ = _threefry(keys[:, :1], keys[:, 1:], counters, size - size // 2)
     rows: NDArray[np.float32] = (words / 2.0**32 - 0.5).astype(np.float32)
