@@ -1,9 +1,9 @@
 """Whether tokenizer, model and chat template belong together.
 
-What it finds. Tokens that the model has no embedding for, an end token on which the files
-disagree, a chat template that ends answers with another token than generation stops at, markers
-of the template that the tokenizer has no token for, a missing chat template, and padding that
-shares the end token's id.
+What it finds. Tokens that the model has no embedding for, a configuration that states another
+embedding than the weights have, an end token on which the files disagree, a chat template that
+ends answers with another token than generation stops at, markers of the template that the tokenizer
+has no token for, a missing chat template, and padding that shares the end token's id.
 
 Why it matters. A token beyond the vocabulary reads memory that belongs to nothing. Where training
 ends an answer with one token and generation waits for another, the model never stops. A marker
@@ -44,6 +44,9 @@ _CONVERSATION = (
     {"role": "user", "content": "Where is it?"},
     {"role": "assistant", "content": "In the north."},
 )
+#: Settings beside which the embedding has sizes of its own: of OLMo and OPT, and of models that
+#: hold one for text and others.
+_OWN_SIZES = ("embedding_size", "word_embed_proj_dim", "text_config")
 _OWN_FILE = "tokenizer_config.json"
 _OF_THE_BASE = "use the tokenizer that came with the base model"
 
@@ -57,6 +60,11 @@ _OF_THE_BASE = "use the tokenizer that came with the base model"
             "the tokenizer knows more tokens than the model",
             expected="at least as many embeddings as tokens",
             fix=_OF_THE_BASE,
+        ),
+        "embedding-of-other-size": Symptom.error(
+            "the model's configuration states another embedding than its weights have",
+            expected="vocab_size and hidden_size of the embedding that is stored",
+            fix="download the model's config.json again, or state the embedding's sizes there",
         ),
         "end-tokens-disagree": Symptom.info(
             "the files name different end tokens",
@@ -98,6 +106,8 @@ def tokenizer_consistency(
 ) -> Iterator[Sign]:
     """Compare the tokenizer with the model, the template and the data."""
     where = str(tokenizer.path)
+    if base is not None:
+        yield from _embedding(base)
     if base is not None and base.vocab_size is not None:
         yield from _vocabulary(tokenizer, base.vocab_size, rows)
     yield from _end_tokens(tokenizer)
@@ -186,6 +196,24 @@ def _vocabulary(
             f"{vocabulary}: some tokens have no embedding.",
             {"tokenizer": tokenizer.vocab_size, "vocabulary": vocabulary},
             str(tokenizer.path),
+        )
+
+
+def _embedding(base: BaseModel) -> Iterator[Sign]:
+    stored, vocabulary, width = base.embedding_shape, base.vocab_size, base.hidden_size
+    if stored is None or any(base.stated(one) is not None for one in _OWN_SIZES):
+        return
+    # Fewer tokens is how some families pad their embedding.
+    is_larger = vocabulary is not None and vocabulary > stored[0]
+    is_wider = width is not None and width != stored[1]
+    said = (f"{vocabulary} tokens" * is_larger, f"a width of {width}" * is_wider)
+    if is_larger or is_wider:
+        yield Sign(
+            "embedding-of-other-size",
+            f"config.json states {' and '.join(filter(None, said))}, and the embedding has "
+            f"{stored[0]} tokens of width {stored[1]}: mlx-lm does not load the model.",
+            {"vocabulary": vocabulary, "width": width, "embedding": stored},
+            str(base.path / "config.json"),
         )
 
 

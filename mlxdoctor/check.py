@@ -32,7 +32,7 @@ from typing import Any, Protocol, TypeVar
 from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Sign, Status, Symptom, Unsought
 from mlxdoctor.members import modules_of
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.safety.quoting import MAX_LINE, quoted
+from mlxdoctor.safety.quoting import MAX_LINE, cut, quoted
 from mlxdoctor.safety.reading_limits import current
 from mlxdoctor.safety.stages import Stage, StageStopped
 from mlxdoctor.safety.time_limit import TimeLimitExceeded, time_limit
@@ -217,7 +217,7 @@ class Check:
         return Finding(
             code,
             symptom.decided(sign.severity, is_planned=is_planned),
-            sign.message,
+            cut(sign.message),
             sign.measured,
             symptom.expected if sign.expected is None else sign.expected,
             sign.where,

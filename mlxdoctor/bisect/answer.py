@@ -11,6 +11,7 @@ from mlxdoctor.bisect.result import Bisection
 from mlxdoctor.formats import escape
 from mlxdoctor.judge.save_flaws import ODDITIES, Flaw, Standing
 from mlxdoctor.measure.weights.save_sizes import QUANTITIES
+from mlxdoctor.safety.quoting import cut
 
 #: A validation loss this far above its minimum is worth a sentence (ratio).
 WORTH_TELLING = 1.05
@@ -257,7 +258,7 @@ def _best_place(found: Bisection) -> int | None:
 
 
 def _short(text: str) -> str:
-    return escape.cut(" ".join(text.split()), SHOWN_CHARACTERS)
+    return cut(" ".join(text.split()), SHOWN_CHARACTERS)
 
 
 def as_object(found: Bisection) -> dict[str, Any]:

@@ -42,6 +42,8 @@ _TEMPLATES_FOLDER = "additional_chat_templates"
 QUICK_SECONDS, SLOW_SPEED = 0.1, 20_000.0
 #: Times as long as it was that a tokenizer may make a text: bytes as characters are four times.
 MOST_GROWTH = 256.0
+#: Tokens that a tokenizer may add to every text: known ones add two.
+MOST_ADDED = 1000
 # mlx-lm passes `enable_thinking=True` to the template of any model with such tokens.
 _THINKING = (
     frozenset({"<think>", "</think>"}),
@@ -302,6 +304,9 @@ def _backend(
     except BaseException as error:
         raise _refused(path, "is not a tokenizer", error) from None
     _require_modest(path, backend)
+    if (count := backend.num_special_tokens_to_add(is_pair=False)) > MOST_ADDED:
+        problem = f"adds {count:,} tokens to every text"
+        raise InputError(path, problem, "download the model's tokenizer.json again")
     try:
         backend.encode(_TRIAL)
     except BaseException as error:

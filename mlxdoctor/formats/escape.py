@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-#: Longer texts from artifacts are cut (characters): a log line can be a megabyte.
-MAX_CHARACTERS = 1_000
+from mlxdoctor.safety.quoting import cut
 
 # Joiners shape letters in Persian, Hindi and emoji; they hide and reorder nothing.
 _HARMLESS_FORMAT = frozenset("\u200c\u200d")
@@ -65,13 +64,6 @@ def _visible_character(one: str) -> str:
     if number < 0x100:
         return f"\\x{number:02x}"
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
-
-
-def cut(text: str, limit: int = MAX_CHARACTERS) -> str:
-    """`text`, or its first `limit` characters and how many are left out."""
-    if len(text) <= limit:
-        return text
-    return f"{text[:limit]}… ({len(text) - limit:,} more characters)"
 
 
 def markdown(text: str) -> str:

@@ -181,7 +181,7 @@ def stream(
 
     Raises:
         InputError: there is no such file, it is empty, or its first row is in no format that
-            mlx-lm knows.
+            mlx-lm knows, or a line has no end.
     """
     size = require_file(file)
     if size == 0:
@@ -191,6 +191,9 @@ def stream(
     with file.open("rb") as stream_:
         for number, line in enumerate(iter(lambda: stream_.readline(MAX_LINE_BYTES), b""), start=1):
             done += len(line)
+            if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+                problem = f"has a line of over {MAX_LINE_BYTES:,} bytes after {number - 1:,} others"
+                raise InputError(file, problem, "write one row a line")
             if progress is not None:
                 progress("labelling rows", done, size)
             if not line.strip():

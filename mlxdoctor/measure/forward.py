@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -87,7 +87,7 @@ def predict(
     Args:
         model: as mlx-lm makes it: it takes tokens (batch, n) and gives logits.
         questions: what is asked of it.
-        ends: ids of end tokens.
+        ends: ids of end tokens; those beyond the vocabulary are never predicted.
         progress: called with the questions done and all of them, batch by batch.
 
     Raises:
@@ -100,11 +100,14 @@ def predict(
             model, max(max(int(one.tokens.max()), int(one.targets.max())) for one in questions)
         )
         parts = split(model, questions[0].tokens[:TRIED_TOKENS])
+        known = [one for one in ends if one < parts.vocab_size]
         found: dict[int, Predicted] = {}
         order = sorted(range(len(questions)), key=lambda i: len(questions[i].tokens))
         while len(found) < len(order):
             batch = _batch(order[len(found) :], questions)
-            said = _of_batch(parts, [questions[i] for i in batch], ends)
+            said = _of_batch(parts, [questions[i] for i in batch], known)
+            if ends and not known:
+                said = [replace(one, ends=np.full_like(one.ends, np.inf)) for one in said]
             found |= dict(zip(batch, said, strict=True))
             if progress is not None:
                 progress(len(found), len(order))

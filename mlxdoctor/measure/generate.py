@@ -40,6 +40,9 @@ READ_AT_ONCE = 128
 #: The longest prompt of a batch is at most so many times as long as the shortest.
 LIKE_LENGTHS = 2.0
 
+#: What a model raises that does not take a batch.
+_NO_BATCH = (ValueError, TypeError, AttributeError, IndexError)
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -119,7 +122,12 @@ def answer(
                 progress(len(found) + done, len(prompts))
 
         for batch in _batches(prompts):
-            said = _batched(model, [prompts[i] for i in batch], ends, max_tokens, told)
+            some = [prompts[i] for i in batch]
+            try:
+                said = _batched(model, some, ends, max_tokens, told)
+            except _NO_BATCH:
+                # Of some families (Gemma 2, GPT-BigCode) mlx-lm runs one prompt and no batch.
+                said = _one_by_one(model, some, ends, max_tokens, lambda done, _: told(done))
             found |= dict(zip(batch, said, strict=True))
     return [found[i] for i in range(len(prompts))]
 

@@ -21,6 +21,7 @@ from mlxdoctor.measure.cpu_functions import on_cpu
 from mlxdoctor.measure.generate import Answer, Prompt, answer, prompts_for
 from mlxdoctor.measure.models import LoadedModels, Which
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.time_budget import TimeBudget, by_turns
 
 PROMPT_KEYS = ("prompt", "question", "input", "instruction", "query")
@@ -125,6 +126,7 @@ class Generations:
         """
         text, source = read_text(path)
         rows, unreadable = _rows(text)
+        longest = current().answer_characters
         items = []
         for row in rows:
             item = _generation(row)
@@ -132,6 +134,8 @@ class Generations:
                 unreadable += 1
             else:
                 items.append(item)
+                if max(map(len, (item.prompt, item.base or "", item.tuned))) > longest:
+                    raise exceeded(path, "holds a longer text", "answer_characters")
         if not items:
             raise InputError(
                 path,

@@ -17,6 +17,9 @@ MAX_QUOTED = 80
 #: A line of a log, or what a template complains of, says more at its end (characters).
 MAX_LINE = 400
 
+#: Longer texts from artifacts are cut (characters): a log line can be a megabyte.
+MAX_CHARACTERS = 1_000
+
 # A quotation that was cut off later has no end of its own.
 _QUOTATION = re.compile(f"{OPENING}[^{CLOSING}]*(?:{CLOSING}|\\Z)")
 
@@ -38,3 +41,10 @@ def quoted(text: str, limit: int = MAX_QUOTED) -> str:
 def without_quotations(text: str) -> str:
     """`text` with everything that `quoted` put into it taken out."""
     return _QUOTATION.sub(f"{OPENING}{WITHHELD}{CLOSING}", text)
+
+
+def cut(text: str, limit: int = MAX_CHARACTERS) -> str:
+    """`text`, or its first `limit` characters and how many are left out."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}… ({len(text) - limit:,} more characters)"

@@ -125,6 +125,8 @@ def keep_metrics(path: Path, until: int) -> None:
     kept: list[bytes] = []
     if until and path.is_file():
         for line in path.read_bytes().splitlines():
+            if not line.startswith(b"{"):
+                continue
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError):

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.evidence.dataset import SPLITS
+from mlxdoctor.evidence.source import require_file
 from mlxdoctor.evidence.tokenizer import QUICK_SECONDS, SLOW_SPEED, is_panic
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
@@ -144,3 +146,7 @@ def _require_local(settings: Settings) -> None:
         )
     if path.exists() and not (path / "train.jsonl").is_file():
         raise InputError(path, "has no train.jsonl", "put one JSON object a line there")
+    for split in SPLITS:
+        file = path / f"{split}.jsonl"
+        if file.exists() and (size := require_file(file)) > current().data_bytes:
+            raise exceeded(file, f"has {size:,} bytes", "data_bytes")

@@ -34,11 +34,11 @@ def test_a_sound_model_passes(geography):
     assert run(tokenizer_consistency)[0].status.value == "skipped"
 
 
-def smaller_model(tmp_path, vocabulary):
-    folder = tmp_path / "smaller"
+def changed_model(tmp_path, **stated):
+    folder = tmp_path / "changed"
     shutil.copytree(BASE, folder)
     path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "vocab_size": vocabulary}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), **stated}))
     return BaseModel.read(folder)
 
 
@@ -50,16 +50,41 @@ def smaller_model(tmp_path, vocabulary):
     ],
 )
 def test_tokens_without_an_embedding(tmp_path, geography, vocabulary, expected):
-    model = smaller_model(tmp_path, vocabulary)
+    model = changed_model(tmp_path, vocab_size=vocabulary)
     _, codes = run(tokenizer_consistency, Tokenizer.read(BASE), model, rows_of(geography))
     assert codes == expected
 
 
 def test_unused_tokens_without_an_embedding_are_a_warning(tmp_path):
-    model = smaller_model(tmp_path, 767)
+    model = changed_model(tmp_path, vocab_size=767)
     rows = rows_of(write_data(tmp_path, train=[{"tokens": [1, 2, 3]}] * 4))
     _, codes = run(tokenizer_consistency, Tokenizer.read(BASE), model, rows)
     assert codes == {"tokenizer-consistency.larger-than-model": "warning"}
+
+
+@pytest.mark.parametrize(
+    ("stated", "found"),
+    [
+        ({"vocab_size": 769}, "config.json states 769 tokens"),
+        ({"hidden_size": 192}, "config.json states a width of 192"),
+        (
+            {"vocab_size": 769, "hidden_size": 192},
+            "config.json states 769 tokens and a width of 192",
+        ),
+        ({"vocab_size": 760}, None),
+        ({"hidden_size": 192, "embedding_size": 96}, None),
+        ({"hidden_size": 192, "text_config": {"hidden_size": 96}}, None),
+    ],
+)
+def test_a_configuration_of_another_embedding_than_the_weights(tmp_path, stated, found):
+    model = changed_model(tmp_path, **stated)
+    outcome, codes = run(tokenizer_consistency, Tokenizer.read(BASE), model)
+    code = "tokenizer-consistency.embedding-of-other-size"
+    assert codes.get(code) == ("error" if found else None)
+    if found:
+        (said,) = [one.message for one in outcome.findings if one.code == code]
+        stored = "the embedding has 768 tokens of width 96: mlx-lm does not load the model."
+        assert said == f"{found}, and {stored}"
 
 
 def test_the_template_ends_with_another_token(tmp_path, geography):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from mlxdoctor.formats import escape
+from mlxdoctor.safety import quoting
 
 HOSTILE = [
     "[click](https://evil.example)",
@@ -141,6 +142,6 @@ def test_joiners_and_other_scripts_are_left_alone() -> None:
 
 
 def test_long_text_is_cut_and_says_so() -> None:
-    text = "x" * (escape.MAX_CHARACTERS + 7)
-    assert escape.cut(text).endswith("… (7 more characters)")
-    assert escape.cut("x" * escape.MAX_CHARACTERS) == "x" * escape.MAX_CHARACTERS
+    text = "x" * (quoting.MAX_CHARACTERS + 7)
+    assert quoting.cut(text).endswith("… (7 more characters)")
+    assert quoting.cut("x" * quoting.MAX_CHARACTERS) == "x" * quoting.MAX_CHARACTERS

@@ -113,6 +113,17 @@ def test_what_a_models_parts_are_is_tried_once_and_of_a_broken_model_again(
     np.testing.assert_array_equal(first[0].losses, again[0].losses)
 
 
+def test_an_end_token_that_the_model_does_not_have_is_never_predicted(
+    model: Any, questions: list[Question]
+) -> None:
+    (known,) = predict(model, questions[:1], [2])
+    (both,) = predict(model, questions[:1], [2, 1_000_000])
+    (alien,) = predict(model, questions[:1], [1_000_000])
+    np.testing.assert_array_equal(both.ends, known.ends)
+    np.testing.assert_array_equal(alien.losses, known.losses)
+    assert np.isinf(alien.ends).all()
+
+
 def test_tokens_that_the_model_does_not_have_are_refused(
     model: Any, questions: list[Question]
 ) -> None:

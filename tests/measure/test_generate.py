@@ -4,11 +4,15 @@ import json
 import shutil
 import time
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from shutil import copytree
+from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
+from mlx_lm.generate import generate_step
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
@@ -251,3 +255,36 @@ def test_tokens_outside_the_vocabulary_are_refused(
         token_losses.measure(models.load(base), tokenizer, [replace(splits[0], rows=(alien,))])
     with pytest.raises(InputError, match="no row to measure"):
         token_losses.measure(models.load(base), tokenizer, [replace(splits[0], rows=())])
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        (
+            "gemma2",
+            {
+                **{"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64},
+                **{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16},
+                **{"vocab_size": 64, "query_pre_attn_scalar": 16.0, "rms_norm_eps": 1e-6},
+            },
+        ),
+        (
+            "gpt_bigcode",
+            {
+                **{"n_embd": 32, "n_layer": 2, "n_inner": 64, "n_head": 2, "n_positions": 64},
+                **{"vocab_size": 64, "layer_norm_epsilon": 1e-5},
+            },
+        ),
+    ],
+)
+def test_a_family_that_mlx_lm_does_not_batch_answers_one_by_one(
+    family: str, settings: dict[str, Any]
+) -> None:
+    module = import_module(f"mlx_lm.models.{family}")
+    mx.random.seed(0)
+    model = module.Model(module.ModelArgs(model_type=family, **settings))
+    prompts = [generate.Prompt("", (1, 2, 3)), generate.Prompt("", (4, 5, 6, 7))]
+    answers = generate.answer(model, prompts, (), max_tokens=4)
+    for prompt, found in zip(prompts, answers, strict=True):
+        steps = generate_step(mx.array(prompt.tokens), model, max_tokens=4)
+        assert list(found.tokens) == [int(token) for token, _ in steps]

@@ -13,7 +13,7 @@ from mlxdoctor.evidence.source import Source
 from mlxdoctor.measure.training_step.phases import Measured
 from mlxdoctor.measure.training_step.trainer import EXPECTED, Trainer, load_trainer
 from mlxdoctor.safety.stages import Kind, Stage, models_run
-from mlxdoctor.safety.user_failure import kept_running
+from mlxdoctor.safety.user_failure import kept_running, put_back
 
 NO_TRAINER = "no trainer was named; name yours with --trainer FILE:FUNCTION"
 #: Training steps that are made where no number is given: a loss that five of them do not move
@@ -102,7 +102,7 @@ def measure(
     begun = time.perf_counter()
     models_run()
     stage = Stage("the training step", Kind.CODE)
-    with stage, kept_running(stage.name):
+    with stage, kept_running(stage.name), put_back():
         measured = run_phases(trainer, steps, progress or (lambda *_: None))
     seconds = time.perf_counter() - begun
     return TrainingStep(**vars(measured), sources=tuple(sources), seconds=seconds)
