@@ -17,6 +17,8 @@ from mlxdoctor.report import ReadBack, Report
 
 #: Reports that are unpacked at a time: formats look at one after the other.
 UNPACKED = 4
+#: Bytes of another text that a compressed one can repeat parts of.
+_DICTIONARY = 1 << 15
 
 
 class ItemStatus(StrEnum):
@@ -47,25 +49,45 @@ class GatedFinding:
 
 @dataclass(frozen=True)
 class HeldReport:
-    """A report that takes a tenth of its memory, for a gate holds thousands."""
+    """A report that takes a tenth of its memory, for a gate holds thousands.
+
+    Attributes:
+        packed: the report, compressed.
+        like: another report as it is, of which the compressed one repeats parts.
+    """
 
     packed: bytes
+    like: bytes = b""
 
     @classmethod
     def of(cls, report: Report) -> HeldReport:
         """The report, packed."""
         return cls(zlib.compress(pickle.dumps(report.alone), 1))
 
+    def beside(self, first: HeldReport) -> HeldReport:
+        """The same, packed as what it says otherwise than `first`, which is beside itself."""
+        like = first.like or _pickled(first.packed, b"")
+        return HeldReport(_packed(_pickled(self.packed, self.like), like), like)
+
     @property
     def report(self) -> Report:
         """The report, unpacked when it is looked at."""
-        return _unpacked(self.packed)
+        return _unpacked(self.packed, self.like)
+
+
+def _packed(pickled: bytes, like: bytes) -> bytes:
+    packer = zlib.compressobj(6, zdict=like[-_DICTIONARY:])
+    return packer.compress(pickled) + packer.flush()
+
+
+def _pickled(packed: bytes, like: bytes) -> bytes:
+    return zlib.decompressobj(zdict=like[-_DICTIONARY:]).decompress(packed)
 
 
 @lru_cache(maxsize=UNPACKED)
-def _unpacked(packed: bytes) -> Report:
+def _unpacked(packed: bytes, like: bytes) -> Report:
     # Packed by this process, or by a worker of its own.
-    report: Report = pickle.loads(zlib.decompress(packed))
+    report: Report = pickle.loads(_pickled(packed, like))
     return report
 
 

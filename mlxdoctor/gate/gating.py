@@ -177,9 +177,15 @@ def _examine(
         for item, file in zip(items, kept, strict=True)
     ]
 
+    first: HeldReport | None = None
+
     def passed_on(number: int, examined: Examined) -> None:
+        nonlocal first
         if options.cluster:
             examined = _from_here(examined)
+        if (held := examined.held) is not None:
+            first = first or held.beside(held)
+            examined = replace(examined, held=held.beside(first))
         finished(numbers[number], examined)
 
     examine_all(tasks, _workers(items, options), passed_on)

@@ -190,7 +190,7 @@ def _rules(
 
 def _known_code(code: object, checks: Sequence[Check], path: Path, where: str) -> None:
     known = {name for one in checks for name in (one.name, *one.codes)}
-    if code not in known:
+    if not isinstance(code, str) or code not in known:
         remedy = suggestion(str(code), known)
         remedy = "`mlxdoctor checks` lists the codes" if remedy == "remove it" else remedy
         raise InputError(path, f"{where} the unknown code {code!r}", remedy)

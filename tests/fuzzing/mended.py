@@ -97,6 +97,21 @@ MENDED: tuple[Mended, ...] = (
         "its text is compared",
     ),
     Mended(
+        *("policy", "mended-code-a-list", "atheris"),
+        "an ignored code that is a list: TypeError in the look for a like one",
+        "it is refused",
+    ),
+    Mended(
+        *("watched-log", "", "stretching"),
+        "23 s for a megabyte of one line that is written over, looked at anew with each piece",
+        "no more than its first 131,072 characters decide how a log goes on",
+    ),
+    Mended(
+        *("step-records", "", "stretching"),
+        "7.7 s for a megabyte of line breaks, each of them parsed",
+        "what does not begin with a brace is no record",
+    ),
+    Mended(
         *("policy", "mended-long-key", "reading"),
         "a key of 100,000 parts: over a minute in the library that reads TOML",
         "a key of more than 200 parts is refused; limit policy_bytes",

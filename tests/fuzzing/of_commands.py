@@ -25,6 +25,10 @@ _checks = cache(discover)
 
 #: Where the patterns of a policy are looked for.
 _KEYS = ("adapters/old/one", "models/new")
+#: Into how many pieces a log falls at most while it arrives.
+MOST_PIECES = 4096
+#: Rows that `labels` shows, the others are counted.
+SHOWN = 100
 
 
 def _policy(folder: Path) -> None:
@@ -85,13 +89,15 @@ def baselines() -> Sequence[bytes]:
 
 
 def _watched(folder: Path) -> None:
-    """The log as a whole, and as it arrives: line by line."""
+    """The log as a whole, and as it arrives: line by line, or in a few thousand pieces."""
     path = folder / "train.log"
     read_log(path)
     growing = ReportStream(path)
     text = path.read_bytes().decode("utf-8", errors="replace")
-    for line in text.splitlines(keepends=True):
-        growing.feed(line)
+    lines = text.splitlines(keepends=True)
+    piece = 1 + len(lines) // MOST_PIECES
+    for begin in range(0, len(lines), piece):
+        growing.feed("".join(lines[begin : begin + piece]))
     growing.finish()
     touch(growing)
 
@@ -106,7 +112,7 @@ def _labels(folder: Path) -> None:
     totals = Totals()
     for labelled in stream(folder / "rows.jsonl", tokenizer, LabelRules.of(None, True, 64)):
         totals.add(labelled, (2,), None)
-        if labelled.row is not None:
+        if labelled.row is not None and totals.rows <= SHOWN:
             spans(labelled.row)
     totals.to_dict()
 

@@ -217,6 +217,17 @@ def test_processes_are_started_only_where_they_pay(
     assert asked == [3, 1, 2]
 
 
+def test_a_report_is_held_as_what_it_says_otherwise_than_another() -> None:
+    names = ("healthy-ordinary", "healthy-noisy-batch1")
+    alone = [HeldReport.of(diagnose([RUNS / one], allow_model=False).alone) for one in names]
+    first = alone[0].beside(alone[0])
+    beside = alone[1].beside(first)
+    assert text_of(beside.report, "json") == text_of(alone[1].report, "json")
+    assert text_of(beside.beside(first).report, "json") == text_of(alone[1].report, "json")
+    assert beside.like is first.like
+    assert len(beside.packed) < len(alone[1].packed) / 2
+
+
 @pytest.mark.slow
 def test_a_held_report_is_the_report_in_a_tenth_of_the_memory() -> None:
     whole = slim(diagnose([GARBLED], allow_model=False).alone)
