@@ -140,7 +140,15 @@ class ChatTemplate:
             raise TemplateFailure(
                 f"the template refuses it ({quoted(str(error), MAX_LINE)})"
             ) from None
-        except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        # Jinja writes 1e999 as the name inf.
+        except (
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            LookupError,
+            AttributeError,
+            NameError,
+        ) as error:
             reason = f"{type(error).__name__}: {quoted(str(error), MAX_LINE)}"
             raise TemplateFailure(f"the template fails on it ({reason})") from None
         except (RecursionError, MemoryError) as error:

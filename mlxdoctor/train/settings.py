@@ -272,9 +272,9 @@ def _check_lora(settings: Settings, path: Path | None) -> None:
     if "alpha" in stated:
         remedy = "mlx-lm multiplies by scale, which is alpha / rank"
         raise InputError(path, "lora_parameters has alpha", remedy)
-    for key in sorted(stated.keys() - known):
+    for key in sorted(stated.keys() - known, key=str):
         problem = f"lora_parameters has the unknown key {key!r}"
-        raise InputError(path, problem, _hint(key, known))
+        raise InputError(path, problem, _hint(str(key), known))
     if missing := sorted(known - {"keys"} - stated.keys()):
         problem = f"lora_parameters lacks {', '.join(missing)}"
         remedy = "mlx-lm fills in the whole table or nothing: state them"

@@ -13,7 +13,7 @@ class Mended:
         reader: the reader's name, or what else failed.
         file: the input, in the reader's folder of the corpus; empty where there is none, or
             where it has a megabyte.
-        found_by: "atheris", "stretching", "hypothesis" or "fault injection".
+        found_by: "atheris", "mutation", "stretching", "hypothesis" or "fault injection".
         what: what happened, as a clause.
         change: what was changed, as a clause.
     """
@@ -100,6 +100,31 @@ MENDED: tuple[Mended, ...] = (
         *("policy", "mended-code-a-list", "atheris"),
         "an ignored code that is a list: TypeError in the look for a like one",
         "it is refused",
+    ),
+    Mended(
+        *("text-log", "mended-total-nan", "mutation"),
+        "a panel that announces nan iterations: ValueError",
+        "what can be no count of iterations is left out",
+    ),
+    Mended(
+        *("csv-log", "mended-infinite-epochs", "mutation"),
+        "infinite epochs: a warning of NumPy on the terminal",
+        "times are compared, not subtracted",
+    ),
+    Mended(
+        *("settings", "mended-lora-key-no-text", "mutation"),
+        "an unknown key that is a number, under lora_parameters: TypeError in the look for another",
+        "its text is compared",
+    ),
+    Mended(
+        *("settings", "mended-lora-keys-mixed", "mutation"),
+        "the same with a text beside it: TypeError while they are sorted",
+        "their texts are sorted",
+    ),
+    Mended(
+        *("chat-template", "mended-infinite", "mutation"),
+        "1e999 in a template, which Jinja writes as the name inf: NameError",
+        "the template fails on the conversation, as with its other errors",
     ),
     Mended(
         *("watched-log", "", "stretching"),

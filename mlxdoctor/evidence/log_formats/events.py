@@ -15,6 +15,8 @@ MAX_FAILURES = 50
 MAX_TEXT = 300
 #: Warnings of one kind that are kept.
 MAX_WARNINGS = 10_000
+#: Larger counts are taken for this.
+MOST = 1e15
 
 _HINT = re.compile(
     r"[Ss]av(?:ed|ing)|longest|aram(?:eter)?s|[Mm]odel|[Ss]tarting|Test loss|Loading|[Tt]rainer"
@@ -214,7 +216,7 @@ class Events(LineFormat):
         if method := _METHOD.search(line):
             notes.header["training"] = method.group(1)
         if iterations and iterations.group(1).strip(","):
-            notes.announced.append((number, _count(iterations.group(1))))
+            notes.announce(number, _amount(iterations.group(1)))
         return True
 
     def _parameters(self, which: str, millions: float) -> None:
@@ -311,7 +313,7 @@ def _gigabytes(number: str, unit: str | None) -> float:
 
 
 def _count(text: str) -> int:
-    return int(text.replace(",", ""))
+    return int(min(_amount(text), MOST))
 
 
 def _amount(text: str) -> float:

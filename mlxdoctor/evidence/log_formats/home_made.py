@@ -76,7 +76,7 @@ class HomeMade(LineFormat):
         super().__init__(log)
         self._plans: dict[tuple[str, ...], _Plan | None] = {}
         self._marks = log.rows.shape(("epoch",), None, "row", nature=Nature.MARK)
-        self._total = 0
+        self._total = 0.0
         self._last: _Row = (0, ())
 
     def read(self, number: int, line: str) -> bool:
@@ -125,9 +125,9 @@ class HomeMade(LineFormat):
         total = values[place] or 0.0
         times = 1.0 if epochs is None else values[epochs] or 1.0
         whole = total * times
-        if is_count(whole) and whole < 2.0**62 and int(whole) != self._total:
-            self._total = int(whole)
-            self.notes.announced.append((number, self._total))
+        if whole != self._total:
+            self._total = whole
+            self.notes.announce(number, whole)
 
     def _begins_epoch(self, number: int, line: str) -> bool:
         if "poch" not in line and "POCH" not in line:

@@ -119,7 +119,7 @@ class NamedNumbers(LineFormat):
         plan.shape.lines.append(number)
         self.count += 1
         if plan.total is not None and (total := values[plan.total]) is not None:
-            self.notes.announced.append((number, int(total)))
+            self.notes.announce(number, total)
         if body == line:
             self.learn(plan.pattern, plan.shape)
         return True

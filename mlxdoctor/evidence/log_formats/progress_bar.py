@@ -78,7 +78,7 @@ class ProgressBar(LineFormat):
         self.add(number, ("step", step), row, fallback=True)
         if total != self._total:
             self._total = total
-            self.notes.announced.append((number, total))
+            self.notes.announce(number, total)
 
 
 def _values(text: str) -> dict[str, float]:

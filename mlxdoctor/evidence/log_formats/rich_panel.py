@@ -84,7 +84,7 @@ class RichPanel(LineFormat):
         else:
             self.notes.header[snake_case(label)] = value
         if "iters" in map(snake_case, names) and (count := to_number(values[-1])) is not None:
-            self.notes.announced.append((number, int(count)))
+            self.notes.announce(number, count)
 
 
 def _inside(line: str) -> str:

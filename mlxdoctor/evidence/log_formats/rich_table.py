@@ -83,7 +83,7 @@ class RichTable(LineFormat):
             digits = re.search(r"(\d+)_adapters", name)
             self.notes.saves.append(Save(int(digits.group(1)) if digits else None, (name,)))
         elif match := _BAR.search(line):
-            self.notes.announced.append((number, int(match.group(2).replace(",", ""))))
+            self.notes.announce(number, float(match.group(2).replace(",", "")))
         elif match := _BARE.match(line):
             return self._add(number, self._train, match)
         return match is not None

@@ -66,7 +66,7 @@ class OrderedRows:
             return best.axis
         epochs = filled(self.epochs)[self.roles == TRAIN]
         whole = len(epochs) > 0 and bool(np.all(epochs == np.rint(epochs)))
-        return "epoch" if whole and bool(np.all(np.diff(epochs) > 0)) else "row"
+        return "epoch" if whole and bool(np.all(epochs[1:] > epochs[:-1])) else "row"
 
     def counted_on(self) -> NDArray[np.float64]:
         """The steps of all rows, counted on where each epoch counts them anew."""

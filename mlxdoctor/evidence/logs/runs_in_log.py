@@ -67,23 +67,25 @@ def _in_any_order(rows: OrderedRows, clock: NDArray[np.float64]) -> int:
         times = clock[rows.roles == role]
         if not np.isfinite(times).all() or len(np.unique(times)) < len(times):
             return 0
-        back = np.flatnonzero(np.diff(times) < 0)
+        back = np.flatnonzero(times[1:] < times[:-1])
         # A run that was begun again goes back once, to a time that the first has passed.
         if len(back) == 1 and times[back[0] + 1 :].max() > times[: back[0] + 1].min():
             return 0
         misplaced += len(back)
     times = clock[(rows.roles == TRAIN) | (rows.roles == VALIDATION)]
-    return misplaced or int(np.count_nonzero(np.diff(times) < 0))
+    return misplaced or int(np.count_nonzero(times[1:] < times[:-1]))
 
 
 def _only_rises(clock: NDArray[np.float64], roles: NDArray[np.int64]) -> bool:
     """Whether the clock plainly never goes back, so that there is one run; False where unsure."""
     training, validation = roles == TRAIN, roles == VALIDATION
     trained_until = np.maximum.accumulate(np.where(training, clock, -np.inf))
+    trained, validated = clock[training], clock[validation]
+    # Compared, not subtracted: an epoch may be infinite.
     return bool(
         training.any()
-        and np.all(np.diff(clock[training]) >= 0)
-        and np.all(np.diff(clock[validation]) > 0)
+        and np.all(trained[1:] >= trained[:-1])
+        and np.all(validated[1:] > validated[:-1])
         and np.all(clock[validation] >= trained_until[validation] - 1)
     )
 

@@ -10,12 +10,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.evidence.logs.lines import is_count
 from mlxdoctor.safety.errors import InputError
 
 Axis = Literal["iteration", "step", "row", "epoch"]
 
 #: Entries of a header that are kept.
 MAX_HEADER = 80
+#: What a run can be said to have of iterations.
+MAX_ITERATIONS = 2.0**62
 
 
 @dataclass(frozen=True)
@@ -203,6 +206,11 @@ class Notes:
         return sum(
             (len(self.announced), len(self.run_marks), len(self.saves), len(self.truncations))
         )
+
+    def announce(self, line: int, iterations: float) -> None:
+        """A run was to have so many iterations; what can be no such count is left out."""
+        if is_count(iterations) and iterations < MAX_ITERATIONS:
+            self.announced.append((line, int(iterations)))
 
     def count(self, name: str, lines: int) -> None:
         """Lines or reports of a format were read."""
