@@ -142,29 +142,9 @@ class Check:
         """
         start = time.perf_counter()
         got = _Gathered()
-        try:
-            with Stage(f"the check {self.name}"), time_limit(current().check_seconds):
-                status, reason = self._ask(source, got)
-        except Inconclusive as error:
-            # A fact found before the check gave up is still a fact; the rest was not looked for.
-            status, reason = Status.FOUND if got.findings else Status.INCONCLUSIVE, str(error)
-            found = {one.code for one in got.findings}
-            got.unsought = {one: reason for one in self.symptoms if one not in found} | got.unsought
-        except StageStopped as error:
-            status, reason = Status.CRASHED, str(error)
-        except (NotApplicable, InputError) as error:
-            status, reason = Status.SKIPPED, str(error)
-            got.arises = not isinstance(error, DoesNotArise)
-        except TimeLimitExceeded as error:
-            # Not inconclusive: evidence made to keep a check busy must not pass.
-            remedy = "raise it with --limit check_seconds=N if the evidence is sound"
-            status, reason = Status.CRASHED, f"{error}, the limit check_seconds; {remedy}"
-        except MemoryError as error:
-            status, reason = Status.CRASHED, f"needed more memory than there is{_origin(error)}"
-        except Exception as error:  # one check's bug must not hide the others' findings
-            # What an exception says may repeat a row or an output.
-            said = quoted(str(error), MAX_LINE)
-            status, reason = Status.CRASHED, f"{type(error).__name__}: {said}{_origin(error)}"
+        # Most checks of an adapter that lies alone end at once: nothing is read that has a limit.
+        asked = self._ask if self._is_known_to_lack(source) else self._limited
+        status, reason = asked(source, got)
         return Outcome(
             check=self.name,
             status=status,
@@ -177,6 +157,44 @@ class Check:
             unsought=got.unsought,
             arises=got.arises,
         )
+
+    def _is_known_to_lack(self, source: EvidenceSource) -> bool:
+        """Whether evidence that it takes is lacking, as was seen before."""
+        # A source that was made by hand need not know.
+        is_known = getattr(source, "is_known", None)
+        for one in self.requirements:
+            if is_known is None or not is_known(one.kind):
+                return False
+            if not one.optional and source.get(one.kind) is None:
+                return True
+        return False
+
+    def _limited(self, source: EvidenceSource, got: _Gathered) -> tuple[Status, str]:
+        """As `_ask`, within the limits, and whatever happens."""
+        try:
+            with Stage(f"the check {self.name}"), time_limit(current().check_seconds):
+                return self._ask(source, got)
+        except Inconclusive as error:
+            # A fact found before the check gave up is still a fact; the rest was not looked for.
+            found = {one.code for one in got.findings}
+            unsought = dict.fromkeys((one for one in self.symptoms if one not in found), str(error))
+            got.unsought = unsought | got.unsought
+            return Status.FOUND if got.findings else Status.INCONCLUSIVE, str(error)
+        except StageStopped as error:
+            return Status.CRASHED, str(error)
+        except (NotApplicable, InputError) as error:
+            got.arises = not isinstance(error, DoesNotArise)
+            return Status.SKIPPED, str(error)
+        except TimeLimitExceeded as error:
+            # Not inconclusive: evidence made to keep a check busy must not pass.
+            remedy = "raise it with --limit check_seconds=N if the evidence is sound"
+            return Status.CRASHED, f"{error}, the limit check_seconds; {remedy}"
+        except MemoryError as error:
+            return Status.CRASHED, f"needed more memory than there is{_origin(error)}"
+        except Exception as error:  # one check's bug must not hide the others' findings
+            # What an exception says may repeat a row or an output.
+            said = quoted(str(error), MAX_LINE)
+            return Status.CRASHED, f"{type(error).__name__}: {said}{_origin(error)}"
 
     def _ask(self, source: EvidenceSource, got: _Gathered) -> tuple[Status, str]:
         """Call the function with its evidence; what it yields goes into `got` as it comes."""

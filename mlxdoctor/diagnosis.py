@@ -243,7 +243,7 @@ def rank(outcomes: Sequence[Outcome], knowledge: KnowledgeBase) -> list[Diagnose
     supported = [
         _score(cause, present, looked_for, knowledge)
         for cause in knowledge.causes.values()
-        if any(code in present and weight > 0 for code, weight in cause.weights.items())
+        if any(cause.weights[code] > 0 for code in cause.weights.keys() & present.keys())
     ]
     return sorted(supported, key=lambda one: (-one.score, one.cause.id))
 

@@ -52,7 +52,7 @@ class HeldReport:
     """A report that takes a tenth of its memory, for a gate holds thousands.
 
     Attributes:
-        packed: the report, compressed.
+        packed: the report, compressed once it lies beside another one.
         like: another report as it is, of which the compressed one repeats parts.
     """
 
@@ -61,8 +61,8 @@ class HeldReport:
 
     @classmethod
     def of(cls, report: Report) -> HeldReport:
-        """The report, packed."""
-        return cls(zlib.compress(pickle.dumps(report.alone), 1))
+        """The report, packed, and as long as it is."""
+        return cls(zlib.compress(pickle.dumps(report.alone), 0))
 
     def beside(self, first: HeldReport) -> HeldReport:
         """The same, packed as what it says otherwise than `first`, which is beside itself."""

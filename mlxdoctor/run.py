@@ -260,6 +260,10 @@ class Run:
         value: T | None = self._evidence[kind]
         return value
 
+    def is_known(self, kind: type[Any]) -> bool:
+        """Whether it was looked for before, so that `get` answers at once."""
+        return kind in self._evidence
+
     def give(self, evidence: Any) -> None:
         """Have this as the run's evidence of its kind, in place of what would be found."""
         self._evidence[type(evidence)] = evidence

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
+from operator import is_
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -14,8 +16,9 @@ T = TypeVar("T")
 
 #: Our own knowledge base is in a diagnosis as it is; no path and no row gets into it.
 OWN = frozenset({"cause"})
-#: Kinds of value that are no text and hold none.
+#: Kinds of value that are no text and hold none, and those that hold none where they are empty.
 _WITHOUT_TEXT = frozenset({int, float, bool, type(None)})
+_HOLDERS = frozenset({str, tuple, list, dict})
 
 
 def mapped(value: T, change: Callable[[str], str], kept: frozenset[str] = OWN) -> T:
@@ -37,7 +40,7 @@ def _mapped(value: Any, change: Callable[[str], str], kept: frozenset[str]) -> A
     if kind in _WITHOUT_TEXT:
         return value
     if (names := _names(kind)) is not None:
-        changed = _entries(((one, getattr(value, one)) for one in names), change, kept)
+        changed = _entries([(one, getattr(value, one)) for one in names], change, kept)
         return replace(value, **changed) if changed else value
     if isinstance(value, str):
         return value if isinstance(value, Enum) else change(value)
@@ -46,9 +49,7 @@ def _mapped(value: Any, change: Callable[[str], str], kept: frozenset[str]) -> A
         return {**value, **changed} if changed else value
     if isinstance(value, list | tuple):
         items = [_mapped(one, change, kept) for one in value]
-        if all(new is old for new, old in zip(items, value, strict=True)):
-            return value
-        return type(value)(items)
+        return value if all(map(is_, items, value)) else type(value)(items)
     return value
 
 
@@ -64,7 +65,8 @@ def _entries(
     """The entries that change."""
     changed = {}
     for name, old in parts:
-        if type(old) in _WITHOUT_TEXT or name in kept:
+        kind = type(old)
+        if kind in _WITHOUT_TEXT or (kind in _HOLDERS and not old) or name in kept:
             continue
         # A check names what it measured as it likes: none of those names is ours.
         below = frozenset() if name == "measured" else kept
@@ -110,7 +112,8 @@ def without_folders(value: T, folders: Sequence[str], home: str = "") -> T:
     roots = sorted(shown.keys() - {""})
 
     def cleaned(text: str) -> str:
-        if not any(root in text for root in roots):
+        # Most texts name no file.
+        if os.sep not in text or not any(root in text for root in roots):
             return text
         for pattern, replacement in substitutions:
             text = pattern.sub(replacement, text)
