@@ -187,7 +187,10 @@ def run_checks(
     for number, one in enumerate(checks):
         if progress is not None:
             progress(one.name, number, len(checks))
-        outcomes.append(_filtered(one.run(run), set(select), set(ignore)))
+        outcome = one.run(run)
+        if select or ignore:
+            outcome = _filtered(outcome, set(select), set(ignore))
+        outcomes.append(outcome)
     return tuple(outcomes)
 
 

@@ -374,6 +374,8 @@ def selected(checks: Iterable[Check], select: Iterable[str], ignore: Iterable[st
     """
     checks = list(checks)
     select, ignore = set(select), set(ignore)
+    if not (select or ignore):
+        return checks
     known = {name for one in checks for name in (one.name, *one.symptoms)}
     for pattern in sorted((select | ignore) - known):
         raise InputError(
