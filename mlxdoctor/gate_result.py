@@ -76,7 +76,7 @@ class HeldReport:
 
 
 def _packed(pickled: bytes, like: bytes) -> bytes:
-    packer = zlib.compressobj(6, zdict=like[-_DICTIONARY:])
+    packer = zlib.compressobj(3, zdict=like[-_DICTIONARY:])
     return packer.compress(pickled) + packer.flush()
 
 
