@@ -227,10 +227,10 @@ class _Watched:
 
     def __init__(self, slot: Slot) -> None:
         # The parent does without.
-        from mlxdoctor.safety.reading_limits import current
+        from mlxdoctor.safety.reading_limits import ReadingLimits, current
 
         self.slot = slot
-        self._limits = current
+        self._limits, self._in_force = current, ReadingLimits()
         self.left_out: LeftOut = {}
         self._items: list[str] = []
         self._kinds: list[Kind] = []
@@ -241,7 +241,9 @@ class _Watched:
     def enter(self, name: str, text: bytes, limit: str, wall: float, kind: Kind) -> None:
         if threading.get_ident() != self._thread:
             return
-        limits = self._limits()
+        # They do not change while an item is examined.
+        limits = self._in_force if self._items else self._limits()
+        self._in_force = limits
         item = name if kind is Kind.ITEM or not self._items else self._items[-1]
         self._refuse(item, name)
         if kind is Kind.ITEM:
