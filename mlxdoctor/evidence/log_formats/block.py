@@ -55,6 +55,11 @@ class Block(LineFormat):
                 self._row.setdefault(canonical(unit if unit.endswith("/s") else own), value)
         return True
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a block is open."""
+        return self._step is not None
+
     def finish(self) -> None:
         """End the block that is open."""
         if self._step is not None and is_report(self._row):

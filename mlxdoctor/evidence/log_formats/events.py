@@ -156,6 +156,11 @@ class Events(LineFormat):
             return False
         return self._note(number, line) or self._fail(number, line) or self._head(line)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a traceback is open."""
+        return self.log.frames.begun is not None
+
     def _note(self, number: int, line: str) -> bool:
         notes = self.notes
         if match := _SAVED.search(line):

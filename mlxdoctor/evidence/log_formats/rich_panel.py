@@ -38,6 +38,11 @@ class RichPanel(LineFormat):
         self.count += found
         return found
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a panel is open, or a traceback in one."""
+        return self._is_open or self._is_traceback
+
     def _read(self, number: int, line: str) -> bool:
         if "▼" in line or "▲" in line:
             # A damaged row of the table, glued to the panel's edge.

@@ -88,6 +88,8 @@ class LogFormat(ABC):
 class LineFormat(LogFormat):
     """A format of single lines, which stand among those of other formats.
 
+    Lines of one or two characters say nothing by themselves: it gets them while it `is_open`.
+
     Attributes:
         takes_long_lines: whether it gets lines beyond the limit `line_characters` as they are,
             before those that get them cut are asked.
@@ -101,6 +103,11 @@ class LineFormat(LogFormat):
 
         It is read then, and no other format is asked about it.
         """
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a line of one or two characters may end what was begun, or go on with it."""
+        return False
 
     def catch_up(self) -> None:
         """Read what was put off, to be read together; what is begun stays open."""

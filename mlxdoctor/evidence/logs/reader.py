@@ -29,6 +29,8 @@ _NO_REPORT = re.compile(
     r"|improved|last|total|non-finite)\b",
     re.IGNORECASE,
 )
+#: Characters of a line that says nothing by itself.
+SHORT = 2
 #: Lines that could not be read, of which the numbers are kept.
 MAX_UNREAD = 1000
 #: Characters at the beginning of a log that decide of which kind it is.
@@ -115,10 +117,13 @@ class LineReader:
         """Read cleaned lines with their numbers (see `lines`)."""
         if self._alike.read_all(numbered):
             return
-        read_like, ask = self._alike.read, self._ask
+        read_like, ask, is_open = self._alike.read, self._ask, self._is_open
         for number, line in numbered:
-            if line and not read_like(number, line):
+            if line and not read_like(number, line) and (len(line) > SHORT or is_open()):
                 ask(number, line)
+
+    def _is_open(self) -> bool:
+        return any(one.is_open for one in self._formats)
 
     def _ask(self, number: int, line: str) -> None:
         for read in self._of_long:
