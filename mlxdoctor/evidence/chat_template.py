@@ -6,6 +6,7 @@ Templates come with a model and are not trusted: `safety.template_sandbox` runs 
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,13 +63,23 @@ class ChatTemplate:
             raise TemplateTooMuch(f"the template {what} (limit template_characters)")
 
         try:
-            with _STAGE:
+            with _STAGE, warnings.catch_warnings():
+                # Python may have something to say of what Jinja makes of it.
+                warnings.simplefilter("ignore")
                 guard = Guard(current().template_characters, refuse)
                 compiled = Sandbox(guard).from_string(text)
         except StageStopped as stopped:
             raise TemplateTooMuch(str(stopped)) from None
-        except (jinja2.TemplateError, RecursionError) as error:
-            raise TemplateFailure(f"the chat template does not compile ({error})") from None
+        # Python refuses some of what Jinja makes of it: deep nesting, digits of other scripts.
+        except (
+            jinja2.TemplateError,
+            SyntaxError,
+            ValueError,
+            RecursionError,
+            MemoryError,
+        ) as error:
+            said = quoted(str(error), MAX_LINE) or type(error).__name__
+            raise TemplateFailure(f"the chat template does not compile ({said})") from None
         return cls(text, variables, compiled)
 
     def render(

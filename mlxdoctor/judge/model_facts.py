@@ -20,8 +20,10 @@ _FILE = "model_families.toml"
 #: A size in a name: "3b", "0.5B", "135M"; not the "4b" of "4bit", nor the second half of "8x7b".
 _SIZE = re.compile(r"(?<![a-z0-9.])(\d{1,4}(?:\.\d{1,3})?)(b|m)(?![a-z0-9])")
 _UNITS = {"b": 1e9, "m": 1e6}
+#: Characters at the end of a name that are looked at.
+MAX_PATH = 1000
 #: A name in the cache of the Hugging Face hub: models--owner--name/snapshots/...
-_CACHED = re.compile(r"models--[^/]*?--([^/]+)/snapshots/")
+_CACHED = re.compile(r"models--[^/]{0,200}?--([^/]{1,200})/snapshots/")
 _OF_COMMAND = re.compile(r"--model[= ]([^\s\"']+)")
 
 
@@ -89,8 +91,9 @@ def model_name(config: TrainingConfig | None, log: TrainingLog | None) -> str | 
 
 def facts_of_name(name: str) -> ModelFacts:
     """What a model's name says of it: a folder's or one of the Hugging Face hub."""
-    cached = _CACHED.search(name.replace("\\", "/"))
-    last = cached[1] if cached else PurePosixPath(name.replace("\\", "/")).name
+    path = name[-MAX_PATH:].replace("\\", "/")
+    cached = _CACHED.search(path)
+    last = cached[1] if cached else PurePosixPath(path).name
     plain = last.lower().replace("_", "-")
     family = next((one for one in _families() if one.pattern.search(plain)), None)
     size = _SIZE.search(plain)

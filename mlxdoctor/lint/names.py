@@ -12,7 +12,7 @@ import re
 #: Packages whose names are told apart by their last part: no two public ones are alike.
 _FLAT = ("mlx_lm",)
 #: `from .backend import mx`: nobody calls anything else so.
-_OWN_MX = re.compile(r"\.+(?:\w+\.)*mx(?=\.|$)")
+_OWN_MX = re.compile(r"^\.++(?:\w+\.)*mx(?=\.|$)")
 _MADE_FOR_MLX = re.compile(r"mlx(?:[._].*)?")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,11 +37,18 @@ def syntax_tree(text: str, path: Path) -> ast.Module:
         InputError: it is no Python, or of Python 2, or newer than can be read.
     """
     try:
-        return ast.parse(text)
+        return _parsed(text)
     except SyntaxError as error:
         return _other_python(text.encode(), path, error.lineno)
     except _TOO_DEEP:
         raise _invalid(path, "is not valid Python") from None
+
+
+def _parsed(source: str | bytes) -> ast.Module:
+    with warnings.catch_warnings():
+        # What Python says of the style of a literal is for whoever runs it.
+        warnings.simplefilter("ignore")
+        return ast.parse(source)
 
 
 def _invalid(path: Path, problem: str, line: int | None = None) -> InputError:
@@ -68,7 +76,7 @@ def _other_python(text: bytes, path: Path, line: int | None) -> ast.Module:
     for node in nodes:
         _write_older(older, node)
     try:
-        return ast.parse(bytes(older))
+        return _parsed(bytes(older))
     except (SyntaxError, *_TOO_DEEP):
         if older == text:
             raise _invalid(path, "is not valid Python", line) from None

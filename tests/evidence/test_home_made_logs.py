@@ -288,3 +288,10 @@ def test_counts_of_parameters(line: str, share: tuple[float, ...], tmp_path: Pat
 def test_the_model_that_a_log_names(line: str, tmp_path: Path) -> None:
     log = read(tmp_path / "a.log", f"{line}\nStep 1 | loss 2.5\n")
     assert log.header["model"] == "mlx-community/Llama-3.2-3B"
+
+
+def test_a_name_of_a_thousand_words(tmp_path: Path) -> None:
+    words = "part_" * 1000
+    lines = [f"{words} at step {step}: 7 | loss {2 + step / 10}\n" for step in (1, 2, 3)]
+    (segment,) = read(tmp_path / "a.log", "".join(lines)).segments
+    assert segment.reports == 3

@@ -127,6 +127,32 @@ MENDED: tuple[Mended, ...] = (
         "the template fails on the conversation, as with its other errors",
     ),
     Mended(
+        *("chat-template", "mended-other-digits", "mutation"),
+        "a template whose Python has digits of another script: SyntaxError",
+        "a template that Python refuses does not compile",
+    ),
+    Mended(
+        *("chat-template", "mended-nested-parts", "mutation"),
+        "one that Jinja makes too deep a nest of parentheses of: SyntaxError",
+        "the same",
+    ),
+    Mended(
+        *("measured", "mended-long-name", "mutation"),
+        "a file's name of over 255 letters: OSError while it was looked for",
+        "no such file is here",
+    ),
+    Mended(
+        *("notebook", "mended-many-words", "mutation"),
+        "1.7 s for a line with 130 times `_tyt` before `loss` and a counter, and with the fourth "
+        "power of its length: a name of three words could be chosen in a million ways",
+        "in one way only, from the last 100 characters",
+    ),
+    Mended(
+        *("source", "", "mutation"),
+        "`1or 2` in a trainer: a warning of Python's on the terminal",
+        "it is not said",
+    ),
+    Mended(
         *("watched-log", "", "stretching"),
         "23 s for a megabyte of one line that is written over, looked at anew with each piece",
         "no more than its first 131,072 characters decide how a log goes on",

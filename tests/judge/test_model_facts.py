@@ -83,3 +83,8 @@ def test_a_log_names_its_model(tmp_path: Path) -> None:
 def test_nothing_is_known(tmp_path: Path) -> None:
     assert model_facts(None, None, None) == ModelFacts()
     assert model_facts(None, log_of(tmp_path), None) == ModelFacts()
+
+
+@pytest.mark.parametrize("piece", ["models--", "-", "1", "a_1b-"])
+def test_a_name_without_end_takes_no_longer(piece: str) -> None:
+    assert facts_of_name("models" + piece * 300_000).vocabulary is None

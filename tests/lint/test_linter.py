@@ -226,3 +226,18 @@ def test_many_files_are_shared_among_processes(
     monkeypatch.setattr(linter, "FILES_AT_ONCE", 2)
     assert lint([tmp_path], jobs=2) == alone
     assert len(alone) == 5
+
+
+def test_an_import_from_far_up(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"import mlx.core as mx\nfrom {'.' * 100_000} import x\n")
+    assert lint([path]) == []
+
+
+def test_what_python_says_of_a_literal_is_not_repeated(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import mlx.core as mx\nx = 1or 2\n")
+    assert lint([path]) == []
+    assert not recwarn.list

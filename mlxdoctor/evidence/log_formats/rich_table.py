@@ -80,7 +80,7 @@ class RichTable(LineFormat):
     def _read_rest(self, number: int, line: str) -> bool:
         if match := _SAVE.search(line):
             name = match.group(1)
-            digits = re.search(r"(\d+)_adapters", name)
+            digits = re.search(r"(?<!\d)(\d+)_adapters", name)
             self.notes.saves.append(Save(int(digits.group(1)) if digits else None, (name,)))
         elif match := _BAR.search(line):
             self.notes.announce(number, float(match.group(2).replace(",", "")))

@@ -19,6 +19,8 @@ from mlxdoctor.evidence.logs.metric_names import CANONICAL, STAND_INS, canonical
 MAX_NUMBERS = 64
 #: Blanks in a name; one with more is a sentence.
 MAX_BLANKS = 4
+#: Characters before a counter that its number's name is looked for in.
+MAX_NAME = 100
 #: Sequences of words that are remembered from one log to the next.
 MAX_KNOWN = 1024
 
@@ -103,8 +105,9 @@ _KNOWN = frozenset(
 #: What may stand between a counter and the value that it counts.
 _LINKS = frozenset((":", "=", "-", "->", "→", "is", "was", ": is", "|", "–", "—", ") =", "):"))
 _LEADING = re.compile(
-    r"((?:[A-Za-z]\w*[\s/_-]){0,3}?(?:loss|ppl|perplexity|nll))\s{0,3}(?:at|after|@|for|in|of|on|\()?"
-    r"\s{0,3}$",
+    # Each word in one way only: of `a_a_a_a` three could be chosen in a million.
+    r"((?:[A-Za-z]\w*+[\s/-]){0,3}?(?:[^\W_]+_)*+(?:loss|ppl|perplexity|nll))"
+    r"\s{0,3}(?:at|after|@|for|in|of|on|\()?\s{0,3}$",
     re.IGNORECASE,
 )
 #: A name that says how fast it went and leaves the rest to the unit.
@@ -260,7 +263,7 @@ def _led(
     for counter in counters.values():
         if place in (counter + 1, totals.get(counter, -2) + 1):
             text = _COUNTER.sub("", before[counter])
-            if match := _LEADING.search(text):
+            if match := _LEADING.search(text[-MAX_NAME:]):
                 return match.group(1)
     return None
 

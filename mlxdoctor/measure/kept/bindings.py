@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path, PurePosixPath
@@ -129,8 +130,10 @@ class Bindings:
             if start is None:
                 continue
             path: Path = start if start.name == name and start.is_file() else _folder(start) / name
-            if path.is_file():
-                return path
+            # A name that no file can have, of a file that another machine has written.
+            with suppress(OSError):
+                if path.is_file():
+                    return path
         return None
 
     def bound(self, path: Path) -> BoundFile:
