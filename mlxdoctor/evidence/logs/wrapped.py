@@ -139,11 +139,11 @@ def _join(lines: list[str], width: int, is_hard: bool) -> str:
     place = 0
     while place < len(lines):
         first = whole = lines[place]
-        began = _FIRST.match(first)
+        began = _FIRST.match(first, 0, WIDTHS.stop)
         parts = 1
         while parts < MAX_PARTS and _is_broken(lines, place, width, is_hard):
             after = lines[place + 1]
-            word = _FIRST.match(after)
+            word = _FIRST.match(after, 0, WIDTHS.stop)
             same = began is not None and word is not None and began.group(1) == word.group(1)
             if _STARTS.match(after) or same:
                 break

@@ -32,7 +32,7 @@ def add_adapter(model, config):
 #: What a flag that claims an adapter speaks of, and how it claims it.
 WORDS = ("adapter", "lora")
 _CLAIMS = re.compile(
-    r"_*(?:(?:has|is|with)_\w*(?:adapter|lora)s?(?:_layers)?"
+    r"_*+(?:(?:has|is|with)_\w*(?:adapter|lora)s?(?:_layers)?"
     r"|\w*(?:adapter|lora)s?_(?:added|attached|applied|loaded))"
 )
 #: Parts of names of what may make an adapter.
