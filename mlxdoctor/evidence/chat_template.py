@@ -71,15 +71,11 @@ class ChatTemplate:
         except StageStopped as stopped:
             raise TemplateTooMuch(str(stopped)) from None
         # Python refuses some of what Jinja makes of it: deep nesting, digits of other scripts.
-        except (
-            jinja2.TemplateError,
-            SyntaxError,
-            ValueError,
-            RecursionError,
-            MemoryError,
-        ) as error:
-            said = quoted(str(error), MAX_LINE) or type(error).__name__
+        except (jinja2.TemplateError, SyntaxError, ValueError, RecursionError) as error:
+            said = quoted(str(error), MAX_LINE)
             raise TemplateFailure(f"the chat template does not compile ({said})") from None
+        except MemoryError as error:
+            raise TemplateTooMuch(_ran_out(error)) from None
         return cls(text, variables, compiled)
 
     def render(
@@ -163,7 +159,7 @@ class ChatTemplate:
             reason = f"{type(error).__name__}: {quoted(str(error), MAX_LINE)}"
             raise TemplateFailure(f"the template fails on it ({reason})") from None
         except (RecursionError, MemoryError) as error:
-            raise TemplateTooMuch(f"the template ran out of {type(error).__name__}") from None
+            raise TemplateTooMuch(_ran_out(error)) from None
         return "".join(parts)
 
 
@@ -176,6 +172,10 @@ def _deadline(seconds: float) -> Callable[[], str]:
         return ""
 
     return tick
+
+
+def _ran_out(error: BaseException) -> str:
+    return f"the template ran out of {'memory' if isinstance(error, MemoryError) else 'stack'}"
 
 
 def _late(seconds: float) -> str:

@@ -23,7 +23,7 @@ _UNITS = {"b": 1e9, "m": 1e6}
 #: Characters at the end of a name that are looked at.
 MAX_PATH = 1000
 #: A name in the cache of the Hugging Face hub: models--owner--name/snapshots/...
-_CACHED = re.compile(r"models--[^/]{0,200}?--([^/]{1,200})/snapshots/")
+_CACHED = re.compile(r"models--[^/]*?--([^/]+)/snapshots/")
 _OF_COMMAND = re.compile(r"--model[= ]([^\s\"']+)")
 
 
