@@ -29,7 +29,7 @@ def parse_settings(path: Path, text: str) -> Any:
             twice with different values; or a whole number does not fit into 64 bits.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_int=_whole)
+        value = json.loads(text, object_pairs_hook=_object, parse_int=whole)
     except RecursionError:
         raise exceeded(path, "is nested more deeply than can be read", "json_depth") from None
     except ValueError as error:
@@ -80,7 +80,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _whole(text: str) -> int:
+def whole(text: str) -> int:
+    """The whole number that a configuration states.
+
+    Raises:
+        ValueError: it does not fit into 64 bits: Python can't print or divide all of those.
+    """
     if len(text) > 21 or not -MAX_WHOLE < int(text) < MAX_WHOLE:
         raise ValueError(f"the number {text[:21]}… has {len(text):,} digits")
     return int(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from mlxdoctor.evidence.json_text import MAX_WHOLE
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
@@ -22,6 +23,8 @@ _FLOAT = re.compile(
     |\.(?:nan|NaN|NAN))$""",
     re.VERBOSE,
 )
+#: Characters of a number: 64 bits take fewer in any base, and so do 16 digits of a fraction.
+MAX_NUMBER = 200
 
 
 def read_yaml_object(path: Path) -> tuple[dict[str, Any], Source]:
@@ -37,15 +40,33 @@ def read_yaml_object(path: Path) -> tuple[dict[str, Any], Source]:
     class Loader(yaml.SafeLoader):
         """YAML's safe values, with mlx-lm's floats; the class is local, PyYAML's stays as it is."""
 
-        composed = 0
+        composed = depth = 0
 
         def compose_node(self, parent: Any, index: Any) -> Any:
-            # PyYAML takes seconds for a megabyte: stop at the limit, not afterwards.
+            # PyYAML takes seconds for a megabyte: stop at the limit, not afterwards. Of brackets
+            # in brackets, each costs it a look at all that are open.
             self.composed += 1
             if self.composed > current().yaml_values:
                 raise exceeded(path, "has too many values for a configuration", "yaml_values")
-            return super().compose_node(parent, index)
+            if self.depth > current().json_depth:
+                raise exceeded(path, "is nested more deeply than a configuration", "json_depth")
+            self.depth += 1
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
 
+        def construct_yaml_int(self, node: Any) -> int:
+            value: int = super().construct_yaml_int(_number(node))
+            if not -MAX_WHOLE < value < MAX_WHOLE:
+                raise ValueError(f"the number {node.value[:21]}… does not fit into 64 bits")
+            return value
+
+        def construct_yaml_float(self, node: Any) -> float:
+            value: float = super().construct_yaml_float(_number(node))
+            return value
+
+    Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
+    Loader.add_constructor("tag:yaml.org,2002:float", Loader.construct_yaml_float)
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
     text, source = read_text(path, "yaml_bytes")
     try:
@@ -62,6 +83,13 @@ def read_yaml_object(path: Path) -> tuple[dict[str, Any], Source]:
     if not isinstance(value, dict):
         raise InputError(path, "holds no `key: value` lines", "name a training configuration")
     return {str(key): one for key, one in value.items()}, source
+
+
+def _number(node: Any) -> Any:
+    """The node, unless Python's whole numbers, which 1:30:00.5 is made of too, would grow huge."""
+    if (length := len(node.value)) > MAX_NUMBER:
+        raise ValueError(f"the number {node.value[:21]}… has {length:,} characters")
+    return node
 
 
 def _refuse_twice(mapping: Any, path: Path) -> None:

@@ -11,6 +11,7 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.json_text import whole
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS
 from mlxdoctor.safety.errors import InputError
 
@@ -203,8 +204,8 @@ def _override(values: dict[str, Any], text: str) -> None:
     if not equals or not name:
         raise InputError(None, f"{text!r} is not KEY=VALUE", "write --set iters=50")
     try:
-        parsed = json.loads(value)
-    except ValueError:
+        parsed = json.loads(value, parse_int=whole)
+    except (ValueError, RecursionError):
         parsed = value
     *tables, key = name.split(".")
     for table in tables:

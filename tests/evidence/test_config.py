@@ -10,6 +10,7 @@ import pytest
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import using
 
 
 @pytest.fixture
@@ -116,7 +117,6 @@ def test_peft_scale(write, extra, scale):
     assert config.fine_tune_type == "lora"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
@@ -125,7 +125,12 @@ def test_peft_scale(write, extra, scale):
         ("a: [1\n", "is not valid YAML"),
         ("iters: !!python/object/apply:os.getcwd []\n", "is not valid YAML"),
         ("iters: 2024-13-45\n", "is not valid YAML"),
-        ("[" * 50_000, "nested too deeply"),
+        (f"iters: {'[' * 65}{']' * 65}\n", "nested more deeply than a configuration"),
+        (f"iters: {2**64}\n", "does not fit into 64 bits"),
+        (f"iters: -0x{2**64:x}\n", "does not fit into 64 bits"),
+        (f"iters: {'9' * 5000}\n", "has 5,000 characters"),
+        (f"learning_rate: 1{':59' * 400}.5\n", "has 1,203 characters"),
+        ("[" * 50_000, "limit json_depth of 64"),
         ("iters: &a [*a]\n", "contains itself"),
     ],
 )
@@ -133,6 +138,11 @@ def test_unusable_files_are_one_sentence(write, content, problem):
     with pytest.raises(InputError, match=problem) as caught:
         TrainingConfig.read(write(content))
     assert "\n" not in str(caught.value)
+
+
+def test_nesting_that_is_allowed_may_still_be_too_deep(write):
+    with using(["json_depth=1000000"]), pytest.raises(InputError, match="nested too deeply"):
+        TrainingConfig.read(write("[" * 2000))
 
 
 def test_an_alias_bomb_is_refused_but_an_alias_is_not(write):

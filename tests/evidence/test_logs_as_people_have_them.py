@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.logs.wrapped import HEAD_LINES, Unwrapping
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
 from mlxdoctor.run import Run
 from mlxdoctor.watch.report_stream import read_log
@@ -80,6 +81,22 @@ def test_lines_broken_between_words_are_whole_again(width: int, tmp_path: Path) 
 def test_lines_of_one_length_are_not_taken_for_broken_ones(row: str, tmp_path: Path) -> None:
     log = read(tmp_path / "a.log", "".join(row.format(at) + "\n" for at in range(101, 200)))
     assert len(log.main.series["train_loss"]) == 99
+
+
+def test_a_log_that_comes_line_by_line_is_looked_at_a_few_times_only() -> None:
+    looked_at = 0
+
+    def worth(text: str) -> tuple[int, int]:
+        nonlocal looked_at
+        looked_at += text.count("\n") + 1
+        return 0, 0
+
+    unwrapping = Unwrapping(worth)
+    broken = ("Traceback (most recent call last):\n", "  x\n", "MeVal loss moryError:1.0\n")
+    pieces = [broken[at % 3] for at in range(HEAD_LINES)]
+    assert "".join(map(unwrapping.read, pieces)) == "".join(pieces)
+    # As they are, and joined in two ways.
+    assert HEAD_LINES < looked_at < 3 * 8 * HEAD_LINES
 
 
 @pytest.mark.parametrize(

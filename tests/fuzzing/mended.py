@@ -122,6 +122,27 @@ MENDED: tuple[Mended, ...] = (
         "their texts are sorted",
     ),
     Mended(
+        *("settings", "mended-rate-of-400-digits", "mutation"),
+        "a whole number of 400 digits as the learning rate: OverflowError",
+        "YAML's whole numbers are bounded as JSON's are, those of --set too",
+    ),
+    Mended(
+        *("yaml-config", "mended-sixties", "reading"),
+        "a number of 400 parts in base 60: OverflowError in PyYAML",
+        "numbers of over 200 characters are refused",
+    ),
+    Mended(
+        *("yaml-config", "", "mutation"),
+        "4,096 brackets: 0.6 s in PyYAML, which looks at all that are open for each",
+        "configurations nest as deep as JSON's may",
+    ),
+    Mended(
+        *("watched-log", "mended-head-looked-at-again", "mutation"),
+        "lines that look broken, written one by one: all of the first 400 read again for each, "
+        "18.8 s for 4 kB",
+        "they are looked at again once they are a quarter more",
+    ),
+    Mended(
         *("chat-template", "mended-infinite", "mutation"),
         "1e999 in a template, which Jinja writes as the name inf: NameError",
         "the template fails on the conversation, as with its other errors",

@@ -117,6 +117,9 @@ def test_overrides_reach_tables_and_keep_the_rest(tmp_path: Path) -> None:
     assert settings.stated()["mlxdoctor"] == {"grad_clip": 1.0}
     with pytest.raises(InputError, match="not KEY=VALUE"):
         Settings.read(config, ["iters"])
+    for many in ("9" * 400, "9" * 5000, "[" * 100_000):
+        with pytest.raises(InputError, match=r"learning_rate is .*it must be a number"):
+            Settings.read(config, [f"learning_rate={many}"])
 
 
 def test_the_guard_is_on_when_exact_and_off_in_parity_unless_stated() -> None:

@@ -16,6 +16,8 @@ MIN_BROKEN = 3
 HEAD_LINES = 400
 #: Characters likewise.
 HEAD_CHARACTERS = 1 << 17
+#: A head that grew so much is looked at again: each line of it five times at most, on average.
+GROWTH = 1.25
 #: Parts of one line that are joined.
 MAX_PARTS = 40
 
@@ -64,15 +66,12 @@ class Unwrapping:
         self._head, self._held = "", ""
         self._join: Callable[[list[str]], str] | None = None
         self._is_undecided = True
+        self._looked_at = 0
 
     def read(self, piece: str) -> str:
         """The text with whole lines, without what may go on in the next piece."""
         if self._is_undecided:
-            self._head += piece
-            self._join = _joiner(self._head, self._worth)
-            self._is_undecided = self._join is None and _is_head(self._head)
-            if not self._is_undecided:
-                self._head = ""
+            self._decide(piece)
         if self._join is None:
             return piece
         lines = (self._held + piece).split("\n")
@@ -81,6 +80,18 @@ class Unwrapping:
         cut = next(starts, 0 if len(lines) <= MAX_PARTS else len(lines) - 1)
         self._held = "\n".join(lines[cut:])
         return self._join(lines[:cut]) + "\n" if cut > 0 else ""
+
+    def _decide(self, piece: str) -> None:
+        """Look at what came so far, unless it is little more than was looked at before."""
+        self._head += piece
+        is_head = _is_head(self._head)
+        if is_head and len(self._head) < GROWTH * self._looked_at:
+            return
+        self._looked_at = len(self._head)
+        self._join = _joiner(self._head, self._worth)
+        self._is_undecided = self._join is None and is_head
+        if not self._is_undecided:
+            self._head = ""
 
     def rest(self) -> str:
         """What was held back at the end."""
