@@ -201,6 +201,8 @@ def _repair(reason: str, dataset: Dataset, split: Split, index: int) -> str | No
         )
     if "system" in reason.lower() and "support" in reason.lower():
         return "put the text of the system message at the start of the first user's message"
+    if "(limit template" in reason:
+        return "put back the chat template that came with the base model: this one does too much"
     if reason.startswith("its text is not"):
         return "write the text of every row as a string"
     return None

@@ -8,6 +8,7 @@ import pytest
 
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.safety.reading_limits import using
 from tests.checks.data_evidence import (
     BASE,
     DATA,
@@ -81,6 +82,16 @@ def test_a_row_the_template_refuses(tmp_path):
     dataset = write_data(tmp_path, train=rows)
     _, codes = run(data_format, dataset, rows_of(dataset, config_of(tmp_path, batch_size=1)))
     assert codes["data-format.rows-refused"] == "error"
+
+
+def test_a_template_that_does_too_much_is_what_is_wrong(tmp_path):
+    endless = "{% for n in range(9**5) %}" * 2 + "{{ n }}" + "{% endfor %}" * 2
+    model = model_copy(tmp_path, template=endless)
+    dataset = write_data(tmp_path, train=[ROW])
+    with using(["template_seconds=0.1"]):
+        outcome, _ = run(data_format, dataset, rows_of(dataset, model=model))
+    assert outcome.findings[0].code == "data-format.rows-refused"
+    assert "the chat template that came with the base model" in outcome.findings[0].fix
 
 
 def test_a_mask_on_plain_text(tmp_path):
