@@ -136,7 +136,9 @@ class TrainingLog:
     def find(cls, run: RunView) -> TrainingLog:
         """The run's log; see `Evidence`."""
         if not run.files.logs:
-            raise Missing("no training log was found; name it with --log")
+            empty = next(filter(_is_empty_log, run.files.unrecognised), None)
+            one = f"{empty.name} is empty, and no other" if empty is not None else "no"
+            raise Missing(f"{one} training log was found; name it with --log")
         return cls.read(run.files.logs)
 
     @classmethod
@@ -215,6 +217,13 @@ def looks_like_unread_log(path: Path) -> bool:
     if _LOG_NAME.search(path.name) and path.suffix in (".log", ".out"):
         return True
     return sum(len(_LIKE_REPORT.findall(text)) for text in texts) >= MIN_LIKE_REPORTS
+
+
+def _is_empty_log(path: Path) -> bool:
+    try:
+        return _LOG_NAME.search(path.name) is not None and path.stat().st_size == 0
+    except OSError:
+        return False
 
 
 def _ends(path: Path) -> tuple[list[str], bool]:

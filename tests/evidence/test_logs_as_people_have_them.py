@@ -83,6 +83,15 @@ def test_lines_of_one_length_are_not_taken_for_broken_ones(row: str, tmp_path: P
     assert len(log.main.series["train_loss"]) == 99
 
 
+def test_an_empty_log_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("model: base\niters: 9\nlearning_rate: 1e-5\n")
+    (tmp_path / "train.log").write_text("")
+    run = Run.discover([tmp_path])
+    assert run.get(TrainingLog) is None
+    why = run.why_missing(TrainingLog)
+    assert why == "train.log is empty, and no other training log was found; name it with --log"
+
+
 def test_a_log_that_comes_line_by_line_is_looked_at_a_few_times_only() -> None:
     looked_at = 0
 
