@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 MAX_TOKEN_ID = 2**31
 #: End tokens that are compared one by one.
 FEW_ENDS = 8
+#: Messages that are rendered, over all rows, to find the answers before the last one: each takes
+#: all that come before it, twice. 200 rows of 40 messages take 160,000, and some seconds.
+EARLIER_MESSAGES = 200_000
 
 # Stands for an answer when looking for what the template writes after one.
 _PROBE = "mlxdoctor"
@@ -49,7 +52,8 @@ class SupervisedRow:
             masked; 0 for rows of plain text.
         length: tokens left after the cut.
         full_length: tokens before it.
-        roles: int8 (full_length,) of `Role`.
+        roles: int8 (full_length,) of `Role`. Answers before the last one that lie beyond the cut,
+            or whose place is not known, are PROMPT.
         padded: whether mlx-lm also trains on the padding token after the row.
         prefix_matches: whether the prompt's tokens are how the row begins.
         assistant_turns: messages by the assistant.
@@ -103,6 +107,7 @@ class RowEncoder:
         self.format = row_format
         self.mask_prompt = mask_prompt
         self.max_seq_length = max_seq_length
+        self._messages_left = EARLIER_MESSAGES
         self.ends = np.array(tokenizer.eos_token_ids, dtype=np.int32)
         self.terminator = () if row_format in ("text", "tokens") else self._terminator()
 
@@ -156,8 +161,13 @@ class RowEncoder:
     ) -> list[tuple[int, int]]:
         spans = []
         for at in [one for one in answers if 0 < one < len(messages) - 1]:
+            self._messages_left -= 2 * at + 1
+            if self._messages_left < 0:
+                break
             try:
                 before = self.tokenizer.apply_chat_template(messages[:at], tools, True)
+                if len(before) >= self.max_seq_length:  # from here on nothing is trained
+                    break
                 after = self.tokenizer.apply_chat_template(messages[: at + 1], tools)
             except TemplateFailure:
                 continue

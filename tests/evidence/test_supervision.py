@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mlxdoctor.evidence import row_encoder
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import Role, build
@@ -155,6 +156,33 @@ def test_roles_and_terminator():
         answer = tokenizer.decode(row.tokens[row.roles == Role.ANSWER])
         assert answer.endswith((".", "!"))
         assert "<|" not in answer
+
+
+def test_earlier_answers_are_looked_for_before_the_cut_and_so_often_only(tmp_path, monkeypatch):
+    data = Dataset.read(write_rows(tmp_path, [{"messages": [QUESTION, ANSWER] * 40}] * 2))
+    whole = config_of(tmp_path, batch_size=1, max_seq_length=10_000)
+    rows = build(data, Tokenizer.read(BASE), whole).rows
+    assert [np.count_nonzero(row.roles == Role.END) for row in rows] == [40, 40]
+
+    asked = []
+    rendered = Tokenizer.apply_chat_template
+
+    def noted(self, messages, *more):
+        asked.append(len(messages))
+        return rendered(self, messages, *more)
+
+    monkeypatch.setattr(Tokenizer, "apply_chat_template", noted)
+    cut = build(data, Tokenizer.read(BASE), config_of(tmp_path, batch_size=1, max_seq_length=100))
+    assert len(asked) < 30
+    for found, row in zip(cut.rows, rows, strict=True):
+        assert found.roles[:100].tolist() == row.roles[:100].tolist()
+        assert found.answer_is_cut
+
+    # The first row takes 2 * (1 + 3 + ... + 77) messages and 39 for the answers themselves.
+    monkeypatch.setattr(row_encoder, "EARLIER_MESSAGES", 3200)
+    few = build(data, Tokenizer.read(BASE), whole).rows
+    assert few[0].roles.tolist() == rows[0].roles.tolist()
+    assert 0 < np.count_nonzero(few[1].roles == Role.END) < 20
 
 
 def test_entropy_of_the_targets(tmp_path):
