@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 MAX_TOKEN_ID = 2**31
 #: End tokens that are compared one by one.
 FEW_ENDS = 8
-#: Messages that are rendered, over all rows, to find the answers before the last one: each takes
-#: all that come before it, twice. 200 rows of 40 messages take 160,000, and some seconds.
-EARLIER_MESSAGES = 200_000
+#: Messages that are rendered to find the answers before the last one, each of which takes all that
+#: come before it, twice: so many for each row, enough for a conversation of 40, and so many more
+#: for all of them, which takes some seconds.
+EARLIER_OF_A_ROW, EARLIER_IN_RESERVE = 1_000, 200_000
 
 # Stands for an answer when looking for what the template writes after one.
 _PROBE = "mlxdoctor"
@@ -107,7 +108,7 @@ class RowEncoder:
         self.format = row_format
         self.mask_prompt = mask_prompt
         self.max_seq_length = max_seq_length
-        self._messages_left = EARLIER_MESSAGES
+        self._messages_left = EARLIER_IN_RESERVE
         self.ends = np.array(tokenizer.eos_token_ids, dtype=np.int32)
         self.terminator = () if row_format in ("text", "tokens") else self._terminator()
 
@@ -160,10 +161,11 @@ class RowEncoder:
         tools: Any,
     ) -> list[tuple[int, int]]:
         spans = []
+        self._messages_left = min(self._messages_left, EARLIER_IN_RESERVE) + EARLIER_OF_A_ROW
         for at in [one for one in answers if 0 < one < len(messages) - 1]:
-            self._messages_left -= 2 * at + 1
-            if self._messages_left < 0:
+            if (needed := 2 * at + 1) > self._messages_left:
                 break
+            self._messages_left -= needed
             try:
                 before = self.tokenizer.apply_chat_template(messages[:at], tools, True)
                 if len(before) >= self.max_seq_length:  # from here on nothing is trained

@@ -194,7 +194,7 @@ def stream(
         for number, line in enumerate(iter(lambda: stream_.readline(MAX_LINE_BYTES), b""), start=1):
             done += len(line)
             if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
-                problem = f"has a line of over {MAX_LINE_BYTES:,} bytes after {number - 1:,} others"
+                problem = f"has over {MAX_LINE_BYTES:,} bytes in line {number:,}"
                 raise InputError(file, problem, "write one row a line")
             if progress is not None:
                 progress("labelling rows", done, size)

@@ -178,11 +178,13 @@ def test_earlier_answers_are_looked_for_before_the_cut_and_so_often_only(tmp_pat
         assert found.roles[:100].tolist() == row.roles[:100].tolist()
         assert found.answer_is_cut
 
-    # The first row takes 2 * (1 + 3 + ... + 77) messages and 39 for the answers themselves.
-    monkeypatch.setattr(row_encoder, "EARLIER_MESSAGES", 3200)
+    # The answers before the last take 3 + 7 + ... + 155 = 3,081 messages.
+    monkeypatch.setattr(row_encoder, "EARLIER_IN_RESERVE", 3081)
+    monkeypatch.setattr(row_encoder, "EARLIER_OF_A_ROW", 210)
     few = build(data, Tokenizer.read(BASE), whole).rows
     assert few[0].roles.tolist() == rows[0].roles.tolist()
-    assert 0 < np.count_nonzero(few[1].roles == Role.END) < 20
+    # 420 are left: 3 + 7 + ... + 55 = 406 find 14 of them, beside the last.
+    assert np.count_nonzero(few[1].roles == Role.END) == 15
 
 
 def test_entropy_of_the_targets(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from mlxdoctor.cli import main
 from mlxdoctor.evidence.row_encoder import Role
 from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.labels import label_rows
 from mlxdoctor.labels.label_rows import LabelRules, Totals, data_file, spans, stream
 from mlxdoctor.safety.errors import InputError
 
@@ -123,7 +124,9 @@ def test_memory_does_not_grow_with_the_rows(tokenizer: Tokenizer, tmp_path: Path
     assert peaks[1] < 1.5 * peaks[0]
 
 
-def test_unusable_data(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_unusable_data(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(InputError, match=r"has no train.jsonl"):
         data_file(tmp_path, "train")
     (tmp_path / "valid.jsonl").write_text(chat("a", "b"))
@@ -135,6 +138,10 @@ def test_unusable_data(tmp_path: Path, tokenizer: Tokenizer) -> None:
     (tmp_path / "odd.jsonl").write_text('{"question": "a"}\n')
     with pytest.raises(InputError, match="has rows with the keys question"):
         list(stream(tmp_path / "odd.jsonl", tokenizer, LabelRules.of(None)))
+    monkeypatch.setattr(label_rows, "MAX_LINE_BYTES", 1000)
+    (tmp_path / "long.jsonl").write_text(chat("a", "b") + chat("a", "b" * 1000))
+    with pytest.raises(InputError, match="has over 1,000 bytes in line 2; write one row a line"):
+        list(stream(tmp_path / "long.jsonl", tokenizer, LabelRules.of(None)))
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
