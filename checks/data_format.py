@@ -171,7 +171,8 @@ def data_format(
             train,
             [train.line_numbers[one.index] for one in refused],
             survived,
-            fix=_repair(refused[0].reason, dataset, train, refused[0].index),
+            fix=_none_in_time(rows, refused[0].reason)
+            or _repair(refused[0].reason, dataset, train, refused[0].index),
         )
     if train.format == "text" and config is not None and config.mask_prompt:
         yield Sign(
@@ -189,6 +190,16 @@ def _lacks_template(tokenizer: Tokenizer) -> bool:
     return tokenizer.chat_template is None and not tokenizer.renders_itself
 
 
+def _none_in_time(rows: SupervisedRows, reason: str) -> str | None:
+    """What to do where no row is rendered in time: the template may be at fault, or long rows."""
+    if "(limit template_seconds)" not in reason or len(rows.refused) < rows.examined_rows:
+        return None
+    return (
+        "compare the chat template with the one that came with the base model, and look for "
+        "conversations of very many messages: no row was rendered in time"
+    )
+
+
 def _repair(reason: str, dataset: Dataset, split: Split, index: int) -> str | None:
     """What to do about a row that is refused, where the reason tells."""
     inner = of_messages(split.rows[index].get(dataset.features.chat))
@@ -201,8 +212,6 @@ def _repair(reason: str, dataset: Dataset, split: Split, index: int) -> str | No
         )
     if "system" in reason.lower() and "support" in reason.lower():
         return "put the text of the system message at the start of the first user's message"
-    if "(limit template" in reason:
-        return "put back the chat template that came with the base model: this one does too much"
     if reason.startswith("its text is not"):
         return "write the text of every row as a string"
     return None

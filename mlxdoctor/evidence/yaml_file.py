@@ -56,13 +56,13 @@ def read_yaml_object(path: Path) -> tuple[dict[str, Any], Source]:
             return node
 
         def construct_yaml_int(self, node: Any) -> int:
-            value: int = super().construct_yaml_int(_number(node))
+            value: int = super().construct_yaml_int(_number(node, path))
             if not -MAX_WHOLE < value < MAX_WHOLE:
-                raise ValueError(f"the number {node.value[:21]}… does not fit into 64 bits")
+                raise _too_large(path, node, "does not fit into 64 bits")
             return value
 
         def construct_yaml_float(self, node: Any) -> float:
-            value: float = super().construct_yaml_float(_number(node))
+            value: float = super().construct_yaml_float(_number(node, path))
             return value
 
     Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
@@ -85,11 +85,15 @@ def read_yaml_object(path: Path) -> tuple[dict[str, Any], Source]:
     return {str(key): one for key, one in value.items()}, source
 
 
-def _number(node: Any) -> Any:
+def _number(node: Any, path: Path) -> Any:
     """The node, unless Python's whole numbers, which 1:30:00.5 is made of too, would grow huge."""
     if (length := len(node.value)) > MAX_NUMBER:
-        raise ValueError(f"the number {node.value[:21]}… has {length:,} characters")
+        raise _too_large(path, node, f"has {length:,} characters")
     return node
+
+
+def _too_large(path: Path, node: Any, why: str) -> InputError:
+    return InputError(path, f"states the number {node.value[:21]}…, which {why}", "correct it")
 
 
 def _refuse_twice(mapping: Any, path: Path) -> None:

@@ -84,14 +84,24 @@ def test_a_row_the_template_refuses(tmp_path):
     assert codes["data-format.rows-refused"] == "error"
 
 
-def test_a_template_that_does_too_much_is_what_is_wrong(tmp_path):
-    endless = "{% for n in range(9**5) %}" * 2 + "{{ n }}" + "{% endfor %}" * 2
-    model = model_copy(tmp_path, template=endless)
-    dataset = write_data(tmp_path, train=[ROW])
-    with using(["template_seconds=0.1"]):
-        outcome, _ = run(data_format, dataset, rows_of(dataset, model=model))
-    assert outcome.findings[0].code == "data-format.rows-refused"
-    assert "the chat template that came with the base model" in outcome.findings[0].fix
+def test_a_template_that_finishes_no_row_and_one_that_finishes_some(tmp_path):
+    loop = "{% for n in range(9**5) %}" * 2 + "{{ n }}" + "{% endfor %}" * 2
+    for name, template, rows, is_for_all in (
+        ("endless", loop, [ROW], True),
+        (
+            "long",
+            "{% if messages[0].content == 'x' %}" + loop + "{% endif %}",
+            [ROW, chat("x", "y")],
+            False,
+        ),
+    ):
+        model = model_copy(tmp_path / name, template=template)
+        dataset = write_data(tmp_path, train=rows)
+        with using(["template_seconds=0.1"]):
+            seen = rows_of(dataset, config_of(tmp_path, batch_size=1), model=model)
+            outcome, _ = run(data_format, dataset, seen)
+        found = {one.code: one.fix for one in outcome.findings}["data-format.rows-refused"]
+        assert ("the chat template with the one that came with" in found) == is_for_all
 
 
 def test_a_mask_on_plain_text(tmp_path):

@@ -16,7 +16,7 @@ MIN_BROKEN = 3
 HEAD_LINES = 400
 #: Characters likewise.
 HEAD_CHARACTERS = 1 << 17
-#: A head that grew so much is looked at again: each line of it five times at most, on average.
+#: A head that grew so much is looked at again: each line of it about five times.
 GROWTH = 1.25
 #: Parts of one line that are joined.
 MAX_PARTS = 40
