@@ -151,7 +151,10 @@ def measure(
         found.append(_jobs(rows, candidates, max_rows))
     jobs = [row for split in found for row in split]
     if not jobs:
-        raise InputError(None, "the data has no row to measure on", "name the data with --data")
+        refused = next((one for rows in splits for one in rows.refused), None)
+        if refused is None:
+            raise InputError(None, "the data has no row to measure on", "name the data with --data")
+        raise InputError(None, f"no row of the data can be measured: {refused.reason}")
     budget = budget or TimeBudget()
     order = by_turns([len(split) for split in found], ENOUGH_ROWS)
     costs = [float(sum(len(job.tokens) for job in jobs[i])) for i in order]

@@ -17,7 +17,7 @@ from mlx_lm.generate import generate_step
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.supervision import SupervisedRows, build
+from mlxdoctor.evidence.supervision import RefusedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure import generate, generations, models, token_losses
 from mlxdoctor.measure.generations import Generations
@@ -255,6 +255,9 @@ def test_tokens_outside_the_vocabulary_are_refused(
         token_losses.measure(models.load(base), tokenizer, [replace(splits[0], rows=(alien,))])
     with pytest.raises(InputError, match="no row to measure"):
         token_losses.measure(models.load(base), tokenizer, [replace(splits[0], rows=())])
+    refused = replace(splits[0], rows=(), refused=(RefusedRow(0, "its text is empty"),))
+    with pytest.raises(InputError, match="no row of the data can be measured: its text is empty"):
+        token_losses.measure(models.load(base), tokenizer, [refused])
 
 
 @pytest.mark.parametrize(
