@@ -36,6 +36,7 @@ from mlxdoctor.safety.quoting import MAX_LINE, cut, quoted
 from mlxdoctor.safety.reading_limits import current
 from mlxdoctor.safety.stages import Stage, StageStopped
 from mlxdoctor.safety.time_limit import TimeLimitExceeded, time_limit
+from mlxdoctor.template import fill
 
 ENTRY_POINT_GROUP = "mlxdoctor.checks"
 BUILTIN_PACKAGE = "mlxdoctor.checks"
@@ -216,7 +217,7 @@ class Check:
                 case Exhibit():
                     got.exhibits.append(one)
                 case Seen():
-                    got.seen.append(one)
+                    got.seen.append(replace(one, message=fill(one.message, one.measured)))
                 case Unsought():
                     got.unsought |= {self._declared(each): one.why for each in one.symptoms}
                 case Sign():
@@ -232,15 +233,19 @@ class Check:
     def _finding(self, sign: Sign, *, is_planned: bool) -> Finding:
         code = self._declared(sign.symptom)
         symptom = self.symptoms[code]
+        # A sentence that the symptom declares is a template; one of the check's own is not.
+        values = {"where": sign.where, "onset": sign.onset, **sign.measured}
+        expected = fill(symptom.expected, values) if symptom.says else symptom.expected
+        fix = fill(symptom.fix, values) if symptom.says else symptom.fix
         return Finding(
             code,
             symptom.decided(sign.severity, is_planned=is_planned),
-            cut(sign.message),
+            cut(sign.message or fill(symptom.says, values)),
             sign.measured,
-            symptom.expected if sign.expected is None else sign.expected,
+            expected if sign.expected is None else sign.expected,
             sign.where,
             sign.onset,
-            symptom.fix if sign.fix is None else sign.fix,
+            fix if sign.fix is None else sign.fix,
         )
 
 

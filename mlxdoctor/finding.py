@@ -49,11 +49,14 @@ LOOKED = frozenset({Status.PASSED, Status.FOUND})
 class Symptom:
     """What a code stands for, said once, beside the code, in `@check(codes=...)`.
 
+    `says`, `expected` and `fix` are templates, filled from what a sign measured (`template.py`).
+
     Attributes:
         meaning: what is wrong, in a few words: the list of checks shows it.
         severity: what it means for a run, as a rule.
         expected: what a sound run shows.
         fix: what to do about it.
+        says: the sentence that a report shows.
         in_a_plan: what it means before a run, where that is worse: nothing is lost yet, and no
             loss will be there to decide before it is.
     """
@@ -62,26 +65,37 @@ class Symptom:
     severity: Severity
     expected: str = ""
     fix: str = ""
+    says: str = ""
     in_a_plan: Severity | None = None
 
     @classmethod
-    def error(cls, meaning: str, expected: str = "", fix: str = "") -> Symptom:
+    def error(cls, meaning: str, expected: str = "", fix: str = "", says: str = "") -> Symptom:
         """One that a run does not survive, as a rule."""
-        return cls(meaning, Severity.ERROR, expected, fix)
+        return cls(meaning, Severity.ERROR, expected, fix, says)
 
     @classmethod
     def warning(
-        cls, meaning: str, expected: str = "", fix: str = "", in_a_plan: Severity | None = None
+        cls,
+        meaning: str,
+        expected: str = "",
+        fix: str = "",
+        in_a_plan: Severity | None = None,
+        says: str = "",
     ) -> Symptom:
         """One that does harm, or may."""
-        return cls(meaning, Severity.WARNING, expected, fix, in_a_plan)
+        return cls(meaning, Severity.WARNING, expected, fix, says, in_a_plan)
 
     @classmethod
     def info(
-        cls, meaning: str, expected: str = "", fix: str = "", in_a_plan: Severity | None = None
+        cls,
+        meaning: str,
+        expected: str = "",
+        fix: str = "",
+        in_a_plan: Severity | None = None,
+        says: str = "",
     ) -> Symptom:
         """One that is worth knowing."""
-        return cls(meaning, Severity.INFO, expected, fix, in_a_plan)
+        return cls(meaning, Severity.INFO, expected, fix, says, in_a_plan)
 
     def decided(self, severity: Severity | None, *, is_planned: bool) -> Severity:
         """How bad it is, where one run decides its severity, or is only planned.
@@ -94,13 +108,16 @@ class Symptom:
         return self.in_a_plan if self.in_a_plan.rank == found.rank + 1 else found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Sign:
     """One symptom as a check saw it in the evidence; the check's `Symptom` says the rest.
 
+    `Sign("diverged", {"end": 9.98})`, or with a sentence of its own before the figures, where the
+    symptom declares none.
+
     Attributes:
         symptom: its code without the check's name.
-        message: one sentence that a person understands, with the figures in it.
+        message: the sentence; "" for the symptom's own, filled from the figures.
         measured: the figures behind the message, by name.
         where: the tensor, layer, file or row it was seen in.
         onset: the iteration at which it began, where it has one.
@@ -116,13 +133,32 @@ class Sign:
     expected: str | None = None
     fix: str | None = None
 
+    def __init__(  # noqa: PLR0917 - in the order of the attributes
+        self,
+        symptom: str,
+        message: str | Mapping[str, Measurement] = "",
+        measured: Mapping[str, Measurement] | None = None,
+        where: str | None = None,
+        onset: int | None = None,
+        severity: Severity | None = None,
+        expected: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        if isinstance(message, str):
+            sentence, figures = message, measured or {}
+        else:
+            sentence, figures = "", message
+        values = (symptom, sentence, figures, where, onset, severity, expected, fix)
+        for name, value in zip(self.__dataclass_fields__, values, strict=True):
+            object.__setattr__(self, name, value)
+
 
 @dataclass(frozen=True)
 class Seen:
     """What a check saw to be as it should: the ground a `healthy` stands on.
 
     Attributes:
-        message: one sentence that a person understands, with the figures in it.
+        message: one sentence that a person understands: a template, filled from the figures.
         measured: the figures behind the message, by name.
         learned: whether it shows that training made the model better at its rows: the loss
             against where it began, held-out rows, answers. Sound files alone do not.
