@@ -16,7 +16,7 @@ report at the last of these is compared with it.
 
 When it is wrong. On another machine than the one that preflight ran on. Peaks are predicted within
 15% (reports/preflight-memory.md), paces mostly within 20%. Losses agree to the last
-digit printed where machine and versions are the same (reports/preflight-promises.md).
+digit printed where machine and versions are the same.
 
 What to do. Run preflight again with the configuration as it is now, and compare.
 """

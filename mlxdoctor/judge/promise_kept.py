@@ -27,8 +27,8 @@ class PromiseLimits:
     loss: float = limit(
         0.1,
         unit="of the promised training loss, either way",
-        source="on the machine that preflight ran on they agree to the last digit printed "
-        "(reports/preflight-promises.md); the rest is for other machines",
+        source="on the machine that preflight ran on they agree to the last digit printed; "
+        "the rest is for other machines",
     )
     reports: int = limit(
         3, unit="reports of the pace", source="the first one has what is compiled in it"
