@@ -25,7 +25,7 @@ from mlxdoctor.evidence.planned_run import PlannedRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Sign, Symptom
-from mlxdoctor.measure.generations import Generations
+from mlxdoctor.models.generations import Generations
 
 _WEIGHTS = (".safetensors", ".npz", ".bin", ".pt")
 

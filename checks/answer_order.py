@@ -30,8 +30,8 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.supervision import SupervisedRow, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Sign, Symptom
-from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.text.outputs import pairs
+from mlxdoctor.models.generations import Generations
 from mlxdoctor.safety.quoting import quoted
 
 #: Two tokens that follow each other.

@@ -38,10 +38,10 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.judge.collapse import OneTokenLimits
-from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.prompt_rates import rate
 from mlxdoctor.measure.text.statistics import paired_permutation, top_share
+from mlxdoctor.models.generations import Generations
 
 
 @dataclass(frozen=True)

@@ -34,12 +34,12 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
-from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.losses.row_changes import change, is_likely
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
 from mlxdoctor.measure.text.statistics import run_share, tail_run, top_share
-from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.models.generations import Generations
+from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.safety.quoting import quoted
 
 #: How chat templates begin a turn.

@@ -25,9 +25,9 @@ import numpy as np
 
 from mlxdoctor.check import Cost, DoesNotArise, Inconclusive, check, limit
 from mlxdoctor.finding import Seen, Severity, Sign, Symptom
-from mlxdoctor.measure.losses.row_readings import Reading, mean_loss
-from mlxdoctor.measure.losses.validation import ValidationRows
 from mlxdoctor.measure.text.statistics import sign_test
+from mlxdoctor.models.readings import Reading, mean_loss
+from mlxdoctor.models.validation import ValidationRows
 
 
 @dataclass(frozen=True)

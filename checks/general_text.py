@@ -27,7 +27,7 @@ import numpy as np
 
 from mlxdoctor.check import Cost, Inconclusive, check, limit
 from mlxdoctor.finding import Measurement, Seen, Sign, Symptom, Unsought
-from mlxdoctor.measure.general_text import GeneralText
+from mlxdoctor.models.general_text import GeneralText
 
 _CALIBRATION = "not measured yet"
 

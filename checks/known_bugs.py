@@ -41,7 +41,7 @@ from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
-from mlxdoctor.measure.generations import Generations
+from mlxdoctor.models.generations import Generations
 
 _BUGS = load_known_bugs()
 

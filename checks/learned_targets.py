@@ -49,9 +49,8 @@ from mlxdoctor.measure.losses.row_changes import (
     region_mean,
     tuned_pass,
 )
-from mlxdoctor.measure.row_losses import RowLosses
 from mlxdoctor.measure.text.statistics import sign_test
-from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.models.losses import RowLosses, TokenLosses
 
 SHIFT_NAMES = {
     0: "the token it was just given",

@@ -39,7 +39,6 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
-from mlxdoctor.measure.adapter_scales import AdapterScales
 from mlxdoctor.measure.losses.fit import (
     USUAL_ENDS,
     Fit,
@@ -62,10 +61,11 @@ from mlxdoctor.measure.losses.other_readings import (
     other_reading,
 )
 from mlxdoctor.measure.losses.row_changes import change, mean_of
-from mlxdoctor.measure.losses.row_readings import Reading, mean_loss
-from mlxdoctor.measure.losses.validation import ValidationRows
-from mlxdoctor.measure.token_losses import TokenLosses
 from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
+from mlxdoctor.models.adapter_scales import AdapterScales
+from mlxdoctor.models.losses import TokenLosses
+from mlxdoctor.models.readings import Reading, mean_loss
+from mlxdoctor.models.validation import ValidationRows
 
 #: Times its scale at which an adapter is tried whose loss is not the log's.
 FACTORS = (0.5, 1.5, 2.0, 4.0)

@@ -31,9 +31,9 @@ from mlxdoctor.check import DoesNotArise, Inconclusive, check, limit
 from mlxdoctor.evidence.metrics import ReportedMetric, ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Severity, Sign, Symptom
-from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.text.outputs import answer_words
 from mlxdoctor.measure.text.statistics import word_f1
+from mlxdoctor.models.generations import Generations
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,9 @@ import numpy as np
 
 from mlxdoctor.check import Cost, Inconclusive, check, limit
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
-from mlxdoctor.measure.models import Which
-from mlxdoctor.measure.prompt_gains import PromptGains, RowGain
 from mlxdoctor.measure.text.statistics import lower_ranks
+from mlxdoctor.models.load import Which
+from mlxdoctor.models.prompt_gains import PromptGains, RowGain
 
 #: What the splits' rows are called.
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}

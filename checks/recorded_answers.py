@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
 from mlxdoctor.finding import Seen, Sign, Symptom
 from mlxdoctor.measure.asked_again import Asked, AskedAgain, RecordedGenerations
-from mlxdoctor.measure.generations import Generation, Generations
 from mlxdoctor.measure.text.outputs import answer_words
+from mlxdoctor.models.generations import Generation, Generations
 
 
 @dataclass(frozen=True)

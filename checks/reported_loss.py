@@ -27,9 +27,9 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.metrics import ReportedMetric, ReportedMetrics
 from mlxdoctor.finding import Measurement, Seen, Sign, Symptom
 from mlxdoctor.measure.losses.fit import usual_readings
-from mlxdoctor.measure.losses.row_readings import MeanLoss, mean_loss
-from mlxdoctor.measure.losses.validation import ValidationRows
-from mlxdoctor.measure.row_losses import RowLosses
+from mlxdoctor.models.losses import RowLosses
+from mlxdoctor.models.readings import MeanLoss, mean_loss
+from mlxdoctor.models.validation import ValidationRows
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ import numpy as np
 
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.finding import Seen, Sign, Symptom
-from mlxdoctor.measure.scoring import Scores
 from mlxdoctor.measure.text.statistics import mean_interval, paired_permutation
+from mlxdoctor.models.scoring import Scores
 from mlxdoctor.safety.quoting import quoted
 
 

@@ -45,10 +45,10 @@ from mlxdoctor.judge.collapse import (
     is_single,
 )
 from mlxdoctor.measure.exhibited import answers_shown
-from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.text.outputs import Output, OutputPair, is_special, pairs
 from mlxdoctor.measure.text.prompt_rates import Rate, is_raised, rate, too_few
 from mlxdoctor.measure.text.statistics import run_share, seq_rep_n, tail_loop, top_share, zlib_ratio
+from mlxdoctor.models.generations import Generations
 from mlxdoctor.safety.quoting import quoted
 
 

@@ -23,7 +23,7 @@ from mlxdoctor.finding import Outcome, Severity, Status
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.installed import version_here
 from mlxdoctor.judge.remedy import fix_for, needed_values
-from mlxdoctor.measure.models import NOT_ASKED
+from mlxdoctor.models.load import NOT_ASKED
 from mlxdoctor.report import FileRead, Fix, MissingEvidence, NextCheck, ReadBack, Report
 from mlxdoctor.run import Run
 from mlxdoctor.run_texts import texts_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.measure.generations import Generations
+from mlxdoctor.models.generations import Generations
 from mlxdoctor.run import Run
 
 

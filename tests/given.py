@@ -4,7 +4,7 @@ from typing import Any
 
 from mlxdoctor.check import Check
 from mlxdoctor.finding import Finding, Outcome
-from mlxdoctor.measure.generations import Generation, Generations
+from mlxdoctor.models.generations import Generation, Generations
 
 
 class Given:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlxdoctor.evidence.supervision import Role
-from mlxdoctor.measure.row_losses import RowLosses, RowPass
+from mlxdoctor.models.losses import RowLosses, RowPass
 
 PROMPT, ANSWER = 5, 6
 #: A prompt, an answer, the end token and a line break after it.

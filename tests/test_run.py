@@ -16,8 +16,8 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.measure.generations import Generations
-from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.models.generations import Generations
+from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.run import Run
 from tests.conftest import RUNS
 

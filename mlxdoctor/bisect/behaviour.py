@@ -30,9 +30,9 @@ from mlxdoctor.measure.text.prompt_rates import Rate, is_raised, rate
 from mlxdoctor.measure.text.statistics import sign_test
 
 if TYPE_CHECKING:
-    from mlxdoctor.measure.generate import Answer, Prompt
-    from mlxdoctor.measure.models import LoadedModels
-    from mlxdoctor.measure.row_losses import RowLosses, RowPass
+    from mlxdoctor.models.answer import Answer, Prompt
+    from mlxdoctor.models.load import LoadedModels
+    from mlxdoctor.models.losses import RowLosses, RowPass
     from mlxdoctor.run import Run
 
 Floats = NDArray[np.float64]
@@ -228,7 +228,7 @@ class SaveMeasure:
         split = next((one for one in SPLITS if one in dataset.splits), None)
         if split is None:
             raise Missing("the data has no rows")
-        from mlxdoctor.measure.generate import prompts_for
+        from mlxdoctor.models.answer import prompts_for
 
         self.split = split
         self._rows = build(dataset, self._tokenizer, run.get(TrainingConfig), split=split)
@@ -258,7 +258,7 @@ class SaveMeasure:
 
     def losses(self, place: int) -> Behaviour:
         """The losses alone of the save at a place, which take a third of the time."""
-        from mlxdoctor.measure.token_losses import measure
+        from mlxdoctor.models.losses import measure
 
         models = self._with(place)
         if models.load_failure is not None:
@@ -283,7 +283,7 @@ class SaveMeasure:
         return self._texts(self._asked(models.select("tuned"), self.prompts))
 
     def _with(self, place: int) -> LoadedModels:
-        from mlxdoctor.measure.models import load
+        from mlxdoctor.models.load import load
 
         if self._models is not None and self._place == place:
             return self._models
@@ -295,7 +295,7 @@ class SaveMeasure:
         return self._models
 
     def _asked(self, model: object, prompts: Sequence[Prompt] | None = None) -> list[Answer]:
-        from mlxdoctor.measure.generate import answer
+        from mlxdoctor.models.answer import answer
 
         return answer(model, self._prompts if prompts is None else prompts, self._ends, MAX_TOKENS)
 

@@ -19,7 +19,7 @@ from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity
-from mlxdoctor.measure.generations import Generations
+from mlxdoctor.models.generations import Generations
 from mlxdoctor.safety.errors import InputError
 
 #: mlx-lm pads with this token, whatever the tokenizer says.

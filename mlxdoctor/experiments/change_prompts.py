@@ -30,9 +30,9 @@ from mlxdoctor.experiments.shared.copies import write_rows
 from mlxdoctor.experiments.shared.laboratory import Laboratory
 from mlxdoctor.experiments.shared.rules import Limits as Lengths
 from mlxdoctor.experiments.shared.rules import Ruling, undecided
-from mlxdoctor.measure.continuations import Continuation, continuation_losses
-from mlxdoctor.measure.models import Which, load
-from mlxdoctor.measure.prompt_gains import ANSWER_TOKENS, PromptGains
+from mlxdoctor.models.forward import Continuation, continuation_losses
+from mlxdoctor.models.load import Which, load
+from mlxdoctor.models.prompt_gains import ANSWER_TOKENS, PromptGains
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 

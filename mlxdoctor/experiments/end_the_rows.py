@@ -20,7 +20,7 @@ from mlxdoctor.experiments import counterfactual
 from mlxdoctor.experiments.shared.bench import Bench
 from mlxdoctor.experiments.shared.observation import Condition
 from mlxdoctor.experiments.shared.rules import Question, Ruling, Trials, judge_change, undecided
-from mlxdoctor.measure.loading import load_tokenizer
+from mlxdoctor.models.load import load_tokenizer
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train.faults import Fault
 from mlxdoctor.train.parts import Parts, parts_of

@@ -25,7 +25,7 @@ def evaluate_again(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     if not reported or adapter is None:
         reason = "there is no reported loss, or no adapter to evaluate"
         return undecided(reason, "a reported loss or perplexity (JSON), and the adapter")
-    from mlxdoctor.measure.loading import load_local
+    from mlxdoctor.models.load import load_local
     from mlxdoctor.train.batches import Worker
     from mlxdoctor.train.masked_loss import LossFunction, evaluate, exact_loss, parity_loss
     from mlxdoctor.train.parts import parts_of

@@ -13,7 +13,7 @@ from mlxdoctor.experiments import direct
 from mlxdoctor.experiments.shared.held_out import split_loss
 from mlxdoctor.experiments.shared.laboratory import Laboratory
 from mlxdoctor.experiments.shared.rules import Limits, Ruling, undecided
-from mlxdoctor.measure.loading import load_tokenizer, load_weights
+from mlxdoctor.models.load import load_tokenizer, load_weights
 from mlxdoctor.run import Run
 
 #: A log that begins this many times higher than the base's own loss is not of this base: batches

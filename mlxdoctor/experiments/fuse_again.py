@@ -27,7 +27,7 @@ def fuse_again(lab: Laboratory, run: Run, folder: Path) -> Ruling:
             "there is no adapter beside the fused model that could be fused again",
             "the adapter that was fused",
         )
-    from mlxdoctor.measure.loading import load_local
+    from mlxdoctor.models.load import load_local
 
     copied(run.files, adapter, folder / "adapter")
     settings = lab.recipe.settings(folder, 1, lab.recipe.seed)

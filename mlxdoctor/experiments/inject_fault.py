@@ -110,7 +110,7 @@ def adapter_alone(folder: Path, settings: Settings, severity: Any) -> None:
     del settings, severity
     import mlx.core as mx
 
-    from mlxdoctor.measure.model_parameters import ADAPTER_LEAVES
+    from mlxdoctor.models.parameters import ADAPTER_LEAVES
 
     for path in sorted(folder.glob("*adapters.safetensors")):
         saved: Any = mx.load(str(path))

@@ -12,8 +12,8 @@ from mlxdoctor.experiments.shared.copies import copied
 from mlxdoctor.experiments.shared.laboratory import Laboratory
 from mlxdoctor.experiments.shared.observation import Observation, examined
 from mlxdoctor.experiments.shared.rules import Ruling, undecided
-from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.text.words import words
+from mlxdoctor.models.generations import Generations
 from mlxdoctor.run import Run
 
 #: Share of the base's loss that an adapter takes away which works. Both are of the same rows, so

@@ -17,7 +17,7 @@ from mlxdoctor.gate.baseline import Known, figures_of
 from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.policy import Ignore, Policy, Rules, matches
 from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, HeldReport, ItemStatus
-from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import Readiness, Verdict
 

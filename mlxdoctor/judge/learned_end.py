@@ -16,7 +16,7 @@ from mlxdoctor.measure.losses.row_changes import (
     is_likely,
     region,
 )
-from mlxdoctor.measure.row_losses import RowLosses
+from mlxdoctor.models.losses import RowLosses
 
 
 @dataclass(frozen=True)

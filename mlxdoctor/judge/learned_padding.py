@@ -15,8 +15,8 @@ from mlxdoctor.measure.losses.row_changes import (
     is_likely,
     tuned_pass,
 )
-from mlxdoctor.measure.row_losses import RowLosses, RowPass
 from mlxdoctor.measure.text.prompt_rates import Rate, rate
+from mlxdoctor.models.losses import RowLosses, RowPass
 
 #: The likeliest token at some place of a row; None where the row has no such place.
 Choice = Callable[[RowPass], int | None]

@@ -10,10 +10,10 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing, NotThere, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.measure.generate import Prompt, as_in_the_data, plain_prompt
-from mlxdoctor.measure.generations import Generations, produce
-from mlxdoctor.measure.models import LoadedModels
 from mlxdoctor.measure.text.outputs import SPECIAL_TEXT
+from mlxdoctor.models.answer import Prompt, as_in_the_data, plain_prompt
+from mlxdoctor.models.generations import Generations, produce
+from mlxdoctor.models.load import LoadedModels
 
 #: Prompts that are asked again, and tokens of each answer: minutes on a large model.
 PROMPTS, TOKENS = 12, 32

@@ -28,9 +28,9 @@ from mlxdoctor.exhibits import (
     TokenShares,
 )
 from mlxdoctor.finding import Exhibit
-from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.losses.trend import Floats
 from mlxdoctor.measure.weights.drift import ModuleDrift
+from mlxdoctor.models.generations import Generations
 
 #: Points a curve is drawn with at most; more would be closer than a pixel.
 MAX_POINTS = 1_000

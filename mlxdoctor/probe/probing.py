@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from mlxdoctor.check import discover
 from mlxdoctor.finding import LOOKED, Finding, Outcome, Severity
-from mlxdoctor.measure.model_parameters import count_parameters
 from mlxdoctor.measure.training_step.calls import require_module
 from mlxdoctor.measure.training_step.measurement import TrainingStep
+from mlxdoctor.models.parameters import count_parameters
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
-from mlxdoctor.measure.loading import load_local, load_with_mlx_lm, said
-from mlxdoctor.measure.model_parameters import ADAPTER_LAYERS, ADAPTER_LEAVES
+from mlxdoctor.models.load import load_local, load_with_mlx_lm, said
+from mlxdoctor.models.parameters import ADAPTER_LAYERS, ADAPTER_LEAVES
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train.settings import Settings
 

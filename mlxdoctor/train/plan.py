@@ -11,7 +11,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from mlxdoctor.measure.model_parameters import count_parameters
+from mlxdoctor.models.parameters import count_parameters
 from mlxdoctor.train.batches import Batch, Worker, collate
 from mlxdoctor.train.masked_loss import LossFunction
 from mlxdoctor.train.settings import Settings

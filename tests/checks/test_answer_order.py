@@ -8,7 +8,7 @@ from mlxdoctor.api import run_checks
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.finding import Outcome, Status
-from mlxdoctor.measure.generations import Generations
+from mlxdoctor.models.generations import Generations
 from mlxdoctor.run import Run
 from tests.checks.data_evidence import DATA, rows_of
 from tests.conftest import RUNS, check_called, run_names

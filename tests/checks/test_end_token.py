@@ -9,8 +9,8 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import Role, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.measure.generations import Generation, Generations
-from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.models.generations import Generation, Generations
+from mlxdoctor.models.losses import TokenLosses
 from tests.conftest import FIXTURES, RUNS, check_called, expected, run_names
 from tests.given import answers, findings, outcome
 from tests.measured_rows import Losses, measured_rows

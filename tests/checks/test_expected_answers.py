@@ -14,7 +14,7 @@ from mlxdoctor.evidence.supervision import SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Outcome
-from mlxdoctor.measure.generations import Generation, Generations
+from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.run import Run
 from tests.checks.log_evidence import LogWriter
 from tests.conftest import FIXTURES, RUNS, check_called, expected, run_names

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.finding import Outcome
-from mlxdoctor.measure.losses.validation import ValidationRows
-from mlxdoctor.measure.row_losses import RowLosses
+from mlxdoctor.models.losses import RowLosses
+from mlxdoctor.models.validation import ValidationRows
 from mlxdoctor.run import Run
 from tests.conftest import FIXTURES, RUNS, check_called
 from tests.given import outcome

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mlxdoctor.finding import Finding
-from mlxdoctor.measure.general_text import GENERAL_TEXTS, GeneralText
+from mlxdoctor.models.general_text import GENERAL_TEXTS, GeneralText
 from mlxdoctor.run import Run
 from tests.conftest import RUNS, check_called
 from tests.given import findings, outcome

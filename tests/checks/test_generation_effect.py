@@ -10,8 +10,8 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.measure.generations import Generation, Generations
-from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.models.generations import Generation, Generations
+from mlxdoctor.models.losses import TokenLosses
 from tests.checks.data_evidence import DATA, config_of, log_of, rows_of
 from tests.conftest import RUNS, check_called, expected, run_names
 from tests.given import answers, findings, outcome

@@ -8,8 +8,7 @@ import pytest
 
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.finding import Finding
-from mlxdoctor.measure.row_losses import RowLosses, RowPass
-from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.models.losses import RowLosses, RowPass, TokenLosses
 from tests.conftest import check_called
 from tests.given import findings, outcome
 

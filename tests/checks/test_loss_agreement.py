@@ -12,11 +12,10 @@ import pytest
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome
-from mlxdoctor.measure.adapter_scales import AdapterScales
-from mlxdoctor.measure.losses.validation import ValidationRows
-from mlxdoctor.measure.row_losses import RowLosses
-from mlxdoctor.measure.text.plain_formats import PLAIN_FORMATS, WITHOUT_END, PlainFormat
-from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.models.adapter_scales import AdapterScales
+from mlxdoctor.models.formats import PLAIN_FORMATS, WITHOUT_END, PlainFormat
+from mlxdoctor.models.losses import RowLosses, TokenLosses
+from mlxdoctor.models.validation import ValidationRows
 from tests.checks.log_evidence import LogWriter
 from tests.conftest import check_called
 from tests.given import outcome

@@ -9,7 +9,7 @@ import pytest
 
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.measure.generations import Generation, Generations
+from mlxdoctor.models.generations import Generation, Generations
 from tests.conftest import check_called
 from tests.given import findings, outcome
 

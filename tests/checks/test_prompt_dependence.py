@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mlxdoctor.finding import Finding
-from mlxdoctor.measure.prompt_gains import PromptGains, RowGain
+from mlxdoctor.models.prompt_gains import PromptGains, RowGain
 from tests.conftest import check_called
 from tests.given import findings, outcome
 

@@ -12,7 +12,7 @@ import pytest
 from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.finding import Outcome
-from mlxdoctor.measure.losses.validation import ValidationRows
+from mlxdoctor.models.validation import ValidationRows
 from tests.conftest import FIXTURES, RUNS, check_called
 from tests.given import outcome
 from tests.measured_rows import Losses, measured_rows

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlxdoctor.measure.scoring import ItemScore, Scores
+from mlxdoctor.models.scoring import ItemScore, Scores
 from tests.conftest import check_called
 from tests.given import findings, outcome
 

@@ -3,7 +3,7 @@
 import pytest
 
 from mlxdoctor.evidence.supervision import SupervisedRows
-from mlxdoctor.measure.generations import Generation, Generations
+from mlxdoctor.models.generations import Generation, Generations
 from tests.conftest import RUNS, check_called, expected, run_names
 from tests.given import answers, findings, outcome
 

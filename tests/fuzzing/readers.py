@@ -24,9 +24,9 @@ from mlxdoctor.evidence.supervision import build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.measure.generations import Generations
 from mlxdoctor.measure.kept.bindings import named
-from mlxdoctor.measure.text.plain_formats import question_and_answer
+from mlxdoctor.models.formats import question_and_answer
+from mlxdoctor.models.generations import Generations
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from tests.fuzzing import of_commands, seeds

@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.evidence.logs.log_format import LogFormat, formats
-from mlxdoctor.measure.generations import Generation, ProducedGenerations
-from mlxdoctor.measure.prompt_gains import PromptGains, RowGain
-from mlxdoctor.measure.row_losses import RowLosses, RowPass
-from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.models.generations import Generation, ProducedGenerations
+from mlxdoctor.models.losses import RowLosses, RowPass, TokenLosses
+from mlxdoctor.models.prompt_gains import PromptGains, RowGain
 from mlxdoctor.run import Run
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

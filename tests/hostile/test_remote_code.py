@@ -13,7 +13,7 @@ from mlxdoctor.api import diagnose
 from mlxdoctor.cli import main
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.code_files import RemoteCode
-from mlxdoctor.measure.loading import load_local, require_plain
+from mlxdoctor.models.load import load_local, require_plain
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import FIXTURES, RUNS, check_called, run_names
 
@@ -58,7 +58,7 @@ def test_no_loader_of_ours_runs_it(
         require_plain(folder)
     with pytest.raises(InputError, match="needs code of its own"):
         load_local(folder)
-    from mlxdoctor.measure.models import load
+    from mlxdoctor.models.load import load
 
     with pytest.raises(InputError, match="needs code of its own"):
         load(BaseModel.read(folder))

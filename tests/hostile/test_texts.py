@@ -11,7 +11,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.source import read_json
 from mlxdoctor.evidence.yaml_file import read_yaml_object
-from mlxdoctor.measure.generations import Generations
+from mlxdoctor.models.generations import Generations
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import NAMES, ReadingLimits, current, using
 

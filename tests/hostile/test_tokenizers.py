@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.measure.loading import require_tokenizer
+from mlxdoctor.models.load import require_tokenizer
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import using
 from mlxdoctor.safety.time_limit import TimeLimitExceeded

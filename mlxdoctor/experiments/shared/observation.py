@@ -14,8 +14,8 @@ from mlxdoctor.evidence.row_encoder import Role
 from mlxdoctor.exhibits import SampleAnswer
 from mlxdoctor.experiments.shared.symptoms import symptom_checks
 from mlxdoctor.finding import Severity, Status
-from mlxdoctor.measure.generations import Generations
-from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.models.generations import Generations
+from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.run import Run
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 #: The package whose modules measure.
-MEASURING = "mlxdoctor.measure"
+MEASURING = ("mlxdoctor.measure", "mlxdoctor.models")
 
 
 def code_version(kind: type[Any]) -> str:
@@ -39,7 +39,7 @@ def _version(module: str) -> str:
 
 def _measures(name: str) -> bool:
     # Keeping is no measuring.
-    return name.startswith(f"{MEASURING}.") and not name.startswith(f"{MEASURING}.kept")
+    return name.startswith(MEASURING) and not name.startswith("mlxdoctor.measure.kept")
 
 
 @cache

@@ -32,13 +32,13 @@ from mlxdoctor.evidence.json_text import mended, too_deep
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, NotThere
 from mlxdoctor.evidence.run_files import RunFiles
 from mlxdoctor.evidence.source import Source, read_bytes
-from mlxdoctor.measure.cpu_functions import on_cpu
 from mlxdoctor.measure.kept.bindings import Bindings, BoundFile, Here
 from mlxdoctor.measure.kept.code_version import code_version
 from mlxdoctor.measure.kept.codec import Codec, UnfitValueError
 from mlxdoctor.measure.kept.fingerprint import fingerprint
 from mlxdoctor.measure.kept.on_demand import OnDemand
-from mlxdoctor.measure.models import loaded_from
+from mlxdoctor.models.cpu_functions import on_cpu
+from mlxdoctor.models.load import loaded_from
 from mlxdoctor.safety.atomic import replace_file
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded

@@ -13,10 +13,9 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.measure.losses.logged_levels import LoggedLoss
-from mlxdoctor.measure.losses.row_readings import MeanLoss, Reading, Until, mean_loss
-from mlxdoctor.measure.losses.validation import ValidationRows
-from mlxdoctor.measure.row_losses import RowLosses
-from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.models.losses import RowLosses, TokenLosses
+from mlxdoctor.models.readings import MeanLoss, Reading, Until, mean_loss
+from mlxdoctor.models.validation import ValidationRows
 
 #: Where sound trainers put the last target of a row.
 USUAL_ENDS: tuple[Until, ...] = ("padding", "row", "end")

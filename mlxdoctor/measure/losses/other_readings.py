@@ -7,9 +7,9 @@ from itertools import product
 
 from mlxdoctor.check import limit
 from mlxdoctor.measure.losses.fit import USUAL_ENDS, Fit, Sample, best_fit, fits
-from mlxdoctor.measure.losses.row_readings import Reading, Until
-from mlxdoctor.measure.losses.validation import ValidationRows
-from mlxdoctor.measure.text.plain_formats import PlainFormat
+from mlxdoctor.models.formats import PlainFormat
+from mlxdoctor.models.readings import Reading, Until
+from mlxdoctor.models.validation import ValidationRows
 
 #: Ends of a row's targets that leave out what they must not.
 WITHOUT_ENDS: tuple[Until, ...] = ("answer", "others", "others+padding")

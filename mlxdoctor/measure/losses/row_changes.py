@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from mlxdoctor.check import limit
 from mlxdoctor.evidence.supervision import Role
-from mlxdoctor.measure.row_losses import RowLosses, RowPass
 from mlxdoctor.measure.text.statistics import sign_test
+from mlxdoctor.models.losses import RowLosses, RowPass
 
 
 @dataclass(frozen=True)

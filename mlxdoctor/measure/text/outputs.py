@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.measure.generations import Generation, Generations
 from mlxdoctor.measure.text.words import LONGEST, words
+from mlxdoctor.models.generations import Generation, Generations
 
 #: A special token written out: `<|im_end|>`, `</s>`, `<end_of_turn>`, `[PAD]`.
 SPECIAL_TEXT = re.compile(r"<\|[^<>|\s]{1,40}\|>|</?[a-z_]{1,30}>|\[(?:PAD|UNK|SEP|CLS|EOS|BOS)\]")

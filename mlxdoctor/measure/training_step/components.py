@@ -8,7 +8,7 @@ from typing import Any
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from mlxdoctor.measure.model_parameters import ADAPTER_LEAVES
+from mlxdoctor.models.parameters import ADAPTER_LEAVES
 
 #: In the order in which they are shown.
 COMPONENTS = ("attention", "MLP", "embeddings", "norms", "adapters", "head", "other")

@@ -10,9 +10,9 @@ import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from mlxdoctor.measure.model_parameters import ADAPTER_LEAVES, count_parameters
 from mlxdoctor.measure.training_step.components import count_components
 from mlxdoctor.measure.training_step.phases import State
+from mlxdoctor.models.parameters import ADAPTER_LEAVES, count_parameters
 
 #: MLX's own bookkeeping: a class that replaces it hides what is trained.
 BOOKKEEPING = ("trainable_parameters", "parameters", "freeze", "unfreeze", "update")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.measure.general_text import GeneralText
 from mlxdoctor.measure.kept import code_version as versions
 from mlxdoctor.measure.kept.code_version import code_version
-from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.models.general_text import GeneralText
+from mlxdoctor.models.losses import TokenLosses
 
 CODE = """\"\"\"How many rows.\"\"\"
-from mlxdoctor.measure.forward import predict
+from mlxdoctor.models.forward import predict
 
 ROWS = 16
 
@@ -31,7 +31,7 @@ def version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def of(number: int, code: str) -> str:
         (tmp_path / f"measuring_{number}.py").write_text(code)
         text, imported = versions._module(f"measuring_{number}")
-        assert imported == ("mlxdoctor.measure.forward",)
+        assert imported == ("mlxdoctor.models.forward",)
         return text
 
     return of

@@ -11,10 +11,15 @@ import pytest
 
 from mlxdoctor.measure.kept.codec import Codec, _dataclass
 from mlxdoctor.measure.kept.measured_file import is_models
-from mlxdoctor.measure.row_losses import RowLosses, RowPass
 from mlxdoctor.members import modules_of
+from mlxdoctor.models.losses import RowLosses, RowPass
 
-PACKAGES = ("mlxdoctor.measure", "mlxdoctor.measure.losses", "mlxdoctor.measure.text")
+PACKAGES = (
+    "mlxdoctor.models",
+    "mlxdoctor.measure",
+    "mlxdoctor.measure.losses",
+    "mlxdoctor.measure.text",
+)
 
 
 def measured_kinds() -> list[type[Any]]:

@@ -21,10 +21,10 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.formats.summary import read_back
-from mlxdoctor.measure import models
 from mlxdoctor.measure.kept import code_version as versions
 from mlxdoctor.measure.kept.bindings import named
 from mlxdoctor.measure.kept.measured_file import VERSION, MeasuredFile
+from mlxdoctor.models import load as models
 from mlxdoctor.report import Report
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
@@ -513,7 +513,7 @@ def test_a_file_that_lacks_something_is_filled(
 ) -> None:
     run, whole, first = measured_run
     content = json.loads(gzip.decompress(whole.read_bytes()))
-    name = "mlxdoctor.measure.general_text:GeneralText"
+    name = "mlxdoctor.models.general_text:GeneralText"
     lacking = content["measured"].pop(name)
     file = tmp_path / "half.json"
     file.write_text(json.dumps(content))

@@ -12,9 +12,10 @@ import pytest
 from mlx import nn
 
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.measure import cpu_functions, forward, models
-from mlxdoctor.measure.forward import Question, predict
-from mlxdoctor.measure.loading import in_float32
+from mlxdoctor.models import cpu_functions, forward
+from mlxdoctor.models import load as models
+from mlxdoctor.models.forward import Question, predict
+from mlxdoctor.models.load import in_float32
 from tests.conftest import FIXTURES
 
 LENGTHS = (3, 40, 17, 9)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.measure.losses.validation_order import ValidationOrder
+from mlxdoctor.models.validation import ValidationOrder
 
 SETTINGS = {
     "fine_tune_type": "lora",

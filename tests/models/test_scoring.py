@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.measure.generations import Generation, Generations
-from mlxdoctor.measure.scoring import load_function, score
+from mlxdoctor.models.generations import Generation, Generations
+from mlxdoctor.models.scoring import load_function, score
 from mlxdoctor.safety.errors import InputError
 
 ITEMS = Generations(

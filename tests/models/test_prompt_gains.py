@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.measure.continuations import Continuation, continuation_losses
-from mlxdoctor.measure.models import load
-from mlxdoctor.measure.prompt_gains import ANSWER_TOKENS, PromptGains
-from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.models.forward import Continuation, continuation_losses
+from mlxdoctor.models.load import load
+from mlxdoctor.models.losses import TokenLosses
+from mlxdoctor.models.prompt_gains import ANSWER_TOKENS, PromptGains
 from mlxdoctor.run import Run
 from tests.conftest import FIXTURES, RUNS
 

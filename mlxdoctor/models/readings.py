@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from mlxdoctor.evidence.supervision import Role
-from mlxdoctor.measure.row_losses import RowLosses, RowPass
+from mlxdoctor.models.losses import RowLosses, RowPass
 
 Which = Literal["base", "tuned"]
 #: The last target of a row: the padding token after it, as in mlx-lm; the row's own last

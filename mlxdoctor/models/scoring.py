@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from mlxdoctor.evidence.kind import NotThere, RunView
 from mlxdoctor.evidence.source import Source, hash_file
-from mlxdoctor.measure.generations import Generation, Generations
+from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.user_code import load_named
 from mlxdoctor.safety.user_failure import UserCodeError, failure_of

@@ -15,11 +15,11 @@ from mlxdoctor.evidence.json_text import mended
 from mlxdoctor.evidence.kind import Missing, Progress, RunView
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.measure.asking import told
-from mlxdoctor.measure.base_memory import as_before
-from mlxdoctor.measure.cpu_functions import on_cpu
-from mlxdoctor.measure.generate import Answer, Prompt, answer, prompts_for
-from mlxdoctor.measure.models import LoadedModels, Which
+from mlxdoctor.models.answer import Answer, Prompt, answer, prompts_for
+from mlxdoctor.models.asking import told
+from mlxdoctor.models.base_memory import as_before
+from mlxdoctor.models.cpu_functions import on_cpu
+from mlxdoctor.models.load import LoadedModels, Which
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.time_budget import TimeBudget, by_turns

@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 
 from mlxdoctor.evidence.kind import NotThere, RunView
 from mlxdoctor.evidence.source import Source
-from mlxdoctor.measure.continuations import Continuation, continuation_losses
-from mlxdoctor.measure.models import LoadedModels
-from mlxdoctor.measure.row_losses import RowLosses
-from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.models.forward import Continuation, continuation_losses
+from mlxdoctor.models.load import LoadedModels
+from mlxdoctor.models.losses import RowLosses, TokenLosses
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlxdoctor.measure.adapter_scales import AdapterScales
-from mlxdoctor.measure.row_losses import RowLosses
+from mlxdoctor.models.adapter_scales import AdapterScales
+from mlxdoctor.models.losses import RowLosses
 from mlxdoctor.run import Run
 from tests.conftest import RUNS
 

@@ -8,10 +8,10 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.measure import models
-from mlxdoctor.measure.losses.row_readings import Reading, mean_loss
-from mlxdoctor.measure.losses.validation import ValidationRows, prepare
-from mlxdoctor.measure.text.plain_formats import WITHOUT_END
+from mlxdoctor.models import load as models
+from mlxdoctor.models.formats import WITHOUT_END
+from mlxdoctor.models.readings import Reading, mean_loss
+from mlxdoctor.models.validation import ValidationRows, prepare
 from tests.conftest import FIXTURES, RUNS
 
 pytestmark = pytest.mark.slow

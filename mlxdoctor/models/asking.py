@@ -9,9 +9,9 @@ from typing import TypeVar
 import numpy as np
 
 from mlxdoctor.evidence.kind import Progress
-from mlxdoctor.measure.base_memory import as_before
-from mlxdoctor.measure.continuations import Continuation, continuation_losses
-from mlxdoctor.measure.models import LoadedModels, Which
+from mlxdoctor.models.base_memory import as_before
+from mlxdoctor.models.forward import Continuation, continuation_losses
+from mlxdoctor.models.load import LoadedModels, Which
 from mlxdoctor.safety.errors import InputError
 
 T = TypeVar("T")

@@ -19,10 +19,13 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import RefusedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.measure import generate, generations, models, token_losses
-from mlxdoctor.measure.generations import Generations
-from mlxdoctor.measure.loading import load_weights
-from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.models import answer as generate
+from mlxdoctor.models import generations
+from mlxdoctor.models import load as models
+from mlxdoctor.models import losses as token_losses
+from mlxdoctor.models.generations import Generations
+from mlxdoctor.models.load import load_weights
+from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import FIXTURES, RUNS
 

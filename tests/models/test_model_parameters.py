@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 def test_quantized_weights_are_counted_unpacked() -> None:
     from mlx import nn
 
-    from mlxdoctor.measure.model_parameters import count_parameters
+    from mlxdoctor.models.parameters import count_parameters
 
     model = small_model(hidden_size=32, intermediate_size=64)
     model.freeze()

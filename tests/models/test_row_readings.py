@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from mlxdoctor.measure.losses.row_readings import MeanLoss, Reading, mean_loss
+from mlxdoctor.models.readings import MeanLoss, Reading, mean_loss
 from tests.measured_rows import Losses, measured_rows
 
 #: 4 prompt targets (the first token has none), 6 of the answer, end, line break, padding.

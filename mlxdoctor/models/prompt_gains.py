@@ -17,11 +17,10 @@ from mlxdoctor.evidence.kind import NoSuchThing, NotThere, Progress, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.measure.asking import mean_losses
-from mlxdoctor.measure.continuations import Continuation
-from mlxdoctor.measure.models import LoadedBase, LoadedModels, Which
-from mlxdoctor.measure.row_losses import RowLosses, RowPass
-from mlxdoctor.measure.token_losses import TokenLosses
+from mlxdoctor.models.asking import mean_losses
+from mlxdoctor.models.forward import Continuation
+from mlxdoctor.models.load import LoadedBase, LoadedModels, Which
+from mlxdoctor.models.losses import RowLosses, RowPass, TokenLosses
 from mlxdoctor.safety.time_budget import TimeBudget
 
 #: Tokens of an answer that are looked at: what it owes to its prompt shows early.

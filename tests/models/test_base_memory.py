@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.measure import base_memory
-from mlxdoctor.measure.base_memory import as_before
+from mlxdoctor.models import base_memory
+from mlxdoctor.models.base_memory import as_before
 from tests.conftest import FIXTURES
 
 

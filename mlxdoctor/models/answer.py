@@ -12,8 +12,8 @@ from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.dataset import Dataset, Features, Row, RowFormat, Split
 from mlxdoctor.evidence.prompt_answer import Message, messages_of
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.measure.cpu_functions import CACHE_STEP, on_cpu, quick_functions, small_caches
-from mlxdoctor.measure.forward import require_known
+from mlxdoctor.models.cpu_functions import CACHE_STEP, on_cpu, quick_functions, small_caches
+from mlxdoctor.models.forward import require_known
 
 #: Questions that any chat model answers; a run's own data says nothing about forgetting.
 GENERAL_PROMPTS = (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.measure.generations import Generations
+from mlxdoctor.models.generations import Generations
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS, run_names
 

@@ -1,0 +1,1 @@
+"""What runs a model: loads it, asks it for answers and for the losses of tokens."""
