@@ -67,38 +67,6 @@ class Agreement:
         return {**asdict(self), "sentence": self.sentence}
 
 
-@dataclass(frozen=True)
-class KeyCompared:
-    """A configuration key that differs from a healthy run's, and whether it matters."""
-
-    key: str
-    failing: Any
-    healthy: Any
-    matters: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Minimization:
-    """The keys that matter, of those that differ.
-
-    Attributes:
-        against: the healthy configuration's name.
-        ending: whether the parts are minimal; or the time was over; or there are none.
-        reason: what was found, as a sentence without its stop.
-        keys: those that were in question.
-        parts: each brings the failure by itself, and not without any one of its keys.
-        diff: the change that cures the run; None where none is known to.
-    """
-
-    experiment: Literal["minimization"] = "minimization"
-    against: str
-    ending: Literal["minimal", "unfinished", "impossible"]
-    reason: str
-    keys: tuple[KeyCompared, ...]
-    parts: tuple[tuple[str, ...], ...]
-    diff: str | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class DirectExperiment:
     """One that needs no training to speak of."""
@@ -142,4 +110,4 @@ class Rerun:
     samples: tuple[SampleAnswer, ...]
 
 
-Experiment = CauseTried | Agreement | Minimization | DirectExperiment | Rerun
+Experiment = CauseTried | Agreement | DirectExperiment | Rerun

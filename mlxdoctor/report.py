@@ -101,23 +101,6 @@ class NextCheck:
 
 
 @dataclass(frozen=True)
-class Prevention:
-    """Something that would have caught the run, as was tried on it.
-
-    Attributes:
-        by: "gate" or "watch".
-        command: the shell line.
-        policy: a line of the gate's policy that it takes; "" for none.
-        outcome: what came of it, as a clause.
-    """
-
-    by: str
-    command: str
-    policy: str
-    outcome: str
-
-
-@dataclass(frozen=True)
 class Planned:
     """What is said of a run that has not begun.
 
@@ -152,7 +135,6 @@ class Report:
         fix: what to change.
         timeline: what happened when.
         next: what would say more.
-        prevention: what would have caught the run.
         commands: that make this report again.
         versions: package -> version, of what trained and of what examined.
         unreadable: files that could not be read, a sentence each.
@@ -175,7 +157,6 @@ class Report:
     fix: Fix | None = None
     timeline: tuple[Event, ...] = ()
     next: NextCheck | None = None
-    prevention: tuple[Prevention, ...] = ()
     commands: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     unreadable: tuple[str, ...] = ()
@@ -275,7 +256,6 @@ class Report:
                 "timeline": self.timeline,
                 "sample": self.sample,
                 "next": self.next,
-                "prevention": self.prevention,
                 "commands": self.commands,
                 "versions": self.versions,
                 "unreadable": self.unreadable,

@@ -135,7 +135,6 @@ def command(  # noqa: PLR0917 - click passes every option by name
 
     from mlxdoctor.api import diagnose
     from mlxdoctor.formats.escape import terminal
-    from mlxdoctor.prevention import with_prevention
 
     with ProgressLine() as progress:
         with Stage(f"examining {paths[0]}", Kind.ITEM):
@@ -165,7 +164,6 @@ def command(  # noqa: PLR0917 - click passes every option by name
             work = folder / slug(report.name) / "reproduction"
             output.refuse_inside(work, inspected)
             report = reproduce(report, work, with_text=not no_text, progress=progress)
-        report = with_prevention(report)
     if printed is not None:
         click.echo(output.text(_shown_as(report, printed, fail_on), printed), nl=False)
     else:

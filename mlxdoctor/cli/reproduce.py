@@ -52,18 +52,6 @@ options, 3 no cause could be confirmed, 130 stopped with Ctrl-C.""",
     help="Stop trying after this long, and make reruns short enough for that, down to 20 "
     "iterations or the onset.",
 )
-@click.option(
-    "--minimize",
-    "minimizes",
-    is_flag=True,
-    help="Find the configuration keys that matter, of those that differ from a healthy run's.",
-)
-@click.option(
-    "--against",
-    type=options.PATH,
-    metavar="HEALTHY",
-    help="For --minimize: a healthy run, or its configuration.  [default: sound defaults]",
-)
 @options.output_folder(
     "The report and the experiments go into a folder in here that has the run's name.",
     default=Path("reports"),
@@ -88,8 +76,6 @@ def command(
     iters: int | None,
     seeds: int,
     budget: float | None,
-    minimizes: bool,
-    against: Path | None,
     folder: Path,
     names: tuple[str, ...],
     printed: str | None,
@@ -107,11 +93,8 @@ def command(
     Examples:
       mlxdoctor reproduce adapters/
       mlxdoctor reproduce adapters/ --cause scale-too-large --budget 10
-      mlxdoctor reproduce adapters/ --minimize --against adapters-that-worked/
     """
-    if against is not None and not minimizes:
-        raise click.UsageError("--against is for --minimize, which is not given.")
-    inspected = [path for path in (*paths, base, data, against) if path is not None]
+    inspected = [path for path in (*paths, base, data) if path is not None]
     output.refuse_inside(folder, inspected)
 
     from mlxdoctor.api import diagnose
@@ -135,8 +118,6 @@ def command(
                 seeds=seeds,
                 iterations=iters,
                 minutes=budget,
-                minimizes=minimizes,
-                against=against,
                 with_text=not no_text,
                 progress=progress,
             )

@@ -11,7 +11,6 @@ from mlxdoctor.confirmation import (
     CauseTried,
     DirectExperiment,
     Experiment,
-    Minimization,
     Rerun,
 )
 from mlxdoctor.formats.escape import terminal
@@ -49,9 +48,7 @@ def render(report: Report, written: Sequence[Path], width: int, style: Style) ->
             text = f"{change.key}: {plain(change.before)} -> {plain(change.after)}"
             lines += [f"{'cured by':<{_INDENT}}{terminal(text)}"]
     for tried in report.experiments:
-        if isinstance(tried, Minimization):
-            lines += ["", *_wrapped(f"Configuration: {tried.reason}.", width, 0)]
-        elif isinstance(tried, Agreement):
+        if isinstance(tried, Agreement):
             lines += ["", *_wrapped(tried.sentence, width, 0)]
     lines += ["", _cost(report.experiments)]
     lines += [f"  {terminal(str(path))}" for path in written if path.suffix != ".png"]

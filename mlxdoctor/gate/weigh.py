@@ -127,12 +127,6 @@ def place(report: Report) -> str:
     return path
 
 
-def caught_by(report: Report, fail: frozenset[str] = frozenset()) -> Finding | None:
-    """The finding for which a gate with these codes in `fail` would not pass the run."""
-    result = alone(report, fail=fail)
-    return next((one.finding for one in result.items[0].findings if one.ruling == "fails"), None)
-
-
 def alone(report: Report, fail_on: str = "error", fail: frozenset[str] = frozenset()) -> GateResult:
     """One report as the gate's only item, for the formats of code hosts.
 

@@ -13,7 +13,6 @@ from mlxdoctor.exhibits import Curve
 from mlxdoctor.experiments.shared.bench import Trial
 from mlxdoctor.report import Fix, Report
 from mlxdoctor.reproduce.investigate import Investigation
-from mlxdoctor.reproduce.minimize import Minimized
 from mlxdoctor.safety.texts import as_seen_here
 from mlxdoctor.verdict import Verdict
 
@@ -28,7 +27,6 @@ def folded(
     state: Investigation,
     causes: Mapping[str, Cause],
     trials: Iterable[Trial] = (),
-    minimized: Minimized | None = None,
 ) -> R:
     """The report with the verdicts, confirmed causes first and refuted ones last."""
     diagnosis = _diagnosis(report, state, causes)
@@ -38,7 +36,6 @@ def folded(
     ]
     experiments: list[Experiment] = [*sorted(tried, key=lambda one: _ORDER[one.verdict])]
     experiments += [state.agreement] if state.agreement is not None else []
-    experiments += [minimized.shown] if minimized is not None else []
     experiments += [
         DirectExperiment(
             cause=name, label=one.label, iterations=one.iterations, seconds=one.seconds
@@ -50,7 +47,7 @@ def folded(
         replace(
             report,
             diagnosis=diagnosis,
-            fix=_fix(report, diagnosis, state, minimized),
+            fix=_fix(report, diagnosis, state),
             experiments=tuple(experiments),
         )
     )
@@ -75,20 +72,13 @@ def _diagnosis(
     return tuple(sorted(diagnosis, key=lambda one: _ORDER[one.confirmation]))
 
 
-def _fix(
-    report: Report,
-    diagnosis: Sequence[Diagnosed],
-    state: Investigation,
-    minimized: Minimized | None,
-) -> Fix | None:
+def _fix(report: Report, diagnosis: Sequence[Diagnosed], state: Investigation) -> Fix | None:
     """The change that cured it, rather than the one that the diagnosis would have tried."""
     root = diagnosis[0].cause.id if diagnosis else None
     is_confirmed = root is not None and diagnosis[0].confirmation == "confirmed"
     ruling = state.rulings.get(root) if root is not None and is_confirmed else None
     if ruling is not None and ruling.fix is not None:
         return ruling.fix
-    if minimized is not None and minimized.fix is not None and not is_confirmed:
-        return minimized.fix
     if report.diagnosis and root != report.diagnosis[0].cause.id:
         return None
     return report.fix

@@ -226,7 +226,9 @@ def _untried_as_it_fails(cause: Cause) -> Ruling:
     if cause.change is not None:
         return Ruling("refuted", f"{cause.change.key} already has the value that would cure it")
     reason = "it is reproduced, but no single change that would cure this cause is known"
-    return undecided(reason, "a healthy run to compare with (--minimize --against HEALTHY)")
+    return undecided(
+        reason, "a healthy run to compare with (`mlxdoctor diagnose --against HEALTHY`)"
+    )
 
 
 def _untried_as_it_is_sound(failure: Failure) -> Ruling:

@@ -24,10 +24,8 @@ from mlxdoctor.experiments.shared.laboratory import Laboratory
 from mlxdoctor.experiments.shared.recipe import NotReproducible, recipe_of, usual_values
 from mlxdoctor.experiments.shared.rules import Limits, undecided
 from mlxdoctor.formats.withheld import without_text
-from mlxdoctor.reproduce.differences import healthy_of, suggested
 from mlxdoctor.reproduce.folding import folded
 from mlxdoctor.reproduce.investigate import Investigation, candidates, investigate
-from mlxdoctor.reproduce.minimize import minimize
 from mlxdoctor.run_texts import row_texts
 from mlxdoctor.safety.errors import InputError
 
@@ -43,8 +41,6 @@ def reproduce(
     seeds: int = 3,
     iterations: int | None = None,
     minutes: float | None = None,
-    minimizes: bool = False,
-    against: Path | None = None,
     limits: Limits | None = None,
     with_text: bool = True,
     progress: Progress | None = None,
@@ -59,9 +55,6 @@ def reproduce(
         iterations: of each rerun; by default past the onset of the failure.
         minutes: after which no experiment goes on, and by which reruns are shortened; None:
             no limit.
-        minimizes: whether to look for the configuration keys that matter.
-        against: a healthy run's folder or configuration to compare with for that; None:
-            sound defaults.
         limits: the thresholds, in place of those that ship.
         with_text: let the report quote training rows and outputs.
         progress: called with what is being done, a count done, and a total.
@@ -71,8 +64,7 @@ def reproduce(
         and no cause was asked for.
 
     Raises:
-        InputError: a cause is unknown, the healthy configuration is unusable, or the folder
-            can't be written.
+        InputError: a cause is unknown, or the folder can't be written.
     """
     knowledge = load_causes()
     asked, limits = tuple(dict.fromkeys(causes)), limits or Limits()
@@ -106,20 +98,12 @@ def reproduce(
         # What comes of stopping earlier shows in a run that goes on for long enough only.
         least=length if is_about_length(leading) else 0,
     )
-    healthy = None
-    if minimizes:
-        healthy = (
-            suggested(recipe, failure.usual, base)
-            if against is None
-            else healthy_of(against, recipe)
-        )
     # A length that was named is kept to, whatever the time.
     budget = math.inf if minutes is None or iterations is not None else 60 * minutes
     bench = Bench(Laboratory(recipe, folder, deadline, progress, budget), failure)
     tried = candidates(failure, recipe.config, report.diagnosis, asked)
     state = investigate(bench, run, tried, asked, discover())
-    minimized = minimize(bench, healthy) if healthy is not None else None
-    shown = _shown(folded(report, state, knowledge.causes, bench.trials, minimized), with_text)
+    shown = _shown(folded(report, state, knowledge.causes, bench.trials), with_text)
     store.write_json(
         folder / SUMMARY_FILE,
         {

@@ -180,8 +180,6 @@ def test_without_time_everything_is_undecided_and_says_what_was_not_tried(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--against", "anything"], "--minimize"),
-        (["--minimize", "--against", "no/such/run"], "no such file"),
         (["--seeds", "1"], "--seeds"),
         (["--budget", "-1"], "--budget"),
     ],

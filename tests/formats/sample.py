@@ -10,8 +10,6 @@ from mlxdoctor.confirmation import (
     CauseTried,
     DirectExperiment,
     Experiment,
-    KeyCompared,
-    Minimization,
     Rerun,
 )
 from mlxdoctor.diagnosis import Diagnosed, Term
@@ -27,7 +25,7 @@ from mlxdoctor.exhibits import (
     TokenShares,
 )
 from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Severity, Status
-from mlxdoctor.report import Event, FileRead, Fix, MissingEvidence, NextCheck, Prevention, Report
+from mlxdoctor.report import Event, FileRead, Fix, MissingEvidence, NextCheck, Report
 from mlxdoctor.verdict import CauseStatus, Coverage, Verdict
 
 
@@ -284,20 +282,6 @@ def unhealthy() -> dict[str, Any]:
             "settles": ["wrong-base-model", "adapter-not-loaded"],
             "command": "",
         },
-        "prevention": [
-            {
-                "by": "watch",
-                "command": "mlxdoctor watch train.log --stop-pid PID",
-                "policy": "",
-                "outcome": "on this log it raises the alarm at iteration 20 of 400 (diverging)",
-            },
-            {
-                "by": "gate",
-                "command": "mlxdoctor gate runs/llama-commas",
-                "policy": 'fail = ["loss-trend.diverged"]',
-                "outcome": "it fails the run for loss-trend.diverged",
-            },
-        ],
         "commands": ["mlxdoctor diagnose runs/llama-commas"],
         "versions": {"mlxdoctor": "0.1.0", "mlx": "0.32.4", "mlx-lm": "0.32.2"},
         "sample": {
@@ -400,7 +384,6 @@ def made(data: Mapping[str, Any]) -> Report:
         next=NextCheck(**{**data["next"], "settles": tuple(data["next"]["settles"])})
         if data["next"]
         else None,
-        prevention=tuple(Prevention(**one) for one in data["prevention"]),
         commands=tuple(data["commands"]),
         versions=data["versions"],
         unreadable=tuple(data["unreadable"]),
@@ -443,9 +426,6 @@ def made_curve(data: Mapping[str, Any]) -> Curve:
 def made_experiment(data: Mapping[str, Any]) -> Experiment:
     """What was tried."""
     kinds = {"verdict": CauseTried, "direct": DirectExperiment}
-    if data["experiment"] == "minimization":
-        keys = tuple(KeyCompared(**one) for one in data["keys"])
-        return Minimization(**{**data, "keys": keys, "parts": _frozen(data["parts"])})
     if "curve" not in data:
         return kinds[data["experiment"]](**data)  # type: ignore[no-any-return]
     samples = tuple(SampleAnswer(**one) for one in data["samples"])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SAMPLES, SAMPLE_LENGTH = 3, 240
 
 Kind = Literal[
-    "as recorded", "trial", "another order", "change", "repair", "random rows", "injection", "probe"
+    "as recorded", "trial", "another order", "change", "repair", "random rows", "injection"
 ]
 
 
@@ -36,8 +36,7 @@ class Condition:
     Attributes:
         kind: as recorded; a trial, a few iterations of that, for the time they take; a placebo
             (another order of the rows, or rows left out at random); one change of the
-            configuration; the data repaired; a fault put into the trainer; or a part of what
-            differs from a healthy configuration.
+            configuration; the data repaired; or a fault put into the trainer.
         label: what it does, for people.
         iterations: how many to make.
         values: the configuration to train with; None: as recorded.
