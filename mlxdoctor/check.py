@@ -131,6 +131,11 @@ class Check:
         return {code: symptom.meaning for code, symptom in self.symptoms.items()}
 
     @property
+    def needs_models(self) -> bool:
+        """Whether evidence that it takes, optional or not, is measured by running a model."""
+        return any(getattr(one.kind, "needs_models", False) for one in self.requirements)
+
+    @property
     def title(self) -> str:
         """The first line of the documentation."""
         return self.documentation.strip().splitlines()[0].rstrip(".")

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Literal
 
 from mlxdoctor.finding import Finding
-from mlxdoctor.report import ReadBack, Report
+from mlxdoctor.report import Report
 
 #: Reports that are unpacked at a time: formats look at one after the other.
 UNPACKED = 4
@@ -103,7 +103,6 @@ class GateItem:
         findings: every finding of the report, worst first.
         seconds: how long it took.
         suspicion: of an item that passed although its run is suspect: what is suspected.
-        read_back: what models measured at another time; None where nothing was read of that.
         unseen: of an item that passed: what its files can't tell, and what it takes, as clauses.
         let_through: codes of errors that the policy's own rules and thresholds let through.
     """
@@ -115,7 +114,6 @@ class GateItem:
     findings: tuple[GatedFinding, ...]
     seconds: float
     suspicion: str = ""
-    read_back: ReadBack | None = None
     unseen: tuple[str, ...] = ()
     let_through: tuple[str, ...] = ()
 

@@ -41,29 +41,6 @@ class MissingEvidence:
 
 
 @dataclass(frozen=True)
-class ReadBack:
-    """What models measured at another time, read from a file in place of running them.
-
-    Attributes:
-        source: the file.
-        kinds: what was read from it.
-        made: when, where and with what that was measured, a clause each.
-        absent: files that it was measured from and that are not on this machine.
-        sampled: files that are here, and of which a part was compared.
-        unused: what the file holds and was not used -> why, as a clause.
-        is_there: whether there is such a file.
-    """
-
-    source: str
-    kinds: tuple[str, ...] = ()
-    made: tuple[str, ...] = ()
-    absent: tuple[str, ...] = ()
-    sampled: tuple[str, ...] = ()
-    unused: Mapping[str, str] = field(default_factory=dict)
-    is_there: bool = True
-
-
-@dataclass(frozen=True)
 class Fix:
     """A change of configuration keys, and the same as a unified diff.
 
@@ -128,8 +105,6 @@ class Report:
         evidence: the files that were read.
         missing: the evidence that was not there.
         left_out: what the time for running models did not allow, a clause each.
-        read_back: what models measured at another time; None where no file was named for it,
-            or it was made just now.
         experiments: what `reproduce` tried.
         contributing: codes of warnings that the first cause does not account for.
         fix: what to change.
@@ -151,7 +126,6 @@ class Report:
     evidence: tuple[FileRead, ...] = ()
     missing: tuple[MissingEvidence, ...] = ()
     left_out: tuple[str, ...] = ()
-    read_back: ReadBack | None = None
     experiments: tuple[Experiment, ...] = ()
     contributing: tuple[str, ...] = ()
     fix: Fix | None = None
@@ -242,7 +216,6 @@ class Report:
                     "evidence": self.evidence,
                     "missing": self.missing,
                     "left_out": self.left_out,
-                    "read_back": self.read_back,
                 },
                 "diagnosis": self.diagnosis,
                 "outcomes": self.outcomes,

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from mlxdoctor.check import discover
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.evidence.metrics import ReportedMetrics
+from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.losses import TokenLosses
@@ -90,67 +91,25 @@ def test_metrics_are_missing_with_a_reason_where_nothing_was_evaluated() -> None
     assert run.why_missing(ReportedMetrics) == "no evaluation result was found"
 
 
-def test_what_was_read_of_files_is_not_read_again_for_a_look_at_the_files_alone() -> None:
-    class OfModels:
-        kind = "of models"
-        sources = ()
-
-        @classmethod
-        def find(cls, run: Run) -> OfModels:
-            if not run.allow_model:
-                raise Missing("no model was run")
-            return cls()
-
-    run = Run.discover([RUNS / "healthy-ordinary"])
-    data, built = run.get(Dataset), run.get(OfModels)
-    assert data is not None
-    assert built is not None
-    assert run.get(ReportedMetrics) is None
-    again = run.of_files_alone()
-    assert again.get(Dataset) is data
-    assert again.why_missing(ReportedMetrics) == "no evaluation result was found"
-    assert again.get(OfModels) is None
-    assert [kind for kind, _ in again.missing] == ["of models"]
-    assert run.get(OfModels) is built
-    # What a user's own score says is not in the files.
-    run.score = "score.py:score"
-    assert run.of_files_alone().get(Dataset) is not data
+def test_a_check_needs_models_if_something_that_it_asks_for_does() -> None:
+    needing = {check.name for check in discover() if check.needs_models}
+    assert {"learned-targets", "generation-effect", "end-token"} <= needing
+    assert needing.isdisjoint({"loss-trend", "adapter-presence", "data-format", "learning-rate"})
 
 
-def test_what_is_made_of_models_is_made_again_when_they_may_be_run() -> None:
-    made: list[bool] = []
+def test_what_runs_a_model_says_so() -> None:
+    run = Run.discover([RUNS / "healthy-ordinary"], allow_model=False)
+    for kind in {one.kind for check in discover() for one in check.requirements}:
+        if run.get(kind) is None and "--no-generate" in run.why_missing(kind):
+            assert kind.needs_models, kind
 
-    class OfModels:
-        kind = "of models"
-        sources = ()
 
-        @classmethod
-        def find(cls, run: Run) -> OfModels:
-            made.append(run.allow_model)
-            if not made[-1]:
-                raise Missing("no model was run")
-            return cls()
+def test_an_option_that_there_is_not_is_refused() -> None:
+    with pytest.raises(TypeError, match="measured"):
+        Run.discover([RUNS / "healthy-ordinary"], measured="kept.json")
 
-    class Built(OfModels):
-        kind = "built on it"
 
-        @classmethod
-        def find(cls, run: Run) -> Built:
-            run.need(OfModels)
-            return cls()
-
-    run = Run.discover([RUNS / "healthy-ordinary"])
-    with run.without_models():
-        run.asked_for_models = False
-        assert run.get(TrainingLog) is not None
-        assert not run.asked_for_models
-        assert run.get(Built) is None
-        assert run.asked_for_models
-        run.asked_for_models = False
-        # From memory, and made of models all the same.
-        assert run.get(OfModels) is None
-        assert run.asked_for_models
-        assert [kind for kind, _ in run.missing] == ["of models", "built on it"]
-    assert run.missing == ()
-    assert run.get(Built) is not None
-    assert made == [False, True]
+def test_paths_may_be_text() -> None:
+    options = Options(base="models/llama", log=["a.log"])
+    assert (options.base, options.log) == (Path("models/llama"), (Path("a.log"),))
+    assert options.paths == {"base": Path("models/llama")}

@@ -221,7 +221,7 @@ class SaveMeasure:
     """
 
     def __init__(self, run: Run, checkpoints: Sequence[Checkpoint], limits: Limits) -> None:
-        if not run.allow_model:
+        if not run.options.allow_model:
             raise Missing("no model was run, because of --no-generate")
         self._base, self._tokenizer = run.need(BaseModel), run.need(Tokenizer)
         dataset = run.need(Dataset)

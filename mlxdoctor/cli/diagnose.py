@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_UNUSABLE, options, output
 from mlxdoctor.cli.progress import ProgressLine
+from mlxdoctor.evidence.options import Options
 from mlxdoctor.finding import Status
 from mlxdoctor.formats.format import files_of, formats
 from mlxdoctor.gate_result import GateResult
@@ -53,9 +55,6 @@ or options (a file that can't be read included), 3 too little to judge by.""",
     metavar="SECONDS",
     help="The time that it may take, most of it for the models: they get fewer rows and prompts.",
 )
-@options.measured(
-    "Keep what the models say in FILE (.json, .json.gz), and read it back instead of running them."
-)
 @click.option(
     "--confirm", is_flag=True, help="Also rerun it to confirm the cause, as `reproduce` does."
 )
@@ -92,25 +91,14 @@ or options (a file that can't be read included), 3 too little to judge by.""",
 @options.fails_on()
 def command(  # noqa: PLR0917 - click passes every option by name
     paths: tuple[Path, ...],
-    base: Path | None,
-    adapter: Path | None,
-    log: tuple[Path, ...],
-    data: Path | None,
-    generations: Path | None,
-    against: Path | None,
     no_generate: bool,
-    budget: float,
-    measured: Path | None,
+    no_text: bool,
     confirm: bool,
-    score: str | None,
-    trainer: str | None,
-    select: tuple[str, ...],
-    ignore: tuple[str, ...],
     names: tuple[str, ...],
     folder: Path,
     printed: str | None,
-    no_text: bool,
     fail_on: str,
+    **given: Any,
 ) -> int:
     """Find out why a fine-tune failed, and write a report.
 
@@ -129,7 +117,8 @@ def command(  # noqa: PLR0917 - click passes every option by name
     The verdict is printed, and the report written to reports/<run>/report.md.
     Nothing is written into the folders that are inspected.
     """
-    inspected = [path for path in (*paths, base, adapter, data, against) if path is not None]
+    what = Options(allow_model=not no_generate, with_text=not no_text, **given)
+    inspected = [*paths, *what.paths.values()]
     if printed is None:
         output.refuse_inside(folder, inspected)
 
@@ -140,22 +129,9 @@ def command(  # noqa: PLR0917 - click passes every option by name
         with Stage(f"examining {paths[0]}", Kind.ITEM):
             report = diagnose(
                 paths,
-                base=base,
-                adapter=adapter,
-                log=log,
-                data=data,
-                generations=generations,
-                against=against,
-                allow_model=not no_generate,
-                score=score,
-                trainer=trainer,
-                select=select,
-                ignore=ignore,
-                with_text=not no_text,
+                what,
                 progress=progress,
-                budget=budget,
-                measured=measured,
-                files_alone=lambda report: progress.say(_first(report)),
+                files_first=lambda report: progress.say(_first(report)),
             )
         if confirm:
             from mlxdoctor.formats.summary import slug
@@ -163,13 +139,11 @@ def command(  # noqa: PLR0917 - click passes every option by name
 
             work = folder / slug(report.name) / "reproduction"
             output.refuse_inside(work, inspected)
-            report = reproduce(report, work, with_text=not no_text, progress=progress)
+            report = reproduce(report, work, with_text=what.with_text, progress=progress)
     if printed is not None:
         click.echo(output.text(_shown_as(report, printed, fail_on), printed), nl=False)
     else:
         written = _write(report, folder, names, fail_on, inspected)
-        if measured is not None and report.read_back is None and measured.is_file():
-            written.append(measured)
         shown = [str(path) for path in written if path.suffix != ".png"]
         click.echo(output.text(report, "text", shown), nl=False)
     for sentence in report.unreadable:

@@ -41,9 +41,6 @@ what was done is reported all the same.""",
 )
 @click.option("--strict", is_flag=True, help="Exit with 2 where the policy holds what is stale.")
 @click.option("--generate", is_flag=True, help="Run the models too, where base and adapter are.")
-@options.measured(
-    "Keep what the models say of each item in FOLDER/NAME.json.gz, and read it back.", "FOLDER"
-)
 @options.no_text()
 @click.option(
     "--jobs",
@@ -91,7 +88,6 @@ def command(  # noqa: PLR0917 - click passes every option by name
     write_baseline: bool,
     strict: bool,
     generate: bool,
-    measured: Path | None,
     no_text: bool,
     jobs: int | None,
     cluster: str | None,
@@ -141,7 +137,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
         _refuse_inside(known_file.parent, paths)
     is_new = write_baseline and known_file is not None and not known_file.exists()
     known = frozenset() if known_file is None or is_new else read_baseline(known_file)
-    options = Options(generate, jobs, cluster, time_limit, with_text=not no_text, measured=measured)
+    options = Options(generate, jobs, cluster, time_limit, with_text=not no_text)
     with ProgressLine() as progress:
         gated = run_gate(
             paths,

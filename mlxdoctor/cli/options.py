@@ -98,11 +98,6 @@ def no_generate() -> Callable[[F], F]:
     )
 
 
-def measured(text: str, metavar: str = "FILE") -> Callable[[F], F]:
-    """`--measured`: what models measured, kept and read back."""
-    return click.option("--measured", type=PATH, metavar=metavar, help=text)
-
-
 def no_text() -> Callable[[F], F]:
     """`--no-text`: a report that can leave the house."""
     return click.option(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 from mlxdoctor.safety.time_budget import TimeBudget
 
 if TYPE_CHECKING:
+    from mlxdoctor.evidence.options import Options
     from mlxdoctor.evidence.run_files import RunFiles
     from mlxdoctor.evidence.source import Source
 
@@ -35,27 +36,27 @@ class NoSuchThing(NotThere):
 
 
 class RunView(Protocol):
-    """What a kind of evidence sees of a `Run` while it looks for itself.
+    """What a kind of evidence sees of a `Run` while it looks for itself."""
 
-    Attributes:
-        files: which file is which kind of evidence, and every file that was looked at.
-        against: a healthy run that the user named to compare with.
-        score: the user's own score of an answer, as `FILE:FUNCTION`.
-        trainer: the function that returns the parts of the user's trainer, likewise.
-        allow_model: whether models may be run.
-        progress: to be told about work that takes seconds.
-        budget: how long models may run.
-        is_planned: whether the run has not begun, and is only planned.
-    """
+    @property
+    def files(self) -> RunFiles:
+        """Which file is which kind of evidence."""
 
-    files: RunFiles
-    against: Path | None
-    score: str | None
-    trainer: str | None
-    allow_model: bool
-    progress: Progress | None
-    budget: TimeBudget
-    is_planned: bool
+    @property
+    def options(self) -> Options:
+        """What the user said."""
+
+    @property
+    def progress(self) -> Progress | None:
+        """To be told about work that takes seconds."""
+
+    @property
+    def budget(self) -> TimeBudget:
+        """How long models may run."""
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the run has not begun."""
 
     @property
     def name(self) -> str:
@@ -84,8 +85,7 @@ class Evidence(Protocol):
         kind: what the report calls it; empty for a step on the way to other evidence,
             which the report does not list.
 
-    Evidence that asks `run.need(LoadedModels)` is a measurement: `--measured` keeps it and reads
-    it back, by the annotations of its fields. Models in memory are a kind with `is_models = True`.
+    What runs a model says `needs_models = True`: a diagnosis looks at the files first.
     """
 
     kind: ClassVar[str]

@@ -34,14 +34,14 @@ class ReferenceRun:
     @classmethod
     def find(cls, run: RunView) -> ReferenceRun:
         """The run that the user named with --against; see `Evidence`."""
-        if run.against is None:
+        if (against := run.options.against) is None:
             raise NotThere("no healthy run was named; name one with --against")
-        other = run.other(run.against)
+        other = run.other(against)
         found = cls(
             other.name, other.get(TrainingConfig), other.get(TrainingLog), other.get(Adapter)
         )
         if not found.sources:
-            raise InputError(run.against, "holds no configuration, log or adapter to compare with")
+            raise InputError(against, "holds no configuration, log or adapter to compare with")
         return found
 
     @property

@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 from mlxdoctor.formats.places import in_checkout
 from mlxdoctor.formats.summary import headline, is_clear, lowered
-from mlxdoctor.formats.summary import read_back as said_of
 from mlxdoctor.gate_result import GateItem, GateResult, ItemStatus
 from mlxdoctor.report import Report
 
@@ -63,12 +62,6 @@ def _part(status: ItemStatus, count: int, total: int | None) -> str:
     if status in (ItemStatus.FAILED, ItemStatus.PASSED):
         return f"{count:,}{f' of {total:,}' if total else ''} {status.value}"
     return f"{count:,} {'is' if count == 1 else 'are'} {status.value}"
-
-
-def read_back(result: GateResult) -> list[str]:
-    """What was not measured now, but read from files: a sentence or two an item."""
-    said = [(item.path, said_of(item.read_back)) for item in result.items]
-    return [f"{path}: {sentence}" for path, sentence in said if sentence]
 
 
 def not_passed(result: GateResult) -> list[GateItem]:

@@ -24,7 +24,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from mlxdoctor.formats.format import Format
@@ -74,7 +73,6 @@ def _item(item: GateItem) -> dict[str, Any]:
             for one in (report.diagnosis if report is not None else ())
         ],
         "checks": checks,
-        "read_back": asdict(item.read_back) if item.read_back is not None else None,
         "findings": [
             {
                 **one.finding.to_dict(),

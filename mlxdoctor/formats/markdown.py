@@ -142,7 +142,6 @@ def _view(report: Report, figures: Mapping[str, str]) -> dict[str, Any]:
         "confirm_iterations": summary.CONFIRM_ITERATIONS,
         "missing": summary.missing(report),
         "left_out": summary.left_out(report),
-        "read_back": summary.read_back(report.read_back),
         "files": files,
         "hashes": "\n".join(f"{one.sha256 or 'not hashed'}  {one.source}" for one in files),
     }
@@ -206,7 +205,6 @@ def gate_page(result: GateResult) -> str:
     )
     parts += _listed("Not seen", [escape.markdown(one) for one in gated.unseen(result)])
     parts += _listed("The policy", [escape.markdown(one) for one in result.notices])
-    parts += _listed("What models measured", list(map(escape.markdown, gated.read_back(result))))
     parts += _listed("Not examined", [escape.code(one) for one in result.unfinished])
     source = f"the policy in {escape.code(result.policy)}" if result.policy else "the default rules"
     parts.append(

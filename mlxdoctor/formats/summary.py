@@ -12,7 +12,7 @@ from typing import Any
 
 from mlxdoctor.exhibits import LossCurve
 from mlxdoctor.finding import ADVISED, Finding, Severity
-from mlxdoctor.report import Planned, ReadBack, Report
+from mlxdoctor.report import Planned, Report
 from mlxdoctor.verdict import CauseStatus, Readiness, Verdict
 
 #: Between the first two causes, below which the first is called "probable" (log-odds).
@@ -349,35 +349,6 @@ def left_out(report: Report) -> str:
     if not report.left_out:
         return ""
     return f"Not all was measured: {'; '.join(report.left_out)}. A larger --budget measures more."
-
-
-def read_back(found: ReadBack | None) -> str:
-    """What was not measured now, but read from a file; "" where nothing was."""
-    if found is None:
-        return ""
-    if not found.is_there:
-        return f"There is no {found.source} to read, and no model was run that would fill it."
-    sentences = []
-    if found.kinds:
-        sentences.append(
-            f"Read from {found.source} and not measured now: {', '.join(found.kinds)}, measured on "
-            f"{' and on '.join(found.made)}."
-        )
-    if found.absent:
-        sentences.append(
-            f"Not here, and so not compared with what it was measured from: "
-            f"{', '.join(found.absent)}."
-        )
-    if found.sampled:
-        sentences.append(f"Compared by size and in part only: {', '.join(found.sampled)}.")
-    reasons: dict[str, list[str]] = {}
-    for kind, why in found.unused.items():
-        reasons.setdefault(why, []).append(kind)
-    sentences += [
-        f"{found.source} was not used for {', '.join(kinds)}: {why}."
-        for why, kinds in reasons.items()
-    ]
-    return " ".join(sentences)
 
 
 def missing(report: Report) -> dict[str, list[str]]:

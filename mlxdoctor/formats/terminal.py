@@ -163,7 +163,7 @@ def _gaps(report: Report, page: _Page) -> None:
     crashed = [one for one in report.outcomes if one.status is Status.CRASHED]
     known = summary.coverage(report) if report.root is None else ""
     useful = summary.most_useful(report)
-    sentences = [known, summary.left_out(report), summary.read_back(report.read_back), useful]
+    sentences = [known, summary.left_out(report), useful]
     if any(sentences):
         page.lines.append("")
     for sentence in filter(None, sentences):
@@ -219,7 +219,6 @@ def render_gate(
         ("Not seen", gated.unseen(result)),
         ("The policy", result.notices),
         ("Not examined", _some(result.unfinished)),
-        ("What models measured", _some(gated.read_back(result))),
     ):
         if sentences:
             page.heading(heading)

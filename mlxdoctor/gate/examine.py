@@ -34,7 +34,6 @@ class Task:
         generate: run models too.
         seconds: the time it may take.
         with_text: let the report quote training rows and outputs.
-        measured: the file of what models measured; None where there is none.
     """
 
     path: str
@@ -42,7 +41,6 @@ class Task:
     generate: bool
     seconds: float
     with_text: bool = True
-    measured: str | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,6 @@ def examine(task: Task) -> Examined:
                     thresholds=task.thresholds,
                     with_text=task.with_text,
                     progress=in_time,
-                    measured=None if task.measured is None else Path(task.measured),
                 )
             )
             allowed = _allowed(task, found)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
 from mlxdoctor.evidence.kind import Progress
-from mlxdoctor.formats.summary import slug
 from mlxdoctor.gate.baseline import Known
 from mlxdoctor.gate.examine import Examined, Task
 from mlxdoctor.gate.fleet import Workers, cluster, examine_all, here, processes
@@ -37,7 +35,6 @@ class Options:
         cluster: the address of a Dask scheduler, in place of processes.
         seconds: the time an item may take.
         with_text: let findings quote training rows and outputs.
-        measured: the folder of what models measured, a file an item.
     """
 
     generate: bool = False
@@ -45,7 +42,6 @@ class Options:
     cluster: str | None = None
     seconds: float = TIME_LIMIT
     with_text: bool = True
-    measured: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -164,7 +160,6 @@ def _examine(
 ) -> None:
     # Workers elsewhere have another current folder.
     place: Callable[[str], str] = os.path.abspath if options.cluster else str
-    kept = measured_files([item.path for item in items], options.measured)
     tasks = [
         Task(
             place(item.path),
@@ -172,9 +167,8 @@ def _examine(
             options.generate,
             options.seconds,
             options.with_text,
-            None if file is None else place(file),
         )
-        for item, file in zip(items, kept, strict=True)
+        for item in items
     ]
 
     first: HeldReport | None = None
@@ -189,26 +183,6 @@ def _examine(
         finished(numbers[number], examined)
 
     examine_all(tasks, _workers(items, options), passed_on)
-
-
-def measured_files(paths: Sequence[str], folder: Path | None) -> list[str | None]:
-    """The file of what models measured for each item, by its name.
-
-    Items of one name have as many of the folders above them in the name as tell them apart.
-    """
-    if folder is None:
-        return [None] * len(paths)
-    parts = [Path(path).resolve().parts for path in paths]
-    tails = [one[-1:] for one in parts]
-    while len(counted := Counter(tails)) < len(tails):
-        longer = [
-            own[-len(tail) - 1 :] if counted[tail] > 1 else tail
-            for own, tail in zip(parts, tails, strict=True)
-        ]
-        if longer == tails:
-            break
-        tails = longer
-    return [str(folder / f"{slug('-'.join(tail)[-80:])}.json.gz") for tail in tails]
 
 
 def _workers(items: Sequence[Target], options: Options) -> Workers:

@@ -230,7 +230,6 @@ def _item(
         tuple(gated),
         examined.seconds,
         suspicion if passed else "",
-        report.read_back,
         unseen(report) if passed else (),
         _let_through(examined, gated),
     )

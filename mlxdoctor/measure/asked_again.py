@@ -45,6 +45,7 @@ class RecordedGenerations(Generations):
 
     #: `Generations` or `AskedAgain` lists the file.
     kind: ClassVar[str] = ""
+    needs_models: ClassVar[bool] = True
 
     @classmethod
     def find(cls, run: RunView) -> RecordedGenerations:
@@ -65,6 +66,7 @@ class AskedAgain:
     """
 
     kind: ClassVar[str] = "answers to the recorded prompts"
+    needs_models: ClassVar[bool] = True
 
     sources: tuple[Source, ...]
     items: tuple[Asked, ...]

@@ -38,6 +38,7 @@ class WrittenExchanges:
     """
 
     kind: ClassVar[str] = "answers with and without the template"
+    needs_models: ClassVar[bool] = True
 
     sources: tuple[Source, ...]
     marks: tuple[str, str]

@@ -27,6 +27,7 @@ class AdapterScales:
     """
 
     kind: ClassVar[str] = "losses at other scales"
+    needs_models: ClassVar[bool] = True
 
     sources: tuple[Source, ...]
     losses: TokenLosses

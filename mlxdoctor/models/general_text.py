@@ -78,6 +78,7 @@ class GeneralText:
     """
 
     kind: ClassVar[str] = "losses on general text"
+    needs_models: ClassVar[bool] = True
 
     sources: tuple[Source, ...]
     base: tuple[float, ...]

@@ -93,6 +93,7 @@ class Generations:
     """
 
     kind: ClassVar[str] = "answers"
+    needs_models: ClassVar[bool] = True
 
     sources: tuple[Source, ...]
     items: tuple[Generation, ...]
@@ -167,6 +168,7 @@ class ProducedGenerations(Generations):
 
     #: A step to `Generations`, which lists the same files.
     kind: ClassVar[str] = ""
+    needs_models: ClassVar[bool] = True
     kept_as: ClassVar[str] = "answers"
 
     @classmethod

@@ -21,8 +21,6 @@ from mlxdoctor.evidence.chat_template import TemplateFailure, TemplateTooMuch
 from mlxdoctor.evidence.code_files import code_named_in
 from mlxdoctor.evidence.config import CONFIG_NAME
 from mlxdoctor.evidence.kind import Missing, RunView
-from mlxdoctor.evidence.run_files import RunFiles
-from mlxdoctor.evidence.safetensors_file import model_files
 from mlxdoctor.evidence.source import Source, hash_file, read_json_object, require_file
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.cpu_functions import on_cpu
@@ -312,8 +310,7 @@ class LoadedModels:
 
     #: A step to what is measured with them, whose sources name the models' files too.
     kind: ClassVar[str] = ""
-    #: What is made with it can be kept, and read back in its place; see `measure/kept`.
-    is_models: ClassVar[bool] = True
+    needs_models: ClassVar[bool] = True
 
     @classmethod
     def find(cls, run: RunView) -> LoadedModels:
@@ -323,7 +320,7 @@ class LoadedModels:
         tuned = run.files.tuned or run.files.adapter
         if tuned is None:
             raise Missing("there is no adapter and no tuned model to compare with the base")
-        if not run.allow_model:
+        if not run.options.allow_model:
             raise Missing(f"{NOT_ASKED}; leave that option out")
         if run.progress is not None:
             run.progress("loading the models", 0, 1)
@@ -341,26 +338,10 @@ class LoadedBase(LoadedModels):
     @classmethod
     def find(cls, run: RunView) -> LoadedBase:
         """The base model, loaded into memory once; see `Evidence`."""
-        if not run.allow_model:
+        if not run.options.allow_model:
             raise Missing("no model was run, because of --no-generate; leave that option out")
         found = load(run.need(BaseModel))
         return cls(**{one.name: getattr(found, one.name) for one in fields(found)})
-
-
-def loaded_from(files: RunFiles) -> tuple[Path, ...]:
-    """Every file of a run that decides what its models are; without the tokenizer's."""
-    found: list[Path] = []
-    folders = [files.base, files.tuned]
-    if files.adapter is not None and _is_whole_model(files.adapter):
-        folders.append(files.adapter)
-    elif files.adapter is not None:
-        file = files.adapter / ADAPTER_FILE if files.adapter.is_dir() else files.adapter
-        found += [file, file.parent / CONFIG_NAME]
-    for folder in filter(None, folders):
-        found.append(folder / "config.json")
-        with suppress(InputError):
-            found += model_files(folder)
-    return tuple(one for one in dict.fromkeys(found) if one.is_file())
 
 
 def load(

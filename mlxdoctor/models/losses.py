@@ -142,6 +142,7 @@ class TokenLosses:
     """
 
     kind: ClassVar[str] = "token losses"
+    needs_models: ClassVar[bool] = True
 
     sources: tuple[Source, ...]
     rows: tuple[RowLosses, ...]

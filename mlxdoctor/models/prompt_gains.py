@@ -68,6 +68,7 @@ class PromptGains:
     """
 
     kind: ClassVar[str] = "answers after other prompts"
+    needs_models: ClassVar[bool] = True
 
     sources: tuple[Source, ...]
     rows: Mapping[str, int]

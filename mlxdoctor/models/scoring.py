@@ -41,6 +41,7 @@ class Scores:
     """
 
     kind: ClassVar[str] = "scores"
+    needs_models: ClassVar[bool] = True
 
     sources: tuple[Source, ...]
     name: str
@@ -50,10 +51,10 @@ class Scores:
     @classmethod
     def find(cls, run: RunView) -> Scores:
         """The answers, scored by the function that the user named; see `Evidence`."""
-        if run.score is None:
+        if run.options.score is None:
             raise NotThere("no scoring function was named; name one with --score")
-        function, sources = load_function(run.score)
-        return score(run.need(Generations), function, run.score, sources)
+        function, sources = load_function(run.options.score)
+        return score(run.need(Generations), function, run.options.score, sources)
 
 
 def load_function(name: str) -> tuple[ScoringFunction, tuple[Source, ...]]:

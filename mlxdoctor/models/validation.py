@@ -139,6 +139,7 @@ class ValidationRows:
     """
 
     kind: ClassVar[str] = "validation rows"
+    needs_models: ClassVar[bool] = True
 
     sources: tuple[Source, ...]
     split: str

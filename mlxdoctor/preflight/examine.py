@@ -13,6 +13,7 @@ from mlxdoctor.check import Thresholds
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Progress
+from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.planned_run import PlannedRun
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -58,20 +59,21 @@ def examine(
     begun = time.perf_counter()
     file, values = _stated(config)
     planned = planned_config(file, {**values, **options})
-    run = Run.planned(
-        planned,
+    said_of_it = Options(
         base=base,
         data=data,
         allow_model=steps,
-        progress=progress,
+        thresholds=thresholds or {},
+        with_text=with_text,
     )
+    run = Run.planned(planned, said_of_it, progress=progress)
     problems = tuple(make_steps(run, planned, seconds)) if steps else ()
     where = _here(run, elsewhere=elsewhere, memory=memory)
     cost = cost_of(run, planned, *where)
     if cost is not None:
         run.give(cost)
-    run.budget = TimeBudget(max(seconds - (time.perf_counter() - begun), 1.0))
-    report = examined(run, thresholds=thresholds, with_text=with_text, progress=progress)
+    budget = TimeBudget(max(seconds - (time.perf_counter() - begun), 1.0))
+    report = examined(replace(run, budget=budget))
     fix = all_changes(planned, report.diagnosis, report.findings)
     readiness, why = readiness_of(report)
     said = (*facts(run, planned), *problems)

@@ -139,7 +139,6 @@ def unhealthy() -> dict[str, Any]:
                 }
             ],
             "left_out": [],
-            "read_back": None,
         },
         "diagnosis": [
             diagnosed(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +9,6 @@ import pytest
 
 from mlxdoctor.formats import summary
 from mlxdoctor.formats.format import text_of
-from mlxdoctor.report import ReadBack
 from tests.formats import sample
 
 
@@ -247,32 +245,6 @@ def test_what_the_time_did_not_allow_is_told_with_what_to_do() -> None:
         shown = " ".join(text_of(short, name).split())
         assert "8 of 32 rows were measured" in shown
         assert "Not all was measured" not in text_of(report, name)
-
-
-def test_what_was_read_back_is_told_with_where_it_comes_from() -> None:
-    found = ReadBack(
-        "fr.json.gz",
-        ("answers", "token losses"),
-        ("2026-11-22 11:14 UTC on Darwin arm64 (GPU), mlx 0.32.4",),
-        ("the base model (6 files)",),
-        ("the adapter (adapters.safetensors)",),
-        {"echoes": "the code is another", "more": "the code is another", "losses": "it is old"},
-    )
-    said = (
-        "Read from fr.json.gz and not measured now: answers, token losses, measured on 2026-11-22 "
-        "11:14 UTC on Darwin arm64 (GPU), mlx 0.32.4. Not here, and so not compared with what it "
-        "was measured from: the base model (6 files). Compared by size and in part only: the "
-        "adapter (adapters.safetensors). fr.json.gz was not used for echoes, more: the code is "
-        "another. fr.json.gz was not used for losses: it is old."
-    )
-    assert summary.read_back(found) == said
-    report = replace(sample.made(sample.healthy()), read_back=found)
-    for name in ("text", "markdown", "html"):
-        shown = " ".join(text_of(report, name).split())
-        assert "not measured now: answers, token losses, measured on 2026-11-22" in shown
-    told = json.loads(text_of(report, "json"))["run"]["read_back"]
-    assert told["source"] == "fr.json.gz"
-    assert told["unused"]["losses"] == "it is old"
 
 
 def test_the_name_of_a_file_gets_no_capital() -> None:

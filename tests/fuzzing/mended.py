@@ -158,11 +158,6 @@ MENDED: tuple[Mended, ...] = (
         "the same",
     ),
     Mended(
-        *("measured", "mended-long-name", "mutation"),
-        "a file's name of over 255 letters: OSError while it was looked for",
-        "no such file is here",
-    ),
-    Mended(
         *("notebook", "mended-many-words", "mutation"),
         "1.7 s for a line with 130 times `_tyt` before `loss` and a counter, and with the fourth "
         "power of its length: a name of three words could be chosen in a million ways",

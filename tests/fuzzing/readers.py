@@ -24,10 +24,8 @@ from mlxdoctor.evidence.supervision import build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.measure.kept.bindings import named
 from mlxdoctor.models.formats import question_and_answer
 from mlxdoctor.models.generations import Generations
-from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from tests.fuzzing import of_commands, seeds
 from tests.fuzzing.reader import Reader, touch
@@ -167,21 +165,6 @@ def _model(folder: Path) -> None:
     touch(TunedModel.read(folder))
 
 
-def _measured(folder: Path) -> None:
-    """What models measured, read back as evidence of a run that is an adapter."""
-    run = Run.discover(
-        [folder / "adapters.safetensors"], allow_model=False, measured=folder / "measured.json"
-    )
-    for kind in seeds.MEASURED:
-        value = run.get(kind)
-        if value is not None:
-            touch(value)
-    if run.measured is not None:
-        named([*run.measured.absent, *run.measured.sampled])
-        for made in run.measured.used.values():
-            touch(made)
-
-
 READERS: tuple[Reader, ...] = (
     Reader(
         "safetensors",
@@ -303,14 +286,6 @@ READERS: tuple[Reader, ...] = (
         _generations,
         seeds.generations,
         tokens=('"tuned_tokens":[', '"prompt":', '"end_token_ids":', '"messages":', "null"),
-    ),
-    Reader(
-        "measured",
-        "measured.json",
-        _measured,
-        seeds.measured,
-        lambda: {"adapters.safetensors": seeds.small_adapter()},
-        tokens=('"value":{', '"failure":[', "NaN", "1e999", '"files":[', "../", "null", "[-1]"),
     ),
     Reader(
         "checkpoints",

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
-import math
 import re
 import struct
 import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.evidence.logs.log_format import LogFormat, formats
-from mlxdoctor.models.generations import Generation, ProducedGenerations
-from mlxdoctor.models.losses import RowLosses, RowPass, TokenLosses
-from mlxdoctor.models.prompt_gains import PromptGains, RowGain
-from mlxdoctor.run import Run
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 BASE = FIXTURES / "base"
@@ -50,37 +42,6 @@ def packed(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | No
 
 def _ramp(*shape: int, dtype: str = "f4") -> NDArray[Any]:
     return np.linspace(-1, 1, int(np.prod(shape))).astype(dtype).reshape(shape)
-
-
-#: What is measured in the small file of measurements.
-MEASURED = (ProducedGenerations, TokenLosses, PromptGains)
-
-
-@cache
-def measured() -> Sequence[bytes]:
-    """A small file of measurements of `small_adapter`, plain and packed."""
-    losses = np.linspace(0, 3, 6, dtype=np.float32)
-    tokens = np.arange(6, dtype=np.int32)
-    one = RowPass(losses, losses[1:], losses[2:], 0.5, math.nan, {0: losses[:2]}, 3, None)
-    row = RowLosses("train", 0, tokens, tokens.astype(np.int8), one, one, 2)
-    answer = Generation("Größe?", "Ten.", ",,,", (3, 2), (4, 4), 48, None, "train", 0.5, math.inf)
-    gain = RowGain(0, (0.5, 1.5), None)
-    with TemporaryDirectory() as name:
-        adapter, file = Path(name) / "adapters.safetensors", Path(name) / "measured.json"
-        adapter.write_bytes(small_adapter())
-        run = Run.discover([adapter], measured=file)
-        assert run.measured is not None
-        gains = PromptGains((), {"train": 1}, {"train": 1.0}, 6.6, lambda *_: (gain,))
-        gains = run.measured.remembering(gains, run)
-        gains.measure("train", 1)
-        found = {
-            ProducedGenerations: ProducedGenerations((), (answer,), (2,), "produced"),
-            TokenLosses: TokenLosses((), (row,), 768),
-            PromptGains: gains,
-        }
-        run.measured.write(found, run)
-        content = file.read_bytes()
-    return content, gzip.compress(content, mtime=0)
 
 
 def small_adapter() -> bytes:

@@ -36,7 +36,7 @@ QUICK = settings(
 )
 JSON = (
     *("adapter-config", "peft-config", "json-log", "jsonl-log", "dataset", "tokenizer"),
-    *("tokenizer-config", "metrics", "generations", "measured", "model-index", "model-config"),
+    *("tokenizer-config", "metrics", "generations", "model-index", "model-config"),
 )
 by_name = pytest.mark.parametrize("reader", READERS, ids=lambda one: one.name)
 

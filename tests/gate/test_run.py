@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
 import tracemalloc
@@ -268,33 +267,3 @@ def test_items_of_a_cluster_are_named_as_from_here(monkeypatch: pytest.MonkeyPat
     assert [one.reasons for one in result.items] == [one.reasons for one in here_result.items]
     assert str(RUNS) not in text_of(result, "json")
     assert str(RUNS) not in str([one.report for one in result.items])
-
-
-def test_items_of_one_name_have_files_of_their_own(tmp_path: Path) -> None:
-    paths = ["runs/a/adapters", "runs/b/adapters", "runs/c", "other/a/adapters"]
-    kept = run.measured_files(paths, tmp_path)
-    assert [Path(str(one)).name for one in kept] == [
-        "runs-a-adapters.json.gz",
-        "b-adapters.json.gz",
-        "c.json.gz",
-        "other-a-adapters.json.gz",
-    ]
-    assert run.measured_files(paths, None) == [None] * 4
-
-
-@pytest.mark.slow
-def test_what_models_measured_is_kept_for_each_item(tmp_path: Path) -> None:
-    first = gate(HEALTHY, generate=True, measured=tmp_path).result
-    (file,) = tmp_path.iterdir()
-    assert file.name == "healthy-ordinary.json.gz"
-    # Read back without running a model, as in CI.
-    second = gate(HEALTHY, measured=tmp_path).result
-    (before,), (after,) = first.items, second.items
-    assert after.findings == before.findings
-    assert before.read_back is None
-    assert after.read_back is not None
-    for name in ("text", "markdown"):
-        assert "not measured now: answers" in " ".join(text_of(second, name).split())
-        assert "not measured now" not in text_of(first, name)
-    (item,) = json.loads(text_of(second, "json"))["items"]
-    assert "token losses" in item["read_back"]["kinds"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.lab.ward.kept import given, keep, measured_file, read_kept
+from fixtures.lab.ward.kept import given
 from fixtures.lab.ward.work import over_processes
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
@@ -74,25 +74,3 @@ def test_alone_means_without_what_the_names_in_it_lead_to(tmp_path: Path) -> Non
     shutil.copy(next(RUN.glob("*.log")), tmp_path)
     with given(tmp_path, "adapter") as none:
         assert none is None
-
-
-@pytest.mark.slow
-def test_what_models_measured_is_kept_beside_the_outcomes_and_read_again(tmp_path: Path) -> None:
-    folder = tmp_path / "runs" / RUN.name
-    shutil.copytree(RUN, folder)
-    for name in ("base", "data"):
-        (tmp_path / name).symlink_to(ROOT / "fixtures" / name)
-    path = tmp_path / "outcomes" / f"{RUN.name}.models.json.gz"
-    keep(folder, "models", path)
-    first = read_kept(path)
-    assert measured_file(path) == tmp_path / "measured" / f"{RUN.name}.json.gz"
-    kept = measured_file(path).read_bytes()
-    keep(folder, "models", path)
-    second = read_kept(path)
-    assert not first["read_back"]
-    assert second["read_back"]
-    assert second["outcomes"] == first["outcomes"]
-    assert measured_file(path).read_bytes() == kept
-    (folder / "adapters.safetensors").unlink()
-    assert "adapters.safetensors (the adapter) is not here" in keep(folder, "models", path)
-    assert read_kept(path) == second

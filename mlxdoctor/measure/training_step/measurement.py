@@ -41,9 +41,9 @@ class TrainingStep(Measured):
     @classmethod
     def find(cls, run: RunView) -> TrainingStep:
         """A step of the trainer that the user named, which is run for it; see `Evidence`."""
-        if run.trainer is None:
+        if run.options.trainer is None:
             raise NotThere(NO_TRAINER)
-        trainer, sources = load_trainer(run.trainer)
+        trainer, sources = load_trainer(run.options.trainer)
         if trainer.expect is None:
             trainer = replace(trainer, expect=_expected(run.get(TrainingConfig)))
         return measure(trainer, sources=sources, progress=run.progress)
@@ -71,7 +71,7 @@ class TrainerSource:
     @classmethod
     def find(cls, run: RunView) -> TrainerSource:
         """The file, where the trainer could be loaded from it; see `Evidence`."""
-        if run.trainer is None:
+        if run.options.trainer is None:
             raise NotThere(NO_TRAINER)
         return cls(run.need(TrainingStep).sources)
 
