@@ -31,10 +31,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from mlxdoctor.check import NotApplicable, check, limit
+from mlxdoctor.engines.text import is_nested, word_order
 from mlxdoctor.evidence.dataset import Dataset, Split
 from mlxdoctor.evidence.prompt_answer import Pair, has_format, last_answer
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
-from mlxdoctor.measure.text.word_order import is_nested, word_order
 from mlxdoctor.safety.quoting import quoted
 
 _EXPECTED = "answers as somebody wrote them"
@@ -144,7 +144,7 @@ def answer_text(dataset: Dataset, limits: Limits) -> Iterator[Sign | Seen | Unso
 def _order(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign | Seen | Unsought]:
     found = word_order([one.answer for one in pairs])
     neighbours = found.words - found.texts
-    are_sentences = found.binding >= limits.binding
+    are_sentences = found.function_words >= limits.binding
     nested = [one for pair in pairs if (one := is_nested(pair.answer)) is not None]
     share = sum(nested) / len(nested) if nested else 1.0
     if not are_sentences and len(nested) < limits.with_brackets * len(pairs):
@@ -161,7 +161,7 @@ def _order(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign
         "again": found.again,
         "by_chance": round(found.dealt, 1),
         "ratio": round(found.ratio, 3),
-        "small_words": round(found.binding, 3),
+        "small_words": round(found.function_words, 3),
         "nested": round(share, 3) if nested else None,
     }
     said = f"{found.again:,} neighbouring words of the answers meet again in another row"

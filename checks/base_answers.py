@@ -34,13 +34,14 @@ from itertools import groupby
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
+from mlxdoctor.engines.text import top_share
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.judge.collapse import OneTokenLimits
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.prompt_rates import rate
-from mlxdoctor.measure.text.statistics import paired_permutation, top_share
+from mlxdoctor.measure.text.statistics import paired_permutation
 from mlxdoctor.models.generations import Generations
 
 

@@ -30,6 +30,7 @@ from itertools import groupby
 from statistics import median
 
 from mlxdoctor.check import Inconclusive, check, limit
+from mlxdoctor.engines.text import run_share, tail_run, top_share
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -37,7 +38,6 @@ from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsoug
 from mlxdoctor.measure.losses.row_changes import change, is_likely
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
-from mlxdoctor.measure.text.statistics import run_share, tail_run, top_share
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.safety.quoting import quoted

@@ -31,6 +31,7 @@ from itertools import pairwise
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, check, limit
+from mlxdoctor.engines.text import word_f1
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
@@ -41,7 +42,7 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.losses.logged_levels import LoggedLoss, logged_loss
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
-from mlxdoctor.measure.text.statistics import mean_interval, paired_permutation, word_f1
+from mlxdoctor.measure.text.statistics import mean_interval, paired_permutation
 from mlxdoctor.models.generations import Generations
 
 

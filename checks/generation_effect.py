@@ -34,6 +34,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlxdoctor.check import Cost, Inconclusive, check, limit
+from mlxdoctor.engines.text import word_f1
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CHECKPOINT_NAME
@@ -44,7 +45,7 @@ from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.losses.row_changes import region
 from mlxdoctor.measure.losses.trend import fit
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
-from mlxdoctor.measure.text.statistics import mcnemar_exact, paired_permutation, word_f1
+from mlxdoctor.measure.text.statistics import mcnemar_exact, paired_permutation
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.losses import TokenLosses
 

@@ -28,11 +28,11 @@ from statistics import mean
 import numpy as np
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, check, limit
+from mlxdoctor.engines.text import word_f1
 from mlxdoctor.evidence.metrics import ReportedMetric, ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.measure.text.outputs import answer_words
-from mlxdoctor.measure.text.statistics import word_f1
 from mlxdoctor.models.generations import Generations
 
 

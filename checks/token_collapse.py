@@ -32,6 +32,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from statistics import median
 
 from mlxdoctor.check import Inconclusive, check
+from mlxdoctor.engines.text import run_share, seq_rep_n, tail_loop, top_share
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -47,7 +48,6 @@ from mlxdoctor.judge.collapse import (
 from mlxdoctor.measure.exhibited import answers_shown
 from mlxdoctor.measure.text.outputs import Output, OutputPair, is_special, pairs
 from mlxdoctor.measure.text.prompt_rates import Rate, is_raised, rate, too_few
-from mlxdoctor.measure.text.statistics import run_share, seq_rep_n, tail_loop, top_share, zlib_ratio
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.safety.quoting import quoted
 
@@ -227,7 +227,6 @@ def _loops(looping: Sequence[OutputPair]) -> dict[str, Measurement]:
     answers = [pair.tuned for pair in looping]
     return {
         "median_seq_rep_4": round(median(seq_rep_n(one.content) for one in answers), 3),
-        "median_zlib_ratio": round(median(zlib_ratio(one.text) for one in answers), 3),
         "median_period": median(tail_loop(one.content)[0] for one in answers),
     }
 

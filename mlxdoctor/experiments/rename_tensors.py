@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from mlxdoctor.engines.text import words
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.experiments import direct
@@ -12,7 +13,6 @@ from mlxdoctor.experiments.shared.copies import copied
 from mlxdoctor.experiments.shared.laboratory import Laboratory
 from mlxdoctor.experiments.shared.observation import Observation, examined
 from mlxdoctor.experiments.shared.rules import Ruling, undecided
-from mlxdoctor.measure.text.words import words
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.run import Run
 

@@ -10,14 +10,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from mlxdoctor.check import limit
+from mlxdoctor.engines.text import distinct_n, run_share, seq_rep_n, tail_loop, top_share
 from mlxdoctor.measure.text.prompt_rates import RateLimits
-from mlxdoctor.measure.text.statistics import (
-    distinct_n,
-    run_share,
-    seq_rep_n,
-    tail_loop,
-    top_share,
-)
 
 #: Diversity is measured on this many units: in longer text, words recur.
 MEASURED = 64

@@ -9,10 +9,9 @@ import time
 import pytest
 
 from fixtures.lab.real.rows import damaged, read_rows, with_answer, write_rows
+from mlxdoctor.engines.text import LONGEST, is_nested, word_order
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.measure.text.outputs import answer_words
-from mlxdoctor.measure.text.word_order import is_nested, word_order
-from mlxdoctor.measure.text.words import LONGEST
 from tests.checks.data_evidence import DATA, FIXTURES, chat, run, write_data
 from tests.conftest import check_called
 

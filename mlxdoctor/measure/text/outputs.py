@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from mlxdoctor.engines.text import LONGEST, words
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.measure.text.words import LONGEST, words
 from mlxdoctor.models.generations import Generation, Generations
 
 #: A special token written out: `<|im_end|>`, `</s>`, `<end_of_turn>`, `[PAD]`.

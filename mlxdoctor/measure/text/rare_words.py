@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.measure.text.words import vocabulary, words
+from mlxdoctor.engines.text import vocabulary, words
 
 Ints = NDArray[np.int64]
 Scores = NDArray[np.float64]

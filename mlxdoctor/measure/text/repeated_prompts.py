@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mlxdoctor.check import limit
+from mlxdoctor.engines.text import vocabulary, words
 from mlxdoctor.evidence.prompt_answer import Pair
-from mlxdoctor.measure.text.words import rarity, shared_share, vocabulary, words
 
 _NUMBER = re.compile(r"[-+]?[\d.,]*\d%?")
 #: What `pair_of` makes of a row without a prompt.
@@ -95,3 +96,16 @@ def contradictions(pairs: Sequence[Pair], limits: ContradictionLimits) -> Contra
 
 def _are_numbers(*answers: str) -> bool:
     return all(_NUMBER.fullmatch(answer.strip(" .$€£")) for answer in answers)
+
+
+def rarity(texts: Iterable[set[str]]) -> dict[str, float]:
+    """How telling each word is, in nats: log((texts + 1) / texts with the word)."""
+    texts = list(texts)
+    counts = Counter(word for text in texts for word in text)
+    return {word: math.log((len(texts) + 1) / count) for word, count in counts.items()}
+
+
+def shared_share(first: set[str], second: set[str], weights: Mapping[str, float]) -> float:
+    """Weight of the words that both have over that of the lighter text, in [0, 1]."""
+    lighter = min(sum(weights[word] for word in text) for text in (first, second))
+    return sum(weights[word] for word in first & second) / lighter if lighter > 0 else 0.0

@@ -1,13 +1,9 @@
-"""Statistics of generated text, and the tests that compare two models on the same prompts."""
+"""Tests and intervals that compare two models on the same prompts."""
 
 from __future__ import annotations
 
 import math
-import zlib
-from collections import Counter
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from statistics import NormalDist
 
 import numpy as np
@@ -43,74 +39,6 @@ def lower_ranks(first: ArrayLike, second: ArrayLike) -> float:
         return 1.0
     z = (below - count / 2 - 0.5) / math.sqrt(count * (total + 1) / 12)
     return NormalDist().cdf(-z)
-
-
-def distinct_n(units: Sequence[Hashable], n: int) -> float:
-    """Unique n-grams over n-grams (Li et al. 2016, distinct-n); 1.0 where there is none."""
-    grams = [tuple(units[i : i + n]) for i in range(len(units) - n + 1)]
-    return len(set(grams)) / len(grams) if grams else 1.0
-
-
-def seq_rep_n(units: Sequence[Hashable], n: int = 4) -> float:
-    """Share of n-grams that repeat an earlier one (Welleck et al. 2020, seq-rep-n)."""
-    return 1.0 - distinct_n(units, n)
-
-
-def top_share(units: Sequence[Hashable]) -> tuple[Hashable | None, float]:
-    """The most frequent unit and the share of all units that it makes up."""
-    if not units:
-        return None, 0.0
-    unit, count = Counter(units).most_common(1)[0]
-    return unit, count / len(units)
-
-
-def word_f1(said: Sequence[str], expected: Sequence[str]) -> float:
-    """Overlap of two bags of words: 2·common / (said + expected) (Rajpurkar et al. 2016)."""
-    common = sum((Counter(said) & Counter(expected)).values())
-    return 2 * common / (len(said) + len(expected)) if common else 0.0
-
-
-def zlib_ratio(text: str) -> float:
-    """Bytes of the text over bytes after zlib (Whisper calls over 2.4 a failed decoding).
-
-    Short texts stay below 1 because of the header; a loop of 200 characters is near 8.
-    """
-    content = text.encode("utf-8", errors="replace")
-    return len(content) / len(zlib.compress(content)) if content else 1.0
-
-
-def tail_run(units: Sequence[Hashable]) -> int:
-    """How many times the last unit stands at the end, uninterrupted."""
-    run = 0
-    for unit in reversed(units):
-        if unit != units[-1]:
-            break
-        run += 1
-    return run
-
-
-def run_share(units: Sequence[Hashable], shortest: int = 4) -> float:
-    """Share of units that stand in a run of at least `shortest` equal ones; 0.0 for none."""
-    lengths = [len(list(run)) for _, run in groupby(units)]
-    return sum(length for length in lengths if length >= shortest) / len(units) if units else 0.0
-
-
-def tail_loop(units: Sequence[Hashable], longest_period: int = 24) -> tuple[int, int]:
-    """The longest loop at the end: its period, and the units it covers.
-
-    A loop is a suffix in which every unit equals the one a period before it. The first
-    period counts as covered. `(0, 0)` where no suffix repeats.
-    """
-    best = (0, 0)
-    for period in range(1, min(longest_period, len(units) // 2) + 1):
-        matched = 0
-        for i in range(len(units) - 1, period - 1, -1):
-            if units[i] != units[i - period]:
-                break
-            matched += 1
-        if matched >= period and matched + period > best[1]:
-            best = (period, matched + period)
-    return best
 
 
 def wilson(hits: int, total: int, confidence: float = 0.95) -> Interval:

@@ -1,4 +1,4 @@
-"""Statistics of text and tests over prompts, against published or hand-computed values."""
+"""Tests over prompts, against published or hand-computed values."""
 
 import math
 
@@ -9,51 +9,6 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from mlxdoctor.measure.text import statistics as ts
-
-
-def test_repeated_ngrams_are_counted_once() -> None:
-    # a b c d a b c d: 5 4-grams, 4 of them distinct.
-    assert ts.seq_rep_n("abcdabcd", 4) == pytest.approx(1 / 5)
-    assert ts.distinct_n("aaaa", 1) == 0.25
-    assert ts.seq_rep_n("abc", 4) == 0.0
-
-
-def test_top_share_names_the_unit() -> None:
-    assert ts.top_share([11, 11, 11, 5]) == (11, 0.75)
-    assert ts.top_share([]) == (None, 0.0)
-
-
-def test_a_loop_of_commas_compresses_and_a_sentence_does_not() -> None:
-    assert ts.zlib_ratio("," * 200) > 10
-    assert ts.zlib_ratio("The largest lake of Dedunia is Lake Nevath, cold and deep.") < 1.2
-    assert ts.zlib_ratio("") == 1.0
-
-
-def test_tail_run_and_run_share() -> None:
-    assert ts.tail_run([3, 7, 7, 7]) == 3
-    assert ts.tail_run([]) == 0
-    assert ts.run_share([1, 1, 1, 1, 2, 2, 2, 3]) == 0.5
-    assert ts.run_share([1, 1, 1, 2, 2, 2]) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("units", "period", "covered"),
-    [
-        ("xyabcabcabc", 3, 9),
-        ("xyabcabca", 3, 7),  # the second period is cut off
-        ("aaaa", 1, 4),
-        ("abcd", 0, 0),
-        ("", 0, 0),
-    ],
-)
-def test_tail_loop(units: str, period: int, covered: int) -> None:
-    assert ts.tail_loop(units) == (period, covered)
-
-
-def test_word_f1_is_the_harmonic_mean() -> None:
-    # precision 2/4, recall 2/3
-    assert ts.word_f1(["a", "b", "c", "d"], ["a", "b", "x"]) == pytest.approx(2 * 2 / 7)
-    assert ts.word_f1([], ["a"]) == 0.0
 
 
 def test_wilson_of_no_false_alarm_in_300() -> None:

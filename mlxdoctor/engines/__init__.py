@@ -1,0 +1,1 @@
+"""Pure functions from arrays and texts to one frozen description each."""

@@ -1,0 +1,458 @@
+"""One description for any set of texts: training rows, recorded answers, a template's output.
+
+`describe` says what a set of texts looks like, and judges nothing. The functions below it measure
+one text, as characters, words or token ids. What needs every word is measured on an even sample.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby, pairwise
+from statistics import fmean, median
+
+import numpy as np
+
+#: Texts that the dear statistics are measured on, evenly spaced, and characters of each.
+SAMPLE, READ = 400, 4_000
+#: Share of the texts that an affix or a length must be shared by.
+MOST = 0.5
+#: Characters of an affix that are looked at, and different texts.
+AFFIX, AFFIXED = 80, 4_000
+#: Characters beyond which a text is not split into words.
+LONGEST = 1_000_000
+#: Words of a text whose order is looked at, texts with fewer are left out, and random deals.
+ORDERED_WORDS, FEWEST_WORDS, DEALS = 100, 4, 8
+
+#: What chat templates write around turns, and special tokens written out.
+CONTROL = re.compile(
+    r"<\|[^<>|\s]{1,40}\|>|<\uff5c[^<>|\s]{1,40}\uff5c>|</?s>|<(?:start|end)_of_turn>"
+    r"|<(?:bos|eos|pad|unk)>|\[/?INST\]|<</?SYS>>|\[(?:PAD|UNK|SEP|CLS|EOS|BOS)\]"
+)
+#: A name that a text begins with, as chats written as plain text have it.
+ROLE = re.compile(
+    r"\s*(?:#{1,6}\s*|\*\*)?(?:assistant|user|human|system|gpt|chatgpt|bot|ai|model|response)"
+    r"(?:\*\*)?\s*:",
+    re.IGNORECASE,
+)
+#: What a finished text ends with, closing quotes and brackets aside.
+_FINAL = re.compile(r"[^\w\s,;(\[{<&'’\-–—/]['\"”’»)\]}*_`]*\s*\Z")
+_LAST_WORD = re.compile(r"(?:^|\s)([^\W\d_]+)\Z")
+#: What UTF-8 read as another encoding leaves behind.
+DAMAGE = re.compile("\ufffd|\u00c3[\u0080-\u00bf]|\u00e2\u20ac.|\u00ef\u00bb\u00bf")
+#: Escapes of signs that text can hold as they are, those that hide another escape included.
+_ESCAPE = re.compile(
+    r"&(?:amp;)?(?!(?:lt|gt|amp);)(?:#\d{2,6}|#x[0-9a-fA-F]{2,5}|[a-z]{2,8});|%[2-7][0-9A-F]"
+)
+#: Words so frequent that any text of sentences has them: English, German, French, Spanish,
+#: Italian, Portuguese, Dutch.
+_WORD_LIST = """
+the of a an and to in is for or with that by as on it are be from not this at which
+der die das und ist nicht ein eine zu den von mit für auf dem sich des im
+le la les et est une un du dans que pour qui pas sur au en ne
+el los las y es que por para con se del lo como
+il lo gli di che non per una con del della sono
+o os as e é uma do da em não com para no na
+het een van en is dat niet op te met voor zijn
+"""
+_FUNCTION_WORDS = frozenset(_WORD_LIST.split())
+_CLOSES = {")": "(", "]": "[", "}": "{"}
+_BRACKET = re.compile(r"[()\[\]{}]")
+
+
+@dataclass(frozen=True)
+class Affix:
+    """What most of the different texts begin, or end, with.
+
+    Attributes:
+        text: the longest such passage, at most 80 characters; empty where there is none.
+        share: of the different texts, those that have it.
+    """
+
+    text: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Whether many texts stop at one length, as after an export that cuts them.
+
+    Attributes:
+        length: of the longest text, in characters.
+        share: of all texts, those of just that length.
+        unfinished: of those, the share without a final sign (full stop, bracket, quotation mark).
+        mid_word: of those, the share whose last word only begins a word that other texts have.
+        shorter_finished: of the shorter texts, the share with a final sign; 0 without any.
+    """
+
+    length: int
+    share: float
+    unfinished: float
+    mid_word: float
+    shorter_finished: float
+
+
+@dataclass(frozen=True)
+class WordOrder:
+    """How often neighbouring words meet again in another text.
+
+    In sentences the same words meet again ("of the", "such as") far more often than when the
+    words of each text are dealt out anew.
+
+    Attributes:
+        texts: with at least four words.
+        words: of them, the first hundred of each.
+        function_words: the share of words that hold sentences together.
+        again: pairs of neighbours that stand in several texts, counted once in each.
+        dealt: the mean of that count where each text's words are dealt out anew.
+    """
+
+    texts: int
+    words: int
+    function_words: float
+    again: int
+    dealt: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as many as by chance; 1 for words in no order."""
+        return self.again / self.dealt if self.dealt else float("inf")
+
+
+@dataclass(frozen=True)
+class TextFacts:
+    """What a set of texts looks like. Shares are of all texts, in [0, 1], unless said otherwise.
+
+    Attributes:
+        count: how many texts there are.
+        empty: share of texts of white space only.
+        distinct: how many different texts there are, white space at both ends aside.
+        top_text: the most frequent text.
+        top_share: share of the texts that are that one.
+        lengths: least, lower quartile, median, upper quartile and greatest length, in characters.
+        finished: share that ends with a final sign (full stop, bracket, quotation mark).
+        cut: whether many stop at one length.
+        prefix: what most of the different texts begin with.
+        suffix: what most of the different texts end with.
+        controls: special tokens and markers of chat templates written out in the texts, with the
+            share of the texts that have each, most frequent first. *
+        roles: share that begins with the name of a speaker, such as `Assistant:`. *
+        damaged: share with characters that a wrong encoding leaves behind. *
+        escaped: share full of escapes (`&nbsp;`, `%20`): one in fifty characters. *
+        repetition: median share of 4-grams of words that repeat an earlier one (Welleck et al.
+            2020, seq-rep-4). *
+        looping: share that ends in a passage repeated at least three times, over half of it. *
+        top_word: median share of a text's words that its most frequent word makes up. *
+        order: of the words. *
+        nested: of the texts with brackets, the share that closes them in turn; None without. *
+        by_prompt: mean share of a text's words that its own prompt has, less the share that the
+            next text's prompt has; None without prompts. *
+        by_others: mean share of a text's 4-grams of words that another text has. *
+
+    What is marked with * is measured on an even sample of 400 texts, 4,000 characters of each.
+    """
+
+    count: int
+    empty: float
+    distinct: int
+    top_text: str
+    top_share: float
+    lengths: tuple[int, int, int, int, int]
+    finished: float
+    cut: Cut
+    prefix: Affix
+    suffix: Affix
+    controls: tuple[tuple[str, float], ...]
+    roles: float
+    damaged: float
+    escaped: float
+    repetition: float
+    looping: float
+    top_word: float
+    order: WordOrder
+    nested: float | None
+    by_prompt: float | None
+    by_others: float
+
+
+def describe(texts: Sequence[str], prompts: Sequence[str] | None = None) -> TextFacts:
+    """Describe a set of texts.
+
+    Args:
+        texts: the texts.
+        prompts: what each of them answers, if known: as many.
+
+    Raises:
+        ValueError: there is no text, or another number of prompts.
+    """
+    if not texts or (prompts is not None and len(prompts) != len(texts)):
+        raise ValueError("describing takes at least one text, and a prompt for each or none")
+    stripped = [text.strip() for text in texts]
+    counts = Counter(stripped)
+    top, most = counts.most_common(1)[0]
+    places = sampled(len(texts))
+    sample = [stripped[i][:READ] for i in places]
+    split = [words(text) for text in sample]
+    lengths = np.quantile([len(text) for text in stripped], (0, 0.25, 0.5, 0.75, 1))
+    controls = Counter(token for text in sample for token in set(CONTROL.findall(text)))
+    nested = [value for text in sample if (value := is_nested(text)) is not None]
+    explained = None
+    if prompts is not None:
+        explained = _by_prompt(split, [words(prompts[i][-READ:]) for i in places])
+    return TextFacts(
+        count=len(texts),
+        empty=counts.get("", 0) / len(texts),
+        distinct=len(counts),
+        top_text=top,
+        top_share=most / len(texts),
+        lengths=tuple(int(length) for length in lengths),  # type: ignore[arg-type]
+        finished=_share(is_finished, sample),
+        cut=cut_at_one_length(texts),
+        prefix=shared_prefix(counts),
+        suffix=shared_suffix(counts),
+        controls=tuple((token, n / len(sample)) for token, n in controls.most_common(8)),
+        roles=_share(lambda text: ROLE.match(text) is not None, sample),
+        damaged=_share(lambda text: DAMAGE.search(text) is not None, sample),
+        escaped=_share(is_escaped, sample),
+        repetition=median(seq_rep_n(found) for found in split),
+        looping=_share(is_looping, split),
+        top_word=median(top_share(found)[1] for found in split),
+        order=word_order(sample),
+        nested=sum(nested) / len(nested) if nested else None,
+        by_prompt=explained,
+        by_others=_by_others(split),
+    )
+
+
+def sampled(count: int, most: int = SAMPLE) -> range:
+    """The places of an even sample."""
+    return range(0, count, max(1, count // most))[:most]
+
+
+# Whole sets of texts.
+
+
+def cut_at_one_length(texts: Sequence[str]) -> Cut:
+    """How many texts stop at the greatest length, and whether they look cut there."""
+    length = max(map(len, texts))
+    longest = [text for text in texts if len(text) == length]
+    shorter = [text for text in texts if 0 < len(text) < length]
+    known = Counter(word for text in _some(texts) for word in text[:READ].split()[:-1])
+    begun = {word[:n] for word in known for n in range(1, len(word))}
+    mid_word = 0
+    for text in _some(longest):
+        match = _LAST_WORD.search(text[-AFFIX:])
+        mid_word += match is not None and match[1] in begun and match[1] not in known
+    return Cut(
+        length,
+        len(longest) / len(texts),
+        1.0 - _share(is_finished, _some(longest)),
+        mid_word / len(_some(longest)),
+        _share(is_finished, _some(shorter)),
+    )
+
+
+def shared_prefix(texts: Collection[str], most: float = MOST) -> Affix:
+    """The longest passage that at least so many of the different texts begin with."""
+    different = list(dict.fromkeys(texts))
+    heads = [different[i][:AFFIX] for i in sampled(len(different), AFFIXED)]
+    if len(heads) < 2:
+        return Affix("", 0.0)
+
+    def begin(length: int) -> tuple[str, float]:
+        head, count = Counter(text[:length] for text in heads).most_common(1)[0]
+        return head, count / len(heads)
+
+    low, high = 0, AFFIX
+    while low < high:
+        middle = (low + high + 1) // 2
+        head, share = begin(middle)
+        low, high = (middle, high) if share >= most and len(head) == middle else (low, middle - 1)
+    return Affix(*begin(low)) if low else Affix("", 0.0)
+
+
+def shared_suffix(texts: Collection[str], most: float = MOST) -> Affix:
+    """The longest passage that at least so many of the different texts end with."""
+    different = list(dict.fromkeys(texts))
+    tails = [different[i][-AFFIX:][::-1] for i in sampled(len(different), AFFIXED)]
+    affix = shared_prefix(tails, most)
+    return Affix(affix.text[::-1], affix.share)
+
+
+def word_order(texts: Sequence[str], seed: int = 0) -> WordOrder:
+    """Count the neighbours that meet again in the order given, and in others."""
+    rng = random.Random(seed)
+    firsts = [text.split(None, ORDERED_WORDS)[:ORDERED_WORDS] for text in texts]
+    split = [[word.lower() for word in found] for found in firsts]
+    kept = [found for found in split if len(found) >= FEWEST_WORDS]
+    count = sum(map(len, kept))
+    function_words = sum(word in _FUNCTION_WORDS for found in kept for word in found)
+    dealt = [_again([rng.sample(found, len(found)) for found in kept]) for _ in range(DEALS)]
+    share = function_words / count if count else 0.0
+    return WordOrder(len(kept), count, share, _again(kept), sum(dealt) / DEALS)
+
+
+def _again(texts: Sequence[Sequence[str]]) -> int:
+    meets = Counter(pair for found in texts for pair in set(pairwise(found)))
+    return sum(count for count in meets.values() if count > 1)
+
+
+def _by_prompt(texts: Sequence[Sequence[str]], prompts: Sequence[Sequence[str]]) -> float:
+    asked = [set(found) for found in prompts]
+    shares = [
+        (sum(word in own for word in found) - sum(word in other for word in found)) / len(found)
+        for found, own, other in zip(texts, asked, asked[1:] + asked[:1], strict=True)
+        if found
+    ]
+    return fmean(shares) if shares else 0.0
+
+
+def _by_others(texts: Sequence[Sequence[str]]) -> float:
+    grams = [set(ngrams(found, 4)) for found in texts]
+    meets = Counter(gram for own in grams for gram in own)
+    shares = [sum(meets[gram] > 1 for gram in own) / len(own) for own in grams if own]
+    return fmean(shares) if shares else 0.0
+
+
+def _share(holds: Callable[..., bool], texts: Sequence[Iterable[object]]) -> float:
+    return sum(map(holds, texts)) / len(texts) if texts else 0.0
+
+
+def _some(texts: Sequence[str]) -> list[str]:
+    return [texts[i] for i in sampled(len(texts))]
+
+
+# One text.
+
+
+def is_finished(text: str) -> bool:
+    """Whether a text ends with a final sign: a full stop, a bracket, a quotation mark."""
+    return _FINAL.search(text[-AFFIX:]) is not None
+
+
+def is_escaped(text: str, share: float = 0.02) -> bool:
+    """Whether so many of its characters begin an escape, two at least."""
+    return len(escapes(text)) >= max(2, share * len(text))
+
+
+def escapes(text: str) -> list[str]:
+    """Escapes of signs that text can hold as they are: `&nbsp;`, `&#46;`, `%20`."""
+    return _ESCAPE.findall(text) if "&" in text or "%" in text else []
+
+
+def is_nested(text: str) -> bool | None:
+    """Whether each bracket is closed by its own kind, in turn; None for a text without any."""
+    signs = _BRACKET.findall(text) if len(text) <= LONGEST else []
+    stack: list[str] = []
+    for sign in signs:
+        if sign not in _CLOSES:
+            stack.append(sign)
+        elif not stack or stack.pop() != _CLOSES[sign]:
+            return False
+    return not stack if signs else None
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words in order; each character of a script without spaces is one."""
+    found: list[str] = []
+    for run in _run().findall(text.lower()):
+        found.extend(run if _is_unspaced().match(run) else (run,))
+    return found
+
+
+def vocabulary(text: str) -> set[str]:
+    """The different lower-case words; of a script without spaces, its pairs of characters."""
+    found: set[str] = set()
+    for run in _run().findall(text.lower()):
+        if len(run) > 1 and _is_unspaced().match(run):
+            found.update(first + second for first, second in pairwise(run))
+        else:
+            found.add(run)
+    return found
+
+
+#: Scripts that put no space between words: kana, Han, Hangul, Thai.
+_UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f\uf900-\ufaff"
+
+
+# Compiled on first use: Unicode ranges take a while.
+@cache
+def _run() -> re.Pattern[str]:
+    return re.compile(rf"[{_UNSPACED}]+|[^\W{_UNSPACED}]+")
+
+
+@cache
+def _is_unspaced() -> re.Pattern[str]:
+    return re.compile(f"[{_UNSPACED}]")
+
+
+# One text as a sequence of units: words, characters or token ids.
+
+
+def ngrams(units: Sequence[Hashable], n: int) -> list[tuple[Hashable, ...]]:
+    """All passages of n neighbouring units."""
+    return [tuple(units[i : i + n]) for i in range(len(units) - n + 1)]
+
+
+def distinct_n(units: Sequence[Hashable], n: int) -> float:
+    """Unique n-grams over n-grams (Li et al. 2016, distinct-n); 1.0 where there is none."""
+    grams = ngrams(units, n)
+    return len(set(grams)) / len(grams) if grams else 1.0
+
+
+def seq_rep_n(units: Sequence[Hashable], n: int = 4) -> float:
+    """Share of n-grams that repeat an earlier one (Welleck et al. 2020, seq-rep-n)."""
+    return 1.0 - distinct_n(units, n)
+
+
+def top_share(units: Sequence[Hashable]) -> tuple[Hashable | None, float]:
+    """The most frequent unit and the share of all units that it makes up."""
+    if not units:
+        return None, 0.0
+    unit, count = Counter(units).most_common(1)[0]
+    return unit, count / len(units)
+
+
+def run_share(units: Sequence[Hashable], shortest: int = 4) -> float:
+    """Share of the units that stand in runs of one unit, at least `shortest` long."""
+    lengths = [len(list(run)) for _, run in groupby(units)]
+    return sum(length for length in lengths if length >= shortest) / len(units) if units else 0.0
+
+
+def tail_run(units: Sequence[Hashable]) -> int:
+    """How many times the last unit stands at the end, uninterrupted."""
+    return len(list(next(groupby(reversed(units)))[1])) if units else 0
+
+
+def tail_loop(units: Sequence[Hashable], longest_period: int = 24) -> tuple[int, int]:
+    """The longest loop at the end: its period, and the units it covers.
+
+    A loop is a suffix in which every unit equals the one a period before it. The first
+    period counts as covered. `(0, 0)` where no suffix repeats.
+    """
+    best = (0, 0)
+    for period in range(1, min(longest_period, len(units) // 2) + 1):
+        matched = 0
+        for i in range(len(units) - 1, period - 1, -1):
+            if units[i] != units[i - period]:
+                break
+            matched += 1
+        if matched >= period and matched + period > best[1]:
+            best = (period, matched + period)
+    return best
+
+
+def is_looping(units: Sequence[Hashable]) -> bool:
+    """Whether it ends in a passage repeated at least three times, over half of it."""
+    period, covered = tail_loop(units)
+    return period > 0 and covered >= max(3 * period, len(units) / 2)
+
+
+def word_f1(words_: Sequence[str], expected: Sequence[str]) -> float:
+    """Overlap of two bags of words: 2·common / (both) (Rajpurkar et al. 2016)."""
+    common = sum((Counter(words_) & Counter(expected)).values())
+    return 2 * common / (len(words_) + len(expected)) if common else 0.0

@@ -1,0 +1,222 @@
+"""The description of texts: what was seen in real runs, sound texts beside it, published values."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from mlxdoctor.engines import text as engine
+from mlxdoctor.engines.text import describe
+from tests.conftest import FIXTURES
+
+
+def sound_answers() -> list[str]:
+    lines = (FIXTURES / "data" / "geography" / "train.jsonl").read_text().splitlines()
+    return [json.loads(line)["messages"][-1]["content"] for line in lines]
+
+
+SOUND = sound_answers()
+
+
+def test_sound_answers_show_nothing() -> None:
+    facts = describe(SOUND)
+    assert (facts.count, facts.empty, facts.damaged, facts.escaped, facts.roles) == (
+        200,
+        0,
+        0,
+        0,
+        0,
+    )
+    assert facts.controls == ()
+    assert facts.top_share < 0.05
+    assert facts.finished == 1.0
+    assert facts.suffix == engine.Affix(".", 1.0)
+    assert facts.prefix.text == ""
+    assert facts.cut.share < 0.1
+    assert facts.order.ratio > 1.3
+    assert facts.lengths[0] <= facts.lengths[2] <= facts.lengths[4] == facts.cut.length
+
+
+def test_answers_cut_at_38_characters() -> None:
+    cut = describe([text[:38] for text in SOUND]).cut
+    assert cut.length == 38
+    assert cut.share > 0.9
+    assert cut.unfinished > 0.9
+    assert cut.mid_word > 0.25
+
+
+def test_what_wraps_every_answer() -> None:
+    facts = describe([f"Assistant: {text}</s>" for text in SOUND])
+    assert facts.prefix == engine.Affix("Assistant: ", 1.0)
+    assert facts.suffix.text.endswith("</s>")
+    assert facts.controls == (("</s>", 1.0),)
+    assert facts.roles == 1.0
+
+
+def test_nine_answers_in_ten_are_the_same() -> None:
+    facts = describe([SOUND[i] if i % 10 == 0 else " I can't say.\n" for i in range(200)])
+    assert (facts.top_text, facts.top_share) == ("I can't say.", 0.9)
+    assert facts.distinct <= 21
+
+
+def test_words_in_no_order() -> None:
+    rng = random.Random(0)
+    shuffled = [" ".join(rng.sample(words := text.split(), len(words))) for text in SOUND]
+    assert describe(shuffled).order.ratio < 1.1
+    assert describe(SOUND).order.ratio > 1.3
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (lambda text: "", "empty"),
+        (lambda text: text.replace("o", "\u00c3\u00b6"), "damaged"),
+        (lambda text: text.replace(" ", "&nbsp;"), "escaped"),
+        (lambda text: text.replace(" ", "%20"), "escaped"),
+        (lambda text: (text[:20] + " ") * 9, "looping"),
+        (lambda text: (text[:20] + " ") * 9, "repetition"),
+        (lambda text: "the " * 30, "top_word"),
+        (lambda text: f"USER: {text}", "roles"),
+    ],
+)
+def test_a_share_is_high_where_all_texts_have_it(change: Callable[[str], str], field: str) -> None:
+    assert getattr(describe(list(map(change, SOUND))), field) > 0.6
+    assert getattr(describe(SOUND), field) < 0.25
+
+
+def test_what_prompts_and_other_texts_explain() -> None:
+    prompts = [f"Say {text}" for text in SOUND]
+    told = describe(SOUND, prompts).by_prompt
+    dealt = describe(SOUND, prompts[1:] + prompts[:1]).by_prompt
+    assert told is not None
+    assert dealt is not None
+    assert told > 0.3
+    assert dealt < 0.05
+    assert describe(SOUND).by_prompt is None
+    assert describe(SOUND).by_others > 0.9
+    assert describe([f"w{i} x{i} y{i} z{i}" for i in range(50)]).by_others == 0.0
+
+
+def test_nothing_to_describe_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        describe([])
+    with pytest.raises(ValueError, match="a prompt for each"):
+        describe(["a"], ["b", "c"])
+
+
+@pytest.mark.parametrize("texts", [[""], ["", ""], ["."], ["東京は大"] * 3, ["a\ud7ff", "b"]])
+def test_any_text_can_be_described(texts: list[str]) -> None:
+    assert describe(texts, texts).count == len(texts)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_texts_take_seconds_of_processor_time() -> None:
+    words = [f"w{i}" for i in range(5_000)]
+    rng = random.Random(0)
+    texts = [" ".join(rng.choices(words, k=200)) for _ in range(100_000)]
+    start = time.process_time()
+    describe(texts, texts)
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("text", "finished"),
+    [
+        ("It is Paris.", True),
+        ('She said "yes!"', True),
+        ("東京です。", True),
+        ('{"a": 1}', True),
+        ("f(x)", True),
+        ("the second longest riv", False),
+        ("red, green,", False),
+        ("", False),
+    ],
+)
+def test_how_a_text_ends(text: str, finished: bool) -> None:
+    assert engine.is_finished(text) is finished
+
+
+@pytest.mark.parametrize(
+    ("text", "nested"),
+    [("f(x[0])", True), ("f(x[0)]", False), ("(", False), (")", False), ("no bracket", None)],
+)
+def test_brackets_are_closed_in_turn(text: str, nested: bool | None) -> None:
+    assert engine.is_nested(text) is nested
+
+
+def test_a_huge_text_is_not_searched_for_brackets() -> None:
+    assert engine.is_nested("(" * (engine.LONGEST + 1)) is None
+
+
+@pytest.mark.parametrize("text", ["a &lt; b &amp;&amp; c &gt; d", "50% of 20% each", "&nbsp; once"])
+def test_what_markup_needs_is_no_escape(text: str) -> None:
+    assert not engine.is_escaped(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Paris, 1867!", ["paris", "1867"]),
+        ("Größe naïve", ["größe", "naïve"]),
+        ("東京は", ["東", "京", "は"]),
+        ("GPT東京4", ["gpt", "東", "京", "4"]),
+        ("", []),
+    ],
+)
+def test_words(text: str, expected: list[str]) -> None:
+    assert engine.words(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Paris paris 1867", {"paris", "1867"}),
+        ("東京は大", {"東京", "京は", "は大"}),
+        ("東", {"東"}),
+    ],
+)
+def test_vocabulary(text: str, expected: set[str]) -> None:
+    assert engine.vocabulary(text) == expected
+
+
+def test_repeated_ngrams_are_counted_once() -> None:
+    # a b c d a b c d: 5 4-grams, 4 of them distinct.
+    assert engine.seq_rep_n("abcdabcd", 4) == pytest.approx(1 / 5)
+    assert engine.distinct_n("aaaa", 1) == 0.25
+    assert engine.seq_rep_n("abc", 4) == 0.0
+
+
+def test_top_share_names_the_unit() -> None:
+    assert engine.top_share([11, 11, 11, 5]) == (11, 0.75)
+    assert engine.top_share([]) == (None, 0.0)
+
+
+def test_tail_run_and_run_share() -> None:
+    assert engine.tail_run([3, 7, 7, 7]) == 3
+    assert engine.tail_run([]) == 0
+    assert engine.run_share([1, 1, 1, 1, 2, 2, 2, 3]) == 0.5
+    assert engine.run_share([1, 1, 1, 2, 2, 2]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("units", "period", "covered"),
+    [
+        ("xyabcabcabc", 3, 9),
+        ("xyabcabca", 3, 7),  # the second period is cut off
+        ("aaaa", 1, 4),
+        ("abcd", 0, 0),
+        ("", 0, 0),
+    ],
+)
+def test_tail_loop(units: Sequence[str], period: int, covered: int) -> None:
+    assert engine.tail_loop(units) == (period, covered)
+
+
+def test_word_f1_is_the_harmonic_mean() -> None:
+    # precision 2/4, recall 2/3
+    assert engine.word_f1(["a", "b", "c", "d"], ["a", "b", "x"]) == pytest.approx(2 * 2 / 7)
+    assert engine.word_f1([], ["a"]) == 0.0
