@@ -1,0 +1,375 @@
+"""One description for any series of numbers that a log holds.
+
+Losses, rates, gradient norms, tokens, speed, memory, rewards: whatever a column measures, it can be
+not finite, exactly zero, constant, repeated, thrown out by a spike, or changed for good by a jump.
+`describe` says which, where, and by how much; what that means is for a check to say.
+
+Levels are medians of the first and of the last reports, so that no single batch decides. Where the
+shape of a long series matters, it is reduced to the medians of `MAX_BLOCKS` blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Iterations = NDArray[np.int64]
+
+#: Values that the shape of a series is judged by.
+MAX_BLOCKS = 400
+#: Reports that a level is a median of, at most.
+MAX_EDGE = 10
+#: Fewest reports that a level has to be left for, and fewest in all, for a rise for good.
+MIN_STRETCH = 3
+#: Standard deviation of a normal sample over its median absolute deviation.
+MAD_TO_SD = 1.482602218505602
+#: The 97.5% point of the normal distribution: intervals are 95%.
+Z95 = 1.959963984540054
+#: Probability below which losses that repeat are no chance; and that of one of them, at most:
+#: half precision has 256 values an octave.
+CHANCE, CHANCE_OF_ONE = 1e-8, 1 / 256
+#: A series whose last digit is a larger part of it than this has too few digits to repeat.
+COARSEST = 0.002
+#: By how much of itself a loss moves from report to report in a training that learns.
+STILL = 0.03
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where values of one kind stand in a series.
+
+    Attributes:
+        count: how many there are.
+        share: of all values.
+        first: iteration of the first; None where there is none.
+        last: iteration of the last.
+        at_end: how many such values the series ends with, in a row.
+        end_begins: iteration of the first of those; None where there is none.
+    """
+
+    count: int
+    share: float
+    first: int | None
+    last: int | None
+    at_end: int
+    end_begins: int | None
+
+
+@dataclass(frozen=True)
+class Jump:
+    """The largest change of level from one report to the next.
+
+    Attributes:
+        iteration: of the first report after it.
+        before: median of all values before it.
+        after: median of all values after it.
+        is_kept: whether the last quarter of the series stays on the new side of the middle.
+    """
+
+    iteration: int
+    before: float
+    after: float
+    is_kept: bool
+
+    @property
+    def factor(self) -> float:
+        """The level after over the level before; NaN unless both are above 0."""
+        return self.after / self.before if min(self.after, self.before) > 0.0 else math.nan
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Values that are the same again after some reports, to the last digit.
+
+    Attributes:
+        period: after so many reports; 1 where all are the same.
+        compared: reports that are the same as the one a period before.
+        by_chance: the probability of that in a series that moves.
+    """
+
+    period: int
+    compared: int
+    by_chance: float
+
+
+@dataclass(frozen=True)
+class SeriesFacts:
+    """What a series of numbers says. Figures are of its finite values, unless it says otherwise.
+
+    Attributes:
+        count: of all values.
+        points: of the finite ones.
+        non_finite: where values are NaN or infinite.
+        zeros: where values are exactly 0.
+        is_constant: whether there are two values or more, and all are the same.
+        repeats: whether the whole series repeats to the last digit, beyond chance.
+        edge: how many values `start`, `end` and `minimum` are medians of.
+        first, last: the first and the last value.
+        start, end: medians of the first and of the last values.
+        median: of all.
+        minimum: the lowest median of `edge` values in a row; a single lucky batch does not count.
+        minimum_at: the iteration in the middle of them.
+        lowest, lowest_at: the lowest single value, and its iteration.
+        highest, highest_at: the highest single value, and its iteration.
+        tail_minimum, tail_maximum: the lowest and the highest value in the last quarter.
+        noise: robust standard deviation of one value around the curve.
+        onset: iteration from which on the series lies above its lowest level, to the end; None
+            where it does not.
+        jump: the largest change of level; None of fewer than two values, or of equal ones.
+        records: share of the values in the second half that are above all before them.
+    """
+
+    count: int
+    points: int
+    non_finite: Places
+    zeros: Places
+    is_constant: bool = False
+    repeats: Repeats | None = None
+    edge: int = 0
+    first: float = math.nan
+    last: float = math.nan
+    start: float = math.nan
+    end: float = math.nan
+    median: float = math.nan
+    minimum: float = math.nan
+    minimum_at: int = 0
+    lowest: float = math.nan
+    lowest_at: int = 0
+    highest: float = math.nan
+    highest_at: int = 0
+    tail_minimum: float = math.nan
+    tail_maximum: float = math.nan
+    noise: float = 0.0
+    onset: int | None = None
+    jump: Jump | None = None
+    records: float = 0.0
+
+    @property
+    def spike(self) -> float:
+        """The highest value over the median; NaN where that is not above 0."""
+        return self.highest / self.median if self.median > 0.0 else math.nan
+
+    @property
+    def dip(self) -> float:
+        """The median over the lowest value; NaN where that is not above 0."""
+        return self.median / self.lowest if self.lowest > 0.0 else math.nan
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A line through a series, robustly.
+
+    Attributes:
+        slope: the median of all pairwise slopes (Theil 1950, Sen 1968), units an iteration.
+        low, high: its 95% interval, widened for autocorrelation; of fewer than four values it is
+            infinite.
+    """
+
+    slope: float
+    low: float
+    high: float
+
+
+def describe(iterations: Iterations, values: Floats) -> SeriesFacts:
+    """Describe a series.
+
+    Args:
+        iterations: int64 (n,), where each value was reported.
+        values: float64 (n,); NaN and infinities count as reports that are not finite.
+    """
+    # Differences of values near the largest number there is may overflow.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _described(iterations, values)
+
+
+def _described(iterations: Iterations, values: Floats) -> SeriesFacts:
+    finite = np.isfinite(values)
+    non_finite, zeros = places(iterations, ~finite), places(iterations, values == 0.0)
+    x, y = iterations[finite], values[finite]
+    count = len(y)
+    if not count:
+        return SeriesFacts(len(values), 0, non_finite, zeros)
+    edge = max(1, min(MAX_EDGE, count // 5))
+    tail = y[-max(1, count // 4) :]
+    sigma = noise(y)
+    block_x, block_y = blocks(x, y)
+    minimum, minimum_at = _lowest_level(block_x, block_y, max(1, edge * len(block_y) // count))
+    lowest, highest = int(np.argmin(y)), int(np.argmax(y))
+    half = count // 2
+    peaks = np.maximum.accumulate(y)
+    return SeriesFacts(
+        count=len(values),
+        points=count,
+        non_finite=non_finite,
+        zeros=zeros,
+        is_constant=count > 1 and float(np.ptp(y)) == 0.0,
+        repeats=repeats(values),
+        edge=edge,
+        first=float(y[0]),
+        last=float(y[-1]),
+        start=float(np.median(y[:edge])),
+        end=float(np.median(y[-edge:])),
+        median=float(np.median(y)),
+        minimum=minimum,
+        minimum_at=minimum_at,
+        lowest=float(y[lowest]),
+        lowest_at=int(x[lowest]),
+        highest=float(y[highest]),
+        highest_at=int(x[highest]),
+        tail_minimum=float(tail.min()),
+        tail_maximum=float(tail.max()),
+        noise=sigma,
+        onset=_rise_for_good(block_x, block_y, minimum, minimum_at, sigma),
+        jump=_jump(block_x, block_y),
+        records=float((np.diff(peaks[half:]) > 0.0).mean()) if count - half > 1 else 0.0,
+    )
+
+
+def places(iterations: Iterations, flags: NDArray[np.bool_]) -> Places:
+    """Where bool (n,) `flags` are set, at the iterations int64 (n,)."""
+    set_at = np.flatnonzero(flags)
+    if not len(set_at):
+        return Places(0, 0.0, None, None, 0, None)
+    unset = np.flatnonzero(~flags)
+    end_begins = int(unset[-1]) + 1 if len(unset) else 0
+    at_end = len(flags) - end_begins
+    return Places(
+        count=len(set_at),
+        share=len(set_at) / len(flags),
+        first=int(iterations[set_at[0]]),
+        last=int(iterations[set_at[-1]]),
+        at_end=at_end,
+        end_begins=int(iterations[end_begins]) if at_end else None,
+    )
+
+
+def noise(values: Floats) -> float:
+    """Robust standard deviation of single values around a slowly moving curve.
+
+    From second differences, which a line leaves at zero; their variance is six times
+    that of the values. 0.0 with fewer than four values.
+    """
+    if len(values) < 4:
+        return 0.0
+    second = values[2:] - 2.0 * values[1:-1] + values[:-2]
+    return float(MAD_TO_SD * np.median(np.abs(second)) / math.sqrt(6.0))
+
+
+def decimals(value: float) -> int:
+    """After how many decimals a number ends, as it is printed in full."""
+    text = repr(value)
+    return 17 if "e" in text else len(text.partition(".")[2])
+
+
+def repeats(values: Floats) -> Repeats | None:
+    """Whether a whole series of positive values repeats; None where it does not, or by chance may.
+
+    Two values that differ by chance agree with a probability of about
+    resolution / (2 sqrt(pi) noise).
+
+    Args:
+        values: float64 (n,), as they were printed.
+    """
+    if len(values) < 3 or not np.isfinite(values).all() or values.min() <= 0.0:
+        return None
+    again = np.flatnonzero(values[1:] == values[0]) + 1
+    period = next((int(p) for p in again if np.array_equal(values[p:], values[:-p])), None)
+    median = float(np.median(values))
+    # The last digit that any of them is printed with.
+    resolution = 10.0 ** -max(decimals(float(value)) for value in values[:200])
+    if period is None or resolution > COARSEST * median:
+        return None
+    spread = float(np.std(values[:period])) if period > 1 else STILL * median
+    chance = min(max(resolution / (2 * math.sqrt(math.pi) * spread), CHANCE_OF_ONE), 1.0)
+    compared = len(values) - period
+    by_chance = chance**compared
+    return Repeats(period, compared, by_chance) if by_chance <= CHANCE else None
+
+
+def blocks(x: Iterations, y: Floats) -> tuple[Iterations, Floats]:
+    """At most about `MAX_BLOCKS` points: each the first iteration and the median of a block."""
+    width = -(-len(y) // MAX_BLOCKS)
+    if width <= 1:
+        return x, y
+    whole = len(y) // width * width
+    medians = np.median(y[:whole].reshape(-1, width), axis=1)
+    if whole < len(y):
+        medians = np.append(medians, np.median(y[whole:]))
+    return x[::width], medians
+
+
+def smoothed(y: Floats, width: int) -> Floats:
+    """Medians of `width` values in a row, float64 (n - width + 1,)."""
+    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(y, width), axis=1))
+
+
+def trend(iterations: Iterations, values: Floats) -> Trend:
+    """The Theil-Sen line through the finite values; SciPy is imported here.
+
+    The interval is Sen's, its width times the root of what autocorrelation adds to the variance:
+    (1 + rho) / (1 - rho) of a first-order process (Yue and Wang 2004). The estimated rho of
+    residuals is too low by (1 + 4 rho) / n (Kendall 1954).
+    """
+    from scipy.stats import theilslopes
+
+    finite = np.isfinite(values)
+    x, y = blocks(iterations[finite], values[finite])
+    count = len(y)
+    if count < 2 or x[0] == x[-1]:
+        return Trend(0.0, -math.inf, math.inf)
+    t = x.astype(np.float64)
+    slope = float(theilslopes(y, t)[0])
+    if count < 4:
+        return Trend(slope, -math.inf, math.inf)
+    residuals = np.argsort(np.argsort(y - slope * t)).astype(np.float64)
+    residuals -= residuals.mean()
+    rho = float(residuals[1:] @ residuals[:-1]) / float(residuals @ residuals)
+    rho += (1.0 + 4.0 * rho) / count
+    rho = min(rho, 0.85) if rho > 1.0 / math.sqrt(count) else 0.0
+    width = Z95 * math.sqrt((1.0 + rho) / (1.0 - rho))
+    line = theilslopes(y, t, alpha=math.erf(width / math.sqrt(2.0)))
+    return Trend(slope, float(line[2]), float(line[3]))
+
+
+def _lowest_level(x: Iterations, y: Floats, width: int) -> tuple[float, int]:
+    levels = smoothed(y, width)
+    lowest = int(np.argmin(levels))
+    return float(levels[lowest]), int(x[lowest + width // 2])
+
+
+def _rise_for_good(x: Iterations, y: Floats, level: float, since: int, sigma: float) -> int | None:
+    """The iteration from which on the values lie above their lowest level to the end."""
+    if len(y) < 2 * MIN_STRETCH:
+        return None
+    # The median of three: a lone value is no level.
+    middle = smoothed(np.concatenate([y[:1], y, y[-1:]]), 3)
+    is_above = middle > level + max(3.0 * sigma, 0.05 * abs(level))
+    is_above[x <= since] = False
+    below = np.flatnonzero(~is_above)
+    begins = int(below[-1]) + 1
+    return int(x[begins]) if len(y) - begins >= MIN_STRETCH else None
+
+
+def _jump(x: Iterations, y: Floats) -> Jump | None:
+    """The place where the medians of a few values on both sides differ most."""
+    count = len(y)
+    if count < 2 or float(np.ptp(y)) == 0.0:
+        return None
+    width = max(1, min(5, count // 5))
+    levels = smoothed(y, width)
+    before, after = levels[: count - 2 * width + 1], levels[width:]
+    in_ratio = y.min() > 0.0
+    change = np.abs(np.log(after) - np.log(before)) if in_ratio else np.abs(after - before)
+    # Of equal changes of level the one with the largest step between two values, and the first.
+    step = np.abs(np.diff(y))[width - 1 : count - width]
+    place = int(np.lexsort((-np.arange(len(step)), step, change))[-1]) + width
+    low, high = float(np.median(y[:place])), float(np.median(y[place:]))
+    both_positive = min(low, high) > 0.0
+    middle = math.sqrt(low) * math.sqrt(high) if both_positive else low / 2.0 + high / 2.0
+    tail = y[max(place, count - max(1, count // 4)) :]
+    is_kept = bool((tail > middle).all() if high > low else (tail < middle).all())
+    return Jump(int(x[place]), low, high, is_kept and high != low)
