@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -203,34 +202,11 @@ def _shown_as(report: Report, name: str, fail_on: str) -> Any:
     return alone(report, fail_on)
 
 
-def _promise(report: Any) -> dict[str, bytes]:
-    """What a diagnosis of the run can be held against, where memory could be predicted."""
-    from mlxdoctor.evidence.config import TrainingConfig
-    from mlxdoctor.evidence.promise import MARK, NAME, SCHEMA_VERSION
-    from mlxdoctor.measure.first_report import FirstReport
-    from mlxdoctor.measure.run_cost import RunCost
-
-    cost, config = report.run.get(RunCost), report.run.get(TrainingConfig)
-    if cost is None or config is None:
-        return {}
-    first = report.run.get(FirstReport)
-    content = {
-        "file": MARK,
-        "schema_version": SCHEMA_VERSION,
-        "configuration": config.path.name,
-        "peak": cost.peak,
-        "is_rough": cost.is_rough,
-        "seconds_an_iteration": cost.step,
-        **({} if first is None else {"loss_at": [first.iteration, first.loss]}),
-    }
-    return {NAME: f"{json.dumps(content, indent=1)}\n".encode()}
-
-
 def _write(report: Report, folder: Path, names: tuple[str, ...], fail_on: str) -> list[Path]:
     from mlxdoctor.formats.figures.draw import all_paths
     from mlxdoctor.formats.summary import slug
 
-    files = _promise(report)
+    files: dict[str, bytes] = {}
     for name in names:
         files |= files_of(_shown_as(report, name, fail_on), name)
     return output.write_files(folder / slug(report.name), files, stale=all_paths())

@@ -17,7 +17,6 @@ from mlxdoctor.formats.escape import terminal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mlxdoctor.evidence.promise import Promise
     from mlxdoctor.watch.follow import Ending
     from mlxdoctor.watch.reports import Alarm
 
@@ -47,12 +46,6 @@ if TYPE_CHECKING:
     metavar="N",
     help="Raise an alarm after N validations without a lower loss.",
 )
-@click.option(
-    "--promise",
-    "promised",
-    type=options.PATH,
-    help="What preflight wrote: preflight.json; that beside LOG is taken without being named.",
-)
 @click.option("--no-follow", is_flag=True, help="Judge what is there, and end.")
 @options.printed("text", "json")
 def command(  # noqa: PLR0917 - click passes every option by name
@@ -64,7 +57,6 @@ def command(  # noqa: PLR0917 - click passes every option by name
     hook: str | None,
     idle: float | None,
     patience: int | None,
-    promised: Path | None,
     no_follow: bool,
     output_format: str,
 ) -> int:
@@ -78,9 +70,6 @@ def command(  # noqa: PLR0917 - click passes every option by name
     with the best validation and the save nearest to it. Divergence is
     judged by a sequential test whose false alarms are bounded however often it looks: by
     design at most 1 in 100 sound runs of a hundred reports. A spike that recovers is no alarm.
-
-    Where preflight.json lies beside LOG, or is named, memory, pace and an early loss are
-    compared with what preflight promised: once when they depart from it, and in the end.
 
     --stop-pid sends SIGINT, as Ctrl-C does, then SIGTERM; never more. What stood in LOG before
     that process began is an older run's, and is passed over. --exec runs a command
@@ -111,14 +100,13 @@ def command(  # noqa: PLR0917 - click passes every option by name
     say = _Speaker(output_format)
     if no_follow and str(log) != "-":
         require_file(log)
-    promise = _promise(log, promised, say)
     since = follows.began if follows is not None else None
     tail = PipeTail(sys.stdin.fileno()) if str(log) == "-" else FileTail(log, since)
     with closing(tail), ProgressLine(lines=False) as progress:
         follower = Follower(
             tail,
             log,
-            lambda: Watch(iters, memory, patience=patience, promise=promise),
+            lambda: Watch(iters, memory, patience=patience),
             iters,
             notify=lambda text: say.line("waiting", text, is_result=False),
             remark=say.remark,
@@ -139,23 +127,6 @@ def command(  # noqa: PLR0917 - click passes every option by name
     if ending.is_broken_off:
         return EXIT_FOUND
     return EXIT_CLEAN if ending.reports else EXIT_INCONCLUSIVE
-
-
-def _promise(log: Path, named: Path | None, say: _Speaker) -> Promise | None:
-    """What preflight promised: in the file that was named, or in that beside the log."""
-    from mlxdoctor.evidence.promise import NAME, Promise
-    from mlxdoctor.safety.errors import InputError
-
-    if named is not None:
-        return Promise.read(named)
-    beside = log.parent / NAME
-    if str(log) == "-" or not beside.is_file():
-        return None
-    try:
-        return Promise.read(beside)
-    except InputError as error:
-        say.line("waiting", f"{error}; it is passed over", is_result=False)
-        return None
 
 
 class _Speaker:
@@ -200,8 +171,4 @@ class _Speaker:
                 text += f"; {ending.best}"
         best = ending.best.to_dict() if ending.best is not None else None
         counts: dict[str, Any] = {"reports": ending.reports, "step": ending.step, "best": best}
-        promised = [one.to_dict() for one in ending.compared]
-        self.line("end", text, **counts, broke_off=ending.is_broken_off, promised=promised)
-        if not self._is_json:
-            for one in ending.compared:
-                click.echo(terminal(one.sentence))
+        self.line("end", text, **counts, broke_off=ending.is_broken_off)

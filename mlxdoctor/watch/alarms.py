@@ -8,11 +8,8 @@ from dataclasses import replace
 from statistics import median
 
 from mlxdoctor.evidence.logs.series import is_preference
-from mlxdoctor.evidence.promise import Promise
-from mlxdoctor.judge.promise_kept import Compared
 from mlxdoctor.watch.betting import Bets, factor, logarithm
 from mlxdoctor.watch.facts import ExactZero, Frozen, NonFinite
-from mlxdoctor.watch.kept_promise import KeptSoFar
 from mlxdoctor.watch.limits import BettingLimits, Limits, SpeedLimits
 from mlxdoctor.watch.reports import Alarm, AlarmKind, Best, LogRow, Savings
 
@@ -28,7 +25,6 @@ class Watch:
         memory_gb: of the machine that trains, where that is known.
         limits: when an alarm is raised.
         patience: validations without a lower loss that raise an alarm; None for any number.
-        promise: what preflight promised of the training; None where it did not.
     """
 
     def __init__(
@@ -37,9 +33,8 @@ class Watch:
         memory_gb: float | None = None,
         limits: Limits | None = None,
         patience: int | None = None,
-        promise: Promise | None = None,
     ) -> None:
-        self._patience, self._promise = patience, promise
+        self._patience = patience
         self.iterations = iterations
         self._memory_gb = memory_gb
         self._limits = limits or Limits()
@@ -61,18 +56,11 @@ class Watch:
         known = [one.improving.best for one in self._runs.values() if one.improving.best]
         return known[-1] if known else None
 
-    @property
-    def compared(self) -> tuple[Compared, ...]:
-        """What was promised of the training, beside what was seen of it; of several, none is."""
-        return next(iter(self._runs.values())).kept.compared if len(self._runs) == 1 else ()
-
     def see(self, report: LogRow) -> Alarm | None:
         """Judge one more report; an alarm where it leaves no doubt."""
         training = self._runs.get(report.run)
         if training is None or training.is_restart(report):
-            training = _Training(
-                self._limits, self._memory_gb, self._patience, KeptSoFar(self._promise)
-            )
+            training = _Training(self._limits, self._memory_gb, self._patience)
             self._runs[report.run] = training
         alarm = training.see(report)
         if alarm is None:
@@ -86,10 +74,8 @@ class Watch:
 class _Training:
     """One run of a trainer, from its first report."""
 
-    def __init__(
-        self, limits: Limits, memory_gb: float | None, patience: int | None, kept: KeptSoFar
-    ) -> None:
-        self.pace, self.kept = _Pace(), kept
+    def __init__(self, limits: Limits, memory_gb: float | None, patience: int | None) -> None:
+        self.pace = _Pace()
         self.improving = Improving(patience)
         self.alarm: Alarm | None = None
         self.last_step = -1
@@ -105,7 +91,6 @@ class _Training:
         if "train_loss" in report.values:
             self.last_step = report.step
         seconds = self.pace.see(report)
-        self.kept.see(report)
         # Each judge sees every report, also where another has raised the alarm.
         alarms = [judge.see(report) for judge in self._judges]
         alarms.append(self._swapping.see(report, seconds))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mlxdoctor.judge.promise_kept import Compared
 from mlxdoctor.watch.alarms import Watch
 from mlxdoctor.watch.report_stream import ReportStream, read_whole
 from mlxdoctor.watch.reports import Alarm, AlarmKind, Best, LogRow, nearest_save
@@ -33,7 +32,6 @@ class Ending:
         unit: what the log counts.
         iterations: how long the training is to be, where that is known.
         best: the best validation, and the save nearest to it.
-        compared: what preflight promised, beside what was seen.
     """
 
     reason: str
@@ -44,7 +42,6 @@ class Ending:
     unit: str
     iterations: int | None
     best: Best | None = None
-    compared: tuple[Compared, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,6 @@ class Follower:
         self._iterations = iterations
         self._notify, self._progress, self._clock = notify, progress, clock
         self._remark, self._remarked_at = remark, -1
-        self._broken: set[str] = set()
         self._watch, self._stream = make_watch(), ReportStream(path)
         self._may_be_document = False
         self._written: tuple[int, int] | None = None
@@ -160,10 +156,6 @@ class Follower:
             self._remarked_at = best.step
             said = str(best)
             self._remark(f"{said[:1].upper()}{said[1:]}.", {"best": best.to_dict()})
-        for one in self._watch.compared:
-            if not one.is_kept and one.of not in self._broken:
-                self._broken.add(one.of)
-                self._remark(one.sentence, {"promised": one.to_dict()})
         if reports:
             self._progress("watching", self._step, self._total or self._step)
 
@@ -205,5 +197,4 @@ class Follower:
     def _end(self, reason: str, alarm: Alarm | None, *, is_broken_off: bool = False) -> Ending:
         total, best = self._total, self._best
         counted = self._reports, self._step, self._unit
-        compared = self._watch.compared
-        return Ending(reason, alarm, is_broken_off, *counted, total, best, compared)
+        return Ending(reason, alarm, is_broken_off, *counted, total, best)

@@ -18,7 +18,6 @@ from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import StatedConfig, TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.metrics import ReportedMetrics
-from mlxdoctor.evidence.promise import Promise
 from mlxdoctor.evidence.source import hash_file
 from mlxdoctor.evidence.supervision import build
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -57,10 +56,6 @@ def _config(folder: Path) -> None:
 
 def _yaml(folder: Path) -> None:
     touch(TrainingConfig.read(folder / "lora.yaml"))
-
-
-def _promise(folder: Path) -> None:
-    touch(Promise.read(folder / "preflight.json"))
 
 
 def _stated(folder: Path) -> None:
@@ -189,7 +184,6 @@ READERS: tuple[Reader, ...] = (
         tokens=("&a ", "*a", "<<: ", "!!", "2001-01-01", "0o7", "? ", "- ", "1_0:0:0"),
     ),
     Reader("stated-config", "lora.yaml", _stated, seeds.yaml_configs),
-    Reader("promise", "preflight.json", _promise, seeds.promises),
     Reader(
         "text-log",
         "train.log",

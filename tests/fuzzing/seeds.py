@@ -113,13 +113,6 @@ def peft_config() -> bytes:
     return json.dumps(stated).encode()
 
 
-def promises() -> Sequence[bytes]:
-    """What preflight promises, with steps and without."""
-    start = b'{"file": "mlxdoctor-preflight", "peak": 1000'
-    measured = b', "seconds_an_iteration": [0.4, 0.6], "loss_at": [50, 1.25]}'
-    return [start + measured, start + b', "is_rough": true}']
-
-
 def yaml_configs() -> Sequence[bytes]:
     """The fixture runs' configurations, and one with aliases."""
     aliases = b"train: true\niters: 10\na: &a {rank: 8, keys: [x, y]}\nlora_parameters:\n  <<: *a\n"
