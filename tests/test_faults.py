@@ -102,7 +102,7 @@ def test_checks_that_take_too_long_are_named_and_the_report_is_inconclusive(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_metrics_that_cannot_be_written_are_one_sentence() -> None:
-    from mlxdoctor.train.step_records import ValidationRecord, add_metrics
+    from mlxdoctor.train.records import ValidationRecord, add_metrics
 
     with (
         pytest.raises(InputError, match=r"/dev/full: cannot be written \(No space left"),
@@ -196,15 +196,15 @@ def test_a_result_cut_at_any_byte_counts_as_unfinished(tmp_path: Path) -> None:
     assert store.read(tmp_path) is not None
 
 
-def test_metrics_cut_at_any_byte_are_read_and_continued(tmp_path: Path) -> None:
+def test_metrics_cut_at_any_byte_are_read(tmp_path: Path) -> None:
     from mlxdoctor.evidence.training_log import TrainingLog
-    from mlxdoctor.train.step_records import StepRecord, keep_metrics, to_line
+    from mlxdoctor.train.records import StepRecord, to_line
 
     lines = [
-        to_line(StepRecord(one, 3.0 - one / 4, 1e-4, 1.5, 8, 8 * one, 0, 0.1, 0.2))
+        to_line(StepRecord(one, 3.0 - one / 4, 1e-4, 1.5, 8, 8 * one, 0.1, 0.2))
         for one in (1, 2, 3)
     ]
-    whole, records = "".join(lines).encode(), [json.loads(line) for line in lines]
+    whole = "".join(lines).encode()
     path = tmp_path / "metrics.jsonl"
     first = len(lines[0])
     for size in range(first, len(whole) + 1):
@@ -214,19 +214,6 @@ def test_metrics_cut_at_any_byte_are_read_and_continued(tmp_path: Path) -> None:
         series = TrainingLog.read([path]).main.get("train_loss")
         assert series is not None
         assert series.iterations.tolist() == [1, 2, 3][:complete]
-        keep_metrics(path, until=3)
-        kept = [json.loads(line) for line in path.read_text().splitlines()]
-        assert kept == records[:complete]
-        assert not path.read_text() or path.read_text().endswith("\n")
-
-
-def test_metrics_that_hold_something_else_can_be_continued(tmp_path: Path) -> None:
-    from mlxdoctor.train.step_records import keep_metrics
-
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'{"iteration": 1}\n[1]\n7\n{"iteration": "x"}\n\xff\xfe\n{"iteration": 9}\n')
-    keep_metrics(path, until=3)
-    assert path.read_text() == '{"iteration": 1}\n'
 
 
 SLOW = """

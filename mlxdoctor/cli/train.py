@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,14 +37,6 @@ if TYPE_CHECKING:
     help="Change a setting of the file; mlxdoctor.KEY for one of the table `mlxdoctor`.",
 )
 @click.option("--adapter-path", type=click.Path(path_type=Path), help="The folder to write.")
-@click.option(
-    "--resume",
-    type=click.Path(path_type=Path),
-    metavar="STATE",
-    help="Continue from a state.safetensors, optimizer and random state included.",
-)
-@click.option("--allow-downloads", is_flag=True, help="Fetch a model or data set that is not here.")
-@click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and stop.")
 def command(
     *,
@@ -53,26 +44,21 @@ def command(
     parity: bool,
     overrides: tuple[str, ...],
     adapter_path: Path | None,
-    resume: Path | None,
-    allow_downloads: bool,
-    trust_remote_code: bool,
     dry_run: bool,
 ) -> int:
     """Fine-tune a model with the settings of an mlx_lm.lora configuration.
 
     Writes what mlx-lm writes (adapters.safetensors, checkpoints, adapter_config.json),
     so that mlx-lm loads it, and metrics.jsonl with loss, rate, gradient norm, tokens,
-    skipped batches, time and memory of every step. The table `mlxdoctor:` of the file
-    takes what mlx-lm has no key for: mode, grad_clip, max_skipped, stop_on_divergence,
-    patience, module_norms, save_state, resume_state. The exit code is 1 where the run
-    diverged or too many batches were not finite.
+    time and memory of every step. The table `mlxdoctor:` of the file takes what mlx-lm
+    has no key for: mode and grad_clip. A run that diverges is stopped (not with
+    --parity), and the exit code is 1.
 
     \b
     Examples:
       mlxdoctor train -c lora.yaml
       mlxdoctor train -c lora.yaml --set iters=50 --set mlxdoctor.grad_clip=1
       mlxdoctor train -c adapters/adapter_config.json --parity --adapter-path again/
-      mlx.launch -n 2 -- mlxdoctor train -c lora.yaml
     """
     from mlxdoctor.train import Settings
 
@@ -81,54 +67,27 @@ def command(
         stated.append("mlxdoctor.mode=parity")
     if adapter_path is not None:
         stated.append(f"adapter_path={adapter_path}")
-    if resume is not None:
-        stated.append(f"mlxdoctor.resume_state={resume}")
-    if allow_downloads:
-        stated.append("mlxdoctor.allow_downloads=true")
-    settings = _with_trust(Settings.read(config, stated), trust_remote_code, allow_downloads)
-    result = _train(settings, dry_run)
-    is_clean = result.ending in {"finished", "no-improvement", "stopped"}
-    return EXIT_CLEAN if is_clean else EXIT_FOUND
-
-
-def _with_trust(settings: Settings, is_trusted: bool, may_download: bool) -> Settings:
-    """A configuration may come with a run that is looked into: it alone allows nothing."""
-    from mlxdoctor.safety.errors import InputError
-
-    if settings.extras.allow_downloads and not may_download:
-        raise InputError(
-            None,
-            "the configuration asks to fetch what is not here",
-            "add --allow-downloads if that is wanted, or set allow_downloads to false",
-        )
-    if settings.trust_remote_code and not is_trusted:
-        raise InputError(
-            None,
-            "the configuration asks to run code that comes with the model",
-            "add --trust-remote-code if you trust it, or set trust_remote_code to false",
-        )
-    return replace(settings, trust_remote_code=is_trusted)
+    result = _train(Settings.read(config, stated), dry_run)
+    return EXIT_FOUND if result.ending == "diverged" else EXIT_CLEAN
 
 
 def _train(settings: Settings, dry_run: bool) -> TrainingResult:
     from mlxdoctor.train import train
-    from mlxdoctor.train.loop import worker_here
     from mlxdoctor.train.plan import Plan
 
-    leads, report = worker_here().rank == 0, _Report(settings)
+    report = _Report(settings)
 
-    def tell(one: Told) -> str | None:
-        is_plan = isinstance(one, Plan)
-        lines = [*one.lines] if isinstance(one, Plan) else report.lines(one)
+    def tell(told: Told) -> str | None:
+        is_plan = isinstance(told, Plan)
+        lines = [*told.lines] if isinstance(told, Plan) else report.lines(told)
         if is_plan and not dry_run:
             lines.append(f"Starting training..., iters: {settings.iters}")
-        if leads:
-            for line in lines:
-                click.echo(line)
+        for line in lines:
+            click.echo(line)
         return "a dry run" if is_plan and dry_run else None
 
     result = train(settings, tell=tell)
-    if leads and not dry_run:
+    if not dry_run:
         if result.test_loss is not None:
             click.echo(f"Test loss {result.test_loss:.3f}")
         click.echo(f"Saved final weights to {result.adapter_path / 'adapters.safetensors'}.")
@@ -160,11 +119,10 @@ class _Report:
         loss = sum(step.train_loss for step in steps) / len(steps)
         norms = [step.grad_norm for step in steps if step.grad_norm is not None]
         norm = f"Grad norm {max(norms):.3f}, " if norms else ""
-        skipped = f", Skipped {one.skipped}" if one.skipped else ""
         return [
             f"Iter {one.iteration}: Train loss {loss:.3f}, "
             f"Learning Rate {one.learning_rate:.3e}, {norm}"
             f"It/sec {len(steps) / seconds:.3f}, "
             f"Tokens/sec {sum(step.supervised_tokens for step in steps) / seconds:.3f}, "
-            f"Trained Tokens {one.trained_tokens}, Peak mem {one.peak_memory:.3f} GB{skipped}"
+            f"Trained Tokens {one.trained_tokens}, Peak mem {one.peak_memory:.3f} GB"
         ]

@@ -26,7 +26,6 @@ def evaluate_again(lab: Laboratory, run: Run, folder: Path) -> Ruling:
         reason = "there is no reported loss, or no adapter to evaluate"
         return undecided(reason, "a reported loss or perplexity (JSON), and the adapter")
     from mlxdoctor.models.load import load_local
-    from mlxdoctor.train.batches import Worker
     from mlxdoctor.train.masked_loss import LossFunction, evaluate, exact_loss, parity_loss
     from mlxdoctor.train.parts import parts_of
     from mlxdoctor.train.token_rows import TokenRows
@@ -50,7 +49,7 @@ def evaluate_again(lab: Laboratory, run: Run, folder: Path) -> Ruling:
                 reason = "the split that was evaluated is not here"
                 return undecided(reason, "the rows that were evaluated (--data)")
             for loss_of in (exact_loss, parity_loss):
-                batches = parts.batches(settings, Worker()).evaluation(split, -1)
+                batches = parts.batches(settings).evaluation(split, -1)
                 batches = lab.within_time(batches, "base and adapter evaluated again")
                 losses = found.setdefault((masks_prompt, loss_of), [])
                 losses.append(evaluate(model, batches, loss_of))

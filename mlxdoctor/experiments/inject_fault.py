@@ -8,12 +8,9 @@ first and then the severest, until one is the same failure.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-
-import numpy as np
 
 from mlxdoctor.causes import Cause
 from mlxdoctor.experiments import counterfactual
@@ -21,75 +18,9 @@ from mlxdoctor.experiments.shared.bench import Bench, Failure
 from mlxdoctor.experiments.shared.observation import Condition, Observation
 from mlxdoctor.experiments.shared.rules import Question, Ruling, Trials, judge_injection
 from mlxdoctor.finding import Severity
-from mlxdoctor.train.faults import FAULTS as WARD_FAULTS
-from mlxdoctor.train.faults import Fault
-from mlxdoctor.train.faults.of_labels import supervised_padding
-from mlxdoctor.train.parts import Parts
+from mlxdoctor.train.faults import FAULTS, Fault
+from mlxdoctor.train.faults.of_trainer import Padding
 from mlxdoctor.train.settings import Settings
-from mlxdoctor.train.token_rows import TokenRow, TokenRows
-
-
-def padding_before_end(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Pad answers to one length before the end token is appended; the padding is supervised."""
-    encode = parts.encode
-
-    def padded(settings: Settings, tokenizer: Any) -> TokenRows:
-        rows = encode(replace(settings, mask_prompt=True), tokenizer)
-        longest = max((len(row.tokens) - row.offset for row in rows.train), default=0)
-        width = round(longest * float(severity))
-        padding = tokenizer.pad_token_id
-        padding = tokenizer.eos_token_id if padding is None else padding
-
-        def pad(row: TokenRow) -> TokenRow:
-            ends = np.flatnonzero(row.tokens == tokenizer.eos_token_id)
-            end = int(ends[-1]) if len(ends) else len(row.tokens)
-            room = max(0, width - (end - row.offset))
-            tokens = [*row.tokens[:end], *([padding] * room), tokenizer.eos_token_id]
-            return replace(row, tokens=np.array(tokens, np.int32))
-
-        return replace(rows, train=tuple(map(pad, rows.train)), valid=tuple(map(pad, rows.valid)))
-
-    return settings, replace(parts, encode=padded)
-
-
-PADDING_BEFORE_END = Fault(
-    "padding-before-end",
-    "padding-supervised",
-    "Answers are padded to this multiple of the longest one before the end token.",
-    (1.0,),
-    padding_before_end,
-)
-
-
-@dataclass(frozen=True)
-class Padding:
-    """What a batch is filled up with, and how far.
-
-    Attributes:
-        token: the id of the token; or 0, which mlx-lm pads with.
-        width: tokens of every row; None: those of the batch's longest, as mlx-lm rounds it up.
-    """
-
-    token: int = 0
-    width: int | None = None
-
-    def __str__(self) -> str:
-        return f"token {self.token}, to {self.width or 'the width of the batch'}"
-
-
-def padding_in_batch(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Fill batches up with a token, and supervise every place to the batch's end."""
-    padding: Padding = severity
-    return settings, supervised_padding(parts, padding.token, padding.width or 0)
-
-
-PADDING_IN_BATCH = Fault(
-    "padding-in-batch",
-    "padding-supervised",
-    "Batches are filled up with a token, and the loss covers it.",
-    (Padding(),),
-    padding_in_batch,
-)
 
 
 def padding_shown(failure: Failure, settings: Settings) -> tuple[Padding, ...]:
@@ -105,35 +36,9 @@ def padding_shown(failure: Failure, settings: Settings) -> tuple[Padding, ...]:
     return tuple(Padding(token, width) for token in tokens for width in (*widths, None))
 
 
-def adapter_alone(folder: Path, settings: Settings, severity: Any) -> None:
-    """Leave the adapter alone in what was saved."""
-    del settings, severity
-    import mlx.core as mx
-
-    from mlxdoctor.models.parameters import ADAPTER_LEAVES
-
-    for path in sorted(folder.glob("*adapters.safetensors")):
-        saved: Any = mx.load(str(path))
-        kept = {k: v for k, v in saved.items() if k.rpartition(".")[2] in ADAPTER_LEAVES}
-        mx.eval(kept)
-        mx.save_safetensors(str(path), kept)
-
-
-BASE_ALONG = Fault(
-    "base-trained-along",
-    "base-weights-changed",
-    "Norms, whole layers or everything is trained with the adapter, which alone is saved.",
-    WARD_FAULTS["base-not-frozen"].severities,
-    WARD_FAULTS["base-not-frozen"].apply,
-    adapter_alone,
-)
-#: Faults that can be injected, by id.
-FAULTS: Mapping[str, Fault] = MappingProxyType(
-    dict(WARD_FAULTS) | {one.id: one for one in (PADDING_BEFORE_END, PADDING_IN_BATCH, BASE_ALONG)}
-)
 #: What findings say of the form of a fault, by its id.
 SHOWN: Mapping[str, Callable[[Failure, Settings], Sequence[Any]]] = MappingProxyType(
-    {PADDING_IN_BATCH.id: padding_shown}
+    {"padding-in-batch": padding_shown}
 )
 
 

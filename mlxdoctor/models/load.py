@@ -143,27 +143,14 @@ def load_local(folder: Path, adapter: Path | None = None) -> tuple[Any, Any]:
     require_plain(folder)
     require_sense(folder)
     require_tokenizer(folder)
-    with without_network():
-        return load_with_mlx_lm(str(folder), adapter)
-
-
-def load_with_mlx_lm(
-    name: str, adapter: Path | None = None, *, trust_remote_code: bool = False
-) -> tuple[Any, Any]:
-    """The model and the tokenizer of a folder, or of a repository that is fetched.
-
-    Raises:
-        InputError: mlx-lm cannot load them.
-    """
     models_run()
     from mlx_lm import load
 
-    with _refused(name):
+    with without_network(), _refused(str(folder)):
         loaded: Any = load(
-            name,
-            tokenizer_config={"trust_remote_code": trust_remote_code},
+            str(folder),
+            tokenizer_config={"trust_remote_code": False},
             adapter_path=None if adapter is None else str(adapter),
-            **({"trust_remote_code": True} if trust_remote_code else {}),
         )
     return loaded[0], loaded[1]
 

@@ -16,8 +16,7 @@ from mlxdoctor.measure.first_report import FirstReport
 from mlxdoctor.measure.training_step.state import handed_back
 from mlxdoctor.preflight.prepared import PreparedRun
 from mlxdoctor.train.masked_loss import scalar
-from mlxdoctor.train.optimizers import build_optimizer
-from mlxdoctor.train.step import compile_step
+from mlxdoctor.train.step import build_optimizer, compile_step
 
 #: Iterations that are made, at most: what goes wrong shows in them.
 ITERATIONS = 50
@@ -42,7 +41,7 @@ def first_report(run: PreparedRun, seconds: float) -> FirstReport | None:
     with handed_back(run.model, None):
         optimizer = build_optimizer(settings)
         optimizer.init(run.model.trainable_parameters())
-        step = compile_step(run.model, optimizer, run.loss, settings.extras)
+        step = compile_step(run.model, optimizer, run.loss, settings)
         run.model.train()
         accumulated = None
         for number, batch in enumerate(run.batches(wanted), 1):

@@ -17,8 +17,8 @@ from mlxdoctor.evidence.source import Source
 from mlxdoctor.measure.training_step.measurement import STEPS, TrainingStep, measure
 from mlxdoctor.measure.training_step.trainer import Trainer
 from mlxdoctor.preflight.prepared import PreparedRun, prepared_run
-from mlxdoctor.train.optimizers import build_optimizer
 from mlxdoctor.train.settings import Settings
+from mlxdoctor.train.step import build_optimizer
 
 
 def trainer_of(run: PreparedRun) -> Trainer:
@@ -58,4 +58,4 @@ def first_step(
     """
     run = settings if isinstance(settings, PreparedRun) else prepared_run(settings)
     measured = measure(trainer_of(run), steps=steps, sources=sources, progress=progress)
-    return replace(measured, planned=not run.settings.extras.is_exact)
+    return replace(measured, planned=not run.settings.is_exact)

@@ -10,9 +10,9 @@ from typing import Any
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train.attach import load_base, prepare
-from mlxdoctor.train.batches import Batch, Worker, exact_batches, parity_batches
+from mlxdoctor.train.batches import Batch, exact_batches, parity_batches
 from mlxdoctor.train.masked_loss import LossFunction, exact_loss
-from mlxdoctor.train.settings import EXTRAS_KEY, Extras, Settings
+from mlxdoctor.train.settings import TABLE, Settings
 from mlxdoctor.train.token_rows import TokenRows, encode, encode_supervised
 
 
@@ -40,15 +40,15 @@ class PreparedRun:
         Raises:
             InputError: there are fewer rows than a batch has.
         """
-        make = exact_batches if self.settings.extras.is_exact else parity_batches
-        return list(islice(make(self.settings, Worker()).train(self.rows.train, 1), count))
+        make = exact_batches if self.settings.is_exact else parity_batches
+        return list(islice(make(self.settings).train(self.rows.train), count))
 
     def held_out(self, count: int) -> list[Batch]:
         """Batches of validation rows, always the same; none where the run has too few."""
-        make = exact_batches if self.settings.extras.is_exact else parity_batches
+        make = exact_batches if self.settings.is_exact else parity_batches
         if len(self.rows.valid) < self.settings.batch_size:
             return []
-        return list(make(self.settings, Worker()).evaluation(self.rows.valid, count))
+        return list(make(self.settings).evaluation(self.rows.valid, count))
 
 
 def settings_of(config: TrainingConfig) -> Settings:
@@ -58,9 +58,9 @@ def settings_of(config: TrainingConfig) -> Settings:
         InputError: a key is unknown, or a value has the wrong type or is out of range.
     """
     settings = Settings.from_values(config.values, config.path)
-    if EXTRAS_KEY in config.values:
+    if TABLE in config.values:
         return settings
-    return replace(settings, extras=Extras(mode="parity"))
+    return replace(settings, mode="parity")
 
 
 def prepared_run(settings: Settings) -> PreparedRun:
@@ -72,7 +72,7 @@ def prepared_run(settings: Settings) -> PreparedRun:
         InputError: the model, the data or a setting is unusable, or there are no rows.
     """
     model, tokenizer = load_base(settings)
-    is_exact = settings.extras.is_exact
+    is_exact = settings.is_exact
     rows = (encode_supervised if is_exact else encode)(settings, tokenizer)
     if not rows.train:
         raise InputError(Path(settings.data), "has no training rows")

@@ -20,8 +20,7 @@ from mlxdoctor.preflight.prepared import PreparedRun
 from mlxdoctor.train.attach import recomputed_activations
 from mlxdoctor.train.batches import Batch
 from mlxdoctor.train.masked_loss import scalar
-from mlxdoctor.train.optimizers import build_optimizer
-from mlxdoctor.train.step import Step, compile_step
+from mlxdoctor.train.step import Step, build_optimizer, compile_step
 
 #: A trial is given up where, after so many updates, ...
 WAITED = 10
@@ -213,7 +212,7 @@ def trials_of(run: PreparedRun, updates: int, held: int) -> Iterator[Trials]:
             validation if is_enough else further,
             is_enough,
             optimizer,
-            compile_step(run.model, optimizer, run.loss, settings.extras),
+            compile_step(run.model, optimizer, run.loss, settings),
             tree_map(lambda one: one, run.model.trainable_parameters()),
             tree_map(lambda one: one, optimizer.state),
             mx.array(keys[0]),

@@ -2,8 +2,8 @@
 
 The sitting: `loop` (the run), `step` (one update, compiled), `batches` and `masked_loss`
 (what it learns from). Around it: `settings` (what a run is told), `token_rows` (the data),
-`attach` (freeze, convert, verify), `plan`, `stopping`, `step_records` (what is reported) and
-`saving` (what is written and resumed). `parts` lists what an experiment may replace.
+`attach` (freeze, convert, verify), `plan`, `stopping` and `records` (what is reported and
+written). `parts` lists what an experiment may replace.
 
     from mlxdoctor.train import Settings, train
 
@@ -17,15 +17,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.train.settings import Extras, Settings
-from mlxdoctor.train.step_records import StepRecord, TrainingResult, ValidationRecord
+from mlxdoctor.train.records import StepRecord, TrainingResult, ValidationRecord
+from mlxdoctor.train.settings import Settings
 
 if TYPE_CHECKING:
     from mlxdoctor.train.loop import Tell
     from mlxdoctor.train.parts import Parts
     from mlxdoctor.train.stopping import DivergenceLimits
 
-__all__ = ["Extras", "Settings", "StepRecord", "TrainingResult", "ValidationRecord", "train"]
+__all__ = ["Settings", "StepRecord", "TrainingResult", "ValidationRecord", "train"]
 
 
 def train(

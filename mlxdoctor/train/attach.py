@@ -14,7 +14,7 @@ from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
-from mlxdoctor.models.load import load_local, load_with_mlx_lm, said
+from mlxdoctor.models.load import load_local, said
 from mlxdoctor.models.parameters import ADAPTER_LAYERS, ADAPTER_LEAVES
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train.settings import Settings
@@ -29,16 +29,7 @@ def load_base(settings: Settings) -> tuple[Any, Any]:
     Raises:
         InputError: the model is not here, needs code of its own, or cannot be loaded.
     """
-    path, trust = Path(settings.model), settings.trust_remote_code
-    if path.is_dir() and not trust:
-        return load_local(path)
-    if not path.is_dir() and not settings.extras.allow_downloads:
-        raise InputError(
-            path,
-            "there is no such model folder",
-            "correct `model`, or add --allow-downloads if it names a Hugging Face repository",
-        )
-    return load_with_mlx_lm(settings.model, trust_remote_code=trust)
+    return load_local(Path(settings.model))
 
 
 def prepare(model: Any, settings: Settings) -> None:
@@ -62,7 +53,7 @@ def prepare(model: Any, settings: Settings) -> None:
     else:
         convert(model, settings)
     if settings.resume_adapter_file is not None:
-        load_adapter(model, Path(settings.resume_adapter_file), strict=settings.extras.is_exact)
+        load_adapter(model, Path(settings.resume_adapter_file), strict=settings.is_exact)
     verify(model, settings)
 
 
@@ -79,7 +70,7 @@ def convert(model: Any, settings: Settings) -> None:
         InputError: a key names no module, or a layer cannot be converted.
     """
     parameters = dict(settings.lora_parameters or {})
-    if settings.extras.is_exact:
+    if settings.is_exact:
         _check_keys(model, parameters.get("keys"))
     is_dora = settings.fine_tune_type == "dora"
     if is_dora:
@@ -132,30 +123,26 @@ def load_adapter(model: Any, path: Path, *, strict: bool) -> None:
     except (RuntimeError, ValueError, OSError) as error:
         raise InputError(path, f"cannot be loaded ({said(error)})") from None
     if strict:
-        require_same(path, weights, dict(tree_flatten(model.trainable_parameters())))
+        _require_same(path, weights, dict(tree_flatten(model.trainable_parameters())))
     model.load_weights(list(weights.items()), strict=False)
 
 
-def require_same(path: Path, found: Mapping[str, mx.array], wanted: Mapping[str, mx.array]) -> None:
-    """Compare the names and shapes in a file with those the run needs.
-
-    Raises:
-        InputError: they are not the same.
-    """
-    missing = sorted(wanted.keys() - found.keys())
-    foreign = sorted(found.keys() - wanted.keys())
-    shapes = [
-        f"{name} {found[name].shape} for {wanted[name].shape}"
-        for name in sorted(wanted.keys() & found.keys())
-        if found[name].shape != wanted[name].shape
-    ]
+def _require_same(
+    path: Path, stored: Mapping[str, mx.array], wanted: Mapping[str, mx.array]
+) -> None:
+    shared = sorted(wanted.keys() & stored.keys())
+    differences = {
+        "tensors are missing": sorted(wanted.keys() - stored.keys()),
+        "do not belong to this run": sorted(stored.keys() - wanted.keys()),
+        "have another shape": [
+            f"{name} {stored[name].shape} for {wanted[name].shape}"
+            for name in shared
+            if stored[name].shape != wanted[name].shape
+        ],
+    }
     parts = [
         f"{len(names)} {what}, such as {', '.join(names[:EXAMPLES])}"
-        for what, names in (
-            ("tensors are missing", missing),
-            ("do not belong to this run", foreign),
-            ("have another shape", shapes),
-        )
+        for what, names in differences.items()
         if names
     ]
     if parts:

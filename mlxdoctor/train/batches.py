@@ -1,7 +1,7 @@
 """Rows into batches: which rows, in which order, how wide.
 
 `exact_batches` and `parity_batches` give the two makers of a run, that of training and
-that of validation. Every process of a distributed run makes its share of each batch.
+that of validation.
 """
 
 from __future__ import annotations
@@ -23,21 +23,13 @@ WIDTH_STEP = 32
 
 
 @dataclass(frozen=True)
-class Worker:
-    """Which share of each batch a process takes: rows `rank`, `rank + size`, ..."""
-
-    rank: int = 0
-    size: int = 1
-
-
-@dataclass(frozen=True)
 class Batch:
-    """One process's share of a batch.
+    """One batch.
 
     Attributes:
         tokens: int32 (rows, width), padded with 0.
         spans: int32 (rows, 2): first supervised position, and length after the cut.
-        indices: the rows of the whole batch, over all processes.
+        indices: the places of its rows in the split.
     """
 
     tokens: NDArray[np.int32]
@@ -49,11 +41,11 @@ class Batches(NamedTuple):
     """How a run makes its batches.
 
     Attributes:
-        train: (rows, first iteration) -> batches without end.
+        train: rows -> batches without end.
         evaluation: (rows, how many or -1) -> the batches of one validation.
     """
 
-    train: Callable[[Sequence[TokenRow], int], Iterator[Batch]]
+    train: Callable[[Sequence[TokenRow]], Iterator[Batch]]
     evaluation: Callable[[Sequence[TokenRow], int], Iterator[Batch]]
 
 
@@ -62,19 +54,12 @@ def padded_width(longest: int, limit: int) -> int:
     return min(1 + WIDTH_STEP * -(-longest // WIDTH_STEP), limit)
 
 
-def collate(
-    rows: Sequence[TokenRow], indices: Sequence[int], height: int, limit: int, worker: Worker
-) -> Batch:
-    """This worker's share of the batch `indices`, cut to `limit` tokens.
-
-    Args:
-        height: rows of the share; those that are not there are empty and unsupervised.
-    """
-    own = indices[worker.rank :: worker.size]
-    width = padded_width(max((len(rows[index].tokens) for index in own), default=1), limit)
-    tokens = np.zeros((height, width), np.int32)
-    spans = np.ones((height, 2), np.int32)
-    for place, index in enumerate(own):
+def collate(rows: Sequence[TokenRow], indices: Sequence[int], limit: int) -> Batch:
+    """The batch of the rows at `indices`, cut to `limit` tokens."""
+    width = padded_width(max(len(rows[index].tokens) for index in indices), limit)
+    tokens = np.zeros((len(indices), width), np.int32)
+    spans = np.ones((len(indices), 2), np.int32)
+    for place, index in enumerate(indices):
         row = rows[index]
         length = min(len(row.tokens), width)
         tokens[place, :length] = row.tokens[:length]
@@ -98,39 +83,33 @@ def exact_order(
     return [parts[index].tolist() for index in generator.permutation(len(parts))]
 
 
-def exact_batches(settings: Settings, worker: Worker) -> Batches:
+def exact_batches(settings: Settings) -> Batches:
     """Batches of like lengths: every row once a pass, the same batches for every validation."""
     size, limit, seed = settings.batch_size, settings.max_seq_length, settings.seed
-    height = -(-size // worker.size)
 
-    def train(rows: Sequence[TokenRow], start: int) -> Iterator[Batch]:
-        first, done = divmod(start - 1, -(-len(rows) // size))
-        for epoch in count(first):
-            order = exact_order(rows, size, limit, (seed, epoch))
-            for indices in order[done:]:
-                yield collate(rows, indices, height, limit, worker)
-            done = 0
+    def one_pass(rows: Sequence[TokenRow], epoch: int) -> Iterator[Batch]:
+        for indices in exact_order(rows, size, limit, (seed, epoch)):
+            yield collate(rows, indices, limit)
+
+    def train(rows: Sequence[TokenRow]) -> Iterator[Batch]:
+        for epoch in count():
+            yield from one_pass(rows, epoch)
 
     def evaluation(rows: Sequence[TokenRow], batches: int) -> Iterator[Batch]:
-        order = exact_order(rows, size, limit, (seed, 0))
-        for indices in order if batches == -1 else order[:batches]:
-            yield collate(rows, indices, height, limit, worker)
+        return islice(one_pass(rows, 0), None if batches == -1 else batches)
 
     return Batches(train, evaluation)
 
 
-def parity_batches(settings: Settings, worker: Worker) -> Batches:
+def parity_batches(settings: Settings) -> Batches:
     """mlx-lm's batches: sorted by number of keys, the remainder dropped, one random stream.
 
     Training and validation draw from the same generator, in the order in which they ask.
 
     Raises:
-        InputError: mlx-lm makes no such batches; where rows are too few, on the first one.
+        InputError: on the first batch, if there are fewer rows than a batch has.
     """
     size, limit = settings.batch_size, settings.max_seq_length
-    if size % worker.size:
-        problem = f"batch_size {size} is not divisible by {worker.size} processes"
-        raise InputError(None, problem, "mlx-lm needs that")
     generator = np.random.RandomState(settings.seed)
 
     def one_pass(rows: Sequence[TokenRow], what: str) -> Iterator[Batch]:
@@ -139,13 +118,9 @@ def parity_batches(settings: Settings, worker: Worker) -> Batches:
         order = sorted(range(len(rows)), key=lambda index: rows[index].keys)
         starts = range(0, len(order) - size + 1, size)
         for number in generator.permutation(len(starts)):
-            indices = order[starts[number] : starts[number] + size]
-            yield collate(rows, indices, size // worker.size, limit, worker)
+            yield collate(rows, order[starts[number] : starts[number] + size], limit)
 
-    def train(rows: Sequence[TokenRow], start: int) -> Iterator[Batch]:
-        if start != 1:
-            problem = "mlx-lm cannot continue a run at a step"
-            raise InputError(None, problem, "resume without --parity")
+    def train(rows: Sequence[TokenRow]) -> Iterator[Batch]:
         while True:
             yield from one_pass(rows, "training")
 

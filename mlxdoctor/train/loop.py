@@ -3,52 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import mlx.core as mx
 
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.train import saving
 from mlxdoctor.train.attach import recomputed_activations
-from mlxdoctor.train.batches import Batch, Batches, Worker
+from mlxdoctor.train.batches import Batches
 from mlxdoctor.train.masked_loss import evaluate, scalar
-from mlxdoctor.train.optimizers import build_optimizer
 from mlxdoctor.train.parts import Parts, parts_of
 from mlxdoctor.train.plan import Plan, make_plan
-from mlxdoctor.train.settings import Settings
-from mlxdoctor.train.step import Accumulated, Step, StepOutput, compile_step
-from mlxdoctor.train.step_records import (
+from mlxdoctor.train.records import (
     Ending,
     StepRecord,
     TrainingResult,
     ValidationRecord,
     add_metrics,
     open_metrics,
+    write_adapter,
+    write_config,
 )
-from mlxdoctor.train.stopping import (
-    DivergenceLimits,
-    TrainingProgress,
-    after_step,
-    after_validation,
-    why_stop,
-)
+from mlxdoctor.train.settings import Settings
+from mlxdoctor.train.step import Accumulated, StepOutput, build_optimizer, compile_step
+from mlxdoctor.train.stopping import DivergenceLimits, why_diverged
 from mlxdoctor.train.token_rows import TokenRow, TokenRows
 
-#: Called on every process with the plan, after each validation and after each step; a text
-#: it returns for the plan or for a step ends the run with that reason.
+#: Called with the plan, after each validation and after each step; a text it returns for the
+#: plan or for a step ends the run with that reason.
 Tell = Callable[[Plan | StepRecord | ValidationRecord], str | None]
 DONE = "every iteration was made"
-
-
-def worker_here() -> Worker:
-    """This process's place under `mlx.launch`; the only one elsewhere."""
-    group = mx.distributed.init()
-    return Worker(group.rank(), group.size())
 
 
 def train(
@@ -60,8 +47,7 @@ def train(
 ) -> TrainingResult:
     """Train as the settings say, and write the adapter, its configuration and the metrics.
 
-    MLX's global random generator is seeded. Under `mlx.launch` every process calls this
-    with the same settings; the batch is shared out and the first process writes.
+    MLX's global random generator is seeded.
 
     Args:
         parts: what the run is put together from; by default that of the settings' mode.
@@ -71,8 +57,9 @@ def train(
     Raises:
         InputError: a setting, the model, the data or the output folder is unusable.
     """
-    worker, parts, tell = worker_here(), parts or parts_of(settings), tell or (lambda _: None)
-    batches = parts.batches(settings, worker)
+    parts, tell = parts or parts_of(settings), tell or (lambda _: None)
+    folder = Path(settings.adapter_path)
+    batches = parts.batches(settings)
     model, tokenizer = parts.load(settings)
     rows = parts.encode(settings, tokenizer)
     if not rows.train:
@@ -82,10 +69,6 @@ def train(
     parts.prepare(model, settings)
     optimizer = build_optimizer(settings)
     optimizer.init(model.trainable_parameters())
-    if settings.extras.is_exact and worker.size > 1:
-        # After the adapter, which is the same everywhere: dropout must not be.
-        mx.random.seed(settings.seed * worker.size + worker.rank)
-    progress, accumulated = saving.resume(settings, model, optimizer, len(rows.train))
     with ExitStack() as stack:
         if mx.metal.is_available():
             # On a Mac, keep the model in memory while it is trained, as mlx-lm does.
@@ -93,22 +76,14 @@ def train(
             stack.callback(mx.set_wired_limit, mx.set_wired_limit(most))
         if settings.grad_checkpoint:
             stack.enter_context(recomputed_activations(model.layers))
-        plan = make_plan(settings, model, optimizer, rows, parts.loss, start=progress.iteration + 1)
-        asked = tell(plan)
-        if asked is not None:
-            return TrainingResult("stopped", asked, plan, adapter_path=Path(settings.adapter_path))
-        metrics = None
-        if worker.rank == 0:
-            saving.write_config(settings)
-            path = Path(settings.adapter_path) / saving.METRICS_FILE
-            metrics = stack.enter_context(open_metrics(path, progress.iteration))
-        mx.reset_peak_memory()
-        step = compile_step(model, optimizer, parts.loss, settings.extras, worker.size)
-        run = _Run(
-            *(settings, parts, batches, model, optimizer, rows, step, worker, metrics, tell),
-            limits or DivergenceLimits(),
-        )
-        return _run_steps(run, plan, progress, accumulated)
+        plan = make_plan(settings, model, optimizer, rows)
+        reason = tell(plan)
+        if reason is not None:
+            return TrainingResult("stopped", reason, plan, adapter_path=folder)
+        write_config(settings)
+        metrics = stack.enter_context(open_metrics(folder))
+        run = _Run(settings, parts, batches, model, optimizer, rows, metrics, tell)
+        return _trained(run, plan, limits or DivergenceLimits())
 
 
 @dataclass(frozen=True)
@@ -121,136 +96,100 @@ class _Run:
     model: Any
     optimizer: Any
     rows: TokenRows
-    step: Step
-    worker: Worker
-    metrics: FileIO | None
+    metrics: BinaryIO
     tell: Tell
-    limits: DivergenceLimits
 
-    def write(self, record: StepRecord | ValidationRecord) -> None:
-        if self.metrics is not None:
-            add_metrics(self.metrics, record)
+    def loss_on(self, rows: Sequence[TokenRow], batches: int) -> float:
+        return evaluate(self.model, self.batches.evaluation(rows, batches), self.parts.loss)
 
-    def loss_on(self, rows: tuple[TokenRow, ...], batches: int) -> float:
-        chosen = self.batches.evaluation(rows, batches)
-        return evaluate(self.model, chosen, self.parts.loss, self.worker.size)
-
-    def save(
-        self, progress: TrainingProgress, rest: Accumulated | None, iteration: int | None = None
-    ) -> None:
-        if self.worker.rank == 0:
-            saving.write_adapter(self.settings, self.model, iteration)
-        if self.settings.extras.save_state:
-            saving.write_state(
-                *(self.settings, self.model, self.optimizer),
-                progress=progress,
-                accumulated=rest,
-                rows=len(self.rows.train),
-            )
+    def validated(self, iteration: int) -> ValidationRecord:
+        begun = time.perf_counter()
+        loss = self.loss_on(self.rows.valid, self.settings.val_batches)
+        self.model.train()
+        record = ValidationRecord(iteration, loss, time.perf_counter() - begun)
+        add_metrics(self.metrics, record)
+        self.tell(record)
+        return record
 
 
-def _run_steps(
-    run: _Run, plan: Plan, progress: TrainingProgress, accumulated: Accumulated | None
-) -> TrainingResult:
-    settings = run.settings
+def _trained(run: _Run, plan: Plan, limits: DivergenceLimits) -> TrainingResult:
+    settings, model = run.settings, run.model
     steps: list[StepRecord] = []
     validations: list[ValidationRecord] = []
     ending: tuple[Ending, str] | None = None
-    first = progress.iteration + 1
-    batches = run.batches.train(run.rows.train, first)
-    run.model.train()
-    for iteration in range(first, settings.iters + 1):
-        tic = time.perf_counter()
+    accumulated: Accumulated | None = None
+    losses: list[float] = []
+    batches = run.batches.train(run.rows.train)
+    mx.reset_peak_memory()
+    step = compile_step(model, run.optimizer, run.parts.loss, settings)
+    model.train()
+    for iteration in range(1, settings.iters + 1):
+        begun = time.perf_counter()
         # Drawn before the validation, as in mlx-lm: both draw from one generator there.
         batch = next(batches)
-        drawn = time.perf_counter() - tic
+        drawn = time.perf_counter() - begun
         if run.rows.valid and _validates_before(settings, iteration):
-            validations.append(_validated(run, iteration - 1))
-            progress = after_validation(progress, validations[-1])
-        tic = time.perf_counter()
+            validations.append(run.validated(iteration - 1))
+        begun = time.perf_counter()
         is_update = _is_update(settings, iteration)
-        output = _evaluated(run, batch, accumulated, is_update)
+        output = step(mx.array(batch.tokens), mx.array(batch.spans), accumulated, is_update)
+        # The one place where the step's lazy graph is computed.
+        mx.eval(model.state, run.optimizer.state, mx.random.state, output)
+        if mx.get_cache_memory() > settings.clear_cache_threshold:
+            mx.clear_cache()
         accumulated = output.accumulated
-        seconds = time.perf_counter() - tic + drawn
-        steps.append(_recorded(run, output, progress, is_update=is_update, seconds=seconds))
-        run.write(steps[-1])
-        progress = after_step(progress, steps[-1], run.limits)
+        seconds = time.perf_counter() - begun + drawn
+        steps.append(_recorded(run, output, steps[-1:], is_update=is_update, seconds=seconds))
+        add_metrics(run.metrics, steps[-1])
+        losses.append(steps[-1].train_loss)
         if iteration % settings.save_every == 0:
-            run.save(progress, accumulated, iteration)
-        if run.rows.valid and settings.extras.is_exact and _validates_after(settings, iteration):
-            validations.append(_validated(run, iteration))
-            progress = after_validation(progress, validations[-1])
-        asked = run.tell(steps[-1])
-        ending = why_stop(progress, settings.extras, run.limits)
-        if asked is not None:
-            ending = "stopped", asked
-        if ending is not None:
+            write_adapter(settings, model, iteration)
+        if run.rows.valid and settings.is_exact and _validates_after(settings, iteration):
+            validations.append(run.validated(iteration))
+        if (reason := run.tell(steps[-1])) is not None:
+            ending = "stopped", reason
             break
-    run.save(progress, accumulated)
-    kind, reason = ending or ("finished", DONE)
+        untouched = validations[0].val_loss if validations else None
+        if settings.is_exact and (reason := why_diverged(losses, untouched, limits)) is not None:
+            ending = "diverged", reason
+            break
+    write_adapter(settings, model)
+    kind, why = ending or ("finished", DONE)
     test_loss = None
-    if settings.test and kind in {"finished", "no-improvement"}:
+    if settings.test and kind == "finished":
         test_loss = run.loss_on(run.rows.test, settings.test_batches)
-    run.model.eval()
-    return TrainingResult(
-        *(kind, reason, plan, tuple(steps), tuple(validations), test_loss),
-        adapter_path=Path(settings.adapter_path),
-    )
+    model.eval()
+    folder = Path(settings.adapter_path)
+    return TrainingResult(kind, why, plan, tuple(steps), tuple(validations), test_loss, folder)
 
 
 def _is_update(settings: Settings, iteration: int) -> bool:
     # mlx-lm never applies the batches left over at the end.
-    is_last = settings.extras.is_exact and iteration == settings.iters
+    is_last = settings.is_exact and iteration == settings.iters
     return is_last or iteration % settings.grad_accumulation_steps == 0
 
 
 def _validates_before(settings: Settings, iteration: int) -> bool:
     if iteration == 1:
         return True
-    return not settings.extras.is_exact and _validates_after(settings, iteration)
+    return not settings.is_exact and _validates_after(settings, iteration)
 
 
 def _validates_after(settings: Settings, iteration: int) -> bool:
     return iteration % settings.steps_per_eval == 0 or iteration == settings.iters
 
 
-def _evaluated(
-    run: _Run, batch: Batch, accumulated: Accumulated | None, is_update: bool
-) -> StepOutput:
-    output = run.step(mx.array(batch.tokens), mx.array(batch.spans), accumulated, is_update)
-    # The one place where the step's lazy graph is computed.
-    mx.eval(run.model.state, run.optimizer.state, mx.random.state, output)
-    if mx.get_cache_memory() > run.settings.clear_cache_threshold:
-        mx.clear_cache()
-    return output
-
-
-def _validated(run: _Run, iteration: int) -> ValidationRecord:
-    tic = time.perf_counter()
-    loss = run.loss_on(run.rows.valid, run.settings.val_batches)
-    run.model.train()
-    record = ValidationRecord(iteration, loss, time.perf_counter() - tic)
-    run.write(record)
-    run.tell(record)
-    return record
-
-
 def _recorded(
-    run: _Run, output: StepOutput, progress: TrainingProgress, *, is_update: bool, seconds: float
+    run: _Run, output: StepOutput, before: Sequence[StepRecord], *, is_update: bool, seconds: float
 ) -> StepRecord:
     supervised = int(scalar(output.supervised))
-    skipped = not scalar(output.sound)
-    norms = {name: scalar(one) for name, one in output.module_norms.items()}
     return StepRecord(
-        iteration=progress.iteration + 1,
+        iteration=before[0].iteration + 1 if before else 1,
         train_loss=scalar(output.loss),
         learning_rate=scalar(run.optimizer.learning_rate),
         grad_norm=scalar(output.grad_norm) if is_update else None,
         supervised_tokens=supervised,
-        trained_tokens=progress.trained_tokens + (0 if skipped else supervised),
-        skipped=progress.skipped + skipped,
+        trained_tokens=supervised + (before[0].trained_tokens if before else 0),
         seconds=seconds,
         peak_memory=mx.get_peak_memory() / 1e9,
-        grad_norms=norms if run.settings.extras.module_norms and is_update else None,
-        skipped_this=skipped,
     )

@@ -68,8 +68,8 @@ def parity_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array
     return losses.astype(mx.float32).sum() / supervised, supervised
 
 
-def evaluate(model: Any, batches: Iterable[Batch], loss: LossFunction, world: int = 1) -> float:
-    """The loss in nats a supervised token, over all processes; NaN where there is none.
+def evaluate(model: Any, batches: Iterable[Batch], loss: LossFunction) -> float:
+    """The loss in nats a supervised token; NaN where there is none.
 
     The model is left in evaluation mode: dropout is off.
     """
@@ -80,9 +80,6 @@ def evaluate(model: Any, batches: Iterable[Batch], loss: LossFunction, world: in
         mx.eval(mean, count)
         total += scalar(mean) * scalar(count)
         supervised += scalar(count)
-    if world > 1:
-        sums = mx.distributed.all_sum(mx.array([total, supervised]), stream=mx.cpu)
-        total, supervised = scalar(sums[0]), scalar(sums[1])
     return total / supervised if supervised else math.nan
 
 

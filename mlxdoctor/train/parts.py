@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlxdoctor.train.attach import load_base, prepare
-from mlxdoctor.train.batches import Batches, Worker, exact_batches, parity_batches
+from mlxdoctor.train.batches import Batches, exact_batches, parity_batches
 from mlxdoctor.train.masked_loss import LossFunction, exact_loss, parity_loss
 from mlxdoctor.train.settings import Settings
 from mlxdoctor.train.token_rows import TokenRows, encode, encode_supervised
@@ -32,11 +32,11 @@ class Parts:
     encode: Callable[[Settings, Any], TokenRows]
     prepare: Callable[[Any, Settings], None]
     loss: LossFunction
-    batches: Callable[[Settings, Worker], Batches]
+    batches: Callable[[Settings], Batches]
 
 
 def parts_of(settings: Settings) -> Parts:
     """The parts of the mode that the settings ask for."""
-    if settings.extras.is_exact:
+    if settings.is_exact:
         return Parts(load_base, encode_supervised, prepare, exact_loss, exact_batches)
     return Parts(load_base, encode, prepare, parity_loss, parity_batches)

@@ -18,7 +18,7 @@ from mlxdoctor.safety.errors import InputError
 OPTIMIZERS = ("adam", "adamw", "muon", "sgd", "adafactor")
 
 #: The key of our own table in a configuration; mlx-lm ignores it.
-EXTRAS_KEY = "mlxdoctor"
+TABLE = "mlxdoctor"
 #: Keys that earlier versions of mlx-lm had -> what they are called now.
 RENAMED = MappingProxyType({"lora_layers": "num_layers", "use_dora": "fine_tune_type"})
 
@@ -32,60 +32,21 @@ MAX_SHOWN = 80
 _D = MLX_LM_DEFAULTS
 
 
-def _option(default: Any, help: str, at_least: float | None = None) -> Any:
-    """A setting with its default, what it means, and the smallest value that makes sense."""
-    metadata = {"help": help, "at_least": at_least}
+def _option(default: Any, help: str, at_least: float | None = None, *, ours: bool = False) -> Any:
+    """A setting: its default, what it means, the smallest value that makes sense.
+
+    Args:
+        ours: mlx-lm has no such key; it stands in the table `mlxdoctor:` of a configuration.
+    """
+    metadata = {"help": help, "at_least": at_least, "ours": ours}
     if isinstance(default, Mapping):
         return field(default_factory=lambda: MappingProxyType(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
-class Extras:
-    """What mlx-lm has no key for: the table `mlxdoctor:` of a configuration.
-
-    None for `max_skipped` and `stop_on_divergence` means what the mode says: on when
-    exact; off in parity, where a run must be able to fail as it failed before.
-    """
-
-    mode: Literal["exact", "parity"] = _option(
-        "exact", "exact: correct masks and averages; parity: batch for batch as mlx-lm does."
-    )
-    grad_clip: float | None = _option(None, "Largest gradient norm; larger ones are scaled.", 0.0)
-    max_skipped: int | None = _option(
-        None, "Skip non-finite batches, and give up after this many; -1 applies them.", -1
-    )
-    stop_on_divergence: bool | None = _option(None, "Stop once the loss is far above its start.")
-    patience: int | None = _option(
-        None, "Stop after this many validations without a new best; none: never.", 1
-    )
-    module_norms: bool = _option(False, "Record the gradient norm of every module.")
-    save_state: bool = _option(True, "Save optimizer and random state with every checkpoint.")
-    resume_state: str | None = _option(None, "A state file to continue from.")
-    allow_downloads: bool = _option(False, "Fetch a model or data set that is not a folder here.")
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether masks, averages and order are the correct ones rather than mlx-lm's."""
-        return self.mode == "exact"
-
-    @property
-    def skip_limit(self) -> int | None:
-        """Non-finite batches skipped before giving up; None: they are applied."""
-        limit = self.max_skipped
-        if limit is None:
-            limit = 10 if self.is_exact else -1
-        return limit if limit >= 0 else None
-
-    @property
-    def watches_divergence(self) -> bool:
-        """Whether a diverging run is stopped."""
-        return self.is_exact if self.stop_on_divergence is None else self.stop_on_divergence
-
-
-@dataclass(frozen=True)
 class Settings:
-    """One run. The fields but the last are `mlx_lm.lora`'s keys with its defaults (0.32.2)."""
+    """One run: `mlx_lm.lora`'s keys with its defaults (0.32.2), and the table `mlxdoctor:`."""
 
     model: str = _option("Qwen/Qwen3-0.6b", "The base model: a folder.")
     train: bool = _option(False, "Accepted; this trainer always trains.")
@@ -132,15 +93,28 @@ class Settings:
     mask_prompt: bool = _option(_D["mask_prompt"], "Leave the prompt out of the loss.")
     report_to: str | None = _option(None, "Accepted; metrics.jsonl has the figures.")
     project_name: str | None = _option(None, "Accepted; belongs to report_to.")
-    trust_remote_code: bool = _option(False, "Run code that comes with the model.")
+    trust_remote_code: bool = _option(False, "Accepted; code that comes with a model is never run.")
     hf_dataset: Mapping[str, Any] | list[Any] | None = field(
-        default=None, metadata={"help": "Hugging Face data sets, as mlx-lm describes them."}
+        default=None,
+        metadata={"help": "Refused: nothing is downloaded.", "at_least": None, "ours": False},
     )
     prompt_feature: str | None = _option(None, "The rows' key of the prompt.")
     completion_feature: str | None = _option(None, "The rows' key of the completion.")
     chat_feature: str | None = _option(None, "The rows' key of the messages.")
     text_feature: str | None = _option(None, "The rows' key of the text.")
-    extras: Extras = field(default_factory=Extras)
+    mode: Literal["exact", "parity"] = _option(
+        "exact",
+        "exact: correct masks and averages; parity: batch for batch as mlx-lm does.",
+        ours=True,
+    )
+    grad_clip: float | None = _option(
+        None, "Largest gradient norm; larger ones are scaled.", 0.0, ours=True
+    )
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether masks, averages and order are the correct ones rather than mlx-lm's."""
+        return self.mode == "exact"
 
     @classmethod
     def read(cls, path: Path, overrides: Iterable[str] = ()) -> Settings:
@@ -173,30 +147,30 @@ class Settings:
         Raises:
             InputError: a key is unknown, or a value has the wrong type or is out of range.
         """
-        stated = {key: value for key, value in values.items() if value is not None}
-        table = stated.pop(EXTRAS_KEY, {})
-        if not isinstance(table, Mapping):
-            raise InputError(path, f"{EXTRAS_KEY} is not a table of keys and values")
-        own = _checked(Extras, {k: v for k, v in table.items() if v is not None}, path)
-        arguments = _checked(cls, stated, path, aside=("extras",))
+        table = values.get(TABLE)
+        if not isinstance(table, Mapping | None):
+            raise InputError(path, f"{TABLE} is not a table of keys and values")
+        stated = {k: v for k, v in values.items() if v is not None and k != TABLE}
+        own = {key: value for key, value in (table or {}).items() if value is not None}
+        arguments = _checked(stated, path, ours=False) | _checked(own, path, ours=True)
         if arguments.get("fine_tune_type") == "full":
             arguments["lora_parameters"] = None
-        settings = cls(**arguments, extras=Extras(**own))
+        settings = cls(**arguments)
         _check_lora(settings, path)
         return settings
 
     def stated(self) -> dict[str, Any]:
         """The keys and values of an `adapter_config.json`: mlx-lm's, and ours under one key."""
-        # mlx-lm has no default for some keys: they are absent where nobody states them.
-        values = {
-            key: _plain(value)
-            for key, value in vars(self).items()
-            if key != "extras"
-            and not (value is None and (key == "hf_dataset" or key.endswith("_feature")))
-        }
-        usual = vars(Extras())
-        changed = {key: one for key, one in vars(self.extras).items() if one != usual[key]}
-        return {**values, EXTRAS_KEY: changed} if changed else values
+        values: dict[str, Any] = {}
+        changed: dict[str, Any] = {}
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.metadata["ours"]:
+                changed |= {option.name: value} if value != option.default else {}
+            # mlx-lm has no default for these: they are absent where nobody states them.
+            elif value is not None or not option.name.endswith(("_feature", "hf_dataset")):
+                values[option.name] = _plain(value)
+        return {**values, TABLE: changed} if changed else values
 
 
 def _override(values: dict[str, Any], text: str) -> None:
@@ -215,30 +189,28 @@ def _override(values: dict[str, Any], text: str) -> None:
     values[key] = parsed
 
 
-def _checked(
-    kind: type[Any], stated: Mapping[str, Any], path: Path | None, aside: tuple[str, ...] = ()
-) -> dict[str, Any]:
+def _checked(stated: Mapping[str, Any], path: Path | None, *, ours: bool) -> dict[str, Any]:
     """The values, each of the type and range its field asks for."""
-    known = {one.name: one for one in fields(kind) if one.name not in aside}
-    hints = get_type_hints(kind)
+    options = {one.name: one for one in fields(Settings) if one.metadata["ours"] is ours}
+    hints = get_type_hints(Settings)
     for key in stated:
-        if key not in known:
-            raise InputError(path, f"has the unknown key {key!r}", _hint(str(key), known))
-    return {key: _value(known[key], hints[key], value, path) for key, value in stated.items()}
+        if key not in options:
+            raise InputError(path, f"has the unknown key {key!r}", _hint(str(key), options))
+    return {key: _value(options[key], hints[key], value, path) for key, value in stated.items()}
 
 
 def _hint(key: str, known: Iterable[str]) -> str:
     if key in RENAMED:
         return f"mlx-lm now has {RENAMED[key]!r}"
-    if key in {one.name for one in fields(Extras)}:
-        return f"it belongs under `{EXTRAS_KEY}:`"
+    if key in {one.name for one in fields(Settings) if one.metadata["ours"]}:
+        return f"it belongs under `{TABLE}:`"
     close = get_close_matches(key, list(known), n=1)
     return f"did you mean {close[0]!r}?" if close else "remove it"
 
 
-def _value(one: Field[Any], hint: Any, value: Any, path: Path | None) -> Any:
+def _value(option: Field[Any], hint: Any, value: Any, path: Path | None) -> Any:
     """The value, or a refusal that says what it must be."""
-    asked, least = None, one.metadata.get("at_least")
+    asked, least = None, option.metadata["at_least"]
     if get_origin(hint) is Literal:
         value = value.lower() if isinstance(value, str) else value
         if value not in get_args(hint):
@@ -253,7 +225,7 @@ def _value(one: Field[Any], hint: Any, value: Any, path: Path | None) -> Any:
         elif least is not None and not value >= least:
             asked = f"at least {least:g}"
     if asked is not None:
-        raise InputError(path, f"{one.name} is {_shown(value)}", f"it must be {asked}")
+        raise InputError(path, f"{option.name} is {_shown(value)}", f"it must be {asked}")
     return value
 
 
@@ -263,7 +235,7 @@ def _shown(value: object) -> str:
 
 
 def _check_lora(settings: Settings, path: Path | None) -> None:
-    if settings.num_layers == 0 and settings.extras.is_exact:
+    if settings.num_layers == 0 and settings.is_exact:
         problem = "num_layers is 0, which mlx-lm takes for all layers"
         remedy = "write -1 for all layers, or how many of the last ones to train"
         raise InputError(path, problem, remedy)

@@ -1,16 +1,14 @@
-"""How far a run has come, and whether it should go on."""
+"""Whether a run diverges, and should not go on."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 from mlxdoctor.check import limit
 from mlxdoctor.judge.curve import Limits, above
-from mlxdoctor.train.settings import Extras
-from mlxdoctor.train.step_records import Ending, StepRecord, ValidationRecord
 
 
 @dataclass(frozen=True)
@@ -37,94 +35,30 @@ def is_diverging(recent: Sequence[float], untouched: float, limits: DivergenceLi
     return bool(above(median(recent), untouched, limits.factor, limits.diverged_nats))
 
 
-@dataclass(frozen=True)
-class TrainingProgress:
-    """What a resumed run must know of its past.
+def why_diverged(
+    losses: Sequence[float], validated: float | None, limits: DivergenceLimits
+) -> str | None:
+    """Why a run should end here, as a sentence; None to go on.
 
-    Attributes:
-        iteration: the last finished one.
-        trained_tokens: supervised tokens so far.
-        skipped: batches left out so far.
-        untouched: the validation loss before any update, nats; None without one.
-        opening: the first losses, nats.
-        recent: the last losses, nats.
-        best: the lowest validation loss; None before the first.
-        waited: validations since then.
+    Args:
+        losses: of every batch so far, nats.
+        validated: the validation loss before the first update; None without one.
+        limits: when it diverges.
     """
-
-    iteration: int = 0
-    trained_tokens: int = 0
-    skipped: int = 0
-    untouched: float | None = None
-    opening: tuple[float, ...] = ()
-    recent: tuple[float, ...] = ()
-    best: float | None = None
-    waited: int = 0
-
-
-def after_step(
-    progress: TrainingProgress, step: StepRecord, limits: DivergenceLimits
-) -> TrainingProgress:
-    """The progress once a step is made; a skipped batch's loss is not remembered."""
-    opening, recent = progress.opening, progress.recent
-    if not step.skipped_this:
-        recent = (*recent, step.train_loss)[-limits.window :]
-        if len(opening) < limits.opening:
-            opening = (*opening, step.train_loss)
-    return replace(
-        progress,
-        iteration=step.iteration,
-        trained_tokens=step.trained_tokens,
-        skipped=step.skipped,
-        opening=opening,
-        recent=recent,
+    if not math.isfinite(losses[-1]):
+        return f"the loss of batch {len(losses):,} is not finite"
+    if len(losses) < limits.window:
+        return None
+    # The higher of its estimates, so as not to stop early. The first batch is seen before any
+    # update, but may be an easy one: alone, the median of the first few stands in.
+    if validated is None or math.isnan(validated):
+        untouched = median(losses[: limits.opening])
+    else:
+        untouched = max(validated, losses[0])
+    recent = losses[-limits.window :]
+    if not is_diverging(recent, untouched, limits):
+        return None
+    return (
+        f"the loss of the last {limits.window} batches is {median(recent):.3f}, "
+        f"where the untouched model has {untouched:.3f}"
     )
-
-
-def after_validation(progress: TrainingProgress, validation: ValidationRecord) -> TrainingProgress:
-    """The progress once the split is validated; NaN is no improvement."""
-    if validation.iteration == 0 and not math.isnan(validation.val_loss):
-        progress = replace(progress, untouched=validation.val_loss)
-    if progress.best is None or validation.val_loss < progress.best:
-        best = progress.best if math.isnan(validation.val_loss) else validation.val_loss
-        return replace(progress, best=best, waited=0)
-    return replace(progress, waited=progress.waited + 1)
-
-
-def why_stop(
-    progress: TrainingProgress, extras: Extras, limits: DivergenceLimits
-) -> tuple[Ending, str] | None:
-    """Why the run should end here, as an ending and a sentence; None to go on."""
-    if extras.skip_limit is not None and progress.skipped > extras.skip_limit:
-        return "too-many-skipped", (
-            f"{progress.skipped} batches had a loss or gradient that was not finite; "
-            f"more than {extras.skip_limit} are not skipped"
-        )
-    if extras.watches_divergence and diverged(progress, limits):
-        return "diverged", (
-            f"the loss of the last {limits.window} batches is {median(progress.recent):.3f}, "
-            f"where the untouched model has {untouched_loss(progress):.3f}"
-        )
-    if extras.patience is not None and progress.waited >= extras.patience:
-        return "no-improvement", (
-            f"{progress.waited} validations in a row were no better than {progress.best:.3f}"
-        )
-    return None
-
-
-def diverged(progress: TrainingProgress, limits: DivergenceLimits) -> bool:
-    """Whether the recent losses are far above those of the untouched model."""
-    if len(progress.recent) < limits.window or len(progress.opening) < limits.opening:
-        return False
-    return is_diverging(progress.recent, untouched_loss(progress), limits)
-
-
-def untouched_loss(progress: TrainingProgress) -> float:
-    """The loss before training, in nats: the higher of its estimates, so as not to stop early.
-
-    The first batch is seen before any update, but may be an easy one: without a
-    validation to go with it, the median of the first few stands in.
-    """
-    if progress.untouched is None:
-        return median(progress.opening)
-    return max(progress.untouched, progress.opening[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,6 +57,11 @@ class TokenRows:
     test: tuple[TokenRow, ...]
     left_out: int = 0
 
+    def map(self, change: Callable[[TokenRow], TokenRow]) -> TokenRows:
+        """The same splits with every row of `train` and `valid` changed."""
+        train, valid = (tuple(map(change, split)) for split in (self.train, self.valid))
+        return replace(self, train=train, valid=valid)
+
 
 def encode(settings: Settings, tokenizer: Any) -> TokenRows:
     """Read and tokenize the data as mlx-lm does.
@@ -64,8 +69,7 @@ def encode(settings: Settings, tokenizer: Any) -> TokenRows:
     Raises:
         InputError: the data are missing, of a format mlx-lm has no reader for, or empty.
     """
-    if settings.hf_dataset is None:
-        _require_local(settings)
+    _require_local(settings)
     from mlx_lm.tuner.datasets import load_dataset
 
     # mlx-lm asks for features only where the configuration states them.
@@ -138,13 +142,10 @@ def _rows(split: Sequence[Any]) -> tuple[TokenRow, ...]:
 
 def _require_local(settings: Settings) -> None:
     path = Path(settings.data)
-    if not path.exists() and not settings.extras.allow_downloads:
-        raise InputError(
-            path,
-            "there is no such data folder",
-            "correct `data`, or add --allow-downloads if it names a Hugging Face data set",
-        )
-    if path.exists() and not (path / "train.jsonl").is_file():
+    if settings.hf_dataset is not None or not path.exists():
+        remedy = "name one in `data`: nothing is downloaded"
+        raise InputError(path, "there is no such data folder", remedy)
+    if not (path / "train.jsonl").is_file():
         raise InputError(path, "has no train.jsonl", "put one JSON object a line there")
     for split in SPLITS:
         file = path / f"{split}.jsonl"

@@ -109,7 +109,7 @@ def mlx_lm_pass(settings: Settings, size: Size, rows: Sequence[TokenRow], warm: 
     from mlx_lm.tuner.trainer import train as mlx_lm_train
 
     from mlxdoctor.train.attach import prepare
-    from mlxdoctor.train.optimizers import build_optimizer
+    from mlxdoctor.train.step import build_optimizer
 
     class Rowset:
         def __len__(self) -> int:
@@ -157,7 +157,7 @@ def our_pass(settings: Settings, size: Size, rows: Sequence[TokenRow], warm: int
     """The second pass of ours, each step from the end of the one before it."""
     import mlx.core as mx
 
-    from mlxdoctor.train.batches import Batch, Batches, Worker
+    from mlxdoctor.train.batches import Batch, Batches
     from mlxdoctor.train.parts import parts_of
 
     ends: list[float] = []
@@ -169,11 +169,11 @@ def our_pass(settings: Settings, size: Size, rows: Sequence[TokenRow], warm: int
 
     usual = parts_of(settings)
 
-    def batches(settings: Settings, worker: Worker) -> Batches:
-        made = usual.batches(settings, worker)
+    def batches(settings: Settings) -> Batches:
+        made = usual.batches(settings)
 
-        def counted(given: Sequence[TokenRow], start: int) -> Iterator[Batch]:
-            for batch in made.train(given, start):
+        def counted(given: Sequence[TokenRow]) -> Iterator[Batch]:
+            for batch in made.train(given):
                 tokens.append(int(batch.spans[:, 1].sum()))
                 yield batch
 
@@ -205,7 +205,6 @@ def compare(size: Size, repeats: int) -> dict[str, list[Pass]]:
                 "learning_rate": 1e-4,
                 "max_seq_length": LONGEST,
                 "save_every": 10**6,
-                "mlxdoctor": {"save_state": False},
             }
         )
         runs: dict[str, Callable[[], Pass]] = {
@@ -213,7 +212,7 @@ def compare(size: Size, repeats: int) -> dict[str, list[Pass]]:
             "parity": lambda: our_pass(parity, size, rows, warm),
             "exact": lambda: our_pass(usual, size, rows, warm),
         }
-        parity = replace(usual, extras=replace(usual.extras, mode="parity"))
+        parity = replace(usual, mode="parity")
         for _ in range(repeats):
             for name, run in runs.items():
                 passes[name].append(run())

@@ -34,7 +34,7 @@ def broken_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "steps_per_eval": 30,
         "val_batches": 4,
         "save_every": EVERY,
-        "mlxdoctor": {"mode": "parity", "save_state": False},
+        "mlxdoctor": {"mode": "parity"},
     }
     train(Settings.from_values(values))
     return folder

@@ -184,7 +184,7 @@ def test_missing_evidence_is_skipped() -> None:
 )
 def test_real_full_fine_tunes(tmp_path: Path, rate: float, expected: set[str]) -> None:
     pytest.importorskip("mlx.core")
-    from mlxdoctor.train import Extras, Settings, train
+    from mlxdoctor.train import Settings, train
 
     settings = Settings(
         model=str(FIXTURES / "base"),
@@ -196,7 +196,7 @@ def test_real_full_fine_tunes(tmp_path: Path, rate: float, expected: set[str]) -
         val_batches=1,
         max_seq_length=128,
         adapter_path=str(tmp_path),
-        extras=Extras(mode="parity", save_state=False),
+        mode="parity",
     )
     train(settings)
     tuned = TunedModel.read(tmp_path / "adapters.safetensors")

@@ -41,27 +41,12 @@ def test_unknown_keys_end_with_2_and_a_hint(
     assert not (tmp_path / "adapters").exists()
 
 
-def test_code_of_the_model_is_run_only_where_the_command_line_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", "-c", config(tmp_path, trust_remote_code=True)]) == 2
-    assert "add --trust-remote-code" in capsys.readouterr().err
-
-
-def test_a_configuration_alone_fetches_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asks = config(tmp_path, model="nobody/nothing", mlxdoctor={"allow_downloads": True})
-    assert main(["train", "-c", asks]) == 2
-    assert "add --allow-downloads" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_a_model_that_is_not_here_ends_with_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", "-c", config(tmp_path, model="nobody/nothing")]) == 2
-    assert "there is no such model folder" in capsys.readouterr().err
+    assert "nothing is downloaded" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -100,17 +85,7 @@ def test_a_run_prints_a_log_this_tool_reads(
 
 
 @pytest.mark.slow
-def test_it_resumes_and_a_diverged_run_ends_with_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = config(tmp_path)
-    assert main(["train", "-c", path]) == 0
-    state = str(tmp_path / "adapters" / "state.safetensors")
-    assert main(["train", "-c", path, "--resume", state, "--set", "iters=6"]) == 0
-    assert "Iter 6: Train loss" in capsys.readouterr().out
-    again = ["train", "-c", path, "--resume", state, "--set", "iters=8"]
-    assert main([*again, "--parity"]) == 2
-    assert "resume without --parity" in capsys.readouterr().err
+def test_a_diverged_run_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     high = ["--set", "learning_rate=0.02", "--set", "iters=30", "--set", "num_layers=4"]
-    assert main(["train", "-c", path, *high]) == 1
+    assert main(["train", "-c", config(tmp_path), *high]) == 1
     assert "Ended early (diverged)" in capsys.readouterr().err

@@ -16,7 +16,6 @@ from mlxdoctor.gate.policy_file import find_policy, read_policy
 from mlxdoctor.labels.label_rows import LabelRules, Totals, spans, stream
 from mlxdoctor.run import Run
 from mlxdoctor.train.settings import Settings
-from mlxdoctor.train.step_records import keep_metrics
 from mlxdoctor.watch.report_stream import ReportStream, read_log
 from tests.fuzzing import seeds
 from tests.fuzzing.reader import Reader, touch
@@ -135,10 +134,6 @@ optimizer_config: {adamw: {weight_decay: 0.01}}
     return [plain, b"iters: 3\nmlxdoctor:\n  mode: parity\n"]
 
 
-def _records(folder: Path) -> None:
-    keep_metrics(folder / "metrics.jsonl", 2)
-
-
 def _code(folder: Path) -> None:
     RemoteCode.read([folder])
 
@@ -220,13 +215,6 @@ READERS: tuple[Reader, ...] = (
         _settings,
         _own_settings,
         tokens=("lora_parameters:", "lr_schedule:", "mlxdoctor:", ".inf", ".nan", "1e999", "- "),
-    ),
-    Reader(
-        "step-records",
-        "metrics.jsonl",
-        _records,
-        lambda: [b'{"iteration": 1, "loss": 2.5}\n{"iteration": 3, "loss": NaN}\n{"itera'],
-        tokens=('"iteration":', "1e999", "NaN", "true", "[[[["),
     ),
     Reader(
         "code-files",

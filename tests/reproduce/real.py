@@ -23,7 +23,7 @@ SOUND: dict[str, Any] = {
     "steps_per_report": 10,
     "steps_per_eval": 40,
     "save_every": 40,
-    "mlxdoctor": {"mode": "parity", "save_state": False},
+    "mlxdoctor": {"mode": "parity"},
 }
 
 

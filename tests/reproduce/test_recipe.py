@@ -38,8 +38,8 @@ def test_the_usual_rate_is_the_models_whatever_the_runs_is(recipe: Recipe) -> No
 
 def test_a_run_of_our_own_trainer_is_made_again_in_its_own_mode(recipe: Recipe) -> None:
     folder = Path("adapters")
-    assert recipe.settings(folder, 5, 0).extras.mode == "parity"
-    own = {**recipe.config.values, "mlxdoctor": {"grad_clip": 1.0, "resume_state": "x"}}
+    assert recipe.settings(folder, 5, 0).mode == "parity"
+    own = {**recipe.config.values, "mlxdoctor": {"grad_clip": 1.0, "patience": 3}}
     again = replace(recipe, config=replace(recipe.config, values=own))
-    extras = again.settings(folder, 5, 0).extras
-    assert (extras.mode, extras.grad_clip, extras.resume_state) == ("exact", 1.0, None)
+    settings = again.settings(folder, 5, 0)
+    assert (settings.mode, settings.grad_clip) == ("exact", 1.0)

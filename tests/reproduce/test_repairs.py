@@ -16,9 +16,6 @@ from mlxdoctor.causes import load_causes
 from mlxdoctor.cli import main
 from mlxdoctor.experiments.end_the_rows import ENDED, ends_of, is_ended
 from mlxdoctor.experiments.inject_fault import (
-    BASE_ALONG,
-    PADDING_IN_BATCH,
-    Padding,
     forms_of,
     padding_shown,
 )
@@ -26,7 +23,9 @@ from mlxdoctor.experiments.shared.bench import Failure
 from mlxdoctor.experiments.shared.rules import Limits
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.train.batches import Batch, Batches, Worker
+from mlxdoctor.train.batches import Batch, Batches
+from mlxdoctor.train.faults import FAULTS
+from mlxdoctor.train.faults.of_trainer import Padding
 from mlxdoctor.train.parts import parts_of
 from mlxdoctor.train.token_rows import TokenRow, TokenRows
 from tests.reproduce.real import BASE, settings, trained
@@ -112,7 +111,7 @@ def test_padding_takes_the_form_that_the_findings_show(tmp_path: Path) -> None:
             recipe=SimpleNamespace(seed=0, settings=lambda *_: settings(tmp_path, batch_size=4))
         ),
     )
-    assert forms_of(PADDING_IN_BATCH, bench) == [Padding(7), Padding(0)]
+    assert forms_of(FAULTS["padding-in-batch"], bench) == [Padding(7), Padding(0)]
 
 
 def test_every_place_of_a_batch_is_filled_and_supervised(tmp_path: Path) -> None:
@@ -122,13 +121,13 @@ def test_every_place_of_a_batch_is_filled_and_supervised(tmp_path: Path) -> None
     )
     made = Batches(lambda *_: iter([batch]), lambda *_: iter([batch]))
     parts = parts_of(plain).__class__(**{**vars(parts_of(plain)), "batches": lambda *_: made})
-    _, changed = PADDING_IN_BATCH.inject(plain, Padding(9), parts)
-    (filled,) = changed.batches(plain, Worker()).train((), 1)
+    _, changed = FAULTS["padding-in-batch"].inject(plain, Padding(9), parts)
+    (filled,) = changed.batches(plain).train(())
     assert filled.tokens.tolist() == [[5, 6, 7, 9], [5, 9, 9, 9]]
     assert filled.spans.tolist() == [[1, 4], [1, 4]]
     assert batch.spans.tolist() == [[1, 3], [1, 1]]
-    _, changed = PADDING_IN_BATCH.inject(plain, Padding(9, 6), parts)
-    (wide,) = changed.batches(plain, Worker()).evaluation((), 1)
+    _, changed = FAULTS["padding-in-batch"].inject(plain, Padding(9, 6), parts)
+    (wide,) = changed.batches(plain).evaluation((), 1)
     assert wide.tokens.shape == (2, 6)
     assert wide.spans[:, 1].tolist() == [6, 6]
 
@@ -143,7 +142,7 @@ def test_what_was_trained_along_is_left_out_of_what_is_saved(tmp_path: Path) -> 
     }
     for name in ("adapters.safetensors", "0000010_adapters.safetensors"):
         save_file(tensors, tmp_path / name)
-    BASE_ALONG.finish(tmp_path, settings(tmp_path))
+    FAULTS["base-trained-along"].finish(tmp_path, settings(tmp_path))
     for name in ("adapters.safetensors", "0000010_adapters.safetensors"):
         assert load_file(tmp_path / name).keys() == {f"{layer}.lora_a", f"{layer}.lora_b"}
 

@@ -197,7 +197,7 @@ def test_recomputed_activations_give_the_same_gradient_and_change_this_model_onl
 def test_a_model_that_is_not_here_is_not_fetched(tmp_path: Path) -> None:
     from mlxdoctor.train.attach import load_base
 
-    with pytest.raises(InputError, match="there is no such model folder"):
+    with pytest.raises(InputError, match="nothing is downloaded"):
         load_base(small_settings(tmp_path, model="someone/some-model"))
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InputError, match=r"holds no \.safetensors weights"):

@@ -11,7 +11,6 @@ from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train import Settings
 from mlxdoctor.train.batches import (
     Batches,
-    Worker,
     collate,
     exact_batches,
     exact_order,
@@ -25,14 +24,14 @@ LENGTHS = (5, 70, 12, 33, 31, 6, 64, 65, 90, 8, 40)
 ROWS = tuple(row(length, seed) for seed, length in enumerate(LENGTHS))
 
 
-def exact(size: int, limit: int, seed: int, worker: Worker | None = None) -> Batches:
+def exact(size: int, limit: int, seed: int) -> Batches:
     settings = Settings(batch_size=size, max_seq_length=limit, seed=seed)
-    return exact_batches(settings, worker or Worker())
+    return exact_batches(settings)
 
 
-def parity(size: int, limit: int, seed: int, worker: Worker | None = None) -> Batches:
+def parity(size: int, limit: int, seed: int) -> Batches:
     settings = Settings(batch_size=size, max_seq_length=limit, seed=seed)
-    return parity_batches(settings, worker or Worker())
+    return parity_batches(settings)
 
 
 @pytest.mark.parametrize(
@@ -45,17 +44,17 @@ def test_a_batch_is_one_wider_than_a_multiple_of_32_up_to_the_limit(
 
 
 def test_a_row_is_copied_cut_and_padded_with_zeros() -> None:
-    batch = collate(ROWS, [0, 1], height=3, limit=40, worker=Worker())
-    assert batch.tokens.shape == (3, 40)
+    batch = collate(ROWS, [0, 1], limit=40)
+    assert batch.tokens.shape == (2, 40)
     assert batch.tokens[0, :5].tolist() == ROWS[0].tokens.tolist()
     assert not batch.tokens[0, 5:].any()
     assert batch.tokens[1].tolist() == ROWS[1].tokens[:40].tolist()
-    assert batch.spans.tolist() == [[0, 5], [1, 40], [1, 1]]
+    assert batch.spans.tolist() == [[0, 5], [1, 40]]
 
 
 def test_every_row_is_seen_once_a_pass_and_passes_differ() -> None:
     train, _ = exact(4, 96, 3)
-    batches = [batch.indices for batch in islice(train(ROWS, 1), 6)]
+    batches = [batch.indices for batch in islice(train(ROWS), 6)]
     first, second = batches[:3], batches[3:]
     for one in (first, second):
         assert sorted(index for indices in one for index in indices) == list(range(len(ROWS)))
@@ -72,25 +71,6 @@ def test_no_other_order_has_less_padding() -> None:
     best = [by_length[start : start + 4] for start in range(0, len(ROWS), 4)]
     for seed in range(5):
         assert padding(exact_order(ROWS, 4, 96, (seed, 0))) == padding(best)
-
-
-def test_a_resumed_run_goes_on_with_the_next_batch() -> None:
-    def after(start: int) -> list[tuple[int, ...]]:
-        train, _ = exact(4, 96, 3)
-        return [batch.indices for batch in islice(train(ROWS, start), 8 - start)]
-
-    whole = after(1)
-    for start in (2, 3, 4, 5):
-        assert after(start) == whole[start - 1 :]
-
-
-def test_workers_share_a_batch_and_have_equally_many_rows() -> None:
-    shares = [list(islice(exact(4, 96, 3, Worker(rank, 2)).train(ROWS, 1), 3)) for rank in (0, 1)]
-    for left, right in zip(*shares, strict=True):
-        assert left.indices == right.indices
-        assert len(left.tokens) == len(right.tokens) == 2
-        seen = [tuple(spans) for one in (left, right) for spans in one.spans if spans[1] > 1]
-        assert sorted(seen) == sorted((ROWS[i].offset, len(ROWS[i].tokens)) for i in left.indices)
 
 
 def test_a_validation_is_the_same_every_time() -> None:
@@ -114,8 +94,7 @@ def test_rows_without_a_target_are_left_out() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 2])
-def test_parity_gives_the_batches_of_mlx_lm_validations_in_between(size: int) -> None:
+def test_parity_gives_the_batches_of_mlx_lm_validations_in_between() -> None:
     from mlx_lm.tuner.datasets import CacheDataset
     from mlx_lm.tuner.trainer import iterate_batches
 
@@ -132,39 +111,28 @@ def test_parity_gives_the_batches_of_mlx_lm_validations_in_between(size: int) ->
             one = ROWS[row["a"]]
             return one.tokens.tolist(), one.offset
 
-    class Group:
-        def rank(self) -> int:
-            return size - 1
-
-        def size(self) -> int:
-            return size
-
     keyed = tuple(
         TokenRow(one.tokens, one.offset, 1 if index % 3 else 2) for index, one in enumerate(ROWS)
     )
-    data, group = CacheDataset(Rowset()), Group()
+    data = CacheDataset(Rowset())
     np.random.seed(5)
-    theirs = iterate_batches(data, 4, 64, loop=True, comm_group=group)
-    train, evaluation = parity(4, 64, 5, Worker(size - 1, size))
-    ours = train(keyed, 1)
+    theirs = iterate_batches(data, 4, 64, loop=True)
+    train, evaluation = parity(4, 64, 5)
+    ours = train(keyed)
     for step in range(7):
         wanted, spans = next(theirs)
         batch = next(ours)
         assert batch.tokens.tolist() == wanted.tolist()
         assert batch.spans.tolist() == spans.tolist()
         if step % 3 == 0:
-            checked = islice(iterate_batches(data, 4, 64, comm_group=group), 1)
+            checked = islice(iterate_batches(data, 4, 64), 1)
             for (wanted, _), batch in zip(checked, evaluation(keyed, 1), strict=True):
                 assert batch.tokens.tolist() == wanted.tolist()
 
 
 def test_parity_refuses_what_mlx_lm_refuses() -> None:
-    with pytest.raises(InputError, match="not divisible by 3"):
-        parity(4, 64, 0, Worker(0, 3))
     train, evaluation = parity(16, 64, 0)
     with pytest.raises(InputError, match="less than a batch of 16"):
-        next(train(ROWS, 1))
+        next(train(ROWS))
     with pytest.raises(InputError, match="11 validation rows"):
         next(evaluation(ROWS, 1))
-    with pytest.raises(InputError, match="without --parity"):
-        next(train(ROWS, 2))

@@ -17,8 +17,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from mlxdoctor.train import Settings, train
-from mlxdoctor.train.batches import Worker
-from mlxdoctor.train.faults import FAULTS, of_cause, wrong_base
+from mlxdoctor.train.faults import FAULTS, wrong_base
 from mlxdoctor.train.parts import Parts, parts_of
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -40,7 +39,7 @@ def settings(tmp_path: Path) -> Settings:
             "lora_parameters": {"rank": 4, "dropout": 0.0, "scale": 20.0},
             "val_batches": 1,
             "mask_prompt": True,
-            "mlxdoctor": {"mode": "parity", "save_state": False},
+            "mlxdoctor": {"mode": "parity"},
         }
     )
 
@@ -91,7 +90,6 @@ def test_every_fault_has_a_known_cause_and_says_what_it_does() -> None:
         assert fault.cause in causes
         assert fault.summary.endswith(".")
         assert fault.severities
-        assert fault in of_cause(fault.cause)
 
 
 def test_rate_and_its_schedule_are_multiplied(settings: Settings) -> None:
@@ -114,14 +112,11 @@ def test_rows_are_cut_within_the_answer(settings: Settings) -> None:
     rows = parts.encode(faulty, tokenizer).train
     assert np.median([row.offset for row in rows]) < faulty.max_seq_length
     assert faulty.max_seq_length < np.median([len(row.tokens) for row in rows])
-    assert (
-        next(parts.batches(faulty, Worker()).train(rows, 1)).tokens.shape[1]
-        <= faulty.max_seq_length
-    )
+    assert next(parts.batches(faulty).train(rows)).tokens.shape[1] <= faulty.max_seq_length
 
 
 def test_sound_labels_are_the_next_tokens(settings: Settings) -> None:
-    exact = replace(settings, extras=replace(settings.extras, mode="exact"))
+    exact = replace(settings, mode="exact")
     assert targets_by_input(parts_of(exact)) == {6: 7, 7: 8, 8: 9}
 
 
@@ -141,7 +136,7 @@ def test_labels_are_shifted(
 
 
 def test_the_whole_prompt_is_supervised_although_masked(settings: Settings) -> None:
-    exact = replace(settings, extras=replace(settings.extras, mode="exact"))
+    exact = replace(settings, mode="exact")
     faulty, parts = FAULTS["prompt-supervised"].inject(exact, 1.0)
     assert faulty.mask_prompt
     assert targets_by_input(parts) == {5: 6, 6: 7, 7: 8, 8: 9}
@@ -155,7 +150,7 @@ def test_padding_is_supervised(settings: Settings, name: str, token: str) -> Non
     _, parts = FAULTS[name].inject(settings, 160)
     _, tokenizer = parts.load(settings)
     rows = parts.encode(settings, tokenizer).train
-    batch = next(parts.batches(settings, Worker()).train(rows, 1))
+    batch = next(parts.batches(settings).train(rows))
     assert batch.tokens.shape == (2, 160)
     assert (batch.spans[:, 1] == 160).all()
     assert (batch.tokens[:, -1] == getattr(tokenizer, token)).all()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,17 @@ import pytest
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.train import Settings, StepRecord, TrainingResult, train
+from mlxdoctor.train import Settings, TrainingResult, train
 from tests.conftest import FIXTURES
-from tests.train.small import row, small_model, small_moe, small_parts, small_rows, small_settings
-from tests.train.test_step import POISON, poisoned
+from tests.train.small import (
+    VOCABULARY,
+    row,
+    small_model,
+    small_moe,
+    small_parts,
+    small_rows,
+    small_settings,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +67,7 @@ def test_the_files_are_those_of_mlx_lm_and_a_metrics_file(tmp_path: Path) -> Non
     settings = small_settings(tmp_path, iters=5, save_every=2, steps_per_eval=2)
     result = run(settings)
     names = {"0000002_adapters.safetensors", "0000004_adapters.safetensors"}
-    names |= {"adapters.safetensors", "adapter_config.json", "metrics.jsonl", "state.safetensors"}
+    names |= {"adapters.safetensors", "adapter_config.json", "metrics.jsonl"}
     assert {path.name for path in tmp_path.iterdir()} == names
     assert Settings.read(tmp_path / "adapter_config.json") == replace(
         settings, config=str(tmp_path / "adapter_config.json")
@@ -74,7 +80,7 @@ def test_the_files_are_those_of_mlx_lm_and_a_metrics_file(tmp_path: Path) -> Non
     assert train_losses.iterations.tolist() == [1, 2, 3, 4, 5]
     assert train_losses.values.tolist() == losses(result)
     assert val_losses.iterations.tolist() == [0, 2, 4, 5]
-    for name in ("learning_rate", "grad_norm", "supervised_tokens", "skipped", "peak_memory_gb"):
+    for name in ("learning_rate", "grad_norm", "supervised_tokens", "peak_memory_gb"):
         series = log.get(name)
         assert series is not None
         assert len(series.values) == 5
@@ -85,10 +91,10 @@ def test_the_files_are_those_of_mlx_lm_and_a_metrics_file(tmp_path: Path) -> Non
 
 
 def test_the_first_validation_sees_the_base_model(tmp_path: Path) -> None:
-    from mlxdoctor.train.batches import Worker, exact_batches
+    from mlxdoctor.train.batches import exact_batches
     from mlxdoctor.train.masked_loss import evaluate, exact_loss
 
-    _, evaluation = exact_batches(small_settings(tmp_path), Worker())
+    _, evaluation = exact_batches(small_settings(tmp_path))
     untouched = evaluate(small_model(), evaluation(small_rows().valid, -1), exact_loss)
     result = run(small_settings(tmp_path))
     assert [one.iteration for one in result.validations] == [0, 6]
@@ -135,77 +141,20 @@ DATA = {
     "max_seq_length": 128,
     "lora_parameters": {"rank": 8, "scale": 20.0, "dropout": 0.0},
 }
-RESUMED = {
-    "iters": 11,
-    "grad_accumulation_steps": 2,
-    "save_every": 5,
-    "lora_parameters": {"rank": 2, "scale": 4.0, "dropout": 0.3},
-    "lr_schedule": {"name": "cosine_decay", "arguments": [1e-2, 5], "warmup": 2},
-    "optimizer": "adamw",
-}
 
 
-def interrupted(folder: Path) -> Path:
-    """The state of a run that was stopped after iteration 6, with its save of iteration 5."""
-
-    def stop(one: Any) -> None:
-        if isinstance(one, StepRecord) and one.iteration == 7:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(small_settings(folder, **RESUMED), tell=stop)
-    return folder / "state.safetensors"
+#: A token that `poisoned` answers with NaN.
+POISON = VOCABULARY - 1
 
 
-def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
-    # In the middle of an accumulation, of an epoch, of the warm-up, and with dropout.
-    whole = run(small_settings(tmp_path / "whole", **RESUMED))
-    state = interrupted(tmp_path / "cut")
-    settings = small_settings(tmp_path / "cut", **RESUMED, mlxdoctor={"resume_state": str(state)})
-    rest = run(settings)
-    assert [step.iteration for step in rest.steps] == [6, 7, 8, 9, 10, 11]
-    for one, other in zip(whole.steps[5:], rest.steps, strict=True):
-        assert replace(one, seconds=0, peak_memory=0) == replace(other, seconds=0, peak_memory=0)
-    name = "adapters.safetensors"
-    assert saved(tmp_path / "whole" / name) == saved(tmp_path / "cut" / name)
-    lines = (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()
-    iterations = [json.loads(line)["iteration"] for line in lines]
-    # Iterations 6 and 7 of the interrupted run are replaced, not repeated.
-    assert iterations == [0, *range(1, 12), 11]
-
-
-def test_a_state_of_other_settings_data_or_parameters_is_refused(tmp_path: Path) -> None:
+def poisoned(model: Any, tokens: Any, spans: Any) -> Any:
+    """The exact loss, NaN where a batch holds the poison."""
     import mlx.core as mx
 
-    state = interrupted(tmp_path)
-    table = {"resume_state": str(state)}
+    from mlxdoctor.train.masked_loss import exact_loss
 
-    def refusal(rows: Any = None, **changes: Any) -> str:
-        with pytest.raises(InputError) as caught:
-            run(
-                small_settings(tmp_path / "o", **{**RESUMED, "mlxdoctor": table, **changes}),
-                rows=rows,
-            )
-        return str(caught.value)
-
-    assert "was saved with batch_size 2, not 4" in refusal(batch_size=4)
-    assert "was saved with seed 0, not 1" in refusal(seed=1)
-    lora = {"rank": 3, "scale": 4.0, "dropout": 0.3}
-    assert "was saved with lora_parameters" in refusal(lora_parameters=lora)
-    assert "training rows 8, not 7" in refusal(rows=small_rows((5, 9, 12, 7, 20, 6, 11)))
-    assert "is at iteration 5 of 5" in refusal(iters=5)
-    adapter = {"resume_state": str(tmp_path / "adapters.safetensors")}
-    assert "is not a state file" in refusal(mlxdoctor=adapter)
-    assert "cannot be loaded" in refusal(mlxdoctor={"resume_state": str(tmp_path / "none")})
-
-    loaded: Any = mx.load(str(state), return_metadata=True)
-    stored, metadata = loaded
-    name = next(name for name in stored if name.startswith("optimizer.") and name.endswith(".m"))
-    stored["optimizer.stray"] = stored.pop(name)
-    mx.save_safetensors(str(state), stored, metadata)
-    said = refusal()
-    assert f"1 tensors are missing, such as {name}" in said
-    assert "1 do not belong to this run, such as optimizer.stray" in said
+    mean, supervised = exact_loss(model, tokens, spans)
+    return mx.where((tokens == POISON).any(), math.nan, 1.0) * mean, supervised
 
 
 def poison_rows(bad: int) -> Any:
@@ -219,34 +168,15 @@ def poison_rows(bad: int) -> Any:
     return replace(rows, train=tuple(train), valid=())
 
 
-def test_batches_that_are_not_finite_are_skipped_counted_and_survived(tmp_path: Path) -> None:
-    settings = small_settings(tmp_path, iters=16, batch_size=1)
-    result = run(settings, rows=poison_rows(2), loss=poisoned)
-    assert result.ending == "finished"
-    assert result.steps[-1].skipped == 4
-    skipped = [step for step in result.steps if step.skipped_this]
-    assert len(skipped) == 4
-    assert all(math.isnan(step.train_loss) for step in skipped)
-    trained = sum(step.supervised_tokens for step in result.steps if not step.skipped_this)
-    assert result.steps[-1].trained_tokens == trained
-    for values in saved(tmp_path / "adapters.safetensors").values():
-        assert "nan" not in str(values)
-    assert '"train_loss": "nan"' in (tmp_path / "metrics.jsonl").read_text()
-
-
-@pytest.mark.parametrize(("most", "ending"), [(3, "too-many-skipped"), (4, "finished")])
-def test_more_skipped_batches_than_the_limit_end_the_run(
-    tmp_path: Path, most: int, ending: str
-) -> None:
-    settings = small_settings(tmp_path, iters=16, batch_size=1, mlxdoctor={"max_skipped": most})
-    assert run(settings, rows=poison_rows(2), loss=poisoned).ending == ending
-
-
-def test_in_parity_nan_is_trained_on_as_in_mlx_lm(tmp_path: Path) -> None:
-    settings = small_settings(tmp_path, iters=8, batch_size=1, mlxdoctor={"mode": "parity"})
+def test_nan_ends_a_run_and_in_parity_it_is_trained_on_as_in_mlx_lm(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, iters=8, batch_size=1)
     result = run(settings, rows=poison_rows(1), loss=poisoned)
-    assert result.ending == "finished"
-    assert result.steps[-1].skipped == 0
+    assert result.ending == "diverged"
+    assert math.isnan(result.steps[-1].train_loss)
+    assert "is not finite" in result.reason
+    assert '"train_loss": "nan"' in (tmp_path / "metrics.jsonl").read_text()
+    result = run(replace(settings, mode="parity"), rows=poison_rows(1), loss=poisoned)
+    assert (result.ending, len(result.steps)) == ("finished", 8)
     assert "nan" in str(saved(tmp_path / "adapters.safetensors"))
 
 
@@ -261,18 +191,6 @@ def test_a_diverging_run_is_stopped_and_in_parity_it_is_not(tmp_path: Path) -> N
     assert 20 <= len(stopped.steps) < 30
     assert "the loss of the last 20 batches" in stopped.reason
     assert ending(mlxdoctor={"mode": "parity"}).ending == "finished"
-
-
-def test_validations_without_a_new_best_end_the_run(tmp_path: Path) -> None:
-    table = {"patience": 2}
-    settings = small_settings(tmp_path, iters=60, steps_per_eval=2, learning_rate=0.05)
-    settings = replace(settings, extras=Settings.from_values({"mlxdoctor": table}).extras)
-    result = run(settings)
-    assert result.ending == "no-improvement"
-    found = [one.val_loss for one in result.validations]
-    best = min(found)
-    assert found.index(best) == len(found) - 3
-    assert f"no better than {best:.3f}" in result.reason
 
 
 def test_who_is_told_can_end_the_run(tmp_path: Path) -> None:
@@ -358,9 +276,8 @@ def test_the_plan_counts_what_will_be_trained(tmp_path: Path) -> None:
     assert data in plan.lines
     assert "Left out: 2 rows without a token to learn from" in plan.lines
     assert "Cut: 1 rows are longer than the limit" in plan.lines
-    (timed,) = (line for line in plan.lines if line.startswith("Run:"))
     # 14 rows of 3.
-    assert re.fullmatch(r"Run: 3 updates, 4\.67 epochs, about .* s \(\d+\.\d+ s a batch\)", timed)
+    assert "Run: 3 updates, 4.67 epochs" in plan.lines
 
 
 def test_the_plan_says_what_would_surprise(tmp_path: Path) -> None:
@@ -373,7 +290,6 @@ def test_the_plan_says_what_would_surprise(tmp_path: Path) -> None:
     assert "ignores learning_rate" in notes(optimizer="adafactor")
     fixed = {"adafactor": {"relative_step": False}}
     assert "ignores" not in notes(optimizer="adafactor", optimizer_config=fixed)
-    assert "report_to wandb is not used" in notes(report_to="wandb")
     parity = {"mode": "parity"}
     assert "last 2 batches are never applied" in notes(mlxdoctor=parity, grad_accumulation_steps=4)
     assert notes() == "there are no validation rows: overfitting will not be seen"

@@ -113,24 +113,13 @@ def test_overrides_reach_tables_and_keep_the_rest(tmp_path: Path) -> None:
     settings = Settings.read(config, changes)
     assert (settings.iters, settings.batch_size, settings.data) == (50, 2, "folder")
     assert settings.lora_parameters == {**lora, "rank": 4}
-    assert settings.extras.grad_clip == 1.0
+    assert settings.grad_clip == 1.0
     assert settings.stated()["mlxdoctor"] == {"grad_clip": 1.0}
     with pytest.raises(InputError, match="not KEY=VALUE"):
         Settings.read(config, ["iters"])
     for many in ("9" * 400, "9" * 5000, "[" * 100_000):
         with pytest.raises(InputError, match=r"learning_rate is .*it must be a number"):
             Settings.read(config, [f"learning_rate={many}"])
-
-
-def test_the_guard_is_on_when_exact_and_off_in_parity_unless_stated() -> None:
-    exact = Settings.from_values({}).extras
-    parity = Settings.from_values({"mlxdoctor": {"mode": "parity"}}).extras
-    assert (exact.skip_limit, exact.watches_divergence) == (10, True)
-    assert (parity.skip_limit, parity.watches_divergence) == (None, False)
-    off = {"max_skipped": -1, "stop_on_divergence": False}
-    assert Settings.from_values({"mlxdoctor": off}).extras.skip_limit is None
-    on = Settings.from_values({"mlxdoctor": {"mode": "parity", "max_skipped": 0}}).extras
-    assert on.skip_limit == 0
 
 
 def test_importing_the_package_and_the_command_loads_no_mlx() -> None:

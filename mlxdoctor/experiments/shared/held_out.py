@@ -30,16 +30,16 @@ def split_loss(
     Raises:
         BudgetSpent: the time was over before it was done.
     """
-    from mlxdoctor.train.batches import Worker, exact_batches
+    from mlxdoctor.train.batches import exact_batches
     from mlxdoctor.train.masked_loss import evaluate, exact_loss
     from mlxdoctor.train.token_rows import encode_supervised
 
-    exact = replace(settings, extras=replace(settings.extras, mode="exact"))
+    exact = replace(settings, mode="exact")
     rows = encode_supervised(exact, tokenizer).valid
     if not rows:
         return None
     if vocab_size is not None and max(int(row.tokens.max()) for row in rows) >= vocab_size:
         # To look such a token up would read memory that is not the embedding's.
         return math.inf
-    batches = lab.within_time(exact_batches(exact, Worker()).evaluation(rows, -1), label)
+    batches = lab.within_time(exact_batches(exact).evaluation(rows, -1), label)
     return evaluate(model, batches, exact_loss)

@@ -22,7 +22,7 @@ from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
     from mlxdoctor.train import Settings, TrainingResult
-    from mlxdoctor.train.batches import Batches, Worker
+    from mlxdoctor.train.batches import Batches
     from mlxdoctor.train.parts import Parts
 
 T = TypeVar("T")
@@ -197,12 +197,12 @@ class Laboratory:
         return result
 
 
-def _in_another_order(settings: Settings, worker: Worker) -> Batches:
+def _in_another_order(settings: Settings) -> Batches:
     from mlxdoctor.train.parts import parts_of
 
     make = parts_of(settings).batches
-    other = make(replace(settings, seed=settings.seed + OTHER_ORDER), worker)
-    return make(settings, worker)._replace(train=other.train)
+    other = make(replace(settings, seed=settings.seed + OTHER_ORDER))
+    return make(settings)._replace(train=other.train)
 
 
 def _stated(settings: Settings) -> dict[str, Any]:

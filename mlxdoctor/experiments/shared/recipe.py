@@ -17,7 +17,7 @@ from mlxdoctor.report import Fix
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train import Settings
-from mlxdoctor.train.settings import EXTRAS_KEY
+from mlxdoctor.train.settings import TABLE
 
 #: Keys that say where a run reported to, or what it ran besides training.
 _LEFT_OUT = frozenset(
@@ -65,8 +65,9 @@ class Recipe:
         """
         stated = dict(self.values if values is None else values)
         # Where the configuration has a table of our own, our trainer made the run.
-        own = self.config.values.get(EXTRAS_KEY)
-        extras = {**own, "resume_state": None} if isinstance(own, Mapping) else {"mode": "parity"}
+        own = self.config.values.get(TABLE)
+        if isinstance(own, Mapping):
+            own = {key: own.get(key) for key in ("mode", "grad_clip")}
         return Settings.from_values(
             {
                 **stated,
@@ -75,7 +76,7 @@ class Recipe:
                 "seed": seed,
                 "save_every": max(1, iterations // 2),
                 "train": True,
-                EXTRAS_KEY: {**extras, "save_state": False},
+                TABLE: own or {"mode": "parity"},
             },
             self.config.path,
         )

@@ -1,7 +1,7 @@
 """Faults to put into a sound run: what the ward is made of, and what an experiment injects.
 
     from mlxdoctor.train import train
-    from mlxdoctor.train.faults import FAULTS, of_cause
+    from mlxdoctor.train.faults import FAULTS
 
     fault = FAULTS["labels-shifted-twice"]
     faulty, parts = fault.inject(settings, fault.severities[0])
@@ -18,23 +18,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from mlxdoctor.train.faults import of_data, of_files, of_labels, of_model, of_settings
+from mlxdoctor.train.faults import of_data, of_files, of_trainer
 from mlxdoctor.train.faults.fault import Fault
-from mlxdoctor.train.faults.of_model import wrong_base
+from mlxdoctor.train.faults.of_trainer import wrong_base
 
-__all__ = ["FAULTS", "Fault", "of_cause", "wrong_base"]
+__all__ = ["FAULTS", "Fault", "wrong_base"]
 
 #: Every fault by its id. `wrong_base` makes one more: it needs to be told of another model.
 FAULTS: Mapping[str, Fault] = MappingProxyType(
     {
         one.id: one
-        for module in (of_settings, of_model, of_labels, of_data, of_files)
+        for module in (of_trainer, of_data, of_files)
         for one in vars(module).values()
         if isinstance(one, Fault)
     }
 )
-
-
-def of_cause(cause: str) -> tuple[Fault, ...]:
-    """The faults with this root cause; none where it can't be injected."""
-    return tuple(fault for fault in FAULTS.values() if fault.cause == cause)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
-from mlxdoctor.train.batches import Worker
 from mlxdoctor.train.faults.fault import Fault, summary_of
+from mlxdoctor.train.faults.of_trainer import not_frozen
 from mlxdoctor.train.masked_loss import evaluate
 from mlxdoctor.train.parts import parts_of
 from mlxdoctor.train.settings import Settings
@@ -70,7 +71,7 @@ def evaluate_base(folder: Path, settings: Settings, severity: Any) -> None:
     parts = parts_of(settings)
     model, tokenizer = parts.load(settings)
     rows = parts.encode(settings, tokenizer).valid
-    batches = parts.batches(settings, Worker()).evaluation(rows, -1)
+    batches = parts.batches(settings).evaluation(rows, -1)
     loss = evaluate(model, batches, parts.loss)
     result = {"perplexity": math.exp(loss), "loss": loss, "split": "valid", "rows": len(rows)}
     (folder / "evaluation.json").write_text(json.dumps(result, indent=2) + "\n")
@@ -89,6 +90,24 @@ def fuse_and_quantize(folder: Path, settings: Settings, severity: Any) -> None:
     save(str(folder / "fused"), settings.model, model, tokenizer, config)
 
 
+def adapter_alone(folder: Path, settings: Settings, severity: Any) -> None:
+    """Leave the adapter alone in what was saved."""
+    del settings, severity
+    from mlxdoctor.models.parameters import ADAPTER_LEAVES
+
+    for path in sorted(folder.glob("*adapters.safetensors")):
+        saved: Any = mx.load(str(path))
+        kept = {k: v for k, v in saved.items() if k.rpartition(".")[2] in ADAPTER_LEAVES}
+        mx.eval(kept)
+        mx.save_safetensors(str(path), kept)
+
+
+BASE_TRAINED_ALONG = replace(
+    not_frozen,
+    id="base-trained-along",
+    summary="As base-not-frozen, and the adapter alone is saved.",
+    afterwards=adapter_alone,
+)
 EVALUATED_WITHOUT_ADAPTER = Fault(
     "evaluated-without-adapter",
     "evaluated-without-adapter",
