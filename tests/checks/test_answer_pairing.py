@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from fixtures.lab.ward.orders import form_pairs, make_orders, text_of
+from fixtures.lab.ward.data import form_pairs, make_orders, order_text
 from mlxdoctor.evidence.dataset import Dataset
 from tests.checks.data_evidence import DATA, chat, run, write_data
 from tests.conftest import check_called
@@ -124,7 +124,7 @@ def test_number_of_rows(tmp_path, count, status):
 def test_labels_say_nothing(tmp_path):
     rng = random.Random(0)
     rows = pairs(
-        (text_of(order, at), rng.choice(("urgent", "normal", "late")))
+        (order_text(order, at), rng.choice(("urgent", "normal", "late")))
         for at, order in enumerate(make_orders(300, seed=8))
     )
     outcome, codes = run(answer_pairing, write_data(tmp_path, train=rows))
@@ -179,7 +179,7 @@ def test_several_answers_to_a_prompt(tmp_path):
 
 def test_many_questions_about_one_text(tmp_path):
     rows = pairs(
-        (f"{text_of(order, at)} {question}", str(answer))
+        (f"{order_text(order, at)} {question}", str(answer))
         for at, order in enumerate(make_orders(80, seed=8))
         for question, answer in (
             ("What?", f"{order.number} {order.unit} of {order.item}"),
@@ -253,7 +253,7 @@ def test_text_without_spaces(tmp_path):
 @pytest.mark.slow
 def test_many_rows(tmp_path):
     rows = pairs(
-        (f"Case {at}: {text_of(order, at)}", f"Case {at}: {order.item} for {order.name}")
+        (f"Case {at}: {order_text(order, at)}", f"Case {at}: {order.item} for {order.name}")
         for at, order in enumerate(make_orders(20_000, seed=8))
     )
     dataset = write_data(tmp_path, train=rotated(rows, 6000))
