@@ -35,7 +35,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
-from mlxdoctor.measure.losses.row_changes import change, is_likely
+from mlxdoctor.judge.learned import change, is_likely
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
 from mlxdoctor.models.generations import Generations

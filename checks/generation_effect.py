@@ -42,7 +42,7 @@ from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
-from mlxdoctor.measure.losses.row_changes import region
+from mlxdoctor.judge.learned import region
 from mlxdoctor.measure.losses.trend import fit
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.statistics import mcnemar_exact, paired_permutation

@@ -14,8 +14,8 @@ model's mean loss is subtracted from the base model's. The unit is the row: a ch
 the sign test over rows is significant and the mean change is large enough in nats.
 
 When it is wrong. Answers that repeat one token are predicted equally well at every shift. A
-padding token right after the row is learned in every sound run of mlx-lm, whose loss covers it;
-that is reported as a note. Of a model that predicts the answers worse than a blind guess, padding
+padding token right after the row is learned in every sound run of mlx-lm, whose loss covers it:
+that is not reported. Of a model that predicts the answers worse than a blind guess, padding
 is not judged. Rows where the base model is already certain have nothing to learn.
 
 What to do. Compare with the label strip of the report, which shows the targets that mlx-lm
@@ -35,32 +35,25 @@ from mlxdoctor.check import Cost, Inconclusive, check, limit
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
-from mlxdoctor.judge.learned_end import EndLimits, learned_end
-from mlxdoctor.judge.learned_padding import PaddingLimits, learned_padding
-from mlxdoctor.measure.losses.row_changes import (
+from mlxdoctor.judge.learned import (
+    LearnedLimits,
     LossChange,
     change,
     is_likely,
-    is_memorised,
+    learned_end,
+    learned_padding,
     mean_of,
-    prefers_shift,
-    probability,
     region,
     region_mean,
     tuned_pass,
 )
 from mlxdoctor.measure.text.statistics import sign_test
-from mlxdoctor.models.losses import RowLosses, TokenLosses
-
-SHIFT_NAMES = {
-    0: "the token it was just given",
-    2: "the token after the next",
-    -1: "the token before the one it was given",
-}
+from mlxdoctor.models.losses import BEFORE, RowLosses, TokenLosses
+from mlxdoctor.safety.quoting import quoted
 
 
 @dataclass(frozen=True)
-class Limits(PaddingLimits, EndLimits):
+class Limits(LearnedLimits):
     """When a change of the loss over rows says what was learned."""
 
     shift_margin: float = limit(
@@ -70,18 +63,18 @@ class Limits(PaddingLimits, EndLimits):
     unchanged: float = limit(
         0.01, unit="nats per token", source="rounding in half precision is below"
     )
-    readable: float = limit(
-        0.5,
-        unit="of a blind guess's loss, to the tuned model",
-        source="sound runs of a base that is above guessing end at 0.2 of it; where the base is "
-        "broken its own answers tell (14 of 15)",
-    )
     above_uniform: float = limit(
         1.5,
         unit="nats",
         source="as loss-level: a sound mixture of experts begins 1.2 nats above on tokens "
         "it never saw",
         false_alarms="0 of 94 sound runs",
+    )
+    readable: float = limit(
+        0.5,
+        unit="of a blind guess's loss, to the tuned model",
+        source="sound runs of a base that is above guessing end at 0.2 of it; where the base is "
+        "broken its own answers tell (14 of 15)",
     )
     memorised: float = limit(
         0.5, unit="nats per token", source="fixtures: 0.1 in sound runs, 1.3 in the overfitted"
@@ -98,84 +91,120 @@ class Limits(PaddingLimits, EndLimits):
     )
 
 
+_AT_SHIFT = (
+    "The adapter was trained to predict {what}: its loss for that is {tuned_loss} (base "
+    "{base_loss}), for the next token {next_tuned_loss} (base {next_base_loss})."
+)
+_END = (
+    "After a complete answer, the tuned model expects the end token with probability "
+    "{tuned_probability:.3f}, the base model with {base_probability:.3f} ({rows:* row})."
+)
+
+
 @check(
     codes={
         "base-broken": Symptom.error(
             "the base model cannot predict the run's data at all",
+            says="The base model [gives losses that are not finite on {not_finite} of {rows} rows|"
+            "has a loss of {base_loss:.2f} on the answers, above {uniform_loss:.2f} for guessing]: "
+            "{verdict}.",
             expected="a loss well below that of guessing among all tokens",
             fix="Check that tokenizer and model belong together, and load the base model again.",
         ),
         "not-finite": Symptom.error(
             "the tuned model's losses are not finite",
+            says="The tuned model's losses are not finite on {not_finite} of {rows} rows: its "
+            "weights or activations are NaN or infinite.",
             expected="finite losses",
             fix="Do not use this adapter; diagnose its earlier checkpoints with --adapter FILE.",
         ),
         "identity-learned": Symptom.error(
             "the adapter learned to repeat the token it was just given",
+            says=_AT_SHIFT,
             expected="the largest improvement for the next token",
             fix="Make targets[i] the token after inputs[i], shifted exactly once.",
         ),
         "skip-learned": Symptom.error(
             "the adapter learned to predict the token after the next",
+            says=_AT_SHIFT,
             expected="the largest improvement for the next token",
             fix="Make targets[i] the token after inputs[i], shifted exactly once.",
         ),
         "previous-learned": Symptom.error(
             "the adapter learned to predict the token before the one it was given",
+            says=_AT_SHIFT,
             expected="the largest improvement for the next token",
             fix="Let inputs and targets change places: inputs are tokens[:-1], targets tokens[1:].",
         ),
         "padding-learned": Symptom.error(
             "the adapter learned to go on with padding",
+            says="[Where the answer should {where}, the adapter's likeliest token is padding "
+            "({pad_text}) on {rows_with_padding} of {asked_rows} rows|After a row and one padding "
+            "token ({pad_text}) the adapter expects more of it, with probability "
+            "{tuned_probability:.3f} (base {base_probability:.3f})]: padding was trained on.",
             expected="padding left out of the loss, and the end token after the answer",
             fix="Mask padding out of the loss, and put it after the end token.",
         ),
         "end-token-repeated": Symptom.error(
             "the adapter learned to go on with end tokens",
+            says="After a row the adapter expects end token after end token ({pad_text}), with "
+            "probability {tuned_probability:.2f} (base {base_probability:.3f}): rows were padded "
+            "with the end token, and the padding was trained on.",
             expected="padding left out of the loss",
             fix="Mask the loss by each row's length, not by token.",
         ),
-        "first-padding-learned": Symptom.info(
-            "the adapter learned one padding token after the row",
-            expected="harmless where generation stops at the end token",
-        ),
         "end-token-unlearned": Symptom.error(
             "the end token is not expected after the answer",
+            says=_END,
             expected="the end token after the answer",
             fix="Put the end token at the end of every row, and do not mask it.",
         ),
         "end-token-everywhere": Symptom.error(
             "the end token is expected before the answer",
+            says="Where the answer should begin, the adapter expects the end token with "
+            "probability {tuned_probability:.2f} (base {base_probability:.2f}).",
             expected="the first token of the answer",
             fix="Look for empty answers and for end tokens used as padding in the loss.",
         ),
         "prompt-learned": Symptom.error(
             "the adapter learned the prompt, which was to be masked",
+            says="The prompt was to be masked, but its loss fell from {base_loss} to {tuned_loss}, "
+            "beside the answer's from {answer_base_loss} to {answer_tuned_loss}: the adapter was "
+            "trained on it.",
             expected="no improvement on tokens that carry no loss",
             fix="Set the targets of the prompt to the ignored index.",
         ),
         "prompt-worse": Symptom.error(
             "the prompt is predicted much worse than by the base model",
+            says="The loss on the prompts rose from {base_loss} to {tuned_loss}; {why}.",
             expected="prompts predicted about as well as before",
             fix="Lower the learning rate, or stop earlier.",
         ),
         "answers-worse": Symptom.error(
             "the answers trained on are predicted worse than by the base model",
+            says="The tuned model's loss on the answers is {tuned_loss}, above the base model's "
+            "{base_loss} on the same rows: training did harm.",
             expected="a lower loss on the rows that were trained on",
             fix="Do not use this adapter; see what else is wrong with rate, scale and labels.",
         ),
         "held-out-worse": Symptom.warning(
             "only held-out answers are predicted worse than by the base model",
+            says="On held-out answers the loss rose from {base_loss} to {tuned_loss}, while it is "
+            "{trained_loss} on those trained on.",
             expected="held-out answers predicted at least as well as before",
             fix="Stop earlier, or use the checkpoint nearest to the lowest validation loss.",
         ),
         "memorised": Symptom.warning(
             "answers trained on are predicted far better than held-out ones",
+            says="The loss is {trained_loss} on answers trained on and {tuned_loss} on held-out "
+            "ones; for the base model they are {trained_base_loss} and {base_loss}.",
             expected="about the same loss on rows that were not trained on",
             fix="Train on more data or for fewer iterations.",
         ),
         "nothing-learned": Symptom.error(
             "the adapter changes nothing on the rows it was trained on",
+            says="With the adapter, losses on {rows:* row} of the run's own data differ from the "
+            "base model's by {mean_difference:.2g} nats per token: nothing was learned.",
             expected="a loss below the base model's on the rows that were trained on",
             fix="Check that the adapter is attached, trainable, and that the rate is not too low.",
         ),
@@ -188,114 +217,110 @@ def learned_targets(
     losses: TokenLosses, tokenizer: Tokenizer | None, limits: Limits
 ) -> Iterator[Sign | Seen | Unsought]:
     """Compare both models' losses by region and shift."""
-    base = list(_base(losses, limits))
-    yield from base
+    base = _base_broken(losses, limits)
+    if base is not None:
+        yield base
     if losses.load_failure is not None:
         raise Inconclusive("the adapter could not be loaded on this base model")
-    rows = [row for row in losses.rows if row.tuned is not None]
+    rows = losses.compared
     if len(rows) < limits.rows:
         raise Inconclusive(f"{len(rows)} rows are too few to decide; {limits.rows} are needed")
-    broken = [row for row in rows if not np.isfinite(tuned_pass(row).next).all()]
+    broken = sum(not np.isfinite(tuned_pass(row).next).all() for row in rows)
     if broken:
-        yield Sign(
-            "not-finite",
-            f"The tuned model's losses are not finite on {len(broken)} of {len(rows)} rows: its "
-            "weights or activations are NaN or infinite.",
-            {"rows": len(rows), "not_finite": len(broken)},
-        )
+        yield Sign("not-finite", {"rows": len(rows), "not_finite": broken})
         return
-    if any(one.severity is Severity.ERROR for one in base):
+    if base is not None and base.severity is Severity.ERROR:
         return
-    shifted = list(_shifts(rows, limits))
-    yield from shifted
-    if _is_lost(rows, losses):
+    shifted = _shift(rows, limits)
+    tuned = region(rows, 1, Role.ANSWER).tuned
+    if shifted is not None:
+        # A model that repeats what it is given expects padding after padding, trained or not.
+        yield shifted
+    if len(tuned) and float(tuned.mean()) > math.log(losses.vocab_size):
         why = "the tuned model predicts the answers worse than a blind guess would"
         yield Unsought(("padding-learned", "end-token-repeated"), why)
-    elif not shifted:
-        # A model that repeats what it is given expects padding after padding, trained or not.
-        yield from _padding(rows, losses, tokenizer, limits)
+    elif shifted is None:
+        for pad_id in losses.pad_ids:
+            yield from _padding(pad_id, rows, losses, tokenizer, limits)
     yield from _end(rows, limits)
     yield from _prompt(rows, losses.mask_prompt, limits)
     yield from _answers(rows, limits)
 
 
-def _base(losses: TokenLosses, limits: Limits) -> Iterator[Sign]:
+def _base_broken(losses: TokenLosses, limits: Limits) -> Sign | None:
     uniform = math.log(losses.vocab_size)
     means = np.array([region_mean(row, row.base, 1, Role.ANSWER) for row in losses.rows])
     not_finite = sum(not np.isfinite(row.base.next).all() for row in losses.rows)
-    known = means[np.isfinite(means)]
-    above = bool(len(known)) and float(known.mean()) > uniform
-    if not not_finite and not (above and sign_test(known - uniform) < limits.significance):
-        return
-    what = (
-        f"gives losses that are not finite on {not_finite} of {len(losses.rows)} rows"
-        if not_finite
-        else f"has a loss of {known.mean():.2f} on the answers, above {uniform:.2f} for guessing"
-    )
+    means = means[np.isfinite(means)]
+    mean = float(means.mean()) if len(means) else math.nan
+    is_above = mean > uniform and sign_test(means - uniform) < limits.significance
+    if not not_finite and not is_above:
+        return None
     # A small sound base, sure of other words, may be above as well; text that was learned since
     # is none that it cannot read.
-    is_far = not_finite or float(known.mean()) > uniform + limits.above_uniform
-    after = [
-        region_mean(row, row.tuned, 1, Role.ANSWER) for row in losses.rows if row.tuned is not None
-    ]
+    is_far = bool(not_finite) or mean > uniform + limits.above_uniform
+    after = [region_mean(row, tuned_pass(row), 1, Role.ANSWER) for row in losses.compared]
     is_learned = bool(after) and float(np.mean(after)) < limits.readable * uniform
     verdict = "it, its tokenizer or the data is broken" if is_far else "it knows no such text"
-    yield Sign(
+    return Sign(
         "base-broken",
-        f"The base model {what}: {verdict}.",
         {
             "rows": len(losses.rows),
-            "not_finite": not_finite,
-            "base_loss": mean_of(known),
+            "not_finite": not_finite or None,
+            "base_loss": mean_of(means),
             "uniform_loss": round(uniform, 3),
+            "verdict": verdict,
         },
         severity=Severity.ERROR if is_far else Severity.INFO if is_learned else Severity.WARNING,
     )
 
 
-def _shifts(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign]:
+#: Wrong targets: how far ahead of its input, the code, and what they are.
+_WRONG_SHIFTS = (
+    (0, "identity-learned", "the token it was just given"),
+    (2, "skip-learned", "the token after the next"),
+    (BEFORE, "previous-learned", "the token before the one it was given"),
+)
+
+
+def _shift(rows: Sequence[RowLosses], limits: Limits) -> Sign | None:
+    """The wrong shift at which the tuned model came to predict answers better than the next token.
+
+    Both must hold over the rows, significantly and by a margin: the loss at the shift improved
+    more than at the next token, and it is now the lower of the two. Of several, the one that it
+    predicts best is what it was trained on.
+    """
     following = region(rows, 1, Role.ANSWER)
     if len(following.gains) < limits.rows:
-        return
-    wrong = [(0, "identity-learned"), (2, "skip-learned")]
-    if all(row.base.previous is not None for row in rows):
-        wrong.append((-1, "previous-learned"))
-    preferred = [
-        (float(region(rows, shift, Role.ANSWER).tuned.mean()), shift, symptom)
-        for shift, symptom in wrong
-        if prefers_shift(rows, shift, limits.significance, limits.shift_margin)
-    ]
-    # Of several the one that it predicts best is what it was trained on.
-    for _, shift, symptom in sorted(preferred)[:1]:
-        other = region(rows, shift, Role.ANSWER)
-        yield Sign(
-            symptom,
-            f"The adapter was trained to predict {SHIFT_NAMES[shift]}: its loss for that is "
-            f"{mean_of(other.tuned)} (base {mean_of(other.base)}), for the next token "
-            f"{mean_of(following.tuned)} (base {mean_of(following.base)}).",
-            {
-                **other.measured,
-                "next_base_loss": mean_of(following.base),
-                "next_tuned_loss": mean_of(following.tuned),
-                "rows_better_at_shift": int(np.sum(other.tuned < following.tuned)),
-            },
+        return None
+
+    def is_preferred(other: LossChange) -> bool:
+        differences = (other.gains - following.gains, following.tuned - other.tuned)
+        return other.fell(limits.significance) and all(
+            values.mean() > limits.shift_margin and sign_test(values) < limits.significance
+            for values in differences
         )
 
-
-def _is_lost(rows: Sequence[RowLosses], losses: TokenLosses) -> bool:
-    """Whether what the tuned model expects after a row says nothing any more."""
-    tuned = region(rows, 1, Role.ANSWER).tuned
-    return bool(len(tuned)) and float(tuned.mean()) > math.log(losses.vocab_size)
+    changes = [
+        (region(rows, shift, Role.ANSWER), code, what) for shift, code, what in _WRONG_SHIFTS
+    ]
+    preferred = [one for one in changes if is_preferred(one[0])]
+    if not preferred:
+        return None
+    other, symptom, what = min(preferred, key=lambda one: float(one[0].tuned.mean()))
+    return Sign(
+        symptom,
+        {
+            **other.measured,
+            "what": what,
+            "next_base_loss": mean_of(following.base),
+            "next_tuned_loss": mean_of(following.tuned),
+            "rows_better_at_shift": int(np.sum(other.tuned < following.tuned)),
+        },
+    )
 
 
 def _padding(
-    rows: Sequence[RowLosses], losses: TokenLosses, tokenizer: Tokenizer | None, limits: Limits
-) -> Iterator[Sign]:
-    for pad_id in losses.pad_ids:
-        yield from _padded_with(pad_id, rows, losses, tokenizer, limits)
-
-
-def _padded_with(
     pad_id: int,
     rows: Sequence[RowLosses],
     losses: TokenLosses,
@@ -303,83 +328,44 @@ def _padded_with(
     limits: Limits,
 ) -> Iterator[Sign]:
     is_own, is_end = pad_id == losses.pad_ids[0], pad_id in losses.end_token_ids
-    found = learned_padding(rows, pad_id, is_own=is_own, is_end=is_end, limits=limits)
-    if found is None:
+    padding = learned_padding(rows, pad_id, is_own=is_own, is_end=is_end, limits=limits)
+    if padding is None:
         return
     name = tokenizer.decode([pad_id]) if tokenizer is not None else f"token {pad_id}"
-    token: dict[str, Measurement] = {"pad_id": pad_id, "pad_text": name}
-    first, rest = found.first, found.rest
-    if found.what == "end":
-        yield Sign(
-            "end-token-repeated",
-            f"After a row the adapter expects end token after end token ({name!r}), with "
-            f"probability {probability(rest.tuned):.2f} (base {probability(rest.base):.3f}): "
-            "rows were padded with the end token, and the padding was trained on.",
-            {**rest.measured, **token},
-        )
-    elif found.what == "more":
-        at_start = found.at_start.is_broken
-        instead, where = (found.at_start, "begin") if at_start else (found.at_end, "end")
-        what = (
-            f"Where the answer should {where}, the adapter's likeliest token is padding "
-            f"({name!r}) on {instead.tuned} of {instead.prompts} rows"
-            if instead.is_broken
-            else f"After a row and one padding token ({name!r}) the adapter expects more of "
-            f"it, with probability {probability(rest.tuned):.3f} (base "
-            f"{probability(rest.base):.3f})"
-        )
-        yield Sign(
-            "padding-learned",
-            f"{what}: padding was trained on.",
-            {**rest.measured, **token, "rows_with_padding_instead": instead.tuned},
-        )
-    else:
-        yield Sign(
-            "first-padding-learned",
-            f"The adapter expects a padding token ({name!r}) right after the row with "
-            f"probability {probability(first.tuned):.2f}, and no more of them: mlx-lm's loss "
-            "covers the first.",
-            {**first.measured, **token},
-        )
+    measured = {**padding.rest.measured, "pad_id": pad_id, "pad_text": quoted(name)}
+    if is_end:
+        yield Sign("end-token-repeated", measured)
+        return
+    for place, chosen in (("begin", padding.at_start), ("end", padding.at_end)):
+        if chosen.is_broken:
+            measured |= {
+                "where": place,
+                "rows_with_padding": chosen.tuned,
+                "asked_rows": chosen.prompts,
+            }
+            break
+    yield Sign("padding-learned", measured)
 
 
 def _end(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign | Seen]:
-    yield from _end_after_answer(rows, limits)
-    start = change(rows, lambda one: one.end_at_start)
+    end = learned_end(rows, limits)
+    if end is not None and end.is_unlearned:
+        yield Sign(
+            "end-token-unlearned",
+            {
+                **end.after.measured,
+                "base_answer_loss": mean_of(end.answers.base),
+                "tuned_answer_loss": mean_of(end.answers.tuned),
+            },
+            severity=None if end.is_certain else Severity.WARNING,
+        )
+    elif end is not None:
+        yield Seen(_END, end.after.measured)
+    start = change(rows, lambda losses: losses.end_at_start)
     if len(start.gains) < limits.rows or is_likely(start.base, limits.likely):
         return
     if is_likely(start.tuned, limits.likely) and start.fell(limits.significance):
-        yield Sign(
-            "end-token-everywhere",
-            "Where the answer should begin, the adapter expects the end token with probability "
-            f"{probability(start.tuned):.2f} (base {probability(start.base):.2f}).",
-            start.measured,
-        )
-
-
-def _end_after_answer(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign | Seen]:
-    found = learned_end(rows, limits)
-    if found is None:
-        return
-    after = found.after
-    said = (
-        f"After a complete answer, the tuned model expects the end token with probability "
-        f"{probability(after.tuned):.3f}, the base model with {probability(after.base):.3f}"
-    )
-    if found.is_unlearned:
-        what = ", while the answers themselves were learned" if found.while_learning else ""
-        yield Sign(
-            "end-token-unlearned",
-            f"{said}{what} ({len(after.gains)} rows).",
-            {
-                **after.measured,
-                "base_answer_loss": mean_of(found.answers.base),
-                "tuned_answer_loss": mean_of(found.answers.tuned),
-            },
-            severity=None if found.is_certain else Severity.WARNING,
-        )
-    else:
-        yield Seen(f"{said} ({len(after.gains)} rows).", after.measured)
+        yield Sign("end-token-everywhere", start.measured)
 
 
 def _prompt(rows: Sequence[RowLosses], mask_prompt: bool, limits: Limits) -> Iterator[Sign]:
@@ -387,13 +373,11 @@ def _prompt(rows: Sequence[RowLosses], mask_prompt: bool, limits: Limits) -> Ite
     if len(having) < limits.rows:
         return
     prompt, answer = (region(having, 1, role) for role in (Role.PROMPT, Role.ANSWER))
-    fell_to = f"from {mean_of(prompt.base)} to {mean_of(prompt.tuned)}"
     if prompt.rose(limits.significance, limits.prompt_worse):
         why = "training did not cover them" if mask_prompt else "and they were trained on"
         yield Sign(
             "prompt-worse",
-            f"The loss on the prompts rose {fell_to}; {why}.",
-            prompt.measured,
+            {**prompt.measured, "why": why},
             # Masked, prompts are forgotten by sound runs too: 19 of 160 of the ward, 11 of 44 of
             # a real model. The answers tell.
             severity=Severity.INFO if mask_prompt else None,
@@ -402,66 +386,54 @@ def _prompt(rows: Sequence[RowLosses], mask_prompt: bool, limits: Limits) -> Ite
     excess = prompt.gains / prompt.base - limits.prompt_share * answer.gains / answer.base
     is_too_much = excess.mean() > 0 and sign_test(excess) < limits.significance
     if mask_prompt and learned and is_too_much:
-        yield Sign(
-            "prompt-learned",
-            f"The prompt was to be masked, but its loss fell {fell_to}, beside the answer's from "
-            f"{mean_of(answer.base)} to {mean_of(answer.tuned)}: the adapter was trained on it.",
-            {
-                **prompt.measured,
-                "answer_base_loss": mean_of(answer.base),
-                "answer_tuned_loss": mean_of(answer.tuned),
-            },
-        )
+        answers: dict[str, Measurement] = {
+            "answer_base_loss": mean_of(answer.base),
+            "answer_tuned_loss": mean_of(answer.tuned),
+        }
+        yield Sign("prompt-learned", {**prompt.measured, **answers})
 
 
 def _answers(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign | Seen]:
     held_out = [row for row in rows if row.split != "train"]
-    train = [row for row in rows if row.split == "train"]
-    trained, kept = (region(some, 1, Role.ANSWER) for some in (train or held_out, held_out))
+    train = [row for row in rows if row.split == "train"] or held_out
+    trained, kept = (region(some, 1, Role.ANSWER) for some in (train, held_out))
     if len(trained.gains) < limits.rows:
         raise Inconclusive(f"{len(trained.gains)} rows with an answer are too few to decide")
-    has_both = bool(train) and len(kept.gains) >= limits.rows
-    if trained.rose(limits.significance, limits.worse):
-        yield Sign(
-            "answers-worse",
-            f"The tuned model's loss on the answers is {mean_of(trained.tuned)}, above the base "
-            f"model's {mean_of(trained.base)} on the same rows: training did harm.",
-            trained.measured,
-        )
+    has_both = train is not held_out and len(kept.gains) >= limits.rows
+    is_harmed = trained.rose(limits.significance, limits.worse)
+    beside = {
+        **kept.measured,
+        "trained_loss": mean_of(trained.tuned),
+        "trained_base_loss": mean_of(trained.base),
+    }
+    if is_harmed:
+        yield Sign("answers-worse", trained.measured)
     elif has_both and kept.rose(limits.significance, limits.worse):
-        yield Sign(
-            "held-out-worse",
-            f"On held-out answers the loss rose from {mean_of(kept.base)} to "
-            f"{mean_of(kept.tuned)}, while it is {mean_of(trained.tuned)} on those trained on.",
-            kept.measured,
-        )
-    elif has_both and is_memorised(trained, kept, limits.significance, limits.memorised):
-        yield Sign(
-            "memorised",
-            f"The loss is {mean_of(trained.tuned)} on answers trained on and "
-            f"{mean_of(kept.tuned)} on held-out ones; for the base model they are "
-            f"{mean_of(trained.base)} and {mean_of(kept.base)}.",
-            {**kept.measured, "trained_loss": mean_of(trained.tuned)},
-        )
-    if not trained.rose(limits.significance, limits.worse):
-        for what, those in (("held out", kept), ("trained on", trained)):
-            if len(those.gains) >= limits.rows and those.fell(limits.significance, limits.worse):
-                yield Seen(
-                    f"The loss on answers {what} is {mean_of(those.tuned)}, the base model's "
-                    f"{mean_of(those.base)} ({len(those.gains)} rows).",
-                    those.measured,
-                    # Rows trained on get better by heart, too.
-                    learned=what == "held out" or not held_out,
-                )
-    yield from _nothing(train or held_out, trained, limits)
-
-
-def _nothing(rows: Sequence[RowLosses], answers: LossChange, limits: Limits) -> Iterator[Sign]:
-    moved = float(np.mean([np.abs(tuned_pass(row).next - row.base.next).mean() for row in rows]))
-    if moved < limits.unchanged and float(np.mean(answers.base)) >= limits.to_learn:
+        yield Sign("held-out-worse", beside)
+    elif has_both and _is_memorised(trained, kept, limits):
+        yield Sign("memorised", beside)
+    for split, rows_of_it in (("held out", kept), ("trained on", trained)):
+        is_enough = len(rows_of_it.gains) >= limits.rows
+        if not is_harmed and is_enough and rows_of_it.fell(limits.significance, limits.worse):
+            yield Seen(
+                f"The loss on answers {split} is {{tuned_loss}}, the base model's {{base_loss}} "
+                "({rows:* row}).",
+                rows_of_it.measured,
+                # Rows trained on get better by heart, too.
+                learned=split == "held out" or not held_out,
+            )
+    moved = float(np.mean([np.abs(tuned_pass(row).next - row.base.next).mean() for row in train]))
+    if moved < limits.unchanged and float(np.mean(trained.base)) >= limits.to_learn:
         yield Sign(
             "nothing-learned",
-            f"With the adapter, losses on {len(rows)} rows of the run's own data differ from the "
-            f"base model's by {moved:.2g} nats per token: nothing was learned.",
-            {**answers.measured, "mean_difference": moved},
+            {**trained.measured, "rows": len(train), "mean_difference": moved},
         )
+
+
+def _is_memorised(trained: LossChange, held_out: LossChange, limits: Limits) -> bool:
+    """Whether held-out losses lie far above the usual training loss, unlike the base model's."""
+    gap = float(held_out.tuned.mean() - trained.tuned.mean())
+    base_gap = float(held_out.base.mean() - trained.base.mean())
+    is_large = gap - base_gap > limits.memorised and gap > 2 * float(trained.tuned.mean())
+    above = held_out.tuned - np.median(trained.tuned)
+    return is_large and sign_test(above) < limits.significance

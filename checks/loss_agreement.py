@@ -17,8 +17,7 @@ save. Where the time suffices, the very rows of those two validations are read: 
 follows from the run's seed, and that it is so is seen by the base model's loss, which is then the
 log's first one to the last digit. Where they disagree, other masks, shifts and usual plain
 formats of prompt and answer are tried: one that makes both losses agree is how the rows were
-really read. An adapter with a worse loss is tried at half its scale, and at up to four times it:
-where none comes half as near to the log, no adapter of that file had that loss.
+really read.
 
 When it is wrong. Rows that were edited since, or a template that writes today's date, change the
 base model's loss as well: then only what is lost beyond doubt is called an error. Rows of over
@@ -28,7 +27,10 @@ What to do. Evaluate the saved adapter on the base that it was trained on with `
 If the loss is the log's, the model is used in another way than it was trained.
 """
 
+from __future__ import annotations
+
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -39,36 +41,26 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
-from mlxdoctor.measure.losses.fit import (
-    USUAL_ENDS,
+from mlxdoctor.judge.learned import change, mean_of
+from mlxdoctor.measure.losses.logged_levels import LoggedLoss, logged_loss
+from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
+from mlxdoctor.models.formats import PlainFormat
+from mlxdoctor.models.losses import TokenLosses
+from mlxdoctor.models.readings import (
+    ALL_ENDS,
+    WITHOUT_ENDS,
     Fit,
+    MeanLoss,
+    Reading,
     Sample,
     anchored_fit,
-    counted_tokens,
-    exact_fit,
-    first_look,
-    fits,
-    is_between,
-    masks_that_count,
-    saved_at,
+    best_fit,
+    fit,
+    mean_loss,
     usual_readings,
 )
-from mlxdoctor.measure.losses.logged_levels import LoggedLoss, logged_loss
-from mlxdoctor.measure.losses.other_readings import (
-    WITHOUT_ENDS,
-    OtherReading,
-    ReadingLimits,
-    other_reading,
-)
-from mlxdoctor.measure.losses.row_changes import change, mean_of
-from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
-from mlxdoctor.models.adapter_scales import AdapterScales
-from mlxdoctor.models.losses import TokenLosses
-from mlxdoctor.models.readings import Reading, mean_loss
 from mlxdoctor.models.validation import ValidationRows
 
-#: Times its scale at which an adapter is tried whose loss is not the log's.
-FACTORS = (0.5, 1.5, 2.0, 4.0)
 SHIFT_NAMES = {
     0: "the token just given",
     2: "the token after the next",
@@ -76,12 +68,33 @@ SHIFT_NAMES = {
     -1: "the token before the one just given",
 }
 _AS_CONFIGURED = "the losses of the targets that the configuration asks for"
+_CHECKPOINT = re.compile(r"(?:^|[_-])0*(\d+)_adapters\.")
 
 
 @dataclass(frozen=True)
-class Limits(ReadingLimits):
+class Limits:
     """When two losses are the same, and when the difference is certain."""
 
+    same: float = limit(
+        0.02,
+        unit="nats",
+        source="rounding in half precision and in the log is below; 0.005 at most in sound runs",
+        false_alarms="0 of 96 healthy runs of three base models",
+    )
+    errors: float = limit(
+        4.0,
+        unit="standard errors",
+        source="rows are sampled, and losses have long tails",
+        false_alarms="18 of 11,280 samples of 16 rows from sound runs; 2 told, by `share`",
+    )
+    explained: float = limit(
+        0.03,
+        unit="of the disagreement",
+        source="the right reading leaves 1% of it, a wrong one at best 6%",
+    )
+    other_tokens: float = limit(
+        0.15, unit="of the targets of a row", source="rows of two splits differ by less"
+    )
     far: float = limit(
         0.3,
         unit="nats beyond the tolerance",
@@ -115,53 +128,62 @@ class Limits(ReadingLimits):
     )
     rows: int = limit(8, unit="rows", source="as learned-targets")
     closer: int = limit(64, unit="rows", source="measured where a few rows disagree")
-    scaled: int = limit(8, unit="rows", source="read again at every other scale")
+    screened: int = limit(6, unit="rows", source="enough to leave all but a few formats out")
+
+
+_THOSE = (
+    "The log's losses, {logged_before:.3f} before and {logged_after:.3f} after training, are those "
+)
+_VALUES = "({other_base_loss:.3f} and {other_tuned_loss:.3f})"
+_USUAL = "{base_loss:.3f} and {tuned_loss:.3f}"
 
 
 @check(
     codes={
         "worse-than-logged": Symptom.error(
             "the tuned model is worse on the run's rows than the log says",
+            says="The tuned model's loss is {tuned_loss:.3f} on the rows on which the log has "
+            "{logged_after:.3f} at {when}: what is on disk is not what was trained.",
+            expected="{logged_after:.3f}, give or take {tolerance:.3f}",
             fix="Compare the file's tensors with the configuration (`mlxdoctor inspect`); where "
             "the model was fused, use base and adapter, or fuse with more bits.",
         ),
-        "beyond-the-adapter": Symptom.error(
-            "the log's loss is out of reach of the adapter at any strength",
-            expected="the log's loss, at the scale that the adapter was trained with",
-            fix="See that every weight but the adapter's was frozen while it trained: what they "
-            "learned was not saved.",
-        ),
-        "better-than-logged": Symptom.info(
-            "the tuned model is better on the run's rows than the log says"
-        ),
         "base-differs": Symptom.warning(
             "the base model's loss is not the one the log begins with",
+            says="Before the first update the log has a loss of {logged_before:.3f}; the base "
+            "model has {base_loss:.3f} on the [{exact_rows} rows that mlx_lm.lora looks at first "
+            "with this seed|same rows]: the run began with other weights, another tokenizer, or "
+            "other rows.",
+            expected="{logged_before:.3f}, give or take {base_tolerance:.3f}",
             fix="Check which base model the run was started with, and name it with --base.",
         ),
         "agrees-with-prompt": Symptom.warning(
             "the log's losses are those with the prompt in the loss",
-            _AS_CONFIGURED,
-            "Build the mask so that the first target is the first token of the answer.",
-        ),
-        "agrees-without-prompt": Symptom.info(
-            "the log's losses are those with the prompt masked",
-            _AS_CONFIGURED,
-            "Set mask_prompt to what the trainer does.",
+            says=f"{_THOSE}of prompt and answer {_VALUES}; as configured they would be {_USUAL}.",
+            expected=_AS_CONFIGURED,
+            fix="Build the mask so that the first target is the first token of the answer.",
         ),
         "agrees-without-end": Symptom.warning(
             "the log's losses are those without the end tokens",
-            _AS_CONFIGURED,
-            "Put the end token at the end of every row, and do not mask it.",
+            says=f"{_THOSE}of rows without their end token {_VALUES}; with it they would be "
+            f"{_USUAL}.",
+            expected="the end token after every answer",
+            fix="Put the end token at the end of every row, and do not mask it.",
         ),
         "agrees-at-another-shift": Symptom.error(
             "the log's losses are those of other targets than the next",
-            "the losses of the next token",
-            "Make targets[i] the token after inputs[i], shifted exactly once.",
+            says=f"{_THOSE}of predicting {{what}} {_VALUES}; for the next token both models have "
+            f"{_USUAL}.",
+            expected="the losses of the next token",
+            fix="Make targets[i] the token after inputs[i], shifted exactly once.",
         ),
         "agrees-in-another-format": Symptom.error(
             "the log's losses are those of rows in another prompt format",
-            "one prompt format in training and in use",
-            "Train on rows rendered with the chat template, or ask without it.",
+            says=f"{_THOSE}of rows written as `{{format}}` {_VALUES}. With the chat template, in "
+            f"which the model is asked, both models have {_USUAL}: it was trained on another "
+            "format than it is used in.",
+            expected="one prompt format in training and in use",
+            fix="Train on rows rendered with the chat template, or ask without it.",
         ),
     },
     cost=Cost.FORWARD,
@@ -176,115 +198,58 @@ def loss_agreement(
     trained: SupervisedRows | None,
     config: TrainingConfig | None,
     adapter: Adapter | None,
-    scales: AdapterScales | None,
     limits: Limits,
 ) -> Iterator[Sign | Seen | Unsought]:
     """Compute the log's first and last losses again, and explain a difference."""
-    logged = _logged(log, config, saved_at(adapter))
-    sample = first_look(losses, validation, trained, logged, config)
-    _require_enough(sample, limits)
+    logged = _logged(log, config, adapter)
+    if logged.split == "train":
+        validation = None
+    sample = _first_sample(losses, validation, trained, logged, config)
+    _require_whole(sample, limits)
     if not any(row.prompt_length for row in sample.rows):
         why = "rows of text are trained on in the format in which they stand"
         yield Unsought(("agrees-in-another-format",), why)
     usual = usual_readings(config)
-    sample, found = _fitted(sample, validation, usual, limits)
-    _require_finite(found, losses)
+    sample, nearest = _nearest(sample, validation, usual, limits)
+    can_load = losses.load_failure is None
+    if can_load and not math.isfinite(nearest.tuned.value):
+        raise Inconclusive("the tuned model's losses are not finite")
+    measured: dict[str, Measurement] = {"split": logged.split, "when": logged.when}
     exact = None
-    if found.base_agrees and losses.load_failure is None:
-        exact = exact_fit(validation, logged, usual, limits.exactly)
+    if nearest.base_agrees and can_load and validation is not None and sample.before is not None:
+        exact = _exact(sample, validation, logged, usual, limits)
     if exact is not None and not exact.base_agrees:
         if by_mlx_lm(config) and abs(exact.base_off) > limits.exactly_far:
-            yield _another_base(sample, exact)
+            figures = measured | _figures(sample, exact) | {"exact_rows": exact.base.rows}
+            yield Sign("base-differs", figures)
             return
     elif exact is not None and exact.is_complete:
         # Nothing is left to the chance of a sample, so that less says as much.
-        found, limits = exact, replace(limits, far=limits.exactly_far)
-    if found.agrees:
-        if losses.load_failure is not None:
+        nearest, limits = exact, replace(limits, far=limits.exactly_far)
+    measured |= _figures(sample, nearest)
+    if nearest.agrees:
+        if not can_load:
             raise Inconclusive("the adapter could not be loaded on this base model")
         yield Seen(
-            f"Computed again from the files, the loss is {found.tuned.value:.3f}; the log has "
-            f"{logged.after:.3f} at {logged.when}.",
-            _measured(sample, found),
+            "Computed again from the files, the loss is {tuned_loss:.3f}; the log has "
+            "{logged_after:.3f} at {when}.",
+            measured,
         )
         return
-    counted = counted_tokens(log, config)
-    if (other := other_reading(sample, validation, found, counted, limits)) is not None:
-        yield _explained(sample, found, other, limits)
-        return
-    if not (found.base_agrees and math.isfinite(found.base_off)):
-        masks = None
-        if counted is not None and trained is not None:
-            masks = masks_that_count(counted, trained, limits.other_tokens)
-        found = _as_counted(sample, usual, masks, limits)
-        if config is not None and config.mask_prompt and is_between(sample):
-            raise Inconclusive("the log begins between the losses with and without the prompt")
-    signs = list(_disagreement(sample, found, limits))
-    yield from signs
-    is_worse = any(
-        one.symptom == "worse-than-logged" and one.severity is not Severity.WARNING for one in signs
-    )
-    if is_worse and found.base_agrees:
-        yield from _beyond(sample, found, scales, limits)
+    explanation = _explanation(sample, validation, nearest, _counted(log, config), limits)
+    if explanation is not None:
+        yield _explained(sample, nearest, explanation, measured, limits)
+    elif not nearest.base_agrees and _is_between(sample, config):
+        raise Inconclusive("the log begins between the losses with and without the prompt")
+    else:
+        yield from _disagreement(sample, nearest, measured, limits)
 
 
-def _fitted(
-    sample: Sample, validation: ValidationRows | None, usual: list[Reading], limits: Limits
-) -> tuple[Sample, Fit]:
-    """The reading that fits best; where none does, of more rows."""
-    found = anchored_fit(fits(sample, usual, limits.same, limits.errors))
-    few = sample.logged.split == "valid" and len(sample.rows) < sample.total
-    if found.agrees or validation is None or not few:
-        return sample, found
-    rows = validation.measure(None, min(limits.closer, sample.total))
-    closer = replace(sample, rows=rows)
-    return closer, anchored_fit(fits(closer, usual, limits.same, limits.errors))
-
-
-def _beyond(
-    sample: Sample, found: Fit, scales: AdapterScales | None, limits: Limits
-) -> Iterator[Sign | Unsought]:
-    """Whether the adapter, made stronger or weaker, has the log's loss."""
-    if scales is None:
-        yield Unsought(("beyond-the-adapter",), "there is no adapter whose scale could be tried")
-        return
-    rows = scales.rows(sample.logged.split)[: limits.scaled]
-    as_saved = mean_loss(rows, "tuned", found.reading).value
-    tried = {
-        factor: mean_loss(scales.measure(rows, factor), "tuned", found.reading).value
-        for factor in FACTORS
-    }
-    finite = {factor: loss for factor, loss in tried.items() if math.isfinite(loss)}
-    base = mean_loss(rows, "base", found.reading).value
-    if not finite or max(abs(loss - base) for loss in finite.values()) < limits.same:
-        yield Unsought(("beyond-the-adapter",), "the adapter changes nothing at any scale")
-        return
-    best = min(finite, key=lambda factor: finite[factor])
-    missing = found.tuned_off - (as_saved - finite[best])
-    if missing <= found.tuned_tolerance + limits.far or missing <= limits.lost * found.tuned_off:
-        return
-    yield Sign(
-        "beyond-the-adapter",
-        f"The adapter does not reach the log's loss at any scale: on {len(rows)} rows it has "
-        f"{as_saved:.3f} as it was saved, {finite[best]:.3f} at {best:g} times its scale, and "
-        f"more at others; {as_saved - found.tuned_off:.3f} would be the log's "
-        f"{sample.logged.after:.3f}. What has that loss are other weights, which this file does "
-        "not hold.",
-        {
-            "rows": len(rows),
-            "as_saved": round(as_saved, 4),
-            "best_loss": round(finite[best], 4),
-            "best_factor": best,
-            "needed_loss": round(as_saved - found.tuned_off, 4),
-            "logged_after": sample.logged.after,
-            "base_loss": round(base, 4),
-        },
-    )
-
-
-def _logged(log: TrainingLog, config: TrainingConfig | None, saved: int | None) -> LoggedLoss:
+def _logged(log: TrainingLog, config: TrainingConfig | None, adapter: Adapter | None) -> LoggedLoss:
     if log.is_preference:
         raise NotApplicable("the loss of preference training is not that of a language model")
+    checkpoint = _CHECKPOINT.search(adapter.path.name) if adapter is not None else None
+    saved = int(checkpoint[1]) if checkpoint is not None else None
     logged = logged_loss(log, saved, config.iters if config is not None else None)
     if logged is None:
         raise Inconclusive("the log has no finite loss from after the first update")
@@ -293,171 +258,223 @@ def _logged(log: TrainingLog, config: TrainingConfig | None, saved: int | None) 
     return logged
 
 
-def _require_enough(sample: Sample, limits: Limits) -> None:
+def _first_sample(
+    losses: TokenLosses,
+    validation: ValidationRows | None,
+    trained: SupervisedRows | None,
+    logged: LoggedLoss,
+    config: TrainingConfig | None,
+) -> Sample:
+    """The rows that are measured anyway; all that were validated on, where that costs little."""
+    rows = losses.split(logged.split)
+    levels = logged.before, logged.after, logged.drift
+    if validation is None:
+        total = trained.total_rows if trained is not None else len(rows)
+        return Sample(rows, total, total, *levels)
+    total = seen = validation.total
+    if config is not None and config.val_batches is not None and config.val_batches >= 0:
+        seen = min(config.val_batches * (config.batch_size or 1), total)
+    if len(rows) < total <= validation.affordable:
+        rows = validation.measure(None, total)
+    return Sample(rows, total, seen, *levels)
+
+
+def _require_whole(sample: Sample, limits: Limits) -> None:
     if len(sample.rows) < limits.rows:
         raise Inconclusive(f"{len(sample.rows)} rows are too few to decide")
     if sum(not row.is_whole for row in sample.rows) * 10 > len(sample.rows):
         raise Inconclusive("rows too long to be measured whole")
 
 
-def _require_finite(found: Fit, losses: TokenLosses) -> None:
-    if losses.load_failure is None and not math.isfinite(found.tuned.value):
-        raise Inconclusive("the tuned model's losses are not finite")
+def _nearest(
+    sample: Sample,
+    validation: ValidationRows | None,
+    usual: Sequence[Reading],
+    limits: Limits,
+) -> tuple[Sample, Fit]:
+    """The usual reading that fits best; where none does, of more rows: few differ by chance."""
+    nearest = anchored_fit([fit(sample, one, limits.same, limits.errors) for one in usual])
+    if nearest.agrees or validation is None or len(sample.rows) >= sample.total:
+        return sample, nearest
+    rows = validation.measure(None, min(limits.closer, sample.total))
+    closer = replace(sample, rows=rows)
+    return closer, anchored_fit([fit(closer, one, limits.same, limits.errors) for one in usual])
 
 
-def _as_counted(
-    sample: Sample, usual: list[Reading], masks: Sequence[bool] | None, limits: Limits
-) -> Fit:
-    """The best reading of those with as many targets as the log counted."""
-    if masks is not None:
-        if not masks:
-            raise Inconclusive("the log's loss is over more tokens, or fewer, than the rows have")
-        counted = [one for one in usual if one.masks_prompt in masks]
-        usual = counted or [Reading(*one) for one in product(masks, USUAL_ENDS)]
-    return anchored_fit(fits(sample, usual, limits.same, limits.errors))
+def _exact(
+    sample: Sample,
+    validation: ValidationRows,
+    logged: LoggedLoss,
+    usual: Sequence[Reading],
+    limits: Limits,
+) -> Fit | None:
+    """Both losses on the very rows that the log's are over, so that nothing is left to chance.
+
+    Which rows those are follows from the configuration if `mlx_lm.lora` made the run. That it did,
+    on this base and these rows, the base model's loss says: it has to be the first one logged. The
+    tuned model's is NaN where it is not. None where the rows are not known, or too many.
+    """
+    rows = validation.measure_validated(1) if validation.measure_validated is not None else ()
+    if validation.measure_validated is None or not rows or sample.before is None:
+        return None
+    before = sample.before
+    means = [(reading, mean_loss(rows, "base", reading)) for reading in usual]
+    reading, base = min(means, key=lambda one: abs(one[1].value - before))
+    tuned = MeanLoss(math.nan, math.nan, 0, 0)
+    if abs(base.value - before) <= limits.exactly:
+        tuned = mean_loss(validation.measure_validated(logged.iteration), "tuned", reading)
+    offs = base.value - before, tuned.value - sample.after
+    return Fit(reading, base, tuned, *offs, limits.exactly, limits.exactly + sample.drift)
 
 
-def _explained(sample: Sample, usual: Fit, found: OtherReading, limits: Limits) -> Sign:
+def _counted(log: TrainingLog, config: TrainingConfig | None) -> float | None:
+    """Targets a row that the log counted while training; None where it did not."""
+    series = log.main.get("trained_tokens")
+    rows = config.batch_size if config is not None else None
+    if series is None or not len(series) or not rows or log.main.axis not in ("iteration", "step"):
+        return None
+    tokens, iterations = float(series.values[-1]), int(series.iterations[-1])
+    return tokens / (iterations * rows) if tokens > 0 and iterations > 0 else None
+
+
+#: A reading that makes both losses those of the log, and how its rows were written.
+Explanation = tuple[Fit, PlainFormat | None]
+
+
+def _explanation(
+    sample: Sample,
+    validation: ValidationRows | None,
+    usual: Fit,
+    counted: float | None,
+    limits: Limits,
+) -> Explanation | None:
+    """The reading that makes both losses those of the log, if there is one.
+
+    Args:
+        sample: rows, and the logged losses.
+        validation: to write the rows in other formats; None where there are none.
+        usual: the fit that disagrees.
+        counted: targets a row by the log, None where it does not say.
+        limits: what explains a disagreement.
+    """
+    if not usual.is_complete:
+        return None
+    masks = (usual.reading.masks_prompt, not usual.reading.masks_prompt)
+    others = [
+        Reading(masked, until, shift)
+        for shift, masked, until in product((1, *SHIFT_NAMES), masks, ALL_ENDS)
+    ]
+    best = best_fit([fit(sample, one, limits.same, limits.errors) for one in others])
+    if _explains(best, usual, counted, limits):
+        return best, None
+    if validation is None:
+        return None
+
+    def read(plain: PlainFormat, count: int) -> Fit | None:
+        rows = validation.measure(plain, count)
+        if len(rows) < min(count, limits.screened):
+            return None
+        written = replace(sample, rows=rows)
+        readings = [Reading(*one) for one in product((False, True), ALL_ENDS)]
+        return best_fit([fit(written, one, limits.same, limits.errors) for one in readings])
+
+    # In another format the base model's loss is another, too. Without its end token a row's
+    # is hardly: the base expects it less than the rest, or more, and it is one of many.
+    formats = [one for one in validation.formats if one.pattern is None or not usual.base_agrees]
+    screened = [(read(plain, limits.screened), plain) for plain in formats]
+    promising = [(one.misfit, str(plain), plain) for one, plain in screened if one is not None]
+    for _, _, plain in sorted(promising, key=lambda one: one[:2])[:3]:
+        best_written = read(plain, len(sample.rows))
+        if best_written is not None and _explains(best_written, usual, counted, limits):
+            return best_written, plain
+    return None
+
+
+def _explains(other: Fit, usual: Fit, counted: float | None, limits: Limits) -> bool:
+    """Whether another reading leaves next to nothing of a disagreement.
+
+    A log that counts its targets must not have counted more than the reading has; fewer are
+    counted where a batch is not full.
+    """
+    agrees = other.agrees and 3 * other.misfit <= usual.misfit
+    if not other.is_complete or not (agrees or other.misfit <= limits.explained * usual.misfit):
+        return False
+    own = other.base.tokens / other.base.rows
+    return counted is None or own / 2 <= counted <= (1 + limits.other_tokens) * own
+
+
+def _explained(
+    sample: Sample,
+    usual: Fit,
+    explanation: Explanation,
+    measured: dict[str, Measurement],
+    limits: Limits,
+) -> Sign | Seen:
     """What the reading that makes both losses those of the log says of the trainer."""
-    other, reading, plain = found.fit, found.fit.reading, found.plain
-    measured = _measured(sample, usual, other)
-    if plain is not None:
-        measured["format"] = str(plain)
-    if plain is not None and plain.pattern is None:
-        severity = _unlearned(sample, measured, limits)
-        return Sign(
-            "agrees-without-end",
-            f"{_those(sample)} of rows without their end token ({_values(other)}); with it "
-            f"they would be {_values(usual)}.",
-            measured,
-            severity=severity,
-            expected="the end token after every answer",
-        )
-    if plain is not None:
+    other, plain = explanation
+    reading = other.reading
+    figures: dict[str, Measurement] = {
+        **measured,
+        "other_base_loss": round(other.base.value, 4),
+        "other_tuned_loss": round(other.tuned.value, 4),
+    }
+    if plain is not None and plain.pattern is not None:
         is_worse = usual.tuned_off > limits.far + usual.tuned_tolerance
+        severity = None if is_worse else Severity.WARNING
         return Sign(
-            "agrees-in-another-format",
-            f"{_those(sample)} of rows written as `{plain}` ({_values(other)}). With the chat "
-            f"template, in which the model is asked, both models have {_values(usual)}: it was "
-            "trained on another format than it is used in.",
-            measured,
-            severity=None if is_worse else Severity.WARNING,
+            "agrees-in-another-format", {**figures, "format": str(plain)}, None, severity=severity
         )
-    if reading.shift != 1:
-        return Sign(
-            "agrees-at-another-shift",
-            f"{_those(sample)} of predicting {SHIFT_NAMES[reading.shift]} ({_values(other)}); for "
-            f"the next token both models have {_values(usual)}.",
-            {**measured, "shift": reading.shift},
-        )
-    severity = None
-    if reading.until in WITHOUT_ENDS:
-        symptom, what = "agrees-without-end", "without the end tokens"
-        severity = _unlearned(sample, measured, limits)
-    elif reading.masks_prompt:
-        symptom, what = "agrees-without-prompt", "of the answers alone"
-    else:
-        symptom, what = "agrees-with-prompt", "of prompt and answer"
-    return Sign(
-        symptom,
-        f"{_those(sample)} {what} ({_values(other)}); as configured they would be "
-        f"{_values(usual)}.",
-        measured,
-        severity=severity,
-    )
+    if plain is None and reading.shift != 1:
+        figures |= {"shift": reading.shift, "what": SHIFT_NAMES[reading.shift]}
+        return Sign("agrees-at-another-shift", figures)
+    if plain is not None or reading.until in WITHOUT_ENDS:
+        after = change(sample.rows, lambda losses: losses.end_after_answer)
+        figures |= {"end_base_loss": mean_of(after.base), "end_tuned_loss": mean_of(after.tuned)}
+        # Trained on, the end token becomes likelier.
+        severity = Severity.ERROR if after.gain < -limits.end_worse else None
+        return Sign("agrees-without-end", figures, severity=severity)
+    if not reading.masks_prompt:
+        return Sign("agrees-with-prompt", figures)
+    return Seen(f"{_THOSE}of the answers alone {_VALUES}.", figures)
 
 
-def _unlearned(sample: Sample, measured: dict[str, Measurement], limits: Limits) -> Severity | None:
-    """An error where the end token became less likely: trained on, it becomes likelier."""
-    after = change(sample.rows, lambda one: one.end_after_answer)
-    measured |= {"end_base_loss": mean_of(after.base), "end_tuned_loss": mean_of(after.tuned)}
-    return Severity.ERROR if after.gain < -limits.end_worse else None
+def _is_between(sample: Sample, config: TrainingConfig | None) -> bool:
+    """Whether some of a masked prompt in the loss would account for the log's first one."""
+    if config is None or not config.mask_prompt or sample.before is None:
+        return False
+    masks = [mean_loss(sample.rows, "base", Reading(mask)).value for mask in (True, False)]
+    return min(masks) < sample.before < max(masks)
 
 
-def _disagreement(sample: Sample, found: Fit, limits: Limits) -> Iterator[Sign]:
-    logged, measured = sample.logged, _measured(sample, found)
-    off = found.tuned_off
-    expected = f"{logged.after:.3f}, give or take {found.tuned_tolerance:.3f}"
+def _disagreement(
+    sample: Sample, nearest: Fit, measured: dict[str, Measurement], limits: Limits
+) -> Iterator[Sign]:
+    off, tolerance = nearest.tuned_off, nearest.tuned_tolerance
     # Where the tuned model is as good as logged, this is its base, whatever the log began with.
-    differs = not found.base_agrees and not off <= found.tuned_tolerance
+    differs = not nearest.base_agrees and not off <= tolerance
     if differs:
-        yield Sign(
-            "base-differs",
-            f"Before the first update the log has a loss of {logged.before:.3f}; the base model "
-            f"has {found.base.value:.3f} on the same rows: the run began with other weights, "
-            "another tokenizer, or other rows.",
-            measured,
-            expected=f"{logged.before:.3f}, give or take {found.base_tolerance:.3f}",
-        )
-    if not abs(off) > max(found.tuned_tolerance, limits.share * logged.after):
+        yield Sign("base-differs", measured)
+    if not abs(off) > max(tolerance, limits.share * sample.after):
         return
     if off < 0:
-        if not found.base_agrees:
-            raise Inconclusive("the log's losses are over other targets than these rows have")
-        yield Sign(
-            "better-than-logged",
-            f"The tuned model's loss is {found.tuned.value:.3f}, the log's {logged.after:.3f} at "
-            f"{logged.when}: it is better than logged, or the log's loss is of "
-            "something else.",
-            measured,
-            expected=expected,
-        )
-        return
-    learned = (logged.before or found.base.value) - logged.after
-    is_far = off > found.tuned_tolerance + limits.far
-    is_lost = off > limits.lost * learned
-    is_certain = is_far and (is_lost or (logged.before is not None and not differs))
-    yield Sign(
-        "worse-than-logged",
-        f"The tuned model's loss is {found.tuned.value:.3f} on the rows on which the log has "
-        f"{logged.after:.3f} at {logged.when}: what is on disk is not what was trained.",
-        measured,
-        severity=None if is_certain else Severity.WARNING,
-        expected=expected,
-    )
+        raise Inconclusive("the log's losses are over other targets than these rows have")
+    before = nearest.base.value if sample.before is None else sample.before
+    is_lost = off > limits.lost * (before - sample.after)
+    knows_base = sample.before is not None and not differs
+    is_certain = off > tolerance + limits.far and (is_lost or knows_base)
+    yield Sign("worse-than-logged", measured, severity=None if is_certain else Severity.WARNING)
 
 
-def _another_base(sample: Sample, exact: Fit) -> Sign:
-    before = sample.logged.before
-    return Sign(
-        "base-differs",
-        f"Before the first update the log has a loss of {before:.3f}; the base model has "
-        f"{exact.base.value:.3f} on the rows that mlx_lm.lora looks at first with this seed: the "
-        "run began with other weights, another tokenizer, or other rows.",
-        {
-            "rows": exact.base.rows,
-            "split": sample.logged.split,
-            "logged_before": before,
-            "base_loss": round(exact.base.value, 4),
-            "tolerance": exact.base_tolerance,
-        },
-        expected=f"{before:.3f}, give or take {exact.base_tolerance:.3f}",
-    )
+def _figures(sample: Sample, nearest: Fit) -> dict[str, Measurement]:
+    def rounded(value: float | None) -> float | None:
+        return round(value, 4) if value is not None and math.isfinite(value) else None
 
-
-def _those(sample: Sample) -> str:
-    before, after = sample.logged.before, sample.logged.after
-    return f"The log's losses, {before:.3f} before and {after:.3f} after training, are those"
-
-
-def _values(one: Fit) -> str:
-    return f"{one.base.value:.3f} and {one.tuned.value:.3f}"
-
-
-def _measured(sample: Sample, usual: Fit, other: Fit | None = None) -> dict[str, Measurement]:
-    def rounded(value: float) -> float | None:
-        return round(value, 4) if math.isfinite(value) else None
-
-    measured: dict[str, Measurement] = {
-        "rows": usual.tuned.rows or usual.base.rows,
-        "split": sample.logged.split,
-        "logged_before": sample.logged.before,
-        "logged_after": sample.logged.after,
-        "base_loss": round(usual.base.value, 4),
-        "tuned_loss": rounded(usual.tuned.value),
-        "tolerance": rounded(usual.tuned_tolerance),
+    return {
+        "rows": nearest.tuned.rows or nearest.base.rows,
+        "logged_before": sample.before,
+        "logged_after": sample.after,
+        "base_loss": rounded(nearest.base.value),
+        "tuned_loss": rounded(nearest.tuned.value),
+        "base_tolerance": rounded(nearest.base_tolerance),
+        "tolerance": rounded(nearest.tuned_tolerance),
     }
-    if other is not None:
-        measured["other_base_loss"] = round(other.base.value, 4)
-        measured["other_tuned_loss"] = round(other.tuned.value, 4)
-    return measured

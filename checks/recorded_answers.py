@@ -27,9 +27,14 @@ from dataclasses import dataclass
 
 from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
 from mlxdoctor.finding import Seen, Sign, Symptom
-from mlxdoctor.measure.asked_again import Asked, AskedAgain, RecordedGenerations
 from mlxdoctor.measure.text.outputs import answer_words
-from mlxdoctor.models.generations import Generation, Generations
+from mlxdoctor.models.generations import (
+    Asked,
+    AskedAgain,
+    Generation,
+    Generations,
+    RecordedGenerations,
+)
 
 
 @dataclass(frozen=True)

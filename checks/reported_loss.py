@@ -26,9 +26,8 @@ from mlxdoctor.check import Cost, DoesNotArise, Inconclusive, check, limit
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.metrics import ReportedMetric, ReportedMetrics
 from mlxdoctor.finding import Measurement, Seen, Sign, Symptom
-from mlxdoctor.measure.losses.fit import usual_readings
 from mlxdoctor.models.losses import RowLosses
-from mlxdoctor.models.readings import MeanLoss, mean_loss
+from mlxdoctor.models.readings import MeanLoss, mean_loss, usual_readings
 from mlxdoctor.models.validation import ValidationRows
 
 

@@ -12,7 +12,11 @@ from typing import Any
 
 from mlxdoctor.safety.errors import InputError
 
-_CAUSE_KEYS = {"title", "summary", "explanation", "remedy", "prior"}
+_CAUSE_KEYS = {"title", "summary", "explanation", "remedy"}
+#: How a finding may speak for a cause or against it, by what it is worth.
+TIERS = ("proof", "strong", "hint", "against")
+#: The score of a cause before anything was seen, where it states none (log-odds).
+PRIOR = -1.0
 #: Keys of a cause that are taken as they stand; see `Cause`.
 _FACTS = {
     "leave_out",
@@ -24,7 +28,7 @@ _FACTS = {
     "beside_change",
 }
 _OPTIONAL_KEYS = {
-    *("for", "against", "absent", "change", "inject", "ruled_out_by", "called"),
+    *("prior", *TIERS, "change", "inject", "ruled_out_by", "called"),
     *_FACTS,
 }
 #: What a finding may put in other words.
@@ -62,8 +66,6 @@ class Cause:
         remedy: what to do, in one or two sentences.
         prior: log-odds before anything was seen (natural logarithm).
         weights: code -> log-odds that the finding adds; negative: it speaks against.
-        absent: code -> log-odds (negative) added when the check looked and did
-            not report that code.
         ruled_out_by: sets of codes, any one of which rules the cause out where nothing speaks
             for it: each of the set was looked for, and none was found.
         change: the configuration change that cures it; None where no key does.
@@ -91,7 +93,6 @@ class Cause:
     remedy: str
     prior: float
     weights: Mapping[str, float] = field(default_factory=dict)
-    absent: Mapping[str, float] = field(default_factory=dict)
     ruled_out_by: tuple[tuple[str, ...], ...] = ()
     change: Change | None = None
     inject: tuple[str, ...] = ()
@@ -172,7 +173,6 @@ class KnowledgeBase:
             for cause in self.causes.values()
             for code in (
                 *cause.weights,
-                *cause.absent,
                 *chain.from_iterable(cause.ruled_out_by),
                 *cause.leave_out,
             )
@@ -200,14 +200,23 @@ def parse_causes(text: str) -> KnowledgeBase:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError("causes.toml", f"is not valid TOML ({error})") from None
-    if unknown := document.keys() - {"groups", "causes", "calibration"}:
+    if unknown := document.keys() - {"groups", "causes", "calibration", "tiers"}:
         raise InputError("causes.toml", f"has the unknown table {sorted(unknown)[0]!r}")
     groups = {name: _group(name, table) for name, table in document.get("groups", {}).items()}
     codes = [code for group in groups.values() for code in group.codes]
     if twice := next((code for code in codes if codes.count(code) > 1), None):
         raise InputError("causes.toml", f"{twice} is in two groups")
-    causes = {name: _cause(name, table) for name, table in document.get("causes", {}).items()}
+    tiers = _tiers(document.get("tiers", {}))
+    causes = {
+        name: _cause(name, table, tiers) for name, table in document.get("causes", {}).items()
+    }
     return KnowledgeBase(causes, groups, _calibration(document.get("calibration")))
+
+
+def _tiers(table: Mapping[str, Any]) -> Mapping[str, float]:
+    if table.keys() != set(TIERS):
+        raise InputError("causes.toml", f"tiers has the keys {', '.join(TIERS)}")
+    return {tier: float(worth) for tier, worth in table.items()}
 
 
 def _calibration(table: Mapping[str, Any] | None) -> Calibration | None:
@@ -227,16 +236,17 @@ def _group(name: str, table: Mapping[str, Any] | list[str]) -> Group:
     return Group(**{**stated, "codes": tuple(stated["codes"])})
 
 
-def _cause(name: str, table: Mapping[str, Any]) -> Cause:
+def _cause(name: str, table: Mapping[str, Any], tiers: Mapping[str, float]) -> Cause:
     if unknown := table.keys() - _CAUSE_KEYS - _OPTIONAL_KEYS:
         raise InputError("causes.toml", f"{name} has the unknown key {sorted(unknown)[0]!r}")
     if lacking := _CAUSE_KEYS - table.keys():
         raise InputError("causes.toml", f"{name} lacks the key {sorted(lacking)[0]!r}")
-    weights = {code: float(weight) for code, weight in table.get("for", {}).items()}
-    for code, weight in table.get("against", {}).items():
-        if code in weights:
-            raise InputError("causes.toml", f"{name}: {code} speaks both for and against it")
-        weights[code] = -float(weight)
+    weights: dict[str, float] = {}
+    for tier in TIERS:
+        for code in table.get(tier, ()):
+            if code in weights:
+                raise InputError("causes.toml", f"{name}: {code} speaks twice")
+            weights[code] = tiers[tier]
     called = table.get("called", {})
     for code, words in called.items():
         if code not in weights or not words.keys() <= _WORDS:
@@ -247,9 +257,8 @@ def _cause(name: str, table: Mapping[str, Any]) -> Cause:
         summary=table["summary"],
         explanation=table["explanation"].strip(),
         remedy=table["remedy"].strip(),
-        prior=float(table["prior"]),
+        prior=float(table.get("prior", PRIOR)),
         weights=weights,
-        absent={code: -float(weight) for code, weight in table.get("absent", {}).items()},
         change=_change(name, table["change"]) if "change" in table else None,
         inject=tuple(table.get("inject", ())),
         ruled_out_by=tuple(

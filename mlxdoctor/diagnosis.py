@@ -35,7 +35,7 @@ class Term:
     """One line of a score's arithmetic.
 
     Attributes:
-        code: the finding, or the finding that was looked for and not there.
+        code: the finding.
         group: the group it shares with correlated findings, or its own code.
         weight: the log-odds it adds; 0 where a stronger one of its group counts.
         note: why the weight is what it is.
@@ -208,6 +208,8 @@ def _covered(
     if cause.id in possible:
         status = CauseStatus.NAMED if cause.id == named else CauseStatus.POSSIBLE
         return Coverage(cause.id, status, possible[cause.id].supporting[0])
+    if not cause.ruled_out_by:
+        return Coverage(cause.id, CauseStatus.NO_SIGN, "nothing that was found speaks for it")
     lacking: list[str] = []
     for codes in cause.ruled_out_by:
         looked = [by_check.get(code.split(".", 1)[0]) for code in codes]
@@ -271,22 +273,12 @@ def _score(
             terms.append(Term(code, group, weight, "found"))
         else:
             terms.append(Term(code, group, 0.0, f"found; counted with {counted}"))
-    for code, weight in cause.absent.items():
-        if code not in present and looked_for(code):
-            terms.append(Term(code, code, weight, "looked for, not found"))
     return Diagnosed(
         cause=cause.called_by(present),
         score=cause.prior + sum(term.weight for term in terms),
         supporting=tuple(c for c, w in cause.weights.items() if w > 0 and c in present),
-        contradicting=tuple(
-            [c for c, w in cause.weights.items() if w < 0 and c in present]
-            + [t.code for t in terms if t.note.startswith("looked for")]
-        ),
-        unknown=tuple(
-            code
-            for code in dict.fromkeys((*cause.weights, *cause.absent))
-            if code not in present and not looked_for(code)
-        ),
+        contradicting=tuple(c for c, w in cause.weights.items() if w < 0 and c in present),
+        unknown=tuple(c for c in cause.weights if c not in present and not looked_for(c)),
         arithmetic=tuple(terms),
     )
 
@@ -318,7 +310,7 @@ def _of_the_leading(outcomes: Sequence[Outcome], diagnosis: Sequence[Diagnosed])
     for diagnosed in diagnosis[:3]:
         for code in diagnosed.unknown:
             why, _, how = reasons.get(code.split(".", 1)[0], "").partition("; ")
-            weight = diagnosed.cause.weights.get(code, diagnosed.cause.absent.get(code, 0.0))
+            weight = diagnosed.cause.weights[code]
             if how and abs(weight) > largest:
                 best, largest = Unlocks(why, how, (diagnosed.cause.id,)), abs(weight)
     return best

@@ -28,12 +28,14 @@ class CauseStatus(StrEnum):
     """How far a cause was looked into.
 
     `named`: it is the root cause. `possible`: a finding speaks for it. `ruled-out`: its signs
-    were looked for and not found. `open`: they could not be looked for.
+    were looked for and not found. `no-sign`: nothing speaks for it, and nothing rules it out.
+    `open`: its signs could not be looked for.
     """
 
     NAMED = "named"
     POSSIBLE = "possible"
     RULED_OUT = "ruled-out"
+    NO_SIGN = "no-sign"
     OPEN = "open"
 
 

@@ -78,7 +78,6 @@ def causes() -> str:
 def _cause(one: Cause) -> str:
     weights = sorted(one.weights.items(), key=lambda item: -item[1])
     speaking = [f"`{code}` {weight:+g}" for code, weight in weights]
-    speaking += [f"no `{code}` {weight:+g}" for code, weight in one.absent.items()]
     explanation = " ".join(one.explanation.split())
     for code, words in one.called.items():
         # What else it may be called, and where.

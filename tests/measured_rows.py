@@ -40,22 +40,19 @@ class Losses:
             Role.OTHER: self.other,
         }
         following = np.array([by_role[Role(role)] for role in ROLES[1:]], np.float32) + noise
-        other = [
-            np.full(len(ROLES) - shift, (at_shift or {}).get(shift, self.shifted), np.float32)
-            for shift in (0, 2, 3)
-        ]
-        before = (at_shift or {}).get(-1, self.shifted)
+        elsewhere = {
+            shift: np.full(
+                len(ROLES) - shift, (at_shift or {}).get(shift, self.shifted), np.float32
+            )
+            for shift in (-1, 0, 2, 3)
+        }
         return RowPass(
-            identity=other[0],
-            next=following.astype(np.float32),
-            skip=other[1],
+            shifted={**elsewhere, 1: following.astype(np.float32)},
             end_at_start=9.0,
             end_after_answer=self.end,
             padding={0: np.full(6, self.padding + noise, np.float32)},
             greedy_at_start=None,
             greedy_after_answer=None,
-            skip_two=other[2],
-            previous=np.full(len(ROLES) + 1, before, np.float32),
         )
 
 

@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 
 import mlxdoctor.causes
+from mlxdoctor.api import diagnose
 from mlxdoctor.causes import load_causes, parse_causes
+from mlxdoctor.check import discover
 from mlxdoctor.cli import main
+from mlxdoctor.diagnosis import judge
+from mlxdoctor.finding import Outcome, Seen, Status
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.verdict import Verdict
 from tests.conftest import RUNS
 
 SHIPPED = Path(mlxdoctor.causes.__file__).with_name("causes.toml").read_text("utf-8")
@@ -21,11 +26,9 @@ title = "Cosmic rays"
 summary = "a bit flipped"
 explanation = "Something from far away went through the memory."
 remedy = "Train again, in a cellar."
-prior = 0.0
+prior = 5.0
 change = { key = "batch_size", set = 3 }
-
-[causes.cosmic-rays.for]
-"loss-trend.diverged" = 9.0
+proof = ["loss-trend.diverged"]
 """
 
 
@@ -48,9 +51,22 @@ def test_one_table_adds_a_cause(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["causes"]["cosmic-rays"]["title"] == "Cosmic rays"
     assert main(["explain", "cosmic-rays"]) == 0
     explained = capsys.readouterr().out
-    assert "+9.0  loss-trend.diverged" in explained
+    assert "+4.0  loss-trend.diverged" in explained
     assert "Train again, in a cellar." in explained
     assert "set batch_size to 3" in explained
+
+
+@pytest.mark.usefixtures("_added")
+def test_it_changes_the_verdict_of_no_other_run() -> None:
+    plain = parse_causes(SHIPPED)
+    for name in ("healthy-ordinary", "rate-too-low", "answers-empty"):
+        outcomes = diagnose(RUNS / name, allow_model=False).outcomes
+        with_it, without_it = judge(outcomes), judge(outcomes, plain)
+        assert with_it.verdict is without_it.verdict
+        assert with_it.diagnosis == without_it.diagnosis
+    learned = Outcome("loss-trend", Status.PASSED, seen=(Seen("It fell.", learned=True),))
+    everything = [*(Outcome(check.name, Status.PASSED) for check in discover()), learned]
+    assert judge(everything).verdict is judge(everything, plain).verdict is Verdict.HEALTHY
 
 
 @pytest.mark.parametrize(

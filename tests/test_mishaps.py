@@ -27,7 +27,7 @@ SAYS = {
     "rate-high": ("learning rate is too high", "learning_rate: 0.02 -> 0.00027"),
     "rate-low": ("learning rate is too low", "learning_rate: 1e-07 -> 0.00027"),
     "iterations-few": ("20 of the 200 rows", "iters: 5 -> 50", "one pass over the rows"),
-    "iterations-many": ("overfitted", "iters: 150 -> 25", "4 rows are few"),
+    "iterations-many": ("overfitted", "only 4 rows", "iters: 150 -> 25"),
     "adapter-path-empty": ("without the adapter", "mlx_lm.lora --test --adapter-path"),
     "base-other": ("another base model", "Use the adapter with the base model"),
     "resume-rank": ("Set lora_parameters.rank to 16",),

@@ -30,9 +30,10 @@ from mlxdoctor.measure.text.prompt_rates import Rate, is_raised, rate
 from mlxdoctor.measure.text.statistics import sign_test
 
 if TYPE_CHECKING:
-    from mlxdoctor.models.answer import Answer, Prompt
+    from mlxdoctor.models.answer import Answer
     from mlxdoctor.models.load import LoadedModels
     from mlxdoctor.models.losses import RowLosses, RowPass
+    from mlxdoctor.models.prompts import Prompt
     from mlxdoctor.run import Run
 
 Floats = NDArray[np.float64]
@@ -228,7 +229,7 @@ class SaveMeasure:
         split = next((one for one in SPLITS if one in dataset.splits), None)
         if split is None:
             raise Missing("the data has no rows")
-        from mlxdoctor.models.answer import prompts_for
+        from mlxdoctor.models.prompts import prompts_for
 
         self.split = split
         self._rows = build(dataset, self._tokenizer, run.get(TrainingConfig), split=split)

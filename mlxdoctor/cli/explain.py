@@ -115,11 +115,10 @@ def _cause(cause: Cause) -> str:
     lines = [_heading(cause.title), _wrapped(cause.summary), "", _wrapped(cause.explanation), ""]
     speaking_for = {code: weight for code, weight in cause.weights.items() if weight > 0}
     against = {code: weight for code, weight in cause.weights.items() if weight < 0}
-    absent = {f"no {code}": weight for code, weight in cause.absent.items()}
     if speaking_for:
         lines += [_bold("What speaks for it (log-odds)"), *_weights(speaking_for), ""]
-    if against or absent:
-        lines += [_bold("What speaks against it (log-odds)"), *_weights(against | absent), ""]
+    if against:
+        lines += [_bold("What speaks against it (log-odds)"), *_weights(against), ""]
     lines += [_bold("What to do"), _wrapped(cause.remedy, "  ")]
     if cause.change is not None:
         change = cause.change

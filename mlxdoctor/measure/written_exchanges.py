@@ -11,9 +11,9 @@ from mlxdoctor.evidence.kind import Missing, NoSuchThing, NotThere, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure.text.exchanges import Exchange, exchange_in, is_rendered
-from mlxdoctor.models.asking import evenly, mean_losses
-from mlxdoctor.models.forward import Continuation
+from mlxdoctor.models.forward import Continuation, mean_losses
 from mlxdoctor.models.load import LoadedModels, Which
+from mlxdoctor.models.losses import evenly
 
 #: Rows that are measured, and those that are looked at for them.
 ROWS, LOOKED_AT = 16, 256

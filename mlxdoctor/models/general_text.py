@@ -9,8 +9,7 @@ from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.asking import mean_losses
-from mlxdoctor.models.forward import Continuation
+from mlxdoctor.models.forward import Continuation, mean_losses
 from mlxdoctor.models.load import LoadedModels, Which
 
 #: Questions and answers of everyday life, written for this purpose: no data set holds them.

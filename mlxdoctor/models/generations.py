@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.engines.text import CONTROL
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.json_text import mended
-from mlxdoctor.evidence.kind import Missing, Progress, RunView
+from mlxdoctor.evidence.kind import Missing, NotThere, Progress, RunView
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.answer import Answer, Prompt, answer, prompts_for
-from mlxdoctor.models.asking import told
-from mlxdoctor.models.base_memory import as_before
-from mlxdoctor.models.cpu_functions import on_cpu
-from mlxdoctor.models.load import LoadedModels, Which
+from mlxdoctor.models.answer import Answer, answer
+from mlxdoctor.models.forward import ask, told
+from mlxdoctor.models.load import LoadedModels, Which, on_cpu
+from mlxdoctor.models.prompts import Prompt, as_in_the_data, plain_prompt, prompts_for
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.time_budget import TimeBudget, by_turns
@@ -36,15 +34,17 @@ TUNED_KEYS = (
 )
 BASE_KEYS = ("base", "base_response", "base_output")
 EXPECTED_KEYS = ("expected", "reference", "target")
+LIST_KEYS = ("generations", "results", "samples", "items")
 #: Of the time that is left, what the answers may take.
 SHARE = 0.45
-#: Prompts that are asked before it is known how long they take.
+#: Prompts that are asked on a processor before it is known how long they take.
 FIRST_PROMPTS = 8
 #: Prompts of each split, and general ones, that are asked before more of any.
 OF_EACH_ORIGIN = 4
 #: A token of an answer takes as long as so many of a prompt, which are read at once.
 STEP_COST = 3
-LIST_KEYS = ("generations", "results", "samples", "items")
+#: Recorded prompts that are asked again, and tokens of each answer: minutes on a large model.
+AGAIN, TOKENS_AGAIN = 12, 32
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,6 @@ class ProducedGenerations(Generations):
     #: A step to `Generations`, which lists the same files.
     kind: ClassVar[str] = ""
     needs_models: ClassVar[bool] = True
-    kept_as: ClassVar[str] = "answers"
 
     @classmethod
     def find(cls, run: RunView) -> ProducedGenerations:
@@ -180,13 +179,115 @@ class ProducedGenerations(Generations):
         tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
         prompts = prompts_for(run.get(Dataset), tokenizer)
         try:
-            found = produce(models, tokenizer, prompts, progress=run.progress, budget=run.budget)
+            made = produce(models, tokenizer, prompts, progress=run.progress, budget=run.budget)
         except InputError as error:
             if run.files.generations is None:
                 raise
             # Nothing is lacking where others were recorded.
             raise Missing(str(error)) from None
-        return cls(**{one.name: getattr(found, one.name) for one in fields(found)})
+        return cls(**{one.name: getattr(made, one.name) for one in fields(made)})
+
+
+class RecordedGenerations(Generations):
+    """The answers that the run's owner recorded, whatever models answer here."""
+
+    #: `Generations` or `AskedAgain` lists the file.
+    kind: ClassVar[str] = ""
+    needs_models: ClassVar[bool] = True
+
+    @classmethod
+    def find(cls, run: RunView) -> RecordedGenerations:
+        """The recorded file; see `Evidence`."""
+        if run.files.generations is None:
+            raise NotThere("no answers were recorded")
+        read = Generations.read(run.files.generations)
+        return cls(**{one.name: getattr(read, one.name) for one in fields(read)})
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One prompt: the answers that were recorded, and both models' own.
+
+    Attributes:
+        prompt: the prompt as it was recorded.
+        recorded: the tuned model's answer, as its owner recorded it.
+        base: the base model's own, greedy, of 32 tokens.
+        tuned: the tuned model's own, likewise.
+        recorded_base: the base model's answer, where it was recorded too.
+        expected: the answer that was hoped for, where that was recorded.
+    """
+
+    prompt: str
+    recorded: str
+    base: str
+    tuned: str
+    recorded_base: str | None = None
+    expected: str | None = None
+
+
+@dataclass(frozen=True)
+class AskedAgain:
+    """Recorded answers beside both models' own answers to the same prompts.
+
+    Attributes:
+        sources: the recorded file and the models' files.
+        items: one a prompt, in the order of the file.
+    """
+
+    kind: ClassVar[str] = "answers to the recorded prompts"
+    needs_models: ClassVar[bool] = True
+
+    sources: tuple[Source, ...]
+    items: tuple[Asked, ...]
+
+    @classmethod
+    def find(cls, run: RunView) -> AskedAgain:
+        """The recorded answers' prompts, asked again; see `Evidence`."""
+        recorded = run.need(RecordedGenerations)
+        items = [item for item in recorded.distinct if item.prompt][:AGAIN]
+        if not items:
+            raise Missing("the recorded answers are without their prompts")
+        tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
+        if not models.has_tuned:
+            raise Missing("the adapter could not be loaded on this base model")
+        again = produce(
+            models,
+            tokenizer,
+            _as_recorded(run.get(Dataset), tokenizer, [item.prompt for item in items]),
+            max_tokens=TOKENS_AGAIN,
+            progress=run.progress,
+            budget=run.budget,
+        )
+        own = {item.prompt: item for item in again.items}
+        asked = tuple(
+            Asked(
+                item.prompt,
+                item.tuned,
+                own[item.prompt].base or "",
+                own[item.prompt].tuned,
+                item.base,
+                item.expected,
+            )
+            for item in items
+            if item.prompt in own
+        )
+        return cls((*recorded.sources, *again.sources), asked)
+
+
+def _as_recorded(
+    dataset: Dataset | None, tokenizer: Tokenizer, texts: Sequence[str]
+) -> list[Prompt]:
+    """Prompts as they were most likely asked when the answers were recorded."""
+    prompts = (
+        [plain_prompt(tokenizer, text) for text in texts]
+        if dataset is None
+        else as_in_the_data(dataset, tokenizer, texts)
+    )
+    # Written with the template's own signs, a prompt has been through it.
+    return [
+        Prompt(one.text, tuple(tokenizer.encode(one.text))) if CONTROL.search(one.text) else one
+        for one in prompts
+    ]
 
 
 def produce(
@@ -224,18 +325,22 @@ def produce(
     order = _order(prompts)
     costs = [float(len(prompts[i].tokens) + STEP_COST * max_tokens) for i in order]
     items: dict[int, Generation] = {}
+
+    def answers(which: Which, asked: Sequence[Prompt]) -> list[Answer]:
+        tell = told(progress, f"generating with the {which} model", len(items), total=len(prompts))
+        question = "answers", tuple(prompt.tokens for prompt in asked), ends, max_tokens
+        return ask(
+            models,
+            which,
+            question,
+            lambda: answer(models.select(which), asked, ends, max_tokens, tell),
+        )
+
     for stage in budget.stages(costs, SHARE, FIRST_PROMPTS if on_cpu() else len(order), 4):
         places = [order[turn] for turn in stage]
         asked = [prompts[i] for i in places]
-        answers: dict[Which, list[Answer]] = {}
-        which: Which
-        for which in ("base", "tuned") if models.has_tuned else ("base",):
-            doing = f"generating with the {which} model"
-            tell = told(progress, doing, len(items), len(prompts))
-            ask = partial(answer, models.select(which), asked, ends, max_tokens, tell)
-            question = "answers", tuple(prompt.tokens for prompt in asked), ends, max_tokens
-            answers[which] = _answers(models.base, question if which == "base" else None, ask)
-        base, tuned = answers["base"], answers.get("tuned", answers["base"])
+        base = answers("base", asked)
+        tuned = answers("tuned", asked) if models.has_tuned else base
         for i, prompt, before, after in zip(places, asked, base, tuned, strict=True):
             items[i] = Generation(
                 prompt=prompt.text,
@@ -251,9 +356,9 @@ def produce(
             )
     if not items:
         raise Missing(budget.spent)
-    found = tuple(items[i] for i in sorted(items))
+    in_order = tuple(items[i] for i in sorted(items))
     left_out = budget.said(len(items), len(prompts), "prompts were asked")
-    return Generations(models.sources, found, ends, "produced", left_out=left_out)
+    return Generations(models.sources, in_order, ends, "produced", left_out=left_out)
 
 
 def _order(prompts: Sequence[Prompt]) -> list[int]:
@@ -264,18 +369,6 @@ def _order(prompts: Sequence[Prompt]) -> list[int]:
     grouped = [i for places in by_origin.values() for i in places]
     turns = by_turns([len(places) for places in by_origin.values()], OF_EACH_ORIGIN)
     return [grouped[i] for i in turns]
-
-
-def _answers(base: BaseModel, question: Hashable, ask: Callable[[], list[Answer]]) -> list[Answer]:
-    """A model's answers; the base model's as before, where the question is named."""
-    try:
-        return ask() if question is None else as_before(base, question, ask)
-    except (ValueError, TypeError, AttributeError, RuntimeError) as error:
-        raise InputError(
-            base.path,
-            f"cannot generate ({type(error).__name__}: {error})",
-            "check that it generates with `mlx_lm.generate`",
-        ) from None
 
 
 def _rows(text: str) -> tuple[list[Any], int]:
@@ -339,22 +432,17 @@ def _tokens(value: Any) -> tuple[int, ...] | None:
 
 
 def _last_user_message(messages: Any) -> str:
-    return next(_user_messages(messages), "")
-
-
-def _user_messages(messages: Any) -> Iterator[str]:
     for message in reversed(messages if isinstance(messages, list) else []):
         if isinstance(message, dict) and message.get("role") == "user":
             content = message.get("content")
             if isinstance(content, str):
-                yield mended(content)
+                return mended(content)
+    return ""
 
 
 def _end_token_ids(text: str) -> tuple[int, ...]:
-    if not text.lstrip().startswith("{"):
-        return ()
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return ()
-    return _tokens(value.get("end_token_ids")) or ()
+    return (_tokens(value.get("end_token_ids")) or ()) if isinstance(value, dict) else ()

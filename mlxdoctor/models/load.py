@@ -1,16 +1,15 @@
-"""Models and tokenizers, loaded by mlx-lm: no code from their folders, and no network."""
+"""Models and tokenizers in memory, loaded by mlx-lm: no code from their folders, no network."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -23,11 +22,15 @@ from mlxdoctor.evidence.config import CONFIG_NAME
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Source, hash_file, read_json_object, require_file
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.cpu_functions import on_cpu
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current
 from mlxdoctor.safety.stages import Kind, Stage, models_run
 
+Which = Literal["base", "tuned"]
+
+ADAPTER_FILE = "adapters.safetensors"
+#: Why nothing of the models is known where nobody wanted them run.
+NOT_ASKED = "no model was run, because of --no-generate"
 #: Hugging Face's libraries read these when they are imported.
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 #: Of the machine's memory, what a model written out as float32 may take.
@@ -42,240 +45,6 @@ _OTHER_TEMPLATE = "download the model's chat template again"
 MAX_ERROR = 400
 
 
-def require_plain(folder: Path) -> None:
-    """Refuse a model folder that is not here, or whose files ask for code of their own.
-
-    mlx-lm before 0.32 runs `model_file` without asking; transformers asks on the terminal.
-
-    Raises:
-        InputError: it is no folder, a configuration in it names code, or can't be read.
-    """
-    if not folder.is_dir():
-        raise InputError(folder, "is not a local model folder", "nothing is downloaded: name one")
-    found = code_named_in(folder)
-    if found:
-        key, file = found[0].key, found[0].path.name
-        raise InputError(
-            folder,
-            f"needs code of its own ({key} in {file}) to be loaded, which is not run",
-            "record generations yourself and name them with --generations",
-        )
-
-
-def require_sense(folder: Path) -> None:
-    """Refuse a model whose configuration asks for far more layers than its weights have.
-
-    A model is built before its weights are looked at: 20,000,000 layers take all memory.
-
-    Raises:
-        InputError: it does.
-    """
-    base = BaseModel.read(folder)
-    layers = [layer for name in base.tensors if (layer := layer_of(name)[0]) is not None]
-    stated, there = base.num_layers, max(layers, default=-1) + 1
-    if stated is not None and there and stated > MOST_TIMES * there:
-        raise InputError(
-            folder,
-            f"has a config.json that says {stated:,} layers, and weights of {there}",
-            "download the model again",
-        )
-
-
-def require_tokenizer(folder: Path) -> None:
-    """Refuse what our own reader refuses, before transformers runs into it without a limit.
-
-    Raises:
-        InputError: as `Tokenizer.read`; the chat template takes too much for two short messages;
-            or a file of the model is a pipe or a device, at which whoever opens it waits.
-    """
-    for file in sorted(islice(folder.iterdir(), current().folder_entries)):
-        # A link that leads nowhere is as good as no file: the libraries look for them first.
-        if file.exists() and not file.is_dir():
-            require_file(file)
-    if not (folder / "tokenizer.json").is_file():
-        return
-    tokenizer, begun = Tokenizer.read(folder), time.monotonic()
-    try:
-        tokenizer.render(_MESSAGES)
-    except TemplateTooMuch as failure:
-        raise InputError(folder, str(failure), _OTHER_TEMPLATE) from None
-    except TemplateFailure:
-        # It may want other messages.
-        return
-    if (took := time.monotonic() - begun) > MOST_SECONDS:
-        problem = f"has a chat template that takes {took:.1f} s for two short messages"
-        raise InputError(folder, problem, _OTHER_TEMPLATE)
-
-
-@contextmanager
-def without_network() -> Iterator[None]:
-    """Keep Hugging Face's libraries from asking their server for anything meanwhile."""
-    before = {name: os.environ.get(name) for name in _OFFLINE}
-    os.environ.update(dict.fromkeys(_OFFLINE, "1"))
-    constants: Any = None
-    with suppress(ImportError):
-        # Imported with the variables set or long before: the value counts, not they.
-        from huggingface_hub import constants
-    was = getattr(constants, "HF_HUB_OFFLINE", None)
-    if constants is not None:
-        constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        if constants is not None:
-            constants.HF_HUB_OFFLINE = was if before["HF_HUB_OFFLINE"] else False
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def load_local(folder: Path, adapter: Path | None = None) -> tuple[Any, Any]:
-    """The model and the tokenizer of a local folder, loaded by mlx-lm.
-
-    Args:
-        adapter: the folder of an adapter to put on it.
-
-    Raises:
-        InputError: as `require_plain`, or mlx-lm cannot load them.
-    """
-    require_plain(folder)
-    require_sense(folder)
-    require_tokenizer(folder)
-    models_run()
-    from mlx_lm import load
-
-    with without_network(), _refused(str(folder)):
-        loaded: Any = load(
-            str(folder),
-            tokenizer_config={"trust_remote_code": False},
-            adapter_path=None if adapter is None else str(adapter),
-        )
-    return loaded[0], loaded[1]
-
-
-def load_weights(folder: Path, *, lazy: bool = False) -> tuple[Any, dict[str, Any]]:
-    """The model of a local folder without its tokenizer, and its configuration.
-
-    Args:
-        folder: of the model.
-        lazy: leave the weights on the disk until they are needed.
-
-    Raises:
-        InputError: as `load_local`, or mlx-lm cannot be used here.
-    """
-    require_plain(folder)
-    require_sense(folder)
-    models_run()
-    try:
-        from mlx_lm.utils import load_model
-    except (ImportError, OSError, ValueError) as error:
-        raise InputError(
-            None, f"mlx-lm cannot be used here ({error})", "check with `python -c 'import mlx_lm'`"
-        ) from None
-    with without_network(), _refused(folder):
-        model, config = load_model(folder, lazy=lazy)
-    return model, config
-
-
-def in_float32(model: Any, *, whole: bool = True) -> None:
-    """Make a model compute in float32 on a processor, tensor by tensor, where memory allows it.
-
-    Half precision and quantised matrices are 12 times slower and more there. The weights stay
-    what they are; only what is computed from them is rounded less.
-
-    Args:
-        model: its weights may still be on the disk.
-        whole: write quantised matrices out, too.
-    """
-    import mlx.core as mx
-
-    if not on_cpu() or _float32_bytes(model) > MOST_OF_MEMORY * _memory():
-        mx.eval(model.parameters())
-        return
-    quantized = [one for _, one in model.named_modules() if hasattr(one, "scales")]
-    if whole and quantized:
-        from mlx_lm.utils import dequantize_model
-
-        for module in quantized:
-            # What is written out has the precision of the scales.
-            _cast(module)
-        quantized.clear()
-        del module
-        dequantize_model(model)
-    for _, module in model.named_modules():
-        _cast(module)
-
-
-def _cast(module: Any) -> None:
-    import mlx.core as mx
-
-    for name in [name for name, one in module.items() if isinstance(one, mx.array)]:
-        if mx.issubdtype(module[name].dtype, mx.floating):
-            module[name] = module[name].astype(mx.float32)
-            # One by one, so that what it was cast from is not kept for all of them at once.
-            mx.eval(module[name])
-
-
-def _float32_bytes(model: Any) -> int:
-    from mlxdoctor.models.parameters import count_parameters
-
-    return 4 * sum(sum(counts.values()) for counts in count_parameters(model))
-
-
-def _memory() -> float:
-    """Bytes of memory of this machine; infinite where the system does not say."""
-    try:
-        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, ValueError, OSError):
-        return math.inf
-
-
-def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a local folder, as mlx-lm gives it.
-
-    Raises:
-        InputError: as `load_local`.
-    """
-    require_plain(folder)
-    require_tokenizer(folder)
-    from mlx_lm.utils import load_tokenizer
-
-    stage = Stage(f"the tokenizer of {folder}", Kind.LIBRARY, limit="tokenizer_seconds")
-    with stage, without_network(), _refused(folder):
-        return load_tokenizer(folder)
-
-
-@contextmanager
-def _refused(name: Path | str) -> Iterator[None]:
-    """Say in a sentence why mlx-lm cannot load `name`."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:  # what a model's code raises for sizes that nobody looked at
-        problem = f"cannot be loaded by mlx-lm ({said(error)})"
-        raise InputError(name, problem, "check that it generates at all") from None
-
-
-def said(error: Exception) -> str:
-    """What a library's error says, without a line for every tensor."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = " ".join(lines[:2])
-    if len(lines) > 2:
-        text = f"{text}; and {len(lines) - 2} more like it"
-    text = f"{type(error).__name__}: {text}"
-    return text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]}…"
-
-
-Which = Literal["base", "tuned"]
-
-ADAPTER_FILE = "adapters.safetensors"
-#: Why nothing of the models is known where nobody wanted them run.
-NOT_ASKED = "no model was run, because of --no-generate"
-
-
 @dataclass(frozen=True)
 class LoadedModels:
     """A base model, and what turns it into the tuned one and back.
@@ -284,9 +53,11 @@ class LoadedModels:
         base: the base model's files.
         sources: the files that were loaded: the base's and the adapter's.
         has_adapter: whether there is a tuned model besides the base.
-        load_failure: why the adapter could not be put on the base, as mlx-lm says it.
+        load_failure: why the adapter could not be put on the base model, as mlx-lm says it.
         select: gives the mlx model of that name. Both share modules, so that only the
             one selected last may be used.
+        said_by_base: question -> what the base model said to it: adapters of one base ask it the
+            same.
     """
 
     base: BaseModel
@@ -294,6 +65,7 @@ class LoadedModels:
     has_adapter: bool
     load_failure: str | None
     select: Callable[[Which], Any]
+    said_by_base: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     #: A step to what is measured with them, whose sources name the models' files too.
     kind: ClassVar[str] = ""
@@ -318,6 +90,11 @@ class LoadedModels:
         """Whether `select("tuned")` gives a tuned model."""
         return self.has_adapter and self.load_failure is None
 
+    @property
+    def names(self) -> tuple[Which, ...]:
+        """The models that there are, the base first."""
+        return ("base", "tuned") if self.has_tuned else ("base",)
+
 
 class LoadedBase(LoadedModels):
     """The base model alone, before anything was trained."""
@@ -326,9 +103,9 @@ class LoadedBase(LoadedModels):
     def find(cls, run: RunView) -> LoadedBase:
         """The base model, loaded into memory once; see `Evidence`."""
         if not run.options.allow_model:
-            raise Missing("no model was run, because of --no-generate; leave that option out")
-        found = load(run.need(BaseModel))
-        return cls(**{one.name: getattr(found, one.name) for one in fields(found)})
+            raise Missing(f"{NOT_ASKED}; leave that option out")
+        models = load(run.need(BaseModel))
+        return cls(**{one.name: getattr(models, one.name) for one in fields(models)})
 
 
 def load(
@@ -358,12 +135,11 @@ def load(
     if _is_whole_model(adapter_path):
         return _with_whole_model(base, model, adapter_path)
     file = adapter_path / ADAPTER_FILE if adapter_path.is_dir() else adapter_path
+    put_on = _with_lora if _is_lora(file) else _with_weights
+    failure, select = put_on(model, file)
+    said_by_base = before.said_by_base if before is not None else {}
     sources = (*base.sources, hash_file(file))
-    if _is_lora(file):
-        failure, select = _with_lora(model, file)
-    else:
-        failure, select = _with_weights(model, file)
-    return LoadedModels(base, sources, True, failure, select)
+    return LoadedModels(base, sources, True, failure, select, said_by_base)
 
 
 def _is_whole_model(path: Path) -> bool:
@@ -391,22 +167,11 @@ def _is_lora(file: Path) -> bool:
 
 def _with_lora(model: Any, file: Path) -> tuple[str | None, Callable[[Which], Any]]:
     from mlx.utils import tree_unflatten
-    from mlx_lm.utils import load_adapters
 
-    config = file.parent / CONFIG_NAME
-    stated, _ = read_json_object(config)
     before = dict(model.named_modules())
     failure = None
     try:
-        if file.name == ADAPTER_FILE:
-            load_adapters(model, str(file.parent))
-        else:
-            # mlx-lm loads folders only: a checkpoint is shown to it under the usual name.
-            with tempfile.TemporaryDirectory() as name:
-                (Path(name) / ADAPTER_FILE).symlink_to(file.resolve())
-                (Path(name) / CONFIG_NAME).write_text(json.dumps(stated))
-                load_adapters(model, name)
-                _evaluate_adapter(model)
+        _load_adapter(model, file)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         failure = said(error)
     model.eval()
@@ -428,6 +193,28 @@ def _with_lora(model: Any, file: Path) -> tuple[str | None, Callable[[Which], An
         return model
 
     return failure, select
+
+
+def _load_adapter(model: Any, file: Path) -> None:
+    """Put an adapter on a model as mlx-lm does, whatever its file is called."""
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+    from mlx_lm.utils import load_adapters
+
+    from mlxdoctor.models.parameters import ADAPTER_LEAVES
+
+    if file.name == ADAPTER_FILE:
+        load_adapters(model, str(file.parent))
+        return
+    # mlx-lm loads folders only: a checkpoint is shown to it under the usual name.
+    stated, _ = read_json_object(file.parent / CONFIG_NAME)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / ADAPTER_FILE).symlink_to(file.resolve())
+        (Path(folder) / CONFIG_NAME).write_text(json.dumps(stated))
+        load_adapters(model, folder)
+        # Read now: the link is gone afterwards.
+        named = tree_flatten(model.parameters())
+        mx.eval([value for name, value in named if name.rsplit(".", 1)[-1] in ADAPTER_LEAVES])
 
 
 def _with_weights(model: Any, file: Path) -> tuple[str | None, Callable[[Which], Any]]:
@@ -461,18 +248,227 @@ def _with_weights(model: Any, file: Path) -> tuple[str | None, Callable[[Which],
 def _with_whole_model(base: BaseModel, model: Any, folder: Path) -> LoadedModels:
     tuned = BaseModel.read(folder)
     models = {"base": model, "tuned": _load_model(folder, tuned.config)}
-    for one in models.values():
-        in_float32(one)
+    for loaded in models.values():
+        in_float32(loaded)
     sources = (*base.sources, *tuned.sources)
     return LoadedModels(base, sources, True, None, lambda which: models[which])
 
 
-def _evaluate_adapter(model: Any) -> None:
-    """Read the adapter's tensors now: their file is gone afterwards."""
+def on_cpu() -> bool:
+    """Whether MLX computes on the processor here, and not on a GPU."""
     import mlx.core as mx
-    from mlx.utils import tree_flatten
 
-    from mlxdoctor.models.parameters import ADAPTER_LEAVES
+    return bool(mx.default_device() == mx.Device(mx.cpu))
 
-    named = tree_flatten(model.parameters())
-    mx.eval([one for name, one in named if name.rsplit(".", 1)[-1] in ADAPTER_LEAVES])
+
+def in_float32(model: Any, *, whole: bool = True) -> None:
+    """Make a model compute in float32 on a processor, tensor by tensor, where memory allows it.
+
+    Half precision and quantised matrices are 12 times slower and more there. The weights stay
+    what they are; only what is computed from them is rounded less.
+
+    Args:
+        model: its weights may still be on the disk.
+        whole: write quantised matrices out, too.
+    """
+    import mlx.core as mx
+    import psutil
+
+    from mlxdoctor.models.parameters import count_parameters
+
+    parameters = sum(sum(counts.values()) for counts in count_parameters(model))
+    if not on_cpu() or 4 * parameters > MOST_OF_MEMORY * psutil.virtual_memory().total:
+        mx.eval(model.parameters())
+        return
+    quantized = [module for _, module in model.named_modules() if hasattr(module, "scales")]
+    if whole and quantized:
+        from mlx_lm.utils import dequantize_model
+
+        for module in quantized:
+            # What is written out has the precision of the scales.
+            _cast(module)
+        del module, quantized
+        dequantize_model(model)
+    for _, module in model.named_modules():
+        _cast(module)
+
+
+def _cast(module: Any) -> None:
+    import mlx.core as mx
+
+    for name, value in list(module.items()):
+        if isinstance(value, mx.array) and mx.issubdtype(value.dtype, mx.floating):
+            module[name] = value.astype(mx.float32)
+            # One by one, so that what it was cast from is not kept for all of them at once.
+            mx.eval(module[name])
+
+
+def load_local(folder: Path, adapter: Path | None = None) -> tuple[Any, Any]:
+    """The model and the tokenizer of a local folder, loaded by mlx-lm.
+
+    Args:
+        adapter: the folder of an adapter to put on it.
+
+    Raises:
+        InputError: as `require_plain`, or mlx-lm cannot load them.
+    """
+    require_plain(folder)
+    _require_sense(folder)
+    _require_tokenizer(folder)
+    models_run()
+    from mlx_lm import load
+
+    with _without_network(), _refused(folder):
+        loaded: Any = load(
+            str(folder),
+            tokenizer_config={"trust_remote_code": False},
+            adapter_path=None if adapter is None else str(adapter),
+        )
+    return loaded[0], loaded[1]
+
+
+def load_weights(folder: Path, *, lazy: bool = False) -> tuple[Any, dict[str, Any]]:
+    """The model of a local folder without its tokenizer, and its configuration.
+
+    Args:
+        folder: of the model.
+        lazy: leave the weights on the disk until they are needed.
+
+    Raises:
+        InputError: as `load_local`, or mlx-lm cannot be used here.
+    """
+    require_plain(folder)
+    _require_sense(folder)
+    models_run()
+    try:
+        from mlx_lm.utils import load_model
+    except (ImportError, OSError, ValueError) as error:
+        raise InputError(
+            None, f"mlx-lm cannot be used here ({error})", "check with `python -c 'import mlx_lm'`"
+        ) from None
+    with _without_network(), _refused(folder):
+        model, config = load_model(folder, lazy=lazy)
+    return model, config
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a local folder, as mlx-lm gives it.
+
+    Raises:
+        InputError: as `load_local`.
+    """
+    require_plain(folder)
+    _require_tokenizer(folder)
+    from mlx_lm.utils import load_tokenizer
+
+    stage = Stage(f"the tokenizer of {folder}", Kind.LIBRARY, limit="tokenizer_seconds")
+    with stage, _without_network(), _refused(folder):
+        return load_tokenizer(folder)
+
+
+def require_plain(folder: Path) -> None:
+    """Refuse a model folder that is not here, or whose files ask for code of their own.
+
+    mlx-lm before 0.32 runs `model_file` without asking; transformers asks on the terminal.
+
+    Raises:
+        InputError: it is no folder, a configuration in it names code, or can't be read.
+    """
+    if not folder.is_dir():
+        raise InputError(folder, "is not a local model folder", "nothing is downloaded: name one")
+    named = code_named_in(folder)
+    if named:
+        key, file = named[0].key, named[0].path.name
+        raise InputError(
+            folder,
+            f"needs code of its own ({key} in {file}) to be loaded, which is not run",
+            "record generations yourself and name them with --generations",
+        )
+
+
+def _require_sense(folder: Path) -> None:
+    """Refuse a model whose configuration asks for far more layers than its weights have.
+
+    A model is built before its weights are looked at: 20,000,000 layers take all memory.
+    """
+    base = BaseModel.read(folder)
+    layers = [layer for name in base.tensors if (layer := layer_of(name)[0]) is not None]
+    stated, there = base.num_layers, max(layers, default=-1) + 1
+    if stated is not None and there and stated > MOST_TIMES * there:
+        raise InputError(
+            folder,
+            f"has a config.json that says {stated:,} layers, and weights of {there}",
+            "download the model again",
+        )
+
+
+def _require_tokenizer(folder: Path) -> None:
+    """Refuse what our own reader refuses, before transformers runs into it without a limit.
+
+    Raises:
+        InputError: as `Tokenizer.read`; the chat template takes too much for two short messages;
+            or a file of the model is a pipe or a device, at which whoever opens it waits.
+    """
+    for file in sorted(islice(folder.iterdir(), current().folder_entries)):
+        # A link that leads nowhere is as good as no file: the libraries look for them first.
+        if file.exists() and not file.is_dir():
+            require_file(file)
+    if not (folder / "tokenizer.json").is_file():
+        return
+    tokenizer, begun = Tokenizer.read(folder), time.monotonic()
+    try:
+        tokenizer.render(_MESSAGES)
+    except TemplateTooMuch as failure:
+        raise InputError(folder, str(failure), _OTHER_TEMPLATE) from None
+    except TemplateFailure:
+        # It may want other messages.
+        return
+    if (took := time.monotonic() - begun) > MOST_SECONDS:
+        problem = f"has a chat template that takes {took:.1f} s for two short messages"
+        raise InputError(folder, problem, _OTHER_TEMPLATE)
+
+
+@contextmanager
+def _without_network() -> Iterator[None]:
+    """Keep Hugging Face's libraries from asking their server for anything meanwhile."""
+    before = {name: os.environ.get(name) for name in _OFFLINE}
+    os.environ.update(dict.fromkeys(_OFFLINE, "1"))
+    constants: Any = None
+    with suppress(ImportError):
+        # Imported with the variables set or long before: the value counts, not they.
+        from huggingface_hub import constants
+    was = getattr(constants, "HF_HUB_OFFLINE", None)
+    if constants is not None:
+        constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        if constants is not None:
+            constants.HF_HUB_OFFLINE = was if before["HF_HUB_OFFLINE"] else False
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _refused(name: Path | str) -> Iterator[None]:
+    """Say in a sentence why mlx-lm cannot load `name`."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # what a model's code raises for sizes that nobody looked at
+        problem = f"cannot be loaded by mlx-lm ({said(error)})"
+        raise InputError(name, problem, "check that it generates at all") from None
+
+
+def said(error: Exception) -> str:
+    """What a library's error says, without a line for every tensor."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines[:2])
+    if len(lines) > 2:
+        text = f"{text}; and {len(lines) - 2} more like it"
+    text = f"{type(error).__name__}: {text}"
+    return text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]}…"

@@ -1,4 +1,4 @@
-"""How well the base and the tuned model predict each token of one row."""
+"""What the base and the tuned model predict on the run's own rows, token by token."""
 
 from __future__ import annotations
 
@@ -15,13 +15,35 @@ from mlxdoctor.evidence.kind import Missing, Progress, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.asking import ask, evenly, told
-from mlxdoctor.models.forward import Predicted, Question, predict, vocabulary_of
+from mlxdoctor.models.forward import (
+    Floats,
+    Predicted,
+    Question,
+    ask,
+    predict,
+    require_tokens,
+    told,
+)
 from mlxdoctor.models.load import LoadedModels, Which
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import TimeBudget, by_turns
 
-Floats = NDArray[np.float32]
+#: Rows are cut after this many tokens: what a run learned shows well before.
+LONGEST_ROW = 1024
+#: Rows of fewer tokens have no target at every shift.
+SHORTEST_ROW = 3
+#: How far ahead of its input a target may lie: the token just given, the next, and two after it.
+SHIFTS = (0, 1, 2, 3)
+#: The token before the one just given.
+BEFORE = -1
+#: Places after a row at which padding is tried.
+PADDING_PLACES = 6
+#: Rows a split on which padding ids other than mlx-lm's own are tried.
+PADDING_ROWS = 8
+#: Rows of each split that are measured before more of the first split: of fewer, no check judges.
+ENOUGH_ROWS = 8
+#: Of the time that is left, what these rows may take.
+SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -29,44 +51,27 @@ class RowPass:
     """One model's losses on one row, in nats: minus the log-probability of each target.
 
     Attributes:
-        identity: float32 (n,), position i against token i, the token it was just given.
-        next: float32 (n - 1,), position i against token i + 1: what a language model does.
-        skip: float32 (n - 2,), position i against token i + 2.
+        shifted: shift -> float32 (n - shift,): position i against token i + shift. At shift -1
+            the last two positions are given padding, and the last target is padding.
         end_at_start: of the end token where the answer should begin; NaN without an answer.
         end_after_answer: of the end token where the answer is over; NaN without an answer.
         padding: pad id -> float32 (p,), of that id at the p places after the row, each
             place having the same id before it. The first is what mlx-lm trains in every row.
         greedy_at_start: the likeliest token where the answer should begin; None without one.
         greedy_after_answer: the likeliest token where the answer is over; None without one.
-        skip_two: float32 (n - 3,), position i against token i + 3; None where not measured.
-        previous: float32 (n + 1,), position i + 1 against token i, the one before that it was
-            given; the last two are given padding, and the last is of padding. None where not
-            measured.
     """
 
-    identity: Floats
-    next: Floats
-    skip: Floats
+    shifted: Mapping[int, Floats]
     end_at_start: float
     end_after_answer: float
     padding: Mapping[int, Floats]
     greedy_at_start: int | None
     greedy_after_answer: int | None
-    skip_two: Floats | None = None
-    previous: Floats | None = None
 
-    def shifted(self, shift: int) -> Floats:
-        """The losses at shift -1 (previous), 0 (identity), 1 (next), 2 (skip) or 3 (skip two).
-
-        The first of them is that of the first token at shifts up to 0, of token `shift` else.
-
-        Raises:
-            ValueError: nothing was measured at that shift.
-        """
-        losses = (self.identity, self.next, self.skip, self.skip_two, self.previous)[shift]
-        if losses is None:
-            raise ValueError(f"nothing was measured at shift {shift}")
-        return losses
+    @property
+    def next(self) -> Floats:
+        """Of the next token, float32 (n - 1,): what a language model is trained on."""
+        return self.shifted[1]
 
 
 @dataclass(frozen=True)
@@ -95,35 +100,9 @@ class RowLosses:
     is_padded: bool = True
     is_whole: bool = True
 
-    def fits_together(self) -> bool:
-        """Whether the arrays have the shapes that are said above."""
-        n = len(self.tokens)
-        passes = [self.base, *([] if self.tuned is None else [self.tuned])]
-        return self.roles.shape == self.tokens.shape == (n,) and all(
-            one.identity.shape == (n,)
-            and one.next.shape == (max(n - 1, 0),)
-            and one.skip.shape == (max(n - 2, 0),)
-            and (one.skip_two is None or one.skip_two.shape == (max(n - 3, 0),))
-            and (one.previous is None or one.previous.shape == (n + 1,))
-            and all(losses.ndim == 1 for losses in one.padding.values())
-            for one in passes
-        )
-
-
-#: Rows are cut after this many tokens: what a run learned shows well before.
-LONGEST_ROW = 1024
-#: Rows of fewer tokens have no target at every shift.
-SHORTEST_ROW = 3
-#: Tokens whose losses are measured at each place: the given one, the next, and two after it.
-SHIFTS = 4
-#: Places after a row at which padding is tried.
-PADDING_PLACES = 6
-#: Rows a split on which padding ids other than mlx-lm's own are tried.
-PADDING_ROWS = 8
-#: Rows of each split that are measured before more of the first split: of fewer, no check judges.
-ENOUGH_ROWS = 8
-#: Of the time that is left, what these rows may take.
-SHARE = 0.5
+    def of(self, which: Which) -> RowPass | None:
+        """One model's losses."""
+        return self.base if which == "base" else self.tuned
 
 
 @dataclass(frozen=True)
@@ -157,6 +136,11 @@ class TokenLosses:
         """The rows of one split."""
         return tuple(row for row in self.rows if row.split == name)
 
+    @property
+    def compared(self) -> tuple[RowLosses, ...]:
+        """The rows that were measured with both models."""
+        return tuple(row for row in self.rows if row.tuned is not None)
+
     @classmethod
     def find(cls, run: RunView) -> TokenLosses:
         """Measured on training and validation rows; see `Evidence`."""
@@ -169,35 +153,55 @@ class TokenLosses:
 
 @dataclass(frozen=True)
 class _Job:
-    """One row with one padding id after it.
+    """One row: what is measured of it.
 
     Attributes:
         split: the row's split.
         row: the row.
-        tokens: int32 (n,), what is measured of it.
-        pad_id: goes after it.
-        is_first: whether all of the row is asked for; else what comes after it alone.
+        tokens: int32 (n,), what is read of it.
+        pad_ids: what is tried after it, the trainer's own id first.
     """
 
     split: str
     row: SupervisedRow
     tokens: NDArray[np.int32]
-    pad_id: int
-    is_first: bool
+    pad_ids: tuple[int, ...]
 
     @property
-    def question(self) -> Question:
-        """At every place: the next tokens, the given one first, and the one before that last.
+    def questions(self) -> list[Question]:
+        """Every place of the row at every shift; of other padding, what comes after the row."""
+        first, *others = (
+            np.append(self.tokens, np.full(PADDING_PLACES, pad, np.int32)) for pad in self.pad_ids
+        )
+        ahead = np.append(first, np.zeros(max(SHIFTS), np.int32))
+        targets = [ahead[shift : shift + len(first)] for shift in SHIFTS]
+        before = np.append(np.zeros(1, np.int32), first[:-1])
+        return [
+            Question(first, np.stack([*targets, before], axis=1)),
+            *(Question(padded[:-1], padded[-PADDING_PLACES:, None]) for padded in others),
+        ]
 
-        Of a row that is padded otherwise: what comes after it alone.
-        """
-        padded = np.append(self.tokens, np.full(PADDING_PLACES, self.pad_id, np.int32))
-        if not self.is_first:
-            return Question(padded[:-1], padded[-PADDING_PLACES:, None])
-        ahead = np.append(padded, np.zeros(SHIFTS - 1, np.int32))
-        shifts = [ahead[shift : shift + len(padded)] for shift in range(SHIFTS)]
-        before = np.append(np.zeros(1, np.int32), padded[:-1])
-        return Question(padded, np.stack([*shifts, before], axis=1))
+    def losses(self, first: Predicted, others: Sequence[Predicted]) -> RowPass:
+        """What was predicted, by what it says of the row."""
+        n, row = len(self.tokens), self.row
+        *ahead, before = first.losses.T
+        shifted = {
+            shift: losses[: max(n - shift, 0)] for shift, losses in zip(SHIFTS, ahead, strict=True)
+        }
+        # Position i predicts token i + 1: the last token of the row predicts the first pad.
+        padding = [ahead[SHIFTS.index(1)][n - 1 : n - 1 + PADDING_PLACES]]
+        padding += [other.losses[:, 0] for other in others]
+        answer = np.flatnonzero(row.roles[:n] == Role.ANSWER)
+        start = row.prompt_length - 1 if 0 < row.prompt_length < n else None
+        over = int(answer[-1]) if len(answer) and n == row.full_length else None
+        return RowPass(
+            shifted={**shifted, BEFORE: before[1 : n + 2]},
+            end_at_start=float("nan") if start is None else float(first.ends[start]),
+            end_after_answer=float("nan") if over is None else float(first.ends[over]),
+            padding=dict(zip(self.pad_ids, padding, strict=True)),
+            greedy_at_start=None if start is None else int(first.greedy[start]),
+            greedy_after_answer=None if over is None else int(first.greedy[over]),
+        )
 
 
 def measure(
@@ -229,36 +233,42 @@ def measure(
         Missing: the budget was spent before.
     """
     ends = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *models.base.eos_token_ids)))
-    vocab_size = vocabulary_of(models.select("base"))
-    found: list[list[list[_Job]]] = []
-    tried: dict[int, None] = {}
+    vocab_size = require_tokens(models.select("base"), 0)
+    by_split: list[list[_Job]] = []
     for rows in splits:
         # One split is enough to see which id is padding; the trainer's own is tried on all.
-        known = (rows.pad_id,) if any(found) else _pad_ids(rows, tokenizer, vocab_size)
-        candidates = pad_ids or known
-        tried |= dict.fromkeys(candidates)
-        found.append(_jobs(rows, candidates, max_rows))
-    jobs = [row for split in found for row in split]
+        own = (rows.pad_id,) if any(by_split) else _pad_ids(rows, tokenizer, vocab_size)
+        by_split.append(_jobs(rows, tuple(pad_ids or own), max_rows))
+    jobs = [job for split in by_split for job in split]
     if not jobs:
         refused = next((one for rows in splits for one in rows.refused), None)
         if refused is None:
             raise InputError(None, "the data has no row to measure on", "name the data with --data")
         raise InputError(None, f"no row of the data can be measured: {refused.reason}")
     budget = budget or TimeBudget()
-    order = by_turns([len(split) for split in found], ENOUGH_ROWS)
-    costs = [float(sum(len(job.tokens) for job in jobs[i])) for i in order]
+    order = by_turns([len(split) for split in by_split], ENOUGH_ROWS)
+    costs = [float(len(jobs[i].tokens) * len(jobs[i].pad_ids)) for i in order]
     results: dict[int, RowLosses] = {}
     for stage in budget.stages(costs, SHARE):
         places = [order[turn] for turn in stage]
-        some = [jobs[i] for i in places]
-        passes: dict[Which, list[RowPass]] = {}
-        which: Which
-        for which in ("base", "tuned") if models.has_tuned else ("base",):
-            stage_told = told(progress, f"measuring the {which} model", len(results), len(jobs))
-            passes[which] = _passes(models, which, some, ends, stage_told)
-        for number, i in enumerate(places):
-            tuned = passes["tuned"][number] if "tuned" in passes else None
-            results[i] = _assembled(jobs[i][0], passes["base"][number], tuned)
+        asked = [jobs[i] for i in places]
+        passes = {}
+        for which in models.names:
+            tell = told(progress, f"measuring the {which} model", len(results), len(jobs))
+            passes[which] = _passes(models, which, asked, ends, tell)
+        tuned: Sequence[RowPass | None] = passes.get("tuned") or [None] * len(asked)
+        for i, job, base_pass, tuned_pass in zip(places, asked, passes["base"], tuned, strict=True):
+            results[i] = RowLosses(
+                job.split,
+                job.row.index,
+                job.tokens,
+                job.row.roles[: len(job.tokens)],
+                base_pass,
+                tuned_pass,
+                job.row.prompt_length,
+                job.row.padded,
+                len(job.tokens) == job.row.length,
+            )
     if not results:
         raise Missing(budget.spent)
     sources = dict.fromkeys(source for rows in splits for source in rows.sources)
@@ -267,11 +277,17 @@ def measure(
         rows=tuple(results[i] for i in sorted(results)),
         vocab_size=vocab_size,
         end_token_ids=ends,
-        pad_ids=tuple(tried),
+        pad_ids=tuple(dict.fromkeys(pad for job in jobs for pad in job.pad_ids)),
         mask_prompt=any(rows.mask_prompt for rows in splits),
         load_failure=models.load_failure,
         left_out=budget.said(len(results), len(jobs), "rows were measured"),
     )
+
+
+def evenly(total: int, wanted: int) -> list[int]:
+    """Places, at most as many as wanted, evenly over so many in all."""
+    count = min(total, wanted)
+    return [round(i * (total - 1) / max(1, count - 1)) for i in range(count)]
 
 
 def _pad_ids(rows: SupervisedRows, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
@@ -279,75 +295,35 @@ def _pad_ids(rows: SupervisedRows, tokenizer: Tokenizer, vocab_size: int) -> tup
     return tuple(dict.fromkeys(one for one in named if one is not None and one < vocab_size))
 
 
-def _jobs(rows: SupervisedRows, pad_ids: Sequence[int], max_rows: int) -> list[list[_Job]]:
-    """What is asked of each picked row, in the order of the split."""
+def _jobs(rows: SupervisedRows, pad_ids: tuple[int, ...], max_rows: int) -> list[_Job]:
+    """The rows that are picked, in the order of the split."""
     usable = [row for row in rows.rows if row.length >= SHORTEST_ROW]
     picked = [usable[i] for i in evenly(len(usable), max_rows)]
-    shortest = sorted(picked, key=lambda row: row.length)[:PADDING_ROWS]
-    jobs: list[list[_Job]] = []
-    for row in picked:
-        tokens = row.tokens[: min(row.length, LONGEST_ROW)]
-        tried = pad_ids if any(row is one for one in shortest) else pad_ids[:1]
-        jobs.append(
-            [_Job(rows.split, row, tokens, one, not turn) for turn, one in enumerate(tried)]
+    shortest = {row.index for row in sorted(picked, key=lambda row: row.length)[:PADDING_ROWS]}
+    return [
+        _Job(
+            rows.split,
+            row,
+            row.tokens[: min(row.length, LONGEST_ROW)],
+            pad_ids if row.index in shortest else pad_ids[:1],
         )
-    return jobs
+        for row in picked
+    ]
 
 
 def _passes(
     models: LoadedModels,
     which: Which,
-    rows: Sequence[Sequence[_Job]],
-    ends: Sequence[int],
+    jobs: Sequence[_Job],
+    ends: tuple[int, ...],
     progress: Callable[[int, int], None] | None,
 ) -> list[RowPass]:
     """One model's losses on the rows, in their order."""
-    jobs = [job for row in rows for job in row]
-    model = models.select(which)
+    asked = tuple((job.tokens.tobytes(), job.pad_ids) for job in jobs)
 
     def run() -> list[Predicted]:
-        return predict(model, [job.question for job in jobs], ends, progress)
+        questions = [question for job in jobs for question in job.questions]
+        return predict(models.select(which), questions, ends, progress)
 
-    asked = tuple((job.tokens.tobytes(), job.pad_id, job.is_first) for job in jobs)
-    said = iter(ask(models, which, ("losses", asked, tuple(ends)), run))
-    return [_row_pass(row, [next(said) for _ in row]) for row in rows]
-
-
-def _assembled(job: _Job, base: RowPass, tuned: RowPass | None) -> RowLosses:
-    return RowLosses(
-        job.split,
-        job.row.index,
-        job.tokens,
-        job.row.roles[: len(job.tokens)],
-        base,
-        tuned,
-        job.row.prompt_length,
-        job.row.padded,
-        len(job.tokens) == job.row.length,
-    )
-
-
-def _row_pass(jobs: Sequence[_Job], said: Sequence[Predicted]) -> RowPass:
-    (job, *others), (first, *more) = jobs, said
-    n = len(job.tokens)
-    row = job.row
-    roles = row.roles[:n]
-    answer = np.flatnonzero(roles == Role.ANSWER)
-    over = int(answer[-1]) if len(answer) and n == row.full_length else None
-    start = row.prompt_length if 0 < row.prompt_length < n else None
-    identity, following, skip, skip_two, previous = first.losses.T
-    # Position i predicts token i + 1: the last token of the row predicts the first pad.
-    padding = {job.pad_id: following[n - 1 : n - 1 + PADDING_PLACES]}
-    return RowPass(
-        identity=identity[:n],
-        next=following[: n - 1],
-        skip=skip[: n - 2],
-        end_at_start=float(first.ends[start - 1]) if start is not None else float("nan"),
-        end_after_answer=float(first.ends[over]) if over is not None else float("nan"),
-        padding=padding
-        | {one.pad_id: it.losses[:, 0] for one, it in zip(others, more, strict=True)},
-        greedy_at_start=int(first.greedy[start - 1]) if start is not None else None,
-        greedy_after_answer=int(first.greedy[over]) if over is not None else None,
-        skip_two=skip_two[: n - 3],
-        previous=previous[1 : n + 2],
-    )
+    said = iter(ask(models, which, ("losses", asked, ends), run))
+    return [job.losses(next(said), [next(said) for _ in job.pad_ids[1:]]) for job in jobs]

@@ -17,10 +17,8 @@ from mlxdoctor.evidence.kind import NoSuchThing, NotThere, Progress, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.asking import mean_losses
-from mlxdoctor.models.forward import Continuation
+from mlxdoctor.models.forward import Continuation, mean_losses
 from mlxdoctor.models.load import LoadedBase, LoadedModels, Which
-from mlxdoctor.models.losses import RowLosses, RowPass, TokenLosses
 from mlxdoctor.safety.time_budget import TimeBudget
 
 #: Tokens of an answer that are looked at: what it owes to its prompt shows early.
@@ -31,7 +29,6 @@ PROMPT_TOKENS, LONGEST_PROMPT = 384, 1024
 ENOUGH_ROWS = 16
 #: Rows among which one with another answer is looked for.
 PARTNERS = 64
-
 #: Of the time that is left, what the rows of one split may take.
 SHARE = 0.4
 
@@ -84,8 +81,9 @@ class PromptGains:
         if supervised is None and run.cannot_have(SupervisedRows):
             raise NoSuchThing(run.why_missing(SupervisedRows))
         config = run.get(TrainingConfig)
-        models = _base_or_both(run)
-        measured = run.get(TokenLosses) if models.has_adapter else None
+        # The base alone where nothing was trained yet.
+        is_trained = run.files.tuned is not None or run.files.adapter is not None
+        models = run.need(LoadedModels if is_trained else LoadedBase)
         samples, sources = {}, list(models.sources)
         for name in SPLITS:
             if name not in dataset.splits or not dataset.splits[name].rows:
@@ -95,8 +93,7 @@ class PromptGains:
                 if supervised is not None and supervised.split == name
                 else build(dataset, tokenizer, config, split=name)
             )
-            known = measured.split(name) if measured is not None else ()
-            sample = _Sample.of(rows.rows, known)
+            sample = _Sample.of(rows.rows)
             if sample.asked:
                 samples[name] = sample
                 sources.extend(rows.sources)
@@ -116,13 +113,6 @@ class PromptGains:
         return "; ".join(filter(None, getattr(self.measure, "left_out", {}).values()))
 
 
-def _base_or_both(run: RunView) -> LoadedModels:
-    """Both models; the base alone where nothing was trained yet."""
-    if run.files.tuned is None and run.files.adapter is None:
-        return run.need(LoadedBase)
-    return run.need(LoadedModels)
-
-
 @dataclass(frozen=True)
 class _Row:
     """A row's prompt and the first tokens of its answer."""
@@ -134,20 +124,11 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Asked:
-    """One answer, after its own prompt and after another's.
-
-    `known` is what was measured of the row before.
-    """
+    """One answer, after its own prompt and after another's."""
 
     index: int
     own: Continuation
     other: Continuation
-    known: RowLosses | None
-
-    @property
-    def cost(self) -> float:
-        """Tokens to be read."""
-        return float(len(self.other.tokens) + (len(self.own.tokens) if self.known is None else 0))
 
 
 @dataclass(frozen=True)
@@ -158,23 +139,15 @@ class _Sample:
     distinct: float
 
     @classmethod
-    def of(cls, rows: Sequence[SupervisedRow], known: Sequence[RowLosses]) -> _Sample:
-        measured = {row.index: row for row in known}
+    def of(cls, rows: Sequence[SupervisedRow]) -> _Sample:
         usable = _usable(rows)
-        # What was measured with its own prompt first; the others at random.
-        order = np.random.default_rng(0).permutation(len(usable)).tolist()
-        order.sort(key=lambda at: usable[at].index not in measured)
-        shuffled = [usable[at] for at in order]
+        shuffled = [usable[i] for i in np.random.default_rng(0).permutation(len(usable))]
         asked = []
-        for at, row in enumerate(shuffled):
-            partner = _partner(row, chain(shuffled[at + 1 :], shuffled[:at]))
-            if partner is None:
-                continue
-            own = Continuation.of(row.prompt, row.answer)
-            other = Continuation.of(partner.prompt, row.answer)
-            before = measured.get(row.index)
-            is_known = before is not None and len(before.tokens) >= len(own.tokens)
-            asked.append(_Asked(row.index, own, other, before if is_known else None))
+        for place, row in enumerate(shuffled):
+            partner = _partner(row, chain(shuffled[place + 1 :], shuffled[:place]))
+            if partner is not None:
+                own = Continuation.of(row.prompt, row.answer)
+                asked.append(_Asked(row.index, own, Continuation.of(partner.prompt, row.answer)))
         answers = {row.answer for row in shuffled}
         return cls(tuple(asked), len(answers) / max(len(shuffled), 1))
 
@@ -194,14 +167,17 @@ class _Measured:
         done = self.done.get(split, ())
         asked = self.samples[split].asked[len(done) : count]
         wanted = len(done) + len(asked)
-        for stage in self.budget.stages([one.cost for one in asked], SHARE):
+        costs = [float(len(one.own.tokens) + len(one.other.tokens)) for one in asked]
+        for stage in self.budget.stages(costs, SHARE):
             some = asked[stage.start : stage.stop]
             base = self._pairs("base", some)
             tuned: Sequence[Pair | None] = [None] * len(some)
             if self.models.has_tuned:
                 tuned = self._pairs("tuned", some)
-            found = zip(some, base, tuned, strict=True)
-            done = (*done, *(RowGain(one.index, first, second) for one, first, second in found))
+            done += tuple(
+                RowGain(one.index, of_base, of_tuned)
+                for one, of_base, of_tuned in zip(some, base, tuned, strict=True)
+            )
         self.done[split] = done
         self.left_out[split] = self.budget.said(
             min(len(done), wanted), wanted, f"{split} rows were given other rows' prompts"
@@ -209,26 +185,10 @@ class _Measured:
         return done[:count]
 
     def _pairs(self, which: Which, asked: Sequence[_Asked]) -> list[Pair]:
-        texts = [one.other for one in asked]
-        texts += [one.own for one in asked if one.known is None]
+        texts = [text for one in asked for text in (one.own, one.other)]
         doing = f"asking the {which} model otherwise"
         means = mean_losses(self.models, which, texts, self.progress, doing)
-        others, own = means[: len(asked)], iter(means[len(asked) :])
-        return [
-            (next(own) if one.known is None else _own_of(one, which), other)
-            for one, other in zip(asked, others, strict=True)
-        ]
-
-
-def _own_of(one: _Asked, which: Which) -> float:
-    row = one.known
-    losses: RowPass | None = None
-    if row is not None:
-        losses = row.base if which == "base" else row.tuned
-    if losses is None:
-        return math.nan
-    first, last = one.own.start - 1, len(one.own.tokens) - 1
-    return float(np.mean(losses.next[first:last], dtype=np.float64))
+        return list(zip(means[::2], means[1::2], strict=True))
 
 
 def _usable(rows: Sequence[SupervisedRow]) -> list[_Row]:

@@ -1,17 +1,10 @@
-"""Which rows `mlx_lm.lora` looked at in each of its validations.
-
-It seeds NumPy's legacy generator once, with the run's `seed`, and draws from it the order of the
-training batches at the start of each pass, and that of the validation batches at each
-validation, of which it looks at the first `val_batches`. So configuration and data say which
-rows a logged validation loss is over, to the row (mlx-lm, `tuner/trainer.py`: `iterate_batches`,
-`evaluate`, `train`; the same in every release from 0.14 to 0.32).
-"""
+"""The rows a run was validated on, and both models' losses on them, measured when asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -20,98 +13,31 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import NoSuchThing, NotThere, Progress, RunView
 from mlxdoctor.evidence.source import Source
-from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
+from mlxdoctor.evidence.supervision import Role, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.asking import evenly
-from mlxdoctor.models.cpu_functions import on_cpu
 from mlxdoctor.models.formats import PLAIN_FORMATS, WITHOUT_END, PlainFormat, rewritten
-from mlxdoctor.models.load import LoadedModels, load
-from mlxdoctor.models.losses import LONGEST_ROW, SHORTEST_ROW, RowLosses, TokenLosses, measure
+from mlxdoctor.models.load import LoadedModels, load, on_cpu
+from mlxdoctor.models.losses import (
+    LONGEST_ROW,
+    SHORTEST_ROW,
+    RowLosses,
+    TokenLosses,
+    evenly,
+    measure,
+)
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import TimeBudget
-
-#: Iterations of a run after which its draws are not made again: each pass costs a permutation.
-MOST_ITERATIONS = 1_000_000
-
-
-@dataclass(frozen=True)
-class ValidationOrder:
-    """What decides on the batches of every validation.
-
-    Attributes:
-        seed: of the run.
-        batch_size: rows a batch.
-        train_rows: rows of the training split.
-        valid_rows: rows of the validation split.
-        looked_at: batches of one validation; -1 for all.
-        every: iterations from one validation to the next.
-        iterations: of the whole run.
-    """
-
-    seed: int
-    batch_size: int
-    train_rows: int
-    valid_rows: int
-    looked_at: int
-    every: int
-    iterations: int
-
-    @classmethod
-    def of(
-        cls, config: TrainingConfig | None, train_rows: int, valid_rows: int
-    ) -> ValidationOrder | None:
-        """That of a run; None where the configuration is not mlx-lm's, or does not say it."""
-        if config is None or not config.describes_training:
-            return None
-        seed, size, looked_at = config.seed, config.batch_size, config.val_batches
-        every, iterations = config.steps_per_eval, config.iters
-        if seed is None or not 0 <= seed < 2**32 or looked_at is None or looked_at == 0:
-            return None
-        if not size or size < 1 or not every or every < 1 or not iterations:
-            return None
-        if min(train_rows, valid_rows) < size or iterations > MOST_ITERATIONS:
-            return None
-        return cls(seed, size, train_rows, valid_rows, looked_at, every, iterations)
-
-    @property
-    def _valid_batches(self) -> int:
-        return self.valid_rows // self.batch_size
-
-    @property
-    def is_of_all(self) -> bool:
-        """Whether every validation looks at all batches."""
-        return not 0 <= self.looked_at < self._valid_batches
-
-    def batches(self, iteration: int) -> tuple[int, ...]:
-        """The validation batches that were looked at before the update of an iteration, in order.
-
-        Numbers of batches in the order in which the split is cut into them; none where there was
-        no validation.
-        """
-        if self.is_of_all:
-            return tuple(range(self._valid_batches))
-        generator = np.random.RandomState(self.seed)
-        train_batches = self.train_rows // self.batch_size
-        for now in range(1, min(iteration, self.iterations) + 1):
-            if (now - 1) % train_batches == 0:
-                generator.permutation(train_batches)
-            if now == 1 or now % self.every == 0 or now == self.iterations:
-                order = generator.permutation(self._valid_batches)
-                if now == iteration:
-                    return tuple(int(one) for one in order[: self.looked_at])
-        return ()
-
 
 SPLIT = "valid"
 #: Parameters times tokens of one model that take about a second on a slow machine.
 AFFORDABLE_WORK = 3e9
-
-
 #: Of the time that is left, what all rows of a validation may take; and how many are measured
 #: before it is asked how long they take.
 VALIDATED_SHARE, EACH = 0.3, 8
 #: Parameters times tokens of one model that no processor does in that time: 20 s of a fast one.
 MOST_WORK_ON_CPU = 5e11
+#: Iterations of a run after which its draws are not made again: each pass costs a permutation.
+MOST_ITERATIONS = 1_000_000
 
 #: (format or None for the configured one, how many rows) -> both models' losses on them.
 Measure = Callable[[PlainFormat | None, int], tuple[RowLosses, ...]]
@@ -125,7 +51,6 @@ class ValidationRows:
 
     Attributes:
         sources: the data file, the tokenizer's and the models' files.
-        split: the split's name, as in `TokenLosses`.
         total: rows that a validation of the whole split looks at.
         affordable: how many of them can be measured in about a second.
         formats: other formats in which these rows can be written.
@@ -142,7 +67,6 @@ class ValidationRows:
     needs_models: ClassVar[bool] = True
 
     sources: tuple[Source, ...]
-    split: str
     total: int
     affordable: int
     formats: tuple[PlainFormat, ...]
@@ -166,7 +90,7 @@ class ValidationRows:
             tokenizer,
             dataset,
             run.get(TrainingConfig),
-            known=measured.split(SPLIT) if measured is not None else (),
+            measured=measured.split(SPLIT) if measured is not None else (),
             unfused=partial(load, models.base, adapter) if fused else None,
             progress=run.progress,
             budget=run.budget,
@@ -179,7 +103,7 @@ def prepare(
     dataset: Dataset,
     config: TrainingConfig | None,
     *,
-    known: Sequence[RowLosses] = (),
+    measured: Sequence[RowLosses] = (),
     unfused: Callable[[], LoadedModels] | None = None,
     progress: Progress | None = None,
     budget: TimeBudget | None = None,
@@ -191,7 +115,7 @@ def prepare(
         tokenizer: the base model's.
         dataset: the run's data.
         config: for masking, sequence limit and batch size.
-        known: rows of the split that were measured with `models` already.
+        measured: rows of the split that were measured with `models` already.
         unfused: loads the base model with the adapter, where `models` has it fused.
         progress: called batch by batch while measuring.
         budget: decides how many of the rows are measured; all without one.
@@ -204,25 +128,33 @@ def prepare(
     whole = [rows.rows[place] for batch in rows.batches for place in batch]
     rows = replace(rows, rows=tuple(whole or rows.rows), batches=())
     split = dataset.splits[SPLIT]
-    first = replace(rows, rows=rows.rows[:1])
-    formats = tuple(
-        plain
-        for plain in PLAIN_FORMATS
-        if _differs(first, rewritten(first, split, dataset.features, tokenizer, plain))
-    )
-    has_end = any(Role.END in row.roles for row in first.rows)
-
-    done = {row.index: row for row in known}
+    done = {row.index: row for row in measured}
     train = dataset.splits.get("train")
     order = ValidationOrder.of(config, len(train.rows) if train else 0, len(split.rows))
 
-    @cache
-    def whole_split() -> SupervisedRows:
-        return build(dataset, tokenizer, config, split=SPLIT, limit=None)
+    def write(some: SupervisedRows, plain: PlainFormat) -> SupervisedRows:
+        return rewritten(some, split, dataset.features, tokenizer, plain)
+
+    def losses(used: LoadedModels, plain: PlainFormat | None, count: int) -> tuple[RowLosses, ...]:
+        chosen = tuple(rows.rows[place] for place in evenly(len(rows.rows), count))
+        old = done if used is models and plain is None else {}
+        new = replace(rows, rows=tuple(row for row in chosen if row.index not in old))
+        if plain is not None:
+            new = write(new, plain)
+        results = {row.index: old[row.index] for row in chosen if row.index in old}
+        if budget is not None and not budget.left:
+            raise InputError(None, *budget.spent.split("; "))
+        if any(row.length >= SHORTEST_ROW for row in new.rows):
+            more = _measured(used, tokenizer, new, progress, budget)
+            if plain is not None and more.left_out:
+                # A format that was tried on too few rows is not one that does not fit.
+                raise InputError(None, more.left_out, "raise it with --budget")
+            results |= {row.index: row for row in more.rows}
+        return tuple(results[index] for index in sorted(results))
 
     def validated(iteration: int) -> tuple[RowLosses, ...]:
         batches = order.batches(iteration) if order is not None else ()
-        every = whole_split()
+        every = build(dataset, tokenizer, config, split=SPLIT, limit=None)
         if every.refused:
             return ()
         wanted = [every.rows[place] for batch in batches for place in every.batches[batch]]
@@ -231,51 +163,35 @@ def prepare(
         if on_cpu() and sum(costs) * models.base.parameter_count > MOST_WORK_ON_CPU:
             return ()
         for stage in (budget or TimeBudget()).stages(costs, VALIDATED_SHARE, first=EACH):
-            some = replace(every, rows=tuple(new[at] for at in stage), batches=())
-            for row in _measured(models, tokenizer, some, progress).rows:
-                done[row.index] = row
-        found = [done.get(row.index) for row in wanted]
-        return tuple(one for one in found if one is not None) if None not in found else ()
+            some = replace(every, rows=tuple(new[turn] for turn in stage), batches=())
+            more = _measured(models, tokenizer, some, progress)
+            done.update({row.index: row for row in more.rows})
+        if not all(row.index in done for row in wanted):
+            return ()
+        return tuple(done[row.index] for row in wanted)
 
-    def losses(used: LoadedModels, plain: PlainFormat | None, count: int) -> tuple[RowLosses, ...]:
-        chosen = tuple(rows.rows[at] for at in evenly(len(rows.rows), count))
-        old = done if used is models and plain is None else {}
-        new = replace(rows, rows=tuple(row for row in chosen if row.index not in old))
-        if plain is not None:
-            new = rewritten(new, split, dataset.features, tokenizer, plain)
-        found = {row.index: old[row.index] for row in chosen if row.index in old}
-        if budget is not None and not budget.left:
-            raise InputError(None, *budget.spent.split("; "))
-        if any(row.length >= SHORTEST_ROW for row in new.rows):
-            measured = measure(
-                used,
-                tokenizer,
-                [new],
-                max_rows=count,
-                pad_ids=(rows.pad_id,),
-                progress=progress,
-                budget=budget,
-            )
-            if plain is not None and measured.left_out:
-                # A format that was tried on too few rows is not one that does not fit.
-                raise InputError(None, measured.left_out, "raise it with --budget")
-            found |= {row.index: row for row in measured.rows}
-        return tuple(found[index] for index in sorted(found))
-
+    first = replace(rows, rows=rows.rows[:1])
+    formats = tuple(plain for plain in PLAIN_FORMATS if _differs(first, write(first, plain)))
+    has_end = any(Role.END in row.roles for row in first.rows)
+    mean = sum(min(row.length, LONGEST_ROW) for row in rows.rows) / max(len(rows.rows), 1)
+    affordable = int(AFFORDABLE_WORK / max(mean * models.base.parameter_count, 1.0))
     return ValidationRows(
         sources=rows.sources,
-        split=SPLIT,
-        total=_validated(rows),
-        affordable=min(len(rows.rows), _affordable(rows.rows, models.base.parameter_count)),
+        total=rows.total_rows - rows.total_rows % rows.batch_size or rows.total_rows,
+        affordable=min(len(rows.rows), affordable),
         formats=(WITHOUT_END, *formats) if has_end else formats,
         measure=partial(losses, models),
-        measure_validated=None if order is None else validated,
         measure_unfused=None if unfused is None else lambda count: losses(unfused(), None, count),
+        measure_validated=None if order is None else validated,
     )
 
 
 def _measured(
-    models: LoadedModels, tokenizer: Tokenizer, rows: SupervisedRows, progress: Progress | None
+    models: LoadedModels,
+    tokenizer: Tokenizer,
+    rows: SupervisedRows,
+    progress: Progress | None,
+    budget: TimeBudget | None = None,
 ) -> TokenLosses:
     """All of some rows, with the padding that mlx-lm puts after them."""
     return measure(
@@ -285,6 +201,7 @@ def _measured(
         max_rows=len(rows.rows),
         pad_ids=(rows.pad_id,),
         progress=progress,
+        budget=budget,
     )
 
 
@@ -296,11 +213,63 @@ def _differs(configured: SupervisedRows, plain: SupervisedRows) -> bool:
     )
 
 
-def _validated(rows: SupervisedRows) -> int:
-    whole = rows.total_rows - rows.total_rows % rows.batch_size
-    return whole or rows.total_rows
+@dataclass(frozen=True)
+class ValidationOrder:
+    """Which batches `mlx_lm.lora` looked at in each of its validations.
 
+    It seeds NumPy's legacy generator once, with the run's `seed`, and draws from it the order of
+    the training batches at the start of each pass, and that of the validation batches at each
+    validation, of which it looks at the first `val_batches`. So configuration and data say which
+    rows a logged validation loss is over, to the row (mlx-lm, `tuner/trainer.py`:
+    `iterate_batches`, `evaluate`, `train`; the same in every release from 0.14 to 0.32).
 
-def _affordable(rows: Sequence[SupervisedRow], parameters: int) -> int:
-    mean = sum(min(row.length, LONGEST_ROW) for row in rows) / max(len(rows), 1)
-    return int(AFFORDABLE_WORK / max(mean * parameters, 1.0))
+    Attributes:
+        seed: of the run.
+        train_batches: batches of a pass over the training split.
+        valid_batches: batches of the validation split.
+        looked_at: batches of one validation; -1 for all.
+        every: iterations from one validation to the next.
+        iterations: of the whole run.
+    """
+
+    seed: int
+    train_batches: int
+    valid_batches: int
+    looked_at: int
+    every: int
+    iterations: int
+
+    @classmethod
+    def of(
+        cls, config: TrainingConfig | None, train_rows: int, valid_rows: int
+    ) -> ValidationOrder | None:
+        """That of a run; None where the configuration is not mlx-lm's, or does not say it."""
+        if config is None or not config.describes_training:
+            return None
+        seed, size, looked_at = config.seed, config.batch_size, config.val_batches
+        every, iterations = config.steps_per_eval, config.iters
+        if seed is None or not 0 <= seed < 2**32 or not looked_at:
+            return None
+        if not size or size < 1 or not every or every < 1 or not iterations:
+            return None
+        if min(train_rows, valid_rows) < size or iterations > MOST_ITERATIONS:
+            return None
+        return cls(seed, train_rows // size, valid_rows // size, looked_at, every, iterations)
+
+    def batches(self, iteration: int) -> tuple[int, ...]:
+        """The validation batches that were looked at before the update of an iteration, in order.
+
+        Numbers of batches in the order in which the split is cut into them; none where there was
+        no validation.
+        """
+        if not 0 <= self.looked_at < self.valid_batches:
+            return tuple(range(self.valid_batches))
+        generator = np.random.RandomState(self.seed)
+        for now in range(1, min(iteration, self.iterations) + 1):
+            if (now - 1) % self.train_batches == 0:
+                generator.permutation(self.train_batches)
+            if now == 1 or now % self.every == 0 or now == self.iterations:
+                order = generator.permutation(self.valid_batches)
+                if now == iteration:
+                    return tuple(int(one) for one in order[: self.looked_at])
+        return ()

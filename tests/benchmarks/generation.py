@@ -8,7 +8,8 @@ from pathlib import Path
 
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.answer import answer, prompts_for
+from mlxdoctor.models.answer import answer
+from mlxdoctor.models.prompts import prompts_for
 from tests.benchmarks.peers import Peers
 from tests.benchmarks.startup import FIXTURES
 from tests.benchmarks.table import Line

@@ -8,19 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.lab.cases import made, trained
-from fixtures.lab.cases.case import Absent, Evidence, Rebuilt
-from fixtures.lab.cases.catalogue import CATALOGUE
-from fixtures.lab.cases.judge import Judged, examine, report_of
-from fixtures.lab.cases.page import PAGE, summary
+from fixtures.lab.cases.__main__ import PAGE, summary
+from fixtures.lab.cases.builders import BUILDERS
+from fixtures.lab.cases.case import Case, Judged, cases, examine
 from fixtures.lab.cases.training import trained as trained_run
-from fixtures.lab.cases.workshop import Workshop, copied_run, reports
+from fixtures.lab.cases.workshop import Workshop, copied_run
+from mlxdoctor.api import diagnose
 from tests.conftest import LOGS
 
-#: Made by training, or judged by running models: seconds each.
-SLOW = {case.id for case in (*trained.CASES, *made.CASES)} | {
-    case.id for case in CATALOGUE.values() if isinstance(case, Rebuilt) and case.models
-}
+
+@pytest.fixture(autouse=True)
+def nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fixtures.lab.cases.case.KEPT", tmp_path / "kept")
 
 
 @pytest.fixture(scope="session")
@@ -31,21 +30,16 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 
 def rebuilt() -> Iterator[object]:
     """The rebuilt cases; those that are missed must fail, so that the page stays true."""
-    for case in CATALOGUE.values():
-        if isinstance(case, Absent):
-            continue
-        marks = [pytest.mark.slow] if case.id in SLOW else []
-        if case.missed is not None:
-            marks.append(pytest.mark.xfail(reason=case.missed, raises=AssertionError, strict=True))
-        yield pytest.param(case, id=case.id, marks=marks)
+    for case in cases().values():
+        if case.how:
+            missed = pytest.mark.xfail(reason=case.missed, raises=AssertionError, strict=True)
+            yield pytest.param(case, id=case.id, marks=[missed] if case.missed else [])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", list(rebuilt()))
-def test_a_reported_failure_gets_its_cause(
-    case: Rebuilt, workshop: Workshop, tmp_path: Path
-) -> None:
-    result = examine(case, workshop, tmp_path / case.id)
+def test_a_reported_failure_gets_its_cause(case: Case, workshop: Workshop, tmp_path: Path) -> None:
+    result = examine(case, BUILDERS[case.id], workshop, tmp_path / case.id)
     if result.crashed:
         raise RuntimeError(f"{case.id}: {', '.join(result.crashed)} crashed")
     if case.cause is not None:
@@ -53,29 +47,25 @@ def test_a_reported_failure_gets_its_cause(
     assert not result.lacking
 
 
-def test_every_report_is_in_the_catalogue_and_on_the_page() -> None:
-    ids = list(reports())
-    assert set(ids) == set(CATALOGUE)
+def test_every_case_that_is_rebuilt_has_a_builder_and_is_on_the_page() -> None:
+    assert {one.id for one in cases().values() if one.how} == BUILDERS.keys()
+    assert len(BUILDERS) >= 40
     shown = re.findall(r"^\| \[([\w-]+)\]\(", PAGE.read_text(), re.MULTILINE)
-    assert shown == ids, "run `python -m fixtures.lab.cases`"
+    assert shown == list(cases()), "run `python -m fixtures.lab.cases`"
 
 
-def test_at_least_forty_are_rebuilt() -> None:
-    assert sum(isinstance(case, Rebuilt) for case in CATALOGUE.values()) >= 40
-
-
-def test_the_page_calls_missed_what_the_catalogue_says_is_missed() -> None:
+def test_the_page_calls_missed_what_the_records_say_is_missed() -> None:
     missed = set(re.findall(r"^\| \[([\w-]+)\].*\| \*\*missed\*\* \|$", PAGE.read_text(), re.M))
-    known = {one.id for one in CATALOGUE.values() if isinstance(one, Rebuilt) and one.missed}
+    known = {one.id for one in cases().values() if one.missed}
     assert missed == known, "run `python -m fixtures.lab.cases`"
 
 
 def test_the_summary_counts_causes_and_findings_apart() -> None:
-    def case(name: str, cause: str | None, *codes: str) -> Rebuilt:
-        return Rebuilt(name, "", "", lambda _, __: None, cause=cause, codes=codes)  # type: ignore[arg-type, return-value]
+    def case(name: str, cause: str | None, *codes: str) -> Case:
+        return Case(name, "", "", "told", cause, codes)
 
-    def said(one: Rebuilt, *causes: str, code: str = "") -> Judged:
-        return Judged(one, "unhealthy", causes, (code,), ())
+    def said(one: Case, *causes: str, code: str = "") -> Judged:
+        return Judged(one, "unhealthy", causes, (code,))
 
     first, third, fourth = case("a", "x"), case("b", "x"), case("c", "x")
     given, lacking = case("d", None, "k.y"), case("e", None, "k.y")
@@ -86,29 +76,26 @@ def test_the_summary_counts_causes_and_findings_apart() -> None:
         "d": said(given, code="k.y"),
         "e": said(lacking, "x", code="k.z"),
     }
-    text = summary([first, third, fourth, given, lacking, Absent("f", "", "")], results)
+    text = summary([first, third, fourth, given, lacking, Case("f", "", "", why="gone")], results)
     assert "6 cases: 5 rebuilt, 1 not" in text
     assert "3 have a root cause: right first 1, in first three 2" in text
     assert "2 have a finding: given 1. Missed 2." in text
 
 
 @pytest.mark.parametrize("name", sorted(one.name for one in LOGS.glob("CONTROL-*")))
-def test_a_sound_log_that_was_reported_gives_no_error(name: str, workshop: Workshop) -> None:
-    data = report_of(Evidence((LOGS / name,)), workshop, models=False)
-    findings = [one for outcome in data["outcomes"] for one in outcome["findings"]]
-    assert "error" not in {one["severity"] for one in findings}
-    assert data["diagnosis"] == []
+def test_a_sound_log_that_was_reported_gives_no_error(name: str) -> None:
+    report = diagnose([LOGS / name], allow_model=False)
+    assert "error" not in {one.severity for one in report.findings}
+    assert report.diagnosis == ()
 
 
-def test_the_copied_run_is_sound_before_anything_is_changed(
-    workshop: Workshop, tmp_path: Path
-) -> None:
-    data = report_of(Evidence((copied_run(tmp_path / "run"),)), workshop, models=False)
-    assert data["verdict"] == "inconclusive"
+def test_the_copied_run_is_sound_before_anything_is_changed(tmp_path: Path) -> None:
+    report = diagnose([copied_run(tmp_path / "run")], allow_model=False)
+    assert report.verdict == "inconclusive"
 
 
 @pytest.mark.slow
 def test_the_short_run_is_sound_before_a_mistake_is_made(workshop: Workshop) -> None:
-    data = report_of(Evidence((trained_run(workshop, "sound"),)), workshop, models=False)
+    report = diagnose([trained_run(workshop, "sound")], allow_model=False)
     # It is short, which is no mistake but worth a warning.
-    assert data["verdict"] == "suspect"
+    assert report.verdict == "suspect"

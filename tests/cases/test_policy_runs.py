@@ -114,7 +114,7 @@ PRINTED = {
 }
 #: What comes first, and what else is possible.
 NAMED = {
-    "first-faulty-dpo-reference": ["reference-follows-policy", "gradients-blocked"],
+    "first-faulty-dpo-reference": ["reference-follows-policy"],
     "first-faulty-dpo-rate": ["learning-rate-too-high"],
     "first-faulty-orpo-rate": ["learning-rate-too-high"],
 }

@@ -29,7 +29,6 @@ def judged(
 ) -> Outcome:
     evidence = ValidationRows(
         (),
-        "valid",
         40,
         affordable,
         (),

@@ -26,7 +26,7 @@ class Model:
     identity: float = 6.0
     next: float = 3.0
     skip: float = 5.0
-    previous: float | None = 7.0
+    previous: float = 7.0
     prompt: float = 2.0
     end_at_start: float = 9.0
     end_after_answer: float = 0.1
@@ -43,9 +43,12 @@ class Model:
             return (values + noise).astype(np.float32)[: n - shift]
 
         return RowPass(
-            identity=losses(0, self.identity),
-            next=losses(1, self.next),
-            skip=losses(2, self.skip),
+            shifted={
+                -1: np.append(losses(0, self.previous), np.float32(9.0)),
+                0: losses(0, self.identity),
+                1: losses(1, self.next),
+                2: losses(2, self.skip),
+            },
             end_at_start=self.end_at_start + noise,
             end_after_answer=self.end_after_answer + noise,
             greedy_at_start=self.greedy_at_start,
@@ -54,9 +57,6 @@ class Model:
                 pad_id: np.array([first, *[rest] * 5], np.float32)
                 for pad_id, (first, rest) in self.padding.items()
             },
-            previous=None
-            if self.previous is None
-            else np.append(losses(0, self.previous), np.float32(9.0)),
         )
 
 
@@ -121,21 +121,18 @@ def test_the_token_before_the_one_given() -> None:
     codes = found(replace(made(swapped), end_token_ids=(0,)))
     assert set(codes) == {"previous-learned", "answers-worse"}
     assert "the token before the one it was given" in codes["previous-learned"].message
-    # Not measured at that shift: nothing is said of it, and nothing of the padding either.
-    unknown = replace(swapped, identity=21.8, skip=21.9, previous=None)
-    losses = made(unknown, base=replace(BASE, previous=None))
-    assert set(found(losses)) == {"answers-worse"}
-    assert set(outcome(learned_targets, losses).unsought) == {
-        "learned-targets.padding-learned",
-        "learned-targets.end-token-repeated",
-    }
 
 
 def test_a_model_below_a_blind_guess_still_shows_its_padding() -> None:
     padded = Model(identity=7.0, next=6.0, skip=6.9, padding={0: (0.1, 0.1)})
     assert "end-token-repeated" in found(replace(made(padded), end_token_ids=(0,)))
     lost = Model(identity=7.0, next=6.9, skip=6.9, padding={0: (0.1, 0.1)})
-    assert "end-token-repeated" not in found(replace(made(lost), end_token_ids=(0,)))
+    unsaid = outcome(learned_targets, replace(made(lost), end_token_ids=(0,)))
+    assert [one.code for one in unsaid.findings] == ["learned-targets.answers-worse"]
+    assert set(unsaid.unsought) == {
+        "learned-targets.padding-learned",
+        "learned-targets.end-token-repeated",
+    }
 
 
 @pytest.mark.parametrize(("identity", "hit"), [(1.4, True), (1.6, False)])
@@ -162,11 +159,10 @@ def test_worse_on_held_out_rows_only() -> None:
     assert {code: one.severity for code, one in codes.items()} == {"held-out-worse": "warning"}
 
 
-def test_more_padding_is_an_error_and_the_first_is_a_note() -> None:
+def test_more_padding_is_an_error_and_the_first_is_not_told() -> None:
     codes = found(made(replace(SOUND, padding={0: (0.1, 0.1)})))
     assert {code: one.severity for code, one in codes.items()} == {"padding-learned": "error"}
-    codes = found(made(replace(SOUND, padding={0: (0.1, 5.5)})))
-    assert {code: one.severity for code, one in codes.items()} == {"first-padding-learned": "info"}
+    assert not found(made(replace(SOUND, padding={0: (0.1, 5.5)})))
 
 
 @pytest.mark.parametrize("place", ["greedy_at_start", "greedy_after_answer"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,6 @@ import pytest
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome
-from mlxdoctor.models.adapter_scales import AdapterScales
 from mlxdoctor.models.formats import PLAIN_FORMATS, WITHOUT_END, PlainFormat
 from mlxdoctor.models.losses import RowLosses, TokenLosses
 from mlxdoctor.models.validation import ValidationRows
@@ -45,9 +44,7 @@ class Validation:
     ) -> None:
         self.rows, self.by_format = rows, by_format
         self.asked: list[tuple[PlainFormat | None, int]] = []
-        self.evidence = ValidationRows(
-            (), "valid", total, affordable, tuple(by_format), self.measure
-        )
+        self.evidence = ValidationRows((), total, affordable, tuple(by_format), self.measure)
 
     def measure(self, plain: PlainFormat | None, count: int) -> tuple[RowLosses, ...]:
         self.asked.append((plain, count))
@@ -128,7 +125,8 @@ def test_a_tenth_of_the_loss_is_not_told(
 def test_a_tuned_model_that_is_better_than_logged(
     log: Callable[..., TrainingLog], config: TrainingConfig
 ) -> None:
-    assert codes(judged(log(after=0.5), config)) == {"better-than-logged": "info"}
+    found = judged(log(after=0.5), config)
+    assert (found.status, codes(found)) == ("inconclusive", {})
 
 
 @pytest.mark.parametrize(("tuned", "severity"), [(1.5, "warning"), (2.5, "error")])
@@ -241,37 +239,6 @@ def test_the_very_rows_of_a_validation_tell_another_base(
     assert found == ({"base-differs": "warning"} if writer == "mlx-lm" else {})
 
 
-def scaled(losses: Mapping[float, float]) -> AdapterScales:
-    """An adapter that has these losses at so many times its scale."""
-    rows = measured_rows(BASE, level(2.0))
-
-    def measure(some: Sequence[RowLosses], factor: float) -> tuple[RowLosses, ...]:
-        return measured_rows(BASE, level(losses[factor]), len(some))
-
-    return AdapterScales((), TokenLosses((), rows, 768), measure)
-
-
-@pytest.mark.parametrize(
-    ("best", "hit"), [(1.8, True), (1.3, True), (1.1, False), (0.4, False), (2.5, True)]
-)
-def test_a_loss_that_no_strength_of_the_adapter_has(
-    log: Callable[..., TrainingLog], config: TrainingConfig, best: float, hit: bool
-) -> None:
-    tried = scaled({0.5: 2.6, 1.5: best, 2.0: 3.0, 4.0: 5.0})
-    found = judged(log(), config, tried, tuned=level(2.0))
-    assert ("beyond-the-adapter" in codes(found)) is hit
-    assert "worse-than-logged" in codes(found)
-
-
-def test_an_adapter_without_effect_has_no_strength(
-    log: Callable[..., TrainingLog], config: TrainingConfig
-) -> None:
-    same = scaled(dict.fromkeys((0.5, 1.5, 2.0, 4.0), 4.0))
-    found = judged(log(), config, same, tuned=level(4.0))
-    assert codes(found) == {"worse-than-logged": "error"}
-    assert "loss-agreement.beyond-the-adapter" in found.unsought
-
-
 @pytest.mark.parametrize("shift", [-1, 0, 2, 3])
 def test_targets_at_another_shift(
     log: Callable[..., TrainingLog], config: TrainingConfig, shift: int
@@ -328,28 +295,6 @@ def test_a_format_in_which_the_base_model_agrees_already_is_not_sought(
     found = outcome(loss_agreement, log(), losses, validation.evidence, config)
     assert codes(found) == {"worse-than-logged": "error"}
     assert [plain for plain, _ in validation.asked] == [None]
-
-
-@pytest.mark.parametrize(("counted", "status"), [(120, "inconclusive"), (9, "found")])
-def test_a_loss_over_other_tokens(
-    tmp_path: Path, config: TrainingConfig, counted: int, status: str
-) -> None:
-    from mlxdoctor.evidence.dataset import Dataset
-    from mlxdoctor.evidence.supervision import build
-    from mlxdoctor.evidence.tokenizer import Tokenizer
-    from tests.conftest import FIXTURES
-
-    lines = ["Iter 1: Val loss 5.0, Val took 1.0s", "Iter 100: Val loss 0.3, Val took 1.0s"]
-    trained = build(
-        Dataset.read(FIXTURES / "data" / "geography"), Tokenizer.read(FIXTURES / "base"), config
-    )
-    # As many targets a row as the rows really have, and far more.
-    mean = sum(row.count(row.prompt_length) for row in trained.rows) / len(trained.rows)
-    tokens = round((counted if counted > 9 else mean) * 400)
-    lines.append(f"Iter 100: Train loss 0.3, Trained Tokens {tokens}, Peak mem 1.0 GB")
-    found = judged(LogWriter(tmp_path).text(*lines), config, trained, tuned=level(3.0))
-    assert found.status == status
-    assert ("more tokens" in found.reason) is (status == "inconclusive")
 
 
 @pytest.mark.parametrize(("tuned", "status"), [(0.9, "passed"), (1.5, "found")])

@@ -11,9 +11,14 @@ from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Status
-from mlxdoctor.measure.asked_again import Asked, AskedAgain, RecordedGenerations
-from mlxdoctor.models.answer import as_in_the_data, plain_prompt
-from mlxdoctor.models.generations import Generation, Generations
+from mlxdoctor.models.generations import (
+    Asked,
+    AskedAgain,
+    Generation,
+    Generations,
+    RecordedGenerations,
+)
+from mlxdoctor.models.prompts import as_in_the_data, plain_prompt
 from tests.conftest import FIXTURES, RUNS, check_called
 from tests.given import findings, outcome
 

@@ -28,7 +28,7 @@ def judged(
     path = folder / "eval_results.json"
     path.write_text(json.dumps(figures))
     rows = measured_rows(BASE, tuned, count, spread=0.4)
-    evidence = ValidationRows((), "valid", count, count, (), lambda _, wanted: rows[:wanted])
+    evidence = ValidationRows((), count, count, (), lambda _, wanted: rows[:wanted])
     return outcome(reported_loss, ReportedMetrics.read([path]), evidence)
 
 

@@ -54,8 +54,6 @@ def test_a_cause_is_explained_with_both_sides_and_the_remedy(
     assert squeezed(cause.remedy) in squeezed(printed)
     for code, weight in cause.weights.items():
         assert f"{weight:+5.1f}  {code}" in printed
-    for code, weight in cause.absent.items():
-        assert f"{weight:+5.1f}  no {code}" in printed
 
 
 def test_an_unknown_name_gets_close_matches(capsys: pytest.CaptureFixture[str]) -> None:

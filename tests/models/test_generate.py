@@ -19,13 +19,14 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import RefusedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models import answer as generate
 from mlxdoctor.models import generations
 from mlxdoctor.models import load as models
 from mlxdoctor.models import losses as token_losses
+from mlxdoctor.models.answer import answer
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.load import load_weights
 from mlxdoctor.models.losses import TokenLosses
+from mlxdoctor.models.prompts import Prompt, prompts_for
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import FIXTURES, RUNS
 
@@ -63,7 +64,7 @@ def measured(base: BaseModel, tokenizer: Tokenizer, splits: list[SupervisedRows]
 def test_prompts_come_from_the_data_and_a_few_do_not(
     dataset: Dataset, tokenizer: Tokenizer
 ) -> None:
-    prompts = generate.prompts_for(dataset, tokenizer, held_out=4, trained=2)
+    prompts = prompts_for(dataset, tokenizer, held_out=4, trained=2)
     assert [one.origin for one in prompts] == ["valid"] * 4 + ["train"] * 2 + ["general"] * 6
     assert len({one.text for one in prompts}) == 12
     row = dataset.splits["valid"].rows[0]["messages"]
@@ -74,7 +75,7 @@ def test_prompts_come_from_the_data_and_a_few_do_not(
 
 def test_text_rows_are_continued(tokenizer: Tokenizer) -> None:
     text = Dataset.read(FIXTURES / "data" / "geography-text")
-    prompt = generate.prompts_for(text, tokenizer, held_out=1, trained=0)[0]
+    prompt = prompts_for(text, tokenizer, held_out=1, trained=0)[0]
     whole = tokenizer.encode(text.splits["valid"].rows[0]["text"])
     assert list(prompt.tokens) == whole[: len(whole) // 2]
     assert prompt.expected is None
@@ -84,7 +85,7 @@ def test_produced_answers_are_those_that_mlx_lm_recorded(
     base: BaseModel, tokenizer: Tokenizer, dataset: Dataset
 ) -> None:
     recorded = Generations.read(RUNS / "healthy-ordinary" / "generations.jsonl")
-    prompts = generate.prompts_for(dataset, tokenizer, held_out=len(recorded.items), trained=0)
+    prompts = prompts_for(dataset, tokenizer, held_out=len(recorded.items), trained=0)
     counts: list[tuple[str, int, int]] = []
     start = time.process_time()
     produced = generations.produce(
@@ -114,12 +115,12 @@ def test_batches_and_single_prompts_agree(
     from mlx_lm.models.cache import KVCache
 
     model = models.load(base).select("base")
-    prompts = generate.prompts_for(dataset, tokenizer, held_out=6, trained=0)
+    prompts = prompts_for(dataset, tokenizer, held_out=6, trained=0)
     ends = tokenizer.eos_token_ids
-    batched = generate.answer(model, prompts, ends, 24)
+    batched = answer(model, prompts, ends, 24)
     # Models with caches that cannot be merged are generated from one by one.
     monkeypatch.delattr(KVCache, "merge")
-    single = generate.answer(model, prompts, ends, 24)
+    single = answer(model, prompts, ends, 24)
     assert [one.tokens for one in single] == [one.tokens for one in batched]
     assert [one.loss for one in single] == pytest.approx([one.loss for one in batched], abs=1e-3)
 
@@ -169,7 +170,7 @@ def test_a_refused_adapter_is_evidence(
     assert loaded.load_failure is not None
     assert "not an adapter parameter" in loaded.load_failure
     assert "more like it" in loaded.load_failure
-    produced = generations.produce(loaded, tokenizer, generate.prompts_for(None, tokenizer))
+    produced = generations.produce(loaded, tokenizer, prompts_for(None, tokenizer))
     assert (produced.items, produced.load_failure) == ((), loaded.load_failure)
     losses = token_losses.measure(loaded, tokenizer, splits[:1], max_rows=8)
     assert losses.load_failure == loaded.load_failure
@@ -200,12 +201,11 @@ def test_measured_losses_are_mlx_lms(
         expected = nn.losses.cross_entropy(logits[:-1], mx.array(row.tokens)[1:])
         np.testing.assert_allclose(row.base.next, np.array(expected), atol=2e-4)
         identity = nn.losses.cross_entropy(logits, mx.array(row.tokens))
-        np.testing.assert_allclose(row.base.identity, np.array(identity), atol=2e-4)
+        np.testing.assert_allclose(row.base.shifted[0], np.array(identity), atol=2e-4)
         skip = nn.losses.cross_entropy(logits[:-2], mx.array(row.tokens)[2:])
-        np.testing.assert_allclose(row.base.skip, np.array(skip), atol=2e-4)
+        np.testing.assert_allclose(row.base.shifted[2], np.array(skip), atol=2e-4)
         before = nn.losses.cross_entropy(logits[1:], mx.array(row.tokens)[:-1])
-        np.testing.assert_allclose(row.base.previous[:-2], np.array(before), atol=2e-4)
-        assert row.fits_together()
+        np.testing.assert_allclose(row.base.shifted[-1][:-2], np.array(before), atol=2e-4)
 
 
 def test_end_and_padding_are_measured_where_they_belong(
@@ -237,7 +237,7 @@ def test_a_prompt_outside_the_vocabulary_is_refused(base: BaseModel) -> None:
     """MLX would read the memory behind the embeddings."""
     model = models.load(base).select("base")
     with pytest.raises(ValueError, match="token 999 is outside the vocabulary of 768"):
-        generate.answer(model, [generate.Prompt("strange", (5, 999), None, "train")], (0,), 4)
+        answer(model, [Prompt("strange", (5, 999), None, "train")], (0,), 4)
 
 
 def test_more_layers_than_weights_are_refused(tmp_path: Path) -> None:
@@ -289,8 +289,8 @@ def test_a_family_that_mlx_lm_does_not_batch_answers_one_by_one(
     module = import_module(f"mlx_lm.models.{family}")
     mx.random.seed(0)
     model = module.Model(module.ModelArgs(model_type=family, **settings))
-    prompts = [generate.Prompt("", (1, 2, 3)), generate.Prompt("", (4, 5, 6, 7))]
-    answers = generate.answer(model, prompts, (), max_tokens=4)
+    prompts = [Prompt("", (1, 2, 3)), Prompt("", (4, 5, 6, 7))]
+    answers = answer(model, prompts, (), max_tokens=4)
     for prompt, found in zip(prompts, answers, strict=True):
         steps = generate_step(mx.array(prompt.tokens), model, max_tokens=4)
         assert list(found.tokens) == [int(token) for token, _ in steps]

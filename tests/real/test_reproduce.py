@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from fixtures.lab.real.reproduce import drawn, page
 from fixtures.lab.real.runs import HALVES, Half
-from fixtures.lab.reproduction import WRONG
+from fixtures.lab.reproduction import WRONG, drawn, summary_of, table_of
 from mlxdoctor.causes import load_causes
 
 CAUSES = load_causes().causes
@@ -34,24 +33,27 @@ def test_two_wrong_causes_are_asked_for_of_each() -> None:
         assert CAUSES.keys() >= set(wrong)
 
 
-def result(name: str, verdict: str, *, wrong: str = "refuted") -> dict[str, Any]:
+def result(name: str, verdict: str, wrong: str = "refuted") -> dict[str, Any]:
     return {
         "name": name,
-        "level": "a|b",
         "cause": "bad-data",
-        "asked_wrongly": ["overfitting", "labels-misaligned"],
-        "true": {"bad-data": {"verdict": verdict, "reason": "told"}},
-        "wrong": {"overfitting": {"verdict": wrong, "reason": "untold"}},
-        "true_seconds": 30.0,
-        "true_cost": {"experiments": 4, "iterations": 200, "seconds": 29.0},
+        "verdict": "unhealthy",
+        "verdicts": {"bad-data": verdict},
+        "forced": {"overfitting": wrong, "labels-misaligned": "undecided"},
+        "agreement": {"agrees": True, "difference": 0.0004},
+        "cost": {"experiments": 4, "iterations": 200, "seconds": 29.0},
+        "cpu": 30.0,
     }
 
 
 def test_the_page_counts_what_is_confirmed() -> None:
-    text = page([result("one", "confirmed"), result("two", "undecided", wrong="confirmed")], 3)
-    assert "| the true cause | 2 | 1 | 1 | 0 | 0 |" in text
-    assert "| a wrong cause | 4 | 1 | 0 | 1 | 2 |" in text
-    assert "not the true one: two: overfitting." in text
+    results = [result("first", "confirmed"), result("second", "undecided", wrong="confirmed")]
+    text = "\n".join(summary_of(results, 1))
+    assert "The true cause is confirmed in 1 of 2 faulty runs." in text
+    assert "A wrong cause is confirmed in 1 cases: second: overfitting." in text
+    assert "Of 4 wrong causes that were asked for, 1 are refuted, 2 are undecided, 1 are" in text
     assert "1 more runs were not reproduced" in text
-    assert "| one | a/b | bad-data | confirmed | overfitting: refuted, labels" in text
-    assert text.endswith("- two (bad-data): told.\n")
+    row = (
+        "| first | bad-data | confirmed | none | overfitting: refuted, labels-misaligned: undecided"
+    )
+    assert f"{row} | same to 0.0004 | 4 | 200 | 30 | 29 |" in table_of(results)

@@ -22,7 +22,7 @@ from fixtures.lab.real.rows import (
     without_validation,
 )
 from fixtures.lab.real.runs import HALVES, all_runs, bases_needed, named, tasks_of
-from fixtures.lab.real.score import cause_of, label_of, learned
+from fixtures.lab.real.study import cause_of, label_of, learned
 from fixtures.lab.real.tasks import TASKS
 from mlxdoctor.causes import load_causes
 
@@ -72,8 +72,8 @@ def test_of_a_run_that_is_diagnosed_without_models_nothing_imports_mlx() -> None
 
     from tests.conftest import ROOT
 
-    asks = "import sys, fixtures.lab.real.work, fixtures.lab.ward.kept, fixtures.lab.real as real; "
-    asks += "real.outcome_file('a', 'log'); print('mlx.core' in sys.modules)"
+    asks = "import sys, fixtures.lab.evidence, fixtures.lab.harness; "
+    asks += "print('mlx.core' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", asks], cwd=ROOT, capture_output=True, text=True, check=True
     )

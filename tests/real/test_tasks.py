@@ -8,8 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fixtures.lab.real import __main__ as commands
-from fixtures.lab.real import tasks
+from fixtures.lab.real import study, tasks
 from fixtures.lab.real.tasks import ROWS, TASKS, Task, digest, split, write_task
 from fixtures.lab.real.texts import (
     campaigns,
@@ -24,6 +23,7 @@ from fixtures.lab.real.texts import (
 from fixtures.lab.real.texts.desktop_help import paragraphs
 from fixtures.lab.real.texts.docstrings import examples
 from fixtures.lab.real.texts.sources import Row, chat, completion, cut_at_paragraph
+from fixtures.lab.study import main
 
 Debian = Callable[[str, str], None]
 
@@ -97,7 +97,8 @@ def test_the_command_says_how_large_the_rows_are(
     rows = [completion(str(number), "x" * 1024) for number in range(9)]
     task = Task("numbers", "dev", "completions", "low", "numbers", lambda: rows)
     monkeypatch.setattr(tasks, "TASKS", {"numbers": task})
-    assert commands.main(["tasks", "--folder", str(tmp_path)]) == 0
+    monkeypatch.setenv("MLXDOCTOR_REAL", str(tmp_path))
+    assert main(study.STUDY, ["tasks", "numbers"]) == 0
     assert capsys.readouterr().out.startswith("numbers: 9 KiB in ")
 
 

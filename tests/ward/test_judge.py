@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from fixtures.lab.ward.judge import is_hurt, label_of, learned
+from fixtures.lab.judged import is_hurt
+from fixtures.lab.ward.study import label_of, learned
 
 #: One-sided, 5% shared out over three figures.
 P = 0.05 / 3

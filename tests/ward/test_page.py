@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from fixtures.lab.ward.figures import (
-    Share,
-    calibration_error,
-    confidence,
+from fixtures.lab.ablation import effects, ignorance, of_judged
+from fixtures.lab.harness import Share
+from fixtures.lab.judged import Judged, Label, called, ranked_first, top, weighed, wrongly_ruled_out
+from fixtures.lab.study import (
+    Part,
+    by_fault,
+    by_group,
     confusions,
-    contributions,
-    detected,
-    false_alarms,
-    ranked_first,
-    top,
-    warned,
+    equivalents,
+    missed,
+    official,
+    overview,
+    sound_runs,
 )
-from fixtures.lab.ward.judge import Judged, Label, weighed
-from fixtures.lab.ward.page import official
-from fixtures.lab.ward.runs import all_runs
-from fixtures.lab.ward.sections import Part, by_base, by_fault, equivalents, overview, sound_runs
+from fixtures.lab.ward.study import subjects
+from mlxdoctor.causes import load_causes
 from mlxdoctor.finding import Finding, Outcome, Seen, Severity, Status
+from mlxdoctor.verdict import Verdict
 
-RUNS = {run.name: run for run in all_runs()}
+RUNS = {run.name: run for run in subjects()}
 #: A symptom that names one cause, by itself.
 CODE, CAUSE = "learning-rate.zero", "learning-rate-too-low"
 
@@ -87,31 +88,23 @@ def test_counts() -> None:
     runs = some()
     assert top(runs, 1) == top(runs, 3) == Share(1, 4)
     assert ranked_first(runs) == Share(2, 4)
-    assert detected(runs) == Share(2, 4)
-    assert false_alarms(runs) == Share(0, 2)
-    assert warned(runs) == Share(1, 2)
-    assert confusions(runs) == {
-        (CAUSE, CAUSE): 1,
-        (CAUSE, "none (suspect)"): 1,
-        ("bad-data", CAUSE): 1,
-        ("bad-data", "none (inconclusive)"): 1,
-    }
+    assert called(runs, "faulty", Verdict.UNHEALTHY) == Share(2, 4)
+    assert called(runs, "healthy", Verdict.UNHEALTHY) == Share(0, 2)
+    assert called(runs, "healthy", Verdict.SUSPECT) == Share(1, 2)
+    assert wrongly_ruled_out(runs).count == 4
 
 
 def test_without_the_check_that_saw_it_nothing_is_named() -> None:
-    (one,) = contributions(some())
-    assert (one.check, one.top_1, one.detected, one.false_alarms) == ("learning-rate", -1, -2, 0)
-
-
-def test_a_confidence_of_one_that_is_right_half_the_time_is_off_by_half() -> None:
-    wrong, right = (
-        judged("llama-answers-shuffled-0-s50", "bad-data", "faulty", Severity.ERROR),
-        judged("llama-rate-too-low-2-s50", CAUSE, "faulty", Severity.ERROR),
-    )
-    sure = confidence(right)
-    assert calibration_error([right]) == pytest.approx(1 - sure)
-    assert calibration_error([wrong]) == pytest.approx(sure)
-    assert calibration_error([right, wrong]) == pytest.approx(abs(sure - 0.5))
+    cases, knowledge = of_judged(some()), load_causes()
+    found = effects(cases, knowledge, "check")
+    by_check = {one.part: one for one in found}
+    assert by_check["learning-rate"].decides == ("llama-rate-too-low-2-s50",)
+    assert by_check["learning-rate"].disturbs == ("llama-ordinary-s1",)
+    # What was seen to be learned is all that speaks for these.
+    assert by_check["loss-trend"].decides == ()
+    shares = ignorance(cases, found, knowledge)
+    assert shares["learning-rate"] == Share(1, 1)
+    assert shares["loss-trend"] == Share(0, 0)
 
 
 def test_the_score_is_with_the_models_run_unless_fewer_runs_were() -> None:
@@ -125,14 +118,18 @@ def test_the_score_is_with_the_models_run_unless_fewer_runs_were() -> None:
 
 def test_the_page_tells_what_was_found() -> None:
     part = Part("dev", "static", some())
-    assert "| dev | static | 4 of 2 causes | 25.0% (1/4; 5 to 70%) |" in overview([part])
-    assert "| dev | llama | geography | 0.30 |" in by_base([part])
-    faults = by_fault([part])
-    assert "| rate-too-low | 0 | 1/1 | learning-rate-too-low 1 |" in faults
-    assert "| rate-too-low | 0.0001 | 0/1 | suspect 1 |" in faults
-    assert "| base-not-frozen | norms | 0/0 |  |" in faults
-    sound = sound_runs([part])
+    assert "| dev | static | 4 of 2 causes | 25.0% (1/4; 5 to 70%) |" in overview("split", [part])
+    assert "| dev | llama | geography | 0.30 |" in by_group("split", [part])
+    faults = by_fault("split", [part])
+    assert "| dev | rate-too-low | 0 | 1/1 | learning-rate-too-low 1 |" in faults
+    assert "| dev | rate-too-low | 0.0001 | 0/1 | suspect 1 |" in faults
+    assert "| dev | base-not-frozen | norms | 0/0 |  |" in faults
+    wrong = f"| `bad-data` | 0.0% (0/2; 0 to 66%) | none (inconclusive) 1, {CAUSE} 1 |"
+    assert wrong in confusions(part)
+    row = f"| dev | llama-answers-shuffled-0-s50 | `bad-data` | {CAUSE} | {CODE} |"
+    assert row in missed("split", [part])
+    sound = sound_runs("split", [part])
     assert f"| dev | error | {CODE} | 0 | 1 | llama-low-rate-s27 |" in sound
     assert f"| dev | warning | {CODE} | 1 | 0 | llama-ordinary-s1 |" in sound
     row = "| dev | base-not-frozen | `base-weights-changed` | llama 1 | inconclusive 1 |"
-    assert row in equivalents([part])
+    assert row in equivalents("split", [part])

@@ -7,9 +7,8 @@ import re
 
 import numpy as np
 
-from fixtures.lab.ward.baselines import naive_alarms
-from fixtures.lab.ward.ledgers import ledger_pairs, taught_sums
-from fixtures.lab.ward.orders import form_pairs
+from fixtures.lab.evidence import naive_alarms
+from fixtures.lab.ward.data import form_pairs, ledger_pairs, taught_sums
 from fixtures.lab.ward.runs import REFUSED, SEVERITIES, SLICE, WARDS, all_runs, bases_of
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.train.faults import FAULTS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.lab.ward.kept import read_outcomes
+from fixtures.lab.evidence import read_outcomes
 from fixtures.lab.ward.runs import SLICE
 from mlxdoctor.diagnosis import judge
 from mlxdoctor.finding import Status

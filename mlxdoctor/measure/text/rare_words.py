@@ -1,0 +1,233 @@
+"""Which answer belongs to which prompt, by the rare words that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlxdoctor.engines.text import vocabulary, words
+
+Ints = NDArray[np.int64]
+Scores = NDArray[np.float64]
+
+#: Characters read of each end of a longer text.
+_READ = 2000
+#: Words in more texts than this share say little, and in more than so many cost much.
+_COMMON_SHARE, _COMMON_TEXTS, _LEAST_COMMON = 0.2, 1000, 0.02
+#: Neighbouring words that make a copied passage.
+_PASSAGE = 5
+#: Candidates of which the tie to their own row is looked up.
+_CANDIDATES = 32
+
+
+@dataclass(frozen=True)
+class Side:
+    """The telling words of the prompts, or of the answers, by text and by word.
+
+    Attributes:
+        words: word numbers, text after text.
+        starts: int64 (texts + 1,), where each text begins in `words`.
+        texts: text numbers, word after word.
+        text_starts: int64 (words + 1,), where each word begins in `texts`.
+    """
+
+    words: Ints
+    starts: Ints
+    texts: Ints
+    text_starts: Ints
+
+    def of(self, text: int) -> Ints:
+        """The words of a text."""
+        return self.words[self.starts[text] : self.starts[text + 1]]
+
+
+@dataclass(frozen=True)
+class RareWords:
+    """Different prompts and different answers, as sets of the rare words that both sides use.
+
+    Attributes:
+        prompts: the words of the prompts.
+        answers: the words of the answers.
+        bits: float64 (words,), log2(texts / texts with the word), of the side where it is commoner.
+    """
+
+    prompts: Side
+    answers: Side
+    bits: Scores
+
+    @classmethod
+    def of(cls, prompts: Sequence[str], answers: Sequence[str]) -> RareWords:
+        """Index different prompts and different answers, of which there may be fewer."""
+        numbers: dict[str, int] = {}
+        asked = _numbered(prompts, numbers, grow=True)
+        said = _numbered(answers, numbers, grow=False)
+        share, kept = np.zeros(len(numbers)), np.ones(len(numbers), dtype=np.bool_)
+        for flat, lengths in (asked, said):
+            texts = np.bincount(flat, minlength=len(numbers))
+            common = max(_COMMON_TEXTS, _LEAST_COMMON * len(lengths))
+            kept &= (texts > 0) & (texts <= max(1, min(_COMMON_SHARE * len(lengths), common)))
+            share = np.maximum(share, texts / len(lengths))
+        renumbered = np.cumsum(kept) - 1
+        # Multiples of 2^-20 add up to the same in any order, so that equal ties compare equal.
+        bits = np.round(-np.log2(share[kept]) * 2**20) / 2**20
+        first, second = (_side(*one, kept, renumbered) for one in (asked, said))
+        return cls(first, second, bits)
+
+    def tie(self, prompt: int, answer: int) -> float:
+        """Bits of the words that a prompt shares with an answer."""
+        shared = np.intersect1d(
+            self.prompts.of(prompt), self.answers.of(answer), assume_unique=True
+        )
+        return float(self.bits[shared].sum())
+
+    def ties_of_prompt(self, prompt: int) -> Scores:
+        """Bits that the prompt shares with each answer, float64 (answers,)."""
+        return self._scores(self.prompts.of(prompt), self.answers)
+
+    def ties_of_answer(self, answer: int) -> Scores:
+        """Bits that the answer shares with each prompt, float64 (prompts,)."""
+        return self._scores(self.answers.of(answer), self.prompts)
+
+    def _scores(self, telling: Ints, side: Side) -> Scores:
+        scores = np.zeros(len(side.starts) - 1)
+        for word in telling.tolist():
+            scores[side.texts[side.text_starts[word] : side.text_starts[word + 1]]] += self.bits[
+                word
+            ]
+        return scores
+
+
+@dataclass(frozen=True)
+class Misplaced:
+    """A row whose answer belongs elsewhere.
+
+    Attributes:
+        row: its number.
+        answer: the number of the answer to its prompt.
+        answer_at: a row that holds that answer, and should not.
+        prompt: the number of the prompt to its answer.
+        rank: where its own answer stands among all answers, and its prompt among all prompts,
+            in [0, 1]; answers dealt out at random stand at 0.5 on average.
+    """
+
+    row: int
+    answer: int
+    answer_at: int
+    prompt: int
+    rank: float
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """Rows that hold a prompt and an answer each, not necessarily its own.
+
+    Attributes:
+        ties: the words that prompts and answers share.
+        prompt_of: the number of the prompt of each row.
+        answer_of: the number of the answer of each row.
+        with_prompt: the rows that hold each prompt.
+        with_answer: the rows that hold each answer.
+        standing_out: share of the other texts that a match must exceed.
+        margin: bits by which it must exceed them and both rows' own ties.
+        slack: bits by which a better match for the other side may exceed it.
+    """
+
+    ties: RareWords
+    prompt_of: Sequence[int]
+    answer_of: Sequence[int]
+    with_prompt: Sequence[Sequence[int]]
+    with_answer: Sequence[Sequence[int]]
+    standing_out: float
+    margin: float
+    slack: float
+
+    def misplaced(self, row: int) -> Misplaced | None:
+        """Whether both halves of a row fit far better elsewhere, where the others do not fit.
+
+        A chance match is seldom the best for both sides, and seldom has two rows in it that
+        do not fit themselves; of answers that changed places, every row has both.
+        """
+        ties, prompt, answer = self.ties, self.prompt_of[row], self.answer_of[row]
+        own = ties.tie(prompt, answer)
+        to_answers = ties.ties_of_prompt(prompt)
+        theirs = self._best(to_answers, own, self.with_answer)
+        if theirs is None or self._is_outdone(to_answers, theirs[0], ties.ties_of_answer):
+            return None
+        to_prompts = ties.ties_of_answer(answer)
+        asked = self._best(to_prompts, own, self.with_prompt)
+        if asked is None or self._is_outdone(to_prompts, asked[0], ties.ties_of_prompt):
+            return None
+        rank = (_rank(to_answers, own) + _rank(to_prompts, own)) / 2
+        return Misplaced(row, *theirs, asked[0], rank)
+
+    def _best(
+        self, scores: Scores, own: float, holders: Sequence[Sequence[int]]
+    ) -> tuple[int, int] | None:
+        """The best match far above the own tie and the usual, and a row it does not fit."""
+        usual = max(own, float(np.quantile(scores, self.standing_out)))
+        found = np.flatnonzero(scores >= usual + self.margin)
+        found = found[np.argsort(-scores[found], kind="stable")][:_CANDIDATES]
+        best, least = None, self.margin
+        for match in found.tolist():
+            if scores[match] - usual < least:
+                break
+            rows = holders[match][:_CANDIDATES]
+            fits = [self.ties.tie(self.prompt_of[row], self.answer_of[row]) for row in rows]
+            worst = int(np.argmin(fits))
+            gain = float(scores[match]) - max(usual, fits[worst])
+            if gain >= least:
+                best, least = (match, rows[worst]), np.nextafter(gain, np.inf)
+        return best
+
+    def _is_outdone(self, scores: Scores, match: int, ties_back: Callable[[int], Scores]) -> bool:
+        """Whether something else fits the match clearly better."""
+        return float(scores[match]) < float(ties_back(match).max()) - self.slack
+
+
+def copied(first: str, second: str, share: float) -> bool:
+    """Whether so much of the shorter text stands word for word in the other."""
+    shorter, longer = sorted((words(_ends(first)), words(_ends(second))), key=len)
+    if len(shorter) < _PASSAGE:
+        return shorter == longer
+    theirs = set(_passages(longer))
+    passages = list(_passages(shorter))
+    return sum(one in theirs for one in passages) >= share * len(passages)
+
+
+def _passages(text: list[str]) -> Iterator[tuple[str, ...]]:
+    return zip(*(text[at:] for at in range(_PASSAGE)), strict=False)
+
+
+def _ends(text: str) -> str:
+    return text if len(text) <= 2 * _READ else f"{text[:_READ]} {text[-_READ:]}"
+
+
+def _rank(scores: Scores, own: float) -> float:
+    return float(np.mean(scores < own) + np.mean(scores == own) / 2)
+
+
+def _numbered(texts: Sequence[str], numbers: dict[str, int], *, grow: bool) -> tuple[Ints, Ints]:
+    """The words of each text as numbers, one after the other, and how many each has."""
+    flat: list[int] = []
+    lengths = np.zeros(len(texts), dtype=np.int64)
+    for row, text in enumerate(texts):
+        before = len(flat)
+        found = vocabulary(_ends(text))
+        if grow:
+            flat.extend([numbers.setdefault(word, len(numbers)) for word in found])
+        else:
+            flat.extend([numbers[word] for word in found if word in numbers])
+        lengths[row] = len(flat) - before
+    return np.asarray(flat, dtype=np.int64), lengths
+
+
+def _side(flat: Ints, lengths: Ints, kept: NDArray[np.bool_], renumbered: Ints) -> Side:
+    use = kept[flat]
+    telling, texts = renumbered[flat[use]], np.repeat(np.arange(len(lengths)), lengths)[use]
+    starts = np.searchsorted(texts, np.arange(len(lengths) + 1))
+    order = np.argsort(telling, kind="stable")
+    text_starts = np.searchsorted(telling[order], np.arange(int(kept.sum()) + 1))
+    return Side(telling, starts, texts[order], text_starts)

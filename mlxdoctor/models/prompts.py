@@ -1,0 +1,173 @@
+"""The prompts that both models are asked: the run's own, and a few general ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlxdoctor.evidence.chat_template import TemplateFailure
+from mlxdoctor.evidence.dataset import Dataset, Features, Row, RowFormat, Split
+from mlxdoctor.evidence.prompt_answer import Message, messages_of
+from mlxdoctor.evidence.tokenizer import Tokenizer
+
+#: Questions that any chat model answers; a run's own data says nothing about forgetting.
+GENERAL_PROMPTS = (
+    "What is 2 + 2?",
+    "Name three colours.",
+    "What is the capital of France?",
+    "Write one sentence about the sea.",
+    "Why is the sky blue? Answer in one sentence.",
+    "Translate 'good morning' into Spanish.",
+)
+#: Prompts of at most this many tokens are used where there are enough of them.
+LONGEST_PROMPT = 1024
+#: Of a row of plain text, at most this many tokens are the prompt.
+LONGEST_TEXT_PROMPT = 64
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt, ready for a model.
+
+    Attributes:
+        text: as the user wrote it.
+        tokens: with the chat template and the generation prompt.
+        expected: the answer that the data gives.
+        origin: a split of the data, or "general".
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    expected: str | None = None
+    origin: str = "general"
+
+
+def prompts_for(
+    dataset: Dataset | None, tokenizer: Tokenizer, *, held_out: int = 16, trained: int = 8
+) -> tuple[Prompt, ...]:
+    """Prompts to compare two models on: the run's own, and a few general ones.
+
+    Args:
+        dataset: the run's data; None for the general prompts alone.
+        tokenizer: the base model's.
+        held_out: how many to take from the validation or test rows.
+        trained: how many to take from the training rows.
+    """
+    prompts: list[Prompt] = []
+    splits = dataset.splits if dataset is not None else {}
+    for names, count in ((("valid", "test"), held_out), (("train",), trained)):
+        split = next((splits[name] for name in names if name in splits and splits[name].rows), None)
+        if dataset is not None and split is not None:
+            seen = {prompt.text for prompt in prompts}
+            prompts.extend(_from_split(dataset, split, tokenizer, count, seen))
+    prompts.extend(plain_prompt(tokenizer, text) for text in GENERAL_PROMPTS)
+    return tuple(prompts)
+
+
+def plain_prompt(tokenizer: Tokenizer, text: str) -> Prompt:
+    """A question as a user types it: in the chat template where there is one."""
+    try:
+        messages = [{"role": "user", "content": text}]
+        tokens = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+    except TemplateFailure:
+        tokens = tokenizer.encode(text)
+    return Prompt(text, tuple(tokens))
+
+
+def as_in_the_data(dataset: Dataset, tokenizer: Tokenizer, texts: Sequence[str]) -> list[Prompt]:
+    """Questions as the rows ask them that have the same one: after their system prompt and turns.
+
+    What a row of plain text begins with is continued as it is. Other questions are asked as a
+    user types them.
+    """
+    prompts: dict[str, Prompt] = {}
+    for split in dataset.splits.values():
+        for row in split.rows:
+            for text in _asked_in(dataset, split, row, texts):
+                prompt = (
+                    Prompt(text, tuple(tokenizer.encode(text)), None, split.name)
+                    if split.format == "text"
+                    else _from_row(dataset, split, row, tokenizer)
+                )
+                if prompt is not None:
+                    prompts.setdefault(text, prompt)
+    return [prompts.get(text) or plain_prompt(tokenizer, text) for text in texts]
+
+
+def _from_split(
+    dataset: Dataset, split: Split, tokenizer: Tokenizer, count: int, seen: set[str]
+) -> list[Prompt]:
+    prompts: list[Prompt] = []
+    too_long: list[Prompt] = []
+    for row in split.rows:
+        if len(prompts) == count:
+            break
+        prompt = _from_row(dataset, split, row, tokenizer)
+        if prompt is None or not prompt.tokens or prompt.text in seen:
+            continue
+        seen.add(prompt.text)
+        if len(prompt.tokens) <= LONGEST_PROMPT:
+            prompts.append(prompt)
+        elif len(too_long) < count:
+            too_long.append(prompt)
+    return (prompts + too_long)[:count]
+
+
+def _from_row(dataset: Dataset, split: Split, row: Row, tokenizer: Tokenizer) -> Prompt | None:
+    features = dataset.features
+    if split.format in ("text", "tokens"):
+        tokens = row["tokens"] if split.format == "tokens" else None
+        if tokens is None:
+            tokens = tokenizer.encode(str(row[features.text]))
+        start = tuple(int(token) for token in tokens[: min(LONGEST_TEXT_PROMPT, len(tokens) // 2)])
+        return Prompt(tokenizer.decode(start), start, None, split.name)
+    try:
+        messages = _messages(row, split.format, features)
+        *asked, last = messages
+        expected = None
+        if last.get("role") == "assistant":
+            content = last.get("content")
+            expected = content if isinstance(content, str) else None
+        else:
+            asked.append(last)
+        question = _question(messages)
+        tokens = tokenizer.apply_chat_template(asked, row.get("tools"), True)
+    except (KeyError, TypeError, AttributeError, TemplateFailure):
+        # mlx-lm would not train on it either; another check's finding.
+        return None
+    return Prompt(question, tuple(tokens), expected, split.name)
+
+
+def _messages(row: Row, row_format: RowFormat, features: Features) -> list[Message]:
+    """The conversation of a row; of a pair, or of a prompt that is rewarded, what is asked.
+
+    What is preferred there is no answer that is to be repeated word for word.
+    """
+    if row_format != "unknown":
+        return messages_of(row, row_format, features)
+    question = row.get(features.prompt)
+    if not isinstance(question, str):
+        raise TypeError("it is no prompt")
+    system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
+    return [*system, {"role": "user", "content": question}]
+
+
+def _asked_in(dataset: Dataset, split: Split, row: Row, texts: Sequence[str]) -> list[str]:
+    """Those of the questions that a row asks."""
+    if split.format == "tokens":
+        return []
+    if split.format == "text":
+        content = str(row.get(dataset.features.text))
+        return [text for text in texts if content.startswith(text)]
+    try:
+        question = _question(_messages(row, split.format, dataset.features))
+    except (KeyError, TypeError, AttributeError):
+        return []
+    return [question] if question in texts else []
+
+
+def _question(messages: Sequence[Message]) -> str:
+    """What was asked last, whether or not an answer to it follows."""
+    *before, last = messages
+    asked = before if last.get("role") == "assistant" else messages
+    return next((str(one.get("content")) for one in reversed(asked)), "")
