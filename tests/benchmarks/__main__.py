@@ -1,11 +1,12 @@
 """Every benchmark, in one command: a Markdown table with the machine's description.
 
-    python -m tests.benchmarks [--peers FOLDER] [-o FILE] [NAME...]
+    python -m tests.benchmarks [NAME...]                  all, or these
+    python -m tests.benchmarks gate --before CHECKOUT     beside an older version of the gate
+    python -m tests.benchmarks --smallest --no-peers      to see that everything runs
 
-Peers are installed from PyPI, each into an environment of its own below FOLDER (a temporary one
-by default). Machines are noisy: compare the figures of one run with each other, not with those
-of another day. On Linux, preload OpenBLAS (LD_PRELOAD), or models run on the reference BLAS.
-Minutes in all, and 5 GB of disk.
+Peers are installed from PyPI, each into an environment of its own below the folder of `--peers` (a
+temporary one by default). Machines are noisy: compare the figures of one run with each other, not
+with those of another day. OpenBLAS is preloaded where Linux has it. Minutes in all, 5 GB of disk.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
 
-from tests.benchmarks.peers import Peers
-from tests.benchmarks.separate import lines_of
-from tests.benchmarks.table import markdown
+from fixtures.lab.harness import restart_with_openblas, write_page
+from tests.benchmarks.setup import Setup, lines_of, markdown
 
-#: Module -> its heading.
+#: Name -> its heading, and the function that measures it.
 BENCHMARKS = {
-    "startup": "Start",
-    "logs": "Logs",
-    "weights": "Weights",
-    "gate": "Gate",
-    "lint": "Lint",
-    "generation": "Answers",
-    "real_base": "At real size",
-    "trainer": "Training",
+    "startup": ("Start", "commands:startup"),
+    "logs": ("Logs", "commands:logs"),
+    "weights": ("Weights", "weights:measured"),
+    "gate": ("Gate", "gate:measured"),
+    "lint": ("Lint", "commands:lint"),
+    "generation": ("Answers", "commands:generation"),
+    "real_base": ("At real size", "weights:at_real_size"),
+    "trainer": ("Training", "trainer:measured"),
+    "tests": ("The README's tests", "commands:tests"),
 }
 PEERS = ("runmedic", "trainproof", "adaptersentry", "pyflakes")
+CODE = ("mlxdoctor", "checks", "tests/benchmarks")
 HEAD = """# Speed, measured
 
-Medians, side by side in one run of `python -m tests.benchmarks`, peers from PyPI.
-"""
+Medians, side by side in one run of `python -m tests.benchmarks`, peers from PyPI."""
 
 
 def machine() -> str:
@@ -59,40 +60,47 @@ def machine() -> str:
     )
 
 
-def page(names: Sequence[str], peers: Peers) -> str:
+def page(names: Sequence[str], setup: Setup) -> list[str]:
     """The tables of these benchmarks."""
     parts = []
     for name in names:
-        print(BENCHMARKS[name], file=sys.stderr, flush=True)
+        heading, function = BENCHMARKS[name]
+        print(heading, file=sys.stderr, flush=True)
         # A new process for each: what a process holds counts as the peak memory of those that
         # it starts, which inherit it for a moment.
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            lines = pool.submit(lines_of, name, peers).result()
-        if not lines:
-            # What it is measured on was not made.
-            continue
-        parts.append(f"## {BENCHMARKS[name]}\n\n{markdown(lines)}")
-    used = [f"{one} {peers.version(one)}" for one in PEERS if peers.has(one)]
-    versions = f"\nPeers: {', '.join(used)}.\n" if used else ""
-    return f"{HEAD}\n{machine()}\n{versions}\n" + "\n".join(parts)
+            lines = pool.submit(lines_of, function, setup).result()
+        # Without lines, what it is measured on was not made.
+        parts += [f"## {heading}\n\n{markdown(lines)}"] if lines else []
+    used = [f"{one} {known}" for one in PEERS if (known := setup.version(one))]
+    return [HEAD, machine(), *([f"Peers: {', '.join(used)}."] if used else []), *parts]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print the page or write it."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--peers", type=Path, help="where peers are, or are to be installed")
+    parser.add_argument("--no-peers", action="store_true", help="do without them, and the network")
+    parser.add_argument("--before", type=Path, help="a checkout of 3e4bd03, for the gate")
+    parser.add_argument("--smallest", action="store_true", help="as small as it can be")
     parser.add_argument("-o", "--output", type=Path, help="write the page here")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if unknown := set(options.names) - set(BENCHMARKS):
         parser.error(f"no benchmark is called {sorted(unknown)[0]!r}: {', '.join(BENCHMARKS)}")
+    if arguments is None:
+        restart_with_openblas("tests.benchmarks")
     with tempfile.TemporaryDirectory() as scratch:
-        folder = options.peers or Path(scratch)
-        text = page(options.names or list(BENCHMARKS), Peers(folder.resolve()))
+        folder = None if options.no_peers else (options.peers or Path(scratch)).resolve()
+        before = options.before.resolve() if options.before is not None else None
+        setup = Setup(folder, before, options.smallest)
+        parts = page(options.names or list(BENCHMARKS), setup)
     if options.output is None:
-        print(text, end="")
+        print("\n\n".join(parts))
     else:
-        options.output.write_text(text)
+        write_page(options.output, parts, CODE)
 
 
 if __name__ == "__main__":

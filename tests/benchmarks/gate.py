@@ -2,13 +2,14 @@
 
 The adapters have the shapes of LoRA on the queries and values of a 1,024-wide model, each
 with factors of its own, and are judged statically, as CI does it. Memory is that of the
-largest process.
+largest process. Beside an older checkout, both judge the same adapters in turn.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from tests.benchmarks.peers import Peers
-from tests.benchmarks.table import Line
-from tests.benchmarks.timing import Measurement, measure
+from fixtures.lab.harness import ROOT
+from tests.benchmarks.setup import Line, Measurement, Setup, at_most, measure
 
 FEW, MANY = 100, 1_000
 #: Of linear over the cores; of the memory that a tenth of the adapters takes.
@@ -51,33 +51,33 @@ def adapter(folder: Path, seed: int) -> None:
     (folder / "adapter_config.json").write_text(json.dumps(CONFIG))
 
 
-def measured(scratch: Path, peers: Peers) -> Iterator[Line]:
+def measured(scratch: Path, setup: Setup) -> Iterator[Line]:
     """The rows of the table."""
-    del peers
     folder = scratch / "adapters"
     folder.mkdir()
-    for number in range(MANY):
+    many = 4 if setup.smallest else MANY
+    for number in range(many):
         adapter(folder / f"{number:03}", number)
     cores = os.cpu_count() or 1
 
-    def gate(pattern: str, jobs: int) -> Measurement:
+    def gate(pattern: str, jobs: int, package: Path | None = None) -> Measurement:
         command = [sys.executable, "-m", "mlxdoctor", "gate", f"{folder}/{pattern}/"]
-        return measure([*command, "--jobs", str(jobs)], repeats=3)
+        variables = {"PYTHONPATH": str(package)} if package is not None else {}
+        turns = setup.turns(3)
+        return measure(
+            [*command, "--jobs", str(jobs)], repeats=turns, cwd=scratch, variables=variables
+        )
 
-    few = gate("0*", cores)
-    yield Line(f"`gate` on {FEW} adapters of 1 MB, {cores} processes", few.seconds, few.peak_mib)
+    few = gate("000" if setup.smallest else "0*", cores)
+    yield Line(f"`gate` on {1 if setup.smallest else FEW} adapters of 1 MB, {cores} processes", few)
     alone = gate("*", 1)
-    rate = MANY / alone.seconds
-    yield Line(
-        f"`gate` on {MANY:,}, 1 process", alone.seconds, alone.peak_mib, f"{rate:.0f} a second"
-    )
+    yield Line(f"`gate` on {many:,}, 1 process", alone, f"{many / alone.seconds:.0f} a second")
     all_cores = gate("*", cores)
     scaling = alone.seconds / all_cores.seconds / cores
     yield Line(
-        f"`gate` on {MANY:,}, {cores} processes",
-        all_cores.seconds,
-        all_cores.peak_mib,
-        f"{MANY / all_cores.seconds:.0f} a second, {scaling:.2f} of linear",
+        f"`gate` on {many:,}, {cores} processes",
+        all_cores,
+        f"{many / all_cores.seconds:.0f} a second, {scaling:.2f} of linear",
         f"at least {LEAST_SCALING:g} of linear",
         scaling >= LEAST_SCALING,
     )
@@ -88,3 +88,15 @@ def measured(scratch: Path, peers: Peers) -> Iterator[Line]:
         aim=f"at most {MOST_MEMORY:g}x",
         met=memory <= MOST_MEMORY,
     )
+    if setup.before is not None:
+        then = gate("*", 1, _packaged(setup.before, scratch / "then"))
+        yield Line(f"`gate` of the older version on {many:,}, 1 process", then)
+        now = gate("*", 1, _packaged(ROOT, scratch / "now"))
+        yield at_most(f"`gate` on {many:,}, 1 process, after it", now, then, "the older version", 1)
+
+
+def _packaged(checkout: Path, target: Path) -> Path:
+    """The package with its checks where an installed one has them."""
+    shutil.copytree(checkout / "mlxdoctor", target / "mlxdoctor")
+    shutil.copytree(checkout / "checks", target / "mlxdoctor" / "checks")
+    return target

@@ -1,19 +1,14 @@
 """How fast the reference trainer is, side by side with mlx-lm's own loop.
 
-    python -m tests.benchmarks.trainer
-
 One process, one model shape, in turns: mlx-lm's loop; ours with its batches, gradient
 norms on; ours with batches of like lengths. A first pass over the rows, in which every
 width is compiled, is not counted; of each step of the second one, the shortest time of
 all turns is, so that what else the machine does has little to say. Tokens are those of
-the rows, not of the padding. Prints a Markdown table. On Linux, preload OpenBLAS
-(LD_PRELOAD), or the reference BLAS is what is measured; where other work shares the
-processor, `--clock cpu` counts this process's time instead of the wall's.
+the rows, not of the padding.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import tempfile
 import time
@@ -28,18 +23,12 @@ import numpy as np
 
 from mlxdoctor.train import Settings, StepRecord, train
 from mlxdoctor.train.token_rows import TokenRow, TokenRows
-from tests.benchmarks.peers import Peers
-from tests.benchmarks.table import Line
+from tests.benchmarks.setup import Line, Setup
 
 #: Rows as a chat data set has them: many short ones, a few long.
 SHORTEST, LONGEST, MEDIAN = 16, 512, 80
 ROWS = 128
 VOCABULARY = 2048
-
-
-#: Gives the time in seconds.
-Clock = Callable[[], float]
-CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 @dataclass(frozen=True)
@@ -49,7 +38,6 @@ class Size:
     layers: int
     width: int
     batch: int
-    clock: Clock = time.perf_counter
 
 
 @dataclass(frozen=True)
@@ -127,7 +115,7 @@ def mlx_lm_pass(settings: Settings, size: Size, rows: Sequence[TokenRow], warm: 
         # When a batch is asked for, the one before it is done.
         total = 0
         for batch in iterate_batches(**options):
-            seen.append((size.clock(), total))
+            seen.append((time.perf_counter(), total))
             total += int(batch[1][:, 1].sum().item())
             yield batch
 
@@ -165,7 +153,7 @@ def our_pass(settings: Settings, size: Size, rows: Sequence[TokenRow], warm: int
 
     def note(record: Any) -> None:
         if isinstance(record, StepRecord):
-            ends.append(size.clock())
+            ends.append(time.perf_counter())
 
     usual = parts_of(settings)
 
@@ -190,10 +178,9 @@ def our_pass(settings: Settings, size: Size, rows: Sequence[TokenRow], warm: int
     return Pass.between(ends[warm - 1 :], sum(tokens[warm:]))
 
 
-def compare(size: Size, repeats: int) -> dict[str, list[Pass]]:
+def compare(size: Size, rows: Sequence[TokenRow], repeats: int) -> dict[str, list[Pass]]:
     """The passes of the three, in turns."""
-    rows = mixed_rows(ROWS)
-    warm = ROWS // size.batch
+    warm = len(rows) // size.batch
     passes: dict[str, list[Pass]] = {"mlx-lm": [], "parity": [], "exact": []}
     with tempfile.TemporaryDirectory() as folder:
         usual = Settings.from_values(
@@ -219,10 +206,12 @@ def compare(size: Size, repeats: int) -> dict[str, list[Pass]]:
     return passes
 
 
-def measured(scratch: Path, peers: Peers) -> Iterator[Line]:
+def measured(scratch: Path, setup: Setup) -> Iterator[Line]:
     """The rows of the table."""
-    del scratch, peers
-    passes = compare(Size(layers=2, width=128, batch=4), repeats=7)
+    del scratch
+    rows = mixed_rows(8 if setup.smallest else ROWS)
+    size = Size(layers=1, width=32, batch=4) if setup.smallest else Size(2, 128, 4)
+    passes = compare(size, rows, max(setup.turns(7), 1))
     peer = rate(passes["mlx-lm"])
     yield Line("training, mlx-lm's loop", result=f"{peer:,.0f} tokens/s")
     for what, name, least in (
@@ -233,30 +222,3 @@ def measured(scratch: Path, peers: Peers) -> Iterator[Line]:
         # Two digits are what the clock is good for.
         met = round(ratio, 2) >= least
         yield Line(what, result=f"{ratio:.2f}x mlx-lm", aim=f"at least {least:g}x", met=met)
-
-
-def main() -> None:
-    """Measure, and print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
-    options = parser.parse_args()
-    size = Size(options.layers, options.width, options.batch, CLOCKS[options.clock])
-    passes = compare(size, options.repeats)
-    table = (
-        ("mlx-lm's loop", "mlx-lm", ""),
-        ("ours, mlx-lm's batches, gradient norms on", "parity", "aim: 1x"),
-        ("ours, batches of like lengths", "exact", "aim: 1.3x"),
-    )
-    peer = rate(passes["mlx-lm"])
-    print("| loop | tokens/s | ratio | |\n|---|---:|---:|---|")
-    for label, name, aim in table:
-        ours = rate(passes[name])
-        print(f"| {label} | {ours:,.0f} | {ours / peer:.2f}x | {aim} |")
-
-
-if __name__ == "__main__":
-    main()

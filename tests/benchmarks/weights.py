@@ -1,4 +1,8 @@
-"""Adapters against adaptersentry, and drift against reading the files."""
+"""Adapters against adaptersentry, drift against reading the files, and a diagnosis at real size.
+
+The real base and its rows are those of the real split, made on demand and never committed (`python
+-m fixtures.lab.real`): without them there is nothing to measure.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.benchmarks.peers import Peers
-from tests.benchmarks.table import Line, at_most, plain
-from tests.benchmarks.timing import measure
+from fixtures.lab.real import base_folder, data_folder
+from tests.benchmarks.setup import Line, Setup, at_most, measure
+from tests.weight_files import save as save_adapter
 
 ADAPTER_LAYERS, WIDTH, ADAPTER_RANK = 20, 4096, 16
 HIDDEN, FEED, VOCABULARY, RANK = 4096, 11008, 32000, 8
+#: Of the real base: layers with factors, inputs, and outputs of the two projections that have some.
+BASE, TASK, PARAMETERS = "smol-bf16", "sessions", 134_515_008
+LAYERS, REAL_WIDTH = range(22, 30), 576
+OUTPUTS = {"self_attn.q_proj": 576, "self_attn.v_proj": 192}
+#: Seconds and a multiple of the weights' size in float32.
+LONGEST, LARGEST = 60.0, 1.5
 READ = """
 import sys
 buffer = bytearray(8 << 20)
@@ -67,12 +77,12 @@ def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     return (values.view(np.uint32) >> 16).astype(np.uint16)
 
 
-def peft_adapter(folder: Path) -> Path:
-    """An adapter of 52 MB in float32: two projections in each of 20 layers, rank 16."""
+def peft_adapter(folder: Path, layers: int) -> Path:
+    """An adapter in float32: two projections in each layer, rank 16; 42 MB in 20 layers."""
     folder.mkdir()
     shapes = {
         f"base_model.model.model.layers.{layer}.self_attn.{name}.lora_{half}.weight": (shape, "F32")
-        for layer in range(ADAPTER_LAYERS)
+        for layer in range(layers)
         for name in ("q_proj", "v_proj")
         for half, shape in (("A", (ADAPTER_RANK, WIDTH)), ("B", (WIDTH, ADAPTER_RANK)))
     }
@@ -120,30 +130,79 @@ def models(folder: Path, layers: int) -> tuple[Path, Path, int]:
     return base, run, VOCABULARY * HIDDEN * 2
 
 
-def measured(scratch: Path, peers: Peers, layers: int = 4) -> Iterator[Line]:
+def measured(scratch: Path, setup: Setup, layers: int = 4) -> Iterator[Line]:
     """The rows of the table. The models have the shapes of a 7 B Llama, with so many layers."""
-    adapter = peft_adapter(scratch / "adapter")
-    peer = peers.command("adaptersentry")
-    theirs = measure([peer, "scan", str(adapter / "adapter_model.safetensors")])
-    yield plain("adaptersentry, every value of 42 MB of factors", theirs)
-    ours = measure([sys.executable, "-m", "mlxdoctor", "inspect", str(adapter)])
-    yield at_most("`inspect`, the same factors", ours, theirs, "adaptersentry", 0.3)
+    adapter = peft_adapter(scratch / "adapter", 1 if setup.smallest else ADAPTER_LAYERS)
+    file = str(adapter / "adapter_model.safetensors")
+    ours = measure(
+        [sys.executable, "-m", "mlxdoctor", "inspect", str(adapter)], repeats=setup.turns(5)
+    )
+    if (peer := setup.peer("adaptersentry")) is not None:
+        theirs = measure([peer, "scan", file])
+        yield Line("adaptersentry, every value of 42 MB of factors", theirs)
+        yield at_most("`inspect`, the same factors", ours, theirs, "adaptersentry", 0.2)
+    else:
+        yield Line("`inspect` of 42 MB of factors", ours)
+    if setup.smallest:
+        return
     base, run, largest = models(scratch / "models", layers)
     files = (base / "model.safetensors", run / "fused" / "model.safetensors")
     size = sum(file.stat().st_size for file in files)
     python = [sys.executable, "-c"]
     reading = measure([*python, READ, *map(str, files)], repeats=3, cold=files)
     title = f"reading base and fused model from the disk, {size / 1e9:.1f} GB"
-    yield plain(title, reading, f"{size / reading.seconds / 1e9:.2f} GB/s")
+    yield Line(title, reading, f"{size / reading.seconds / 1e9:.2f} GB/s")
     for check in ("frozen-weights", "fused-model"):
         found = measure([*python, DRIFT, str(run), check], repeats=3, cold=files)
         speed = reading.seconds / found.seconds
         peak = found.peak_mib * (1 << 20) / largest
         yield Line(
             f"`{check}`, base against fused",
-            found.seconds,
-            found.peak_mib,
+            found,
             f"{speed:.2f}x the speed of reading, {peak:.1f}x the largest tensor",
             "at least 0.5x, at most 3x",
             speed >= 0.5 and peak <= 3,
         )
+
+
+def at_real_size(scratch: Path, setup: Setup) -> Iterator[Line]:
+    """A diagnosis with models of 135 M parameters in bfloat16, and rows of real text."""
+    if setup.smallest or not base_folder(BASE).is_dir() or not data_folder(TASK).is_dir():
+        return
+    run = scratch / "run"
+    run.mkdir()
+    _write_real_adapter(run)
+    command = [sys.executable, "-m", "mlxdoctor", "diagnose", str(run), "--stdout", "json"]
+    found = measure([*command, "--no-generate"], repeats=3, says='"verdict"')
+    yield Line("`diagnose --no-generate` of a run of 135 M parameters", found)
+    found = measure(command, repeats=1, says='"verdict"')
+    share = found.peak_mib / (4 * PARAMETERS / (1 << 20))
+    yield Line(
+        "`diagnose` of it, both models asked",
+        found,
+        f"memory {share:.2f}x the weights in float32",
+        f"at most {LONGEST:g} s on two cores, {LARGEST}x",
+        found.seconds <= LONGEST and share <= LARGEST,
+    )
+
+
+def _write_real_adapter(folder: Path) -> None:
+    """An adapter as mlx-lm saves it, that changes answers a little."""
+    random = np.random.default_rng(0)
+    factors = {}
+    for layer in LAYERS:
+        for module, outputs in OUTPUTS.items():
+            name = f"model.layers.{layer}.{module}"
+            bound = REAL_WIDTH**-0.5
+            a = random.uniform(-bound, bound, (REAL_WIDTH, RANK))
+            b = 1e-3 * random.standard_normal((RANK, outputs))
+            factors |= {f"{name}.lora_a": a.astype("f4"), f"{name}.lora_b": b.astype("f4")}
+    save_adapter(folder / "adapters.safetensors", factors)
+    config = {
+        "model": str(base_folder(BASE).resolve()),
+        "data": str(data_folder(TASK).resolve()),
+        "fine_tune_type": "lora",
+        "num_layers": len(LAYERS),
+        "lora_parameters": {"rank": RANK, "scale": 20.0, "dropout": 0.0},
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config))

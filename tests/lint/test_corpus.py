@@ -2,19 +2,25 @@
 
 import pytest
 
-from fixtures.lab.lint_corpus.bugs import PLANTED, kinds, planted, real_bugs
-from fixtures.lab.lint_corpus.judgements import (
+from fixtures.lab.lint_corpus.__main__ import page, rule_table
+from fixtures.lab.lint_corpus.corpus import (
+    FIRST_LOOK,
     TOLERANCE,
     WORTHS,
+    HalfResult,
     Judgement,
     PackageHit,
+    Results,
     counts,
+    half_by_package,
+    half_of,
     judged,
     judgements,
+    packages,
+    planted,
+    planted_sources,
+    real_bugs,
 )
-from fixtures.lab.lint_corpus.packages import half_of, packages
-from fixtures.lab.lint_corpus.page import PAGE, page, rule_lines
-from fixtures.lab.lint_corpus.results import FIRST_LOOK, HalfResult, Results, half_by_package
 
 HIT = PackageHit(
     "tuner", "1.0", "tuner/train.py", 10, "non-strict-load", "warning", "names are skipped"
@@ -80,16 +86,19 @@ def test_a_hit_is_not_judged_by_another_rules_judgement() -> None:
 
 def test_shares_are_of_all_hits_of_a_severity() -> None:
     rules = {"error a": {"true": 3, "false": 1}, "warning b": {"harmless": 2}}
-    lines = rule_lines(HalfResult(1, 1, 1, 0.0, rules, {}))
+    lines = rule_table(HalfResult(1, 1, 1, 0.0, rules, {}))
     assert (
         "| **all** | **error** | 3 of 4 (75%) | 0 of 4 (0%) | 1 of 4 (25%) | 0 of 4 (0%) |" in lines
     )
 
 
 def test_every_planted_bug_has_a_twin() -> None:
-    twins = {path.stem for path in (PLANTED / "sound").glob("[a-z]*.py")}
-    assert twins == set(kinds())
-    assert len(twins) >= 25
+    sources = planted_sources()
+    assert len(sources) >= 25
+    for name, halves in sources.items():
+        assert halves[0] != halves[1], name
+        for half in halves:
+            compile(half, name, "exec")
 
 
 def test_planted_bugs_are_found_and_their_twins_pass() -> None:
@@ -105,4 +114,7 @@ def test_the_first_look_has_no_false_alarm() -> None:
 
 
 def test_the_page_is_made_of_what_is_kept() -> None:
-    assert PAGE.read_text("utf-8") == page()
+    text = "\n".join(page())
+    assert "## The test half, first look" in text
+    assert f"| planted | {len(planted_sources())} |" in text
+    assert all(f"`{one.file}:{one.line}`" in text for one in real_bugs())
