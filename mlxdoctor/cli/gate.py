@@ -78,7 +78,7 @@ what was done is reported all the same.""",
 @click.option(
     "--init",
     is_flag=True,
-    help="Write mlxdoctor.toml (or --policy), learned from these healthy runs.",
+    help="Write mlxdoctor.toml (or --policy), for what these healthy runs show.",
 )
 @click.option("--force", is_flag=True, help="Let --init replace a policy.")
 def command(  # noqa: PLR0917 - click passes every option by name
@@ -214,8 +214,7 @@ def _interrupted(result: GateResult) -> str:
 
 def _init(paths: tuple[str, ...], file: Path, generate: bool, force: bool) -> int:
     from mlxdoctor.formats.escape import terminal
-    from mlxdoctor.gate.learn import learn
-    from mlxdoctor.gate.policy_text import policy_text, said
+    from mlxdoctor.gate.init import policy_text, required_checks
 
     if file.name == "pyproject.toml":
         remedy = "write mlxdoctor.toml and copy it below [tool.mlxdoctor]"
@@ -224,9 +223,8 @@ def _init(paths: tuple[str, ...], file: Path, generate: bool, force: bool) -> in
         raise InputError(file, "is there already", "replace it with --force, or name another file")
     _refuse_inside(file.parent, paths)
     with ProgressLine() as progress:
-        learned = learn(paths, generate=generate, progress=progress)
-    output.write_files(file.parent, {file.name: policy_text(learned).encode()})
-    click.echo(terminal(f"{file}: learned from {len(learned.runs)} healthy runs"))
-    for sentence in said(learned):
-        click.echo(terminal(f"  {sentence}"))
+        runs, require = required_checks(paths, generate=generate, progress=progress)
+    output.write_files(file.parent, {file.name: policy_text(runs, require).encode()})
+    learned_from = f"{len(runs)} healthy run{'s' * (len(runs) != 1)}"
+    click.echo(terminal(f"{file}: requires {len(require)} checks, which ran on {learned_from}"))
     return EXIT_CLEAN

@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlxdoctor.check import Thresholds, discover
-from mlxdoctor.finding import Severity
-from mlxdoctor.gate_result import HeldReport
+from mlxdoctor.check import Thresholds
 from mlxdoctor.preflight import preflight
 from mlxdoctor.preflight.configuration import is_plan
 from mlxdoctor.report import Report
@@ -48,16 +46,14 @@ class Examined:
     """What came of it.
 
     Attributes:
-        held: the report.
+        report: the report, without what only a page about one run shows.
         problem: the sentence that says why there is none; "" where there is one.
         seconds: how long it took.
-        allowed: codes of errors by the thresholds that ship, and not by the policy's.
     """
 
-    held: HeldReport | None
+    report: Report | None
     problem: str
     seconds: float
-    allowed: tuple[str, ...] = ()
 
 
 #: Examines an item.
@@ -75,12 +71,12 @@ def examine(task: Task) -> Examined:
         if time.perf_counter() - start > task.seconds:
             raise TimeLimitExceeded(task.seconds)
 
-    held, problem = None, ""
-    allowed: tuple[str, ...] = ()
+    report: Report | None = None
+    problem = ""
     path = Path(task.path)
     try:
         with stage_of(task), time_limit(task.seconds):
-            found = (
+            whole = (
                 _planned(task, path, in_time)
                 if is_plan(path)
                 else diagnose(
@@ -91,9 +87,8 @@ def examine(task: Task) -> Examined:
                     progress=in_time,
                 )
             )
-            allowed = _allowed(task, found)
         in_time("", 0, 0)
-        held = HeldReport.of(slim(found))
+        report = slim(whole)
     except StageStopped as stopped:
         problem = f"{task.path}: {stopped}"
     except InputError as error:
@@ -109,21 +104,7 @@ def examine(task: Task) -> Examined:
         )
     if not task.with_text:
         problem = without_quotations(problem)
-    return Examined(held, problem, time.perf_counter() - start, allowed)
-
-
-def _allowed(task: Task, found: RunReport) -> tuple[str, ...]:
-    """Codes of errors that only the policy's thresholds keep from the report."""
-    if not task.thresholds:
-        return ()
-    codes = {one.code for one in found.findings}
-    shipped = [one for one in discover() if task.thresholds.get(one.name)]
-    return tuple(
-        one.code
-        for check in shipped
-        for one in check.run(found.run).findings
-        if one.severity is Severity.ERROR and one.code not in codes
-    )
+    return Examined(report, problem, time.perf_counter() - start)
 
 
 def _planned(task: Task, path: Path, progress: Progress) -> RunReport:
@@ -154,4 +135,4 @@ def too_long(task: Task) -> str:
 def slim(report: Report) -> Report:
     """The report without what only a page about one run shows: a gate holds thousands."""
     outcomes = tuple(replace(one, exhibits=()) if one.exhibits else one for one in report.outcomes)
-    return replace(report, outcomes=outcomes, timeline=())
+    return replace(report.alone, outcomes=outcomes, timeline=())

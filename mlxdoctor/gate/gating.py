@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.gate.baseline import Known
@@ -15,7 +16,8 @@ from mlxdoctor.gate.fleet import Workers, cluster, examine_all, here, processes
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.targets import Target, targets
 from mlxdoctor.gate.weigh import Weighed, judge, notices, renewed, without_base
-from mlxdoctor.gate_result import GateItem, GateResult, HeldReport, ItemStatus
+from mlxdoctor.gate_result import GateItem, GateResult, ItemStatus
+from mlxdoctor.report import Report
 from mlxdoctor.safety.texts import as_seen_here
 
 #: A pool of processes is not worth its start below as many items (count) and bytes of them.
@@ -147,7 +149,7 @@ def _again(
     if judgement.key is None:
         return judgement
     own = by_key.get(judgement.key, frozenset())
-    examined = Examined(item.held, "", item.seconds, item.let_through)
+    examined = Examined(item.report, "", item.seconds)
     return judge(item.path, examined, policy, own, today)
 
 
@@ -171,15 +173,12 @@ def _examine(
         for item in items
     ]
 
-    first: HeldReport | None = None
+    shared: dict[Any, Any] = {}
 
     def passed_on(number: int, examined: Examined) -> None:
-        nonlocal first
-        if options.cluster:
-            examined = _from_here(examined)
-        if (held := examined.held) is not None:
-            first = first or held.beside(held)
-            examined = replace(examined, held=held.beside(first))
+        if examined.report is not None:
+            report = as_seen_here(examined.report) if options.cluster else examined.report
+            examined = replace(examined, report=_sharing(report, shared))
         finished(numbers[number], examined)
 
     examine_all(tasks, _workers(items, options), passed_on)
@@ -211,9 +210,14 @@ def _is_little(items: Sequence[Target]) -> bool:
     return True
 
 
-def _from_here(examined: Examined) -> Examined:
-    """As if it had been examined in the current folder."""
-    held = examined.held
-    if held is not None:
-        held = HeldReport.of(as_seen_here(held.report))
-    return replace(examined, held=held, problem=as_seen_here(examined.problem))
+def _sharing(report: Report, shared: dict[Any, Any]) -> Report:
+    """The report with those parts that most reports have alike in memory once: a gate holds
+    thousands."""
+    outcomes = tuple(
+        outcome
+        if outcome.findings or outcome.seen
+        else shared.setdefault((outcome.check, outcome.status, outcome.reason), outcome)
+        for outcome in report.outcomes
+    )
+    coverage = shared.setdefault(report.coverage, report.coverage)
+    return replace(report, outcomes=outcomes, coverage=coverage)

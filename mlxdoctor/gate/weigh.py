@@ -16,7 +16,7 @@ from mlxdoctor.formats.summary import headline, missing
 from mlxdoctor.gate.baseline import Known, figures_of
 from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.policy import Ignore, Policy, Rules, matches
-from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, HeldReport, ItemStatus
+from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, ItemStatus
 from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import Readiness, Verdict
@@ -56,10 +56,10 @@ def judge(
         known: the baseline's entries for this item.
         today: the day on which ignores are in force, or expired.
     """
-    if examined.held is None:
+    if examined.report is None:
         reasons = (examined.problem,)
         return Weighed(GateItem(path, ItemStatus.UNUSABLE, reasons, None, (), examined.seconds))
-    report = examined.held.report
+    report = examined.report
     key = policy.key(path)
     rules = policy.rules_for(key)
     ignores = [one for one in policy.ignores if not one.paths or matches(one.paths, key)]
@@ -136,7 +136,7 @@ def alone(report: Report, fail_on: str = "error", fail: frozenset[str] = frozens
         fail: codes that fail it whatever their severity.
     """
     path = place(report)
-    examined = Examined(HeldReport.of(report), "", sum(one.seconds for one in report.outcomes))
+    examined = Examined(report, "", sum(one.seconds for one in report.outcomes))
     policy = Policy(Path.cwd(), rules=Rules(fail_on=fail_on, fail=fail))
     judgement = judge(path, examined, policy, frozenset(), date.today())
     return GateResult((judgement.item,), policy=None)
@@ -203,8 +203,8 @@ def _item(
     gated: Sequence[GatedFinding],
     reopened: Sequence[str],
 ) -> GateItem:
-    assert examined.held is not None, "there is a report"
-    report = examined.held.report
+    assert examined.report is not None, "there is a report"
+    report = examined.report
     failing = [one.finding for one in gated if one.ruling == "fails"]
     undecided = _undecided(report, rules)
     suspicion = _suspicion(report, gated)
@@ -226,20 +226,19 @@ def _item(
         path,
         status,
         reasons,
-        examined.held,
+        examined.report,
         tuple(gated),
         examined.seconds,
         suspicion if passed else "",
         unseen(report) if passed else (),
-        _let_through(examined, gated),
+        _let_through(gated),
     )
 
 
-def _let_through(examined: Examined, gated: Sequence[GatedFinding]) -> tuple[str, ...]:
+def _let_through(gated: Sequence[GatedFinding]) -> tuple[str, ...]:
     """Codes of errors that fail an item but for the policy's own rules."""
     noted = [one.finding for one in gated if one.ruling == "noted"]
-    errors = {one.code for one in noted if one.severity is Severity.ERROR}
-    return tuple(sorted(errors | set(examined.allowed)))
+    return tuple(sorted({one.code for one in noted if one.severity is Severity.ERROR}))
 
 
 def _suspicion(report: Report, gated: Sequence[GatedFinding]) -> str:

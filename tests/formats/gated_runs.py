@@ -11,7 +11,7 @@ from mlxdoctor.api import diagnose
 from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.policy import Ignore, Policy, Rules
 from mlxdoctor.gate.weigh import judge
-from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, HeldReport, ItemStatus
+from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, ItemStatus
 from mlxdoctor.report import Report
 from tests.conftest import ROOT, RUNS
 from tests.formats import sample
@@ -41,7 +41,7 @@ def item(name: str, policy: Policy | None = None) -> GateItem:
 def judged(path: str, report: Report, policy: Policy | None = None) -> GateItem:
     """Any report under a policy, or under none."""
     today = date(2026, 11, 21)
-    examined = Examined(HeldReport.of(report), "", 2.5)
+    examined = Examined(report, "", 2.5)
     return judge(path, examined, policy or Policy(ROOT), frozenset(), today).item
 
 
@@ -80,7 +80,7 @@ def hostile(text: str) -> GateResult:
         sample.outcome("end-token", "crashed", reason=text),
     ]
     data = sample.unhealthy() | {"outcomes": outcomes, "unreadable": [text], "name": text}
-    held = HeldReport.of(sample.made(data))
+    held = sample.made(data)
     remark = sample.made_finding(noted)
     findings = (
         GatedFinding(sample.made_finding(finding), "fails"),

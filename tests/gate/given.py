@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from mlxdoctor.gate.examine import Examined, Task, stage_of
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.policy_file import read_policy
 from mlxdoctor.gate.weigh import Weighed, judge
-from mlxdoctor.gate_result import HeldReport
 from tests.formats import sample
 
 TODAY = date(2026, 6, 15)
@@ -55,7 +55,7 @@ def judged(
 ) -> Weighed:
     """The judgement of a report."""
     own = frozenset(one for one in known if one.path == policy.key(path))
-    return judge(path, Examined(HeldReport.of(sample.made(data)), "", 0.1), policy, own, TODAY)
+    return judge(path, Examined(sample.made(data), "", 0.1), policy, own, TODAY)
 
 
 def task(path: str, seconds: float = 60.0) -> Task:
@@ -75,11 +75,11 @@ def by_name(one: Task) -> Examined:
     if one.path.startswith("broken"):
         raise RuntimeError("a bug")
     told = {"pid": os.getpid(), "path": one.path}
-    return Examined(HeldReport(json.dumps(told).encode()), "", 0.0)
+    return Examined(replace(sample.made(sample.healthy()), name=json.dumps(told)), "", 0.0)
 
 
 def told(examined: Examined) -> dict[str, Any]:
     """What `by_name` said."""
-    assert examined.held is not None
-    said: dict[str, Any] = json.loads(examined.held.packed)
+    assert examined.report is not None
+    said: dict[str, Any] = json.loads(examined.report.name)
     return said

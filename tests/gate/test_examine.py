@@ -18,6 +18,6 @@ def test_our_own_failure_is_told_and_quotes_no_text_where_none_is_wanted(
     monkeypatch.setattr("mlxdoctor.api.diagnose", fails)
     task = Task(str(RUNS / "rate-too-low"), {}, generate=False, seconds=60.0, with_text=with_text)
     examined = examine(task)
-    assert examined.held is None
+    assert examined.report is None
     assert "rate-too-low: mlxdoctor itself failed on it (ValueError: " in examined.problem
     assert ("narwhal" in examined.problem) is with_text

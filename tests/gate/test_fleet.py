@@ -12,8 +12,8 @@ import pytest
 from mlxdoctor.gate.examine import Examined, Task
 from mlxdoctor.gate.fleet import Workers, cluster, examine_all, here, processes
 from mlxdoctor.gate.pool import Pool
-from mlxdoctor.gate_result import HeldReport
 from mlxdoctor.safety.errors import InputError
+from tests.formats import sample
 from tests.gate.given import by_name, task, told
 
 
@@ -57,9 +57,9 @@ def test_every_kind_of_worker_gives_the_same() -> None:
     in_one = examined(replace(here(), function=by_name), names(*paths))
     in_two = examined(pool(), names(*paths))
     for found in (in_one, in_two):
-        assert [told(one)["path"] for one in found.values() if one.held] == paths
-    assert len({told(one)["pid"] for one in in_one.values() if one.held}) == 1
-    assert len({told(one)["pid"] for one in in_two.values() if one.held}) == 2
+        assert [told(one)["path"] for one in found.values() if one.report] == paths
+    assert len({told(one)["pid"] for one in in_one.values() if one.report}) == 1
+    assert len({told(one)["pid"] for one in in_two.values() if one.report}) == 2
 
 
 @pytest.mark.slow
@@ -68,8 +68,8 @@ def test_an_item_that_raises_does_not_stop_the_rest(kind: str) -> None:
     workers: Workers = pool() if kind == "processes" else replace(here(), function=by_name)
     found = examined(workers, names("a", "broken", "b"))
     assert "broken: its worker was lost (RuntimeError)" in found["broken"].problem
-    assert found["a"].held
-    assert found["b"].held
+    assert found["a"].report
+    assert found["b"].report
 
 
 @pytest.mark.slow
@@ -80,9 +80,9 @@ def test_an_item_that_kills_its_process_is_named_and_the_rest_goes_on() -> None:
         if path.startswith("killer"):
             ended = "it ended the program without a word (exit status 9)"
             assert one.problem == f"{path}: the work was stopped: {ended}"
-            assert one.held is None
+            assert one.report is None
         else:
-            assert one.held
+            assert one.report
             assert told(one)["path"] == path
 
 
@@ -93,7 +93,7 @@ def test_a_process_whose_item_never_ends_is_ended() -> None:
     assert time.monotonic() - started < 120
     ended = "it took over 1 s; allow more with --time-limit"
     assert found["endless"].problem == f"endless: examining endless was stopped: {ended}"
-    assert all(found[one].held for one in "abc")
+    assert all(found[one].report for one in "abc")
 
 
 @pytest.mark.slow
@@ -126,10 +126,10 @@ def test_few_items_are_handed_out_at_a_time(ahead: int) -> None:
     def note(one: Task) -> Examined:
         handed_out.append(one.path)
         assert len(handed_out) - len(ended) <= 1 + ahead
-        return Examined(HeldReport(b""), "", 0.0)
+        return Examined(sample.made(sample.healthy()), "", 0.0)
 
     def finished(number: int, one: Examined) -> None:
-        assert one.held is not None
+        assert one.report is not None
         ended.append(number)
 
     assert examine_all(names(*"abcdef"), replace(here(), function=note, ahead=ahead), finished)
@@ -140,7 +140,7 @@ def test_what_ended_just_before_an_interruption_is_kept() -> None:
     def stops(one: Task) -> Examined:
         if one.path == "c":
             raise KeyboardInterrupt
-        return Examined(HeldReport(b""), "", 0.0)
+        return Examined(sample.made(sample.healthy()), "", 0.0)
 
     found: list[int] = []
     workers = replace(here(), function=stops, ahead=5)
@@ -154,7 +154,7 @@ def test_a_dask_cluster_takes_the_same_path() -> None:
         assert workers.slots == 2
         found = examined(replace(workers, function=by_name), names("a", "broken", "slow-b", "c"))
     assert "its worker was lost (RuntimeError)" in found["broken"].problem
-    assert all(found[one].held for one in ("a", "slow-b", "c"))
+    assert all(found[one].report for one in ("a", "slow-b", "c"))
 
 
 def test_a_cluster_without_dask_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
