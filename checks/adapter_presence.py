@@ -4,276 +4,294 @@ What it finds. Files without a single LoRA factor although the configuration spe
 LoRA; a whole model saved in the adapter's place; factors that were never trained, whose
 B is still exactly the zero it starts at, in all modules or in some beside others that
 were trained; a B that is zero again although A has moved; factors without their partner;
-and values that are NaN or infinite, those in float16 apart.
+values that are NaN or infinite, those in float16 apart; and values that no training
+leaves: of one sign, of a handful of numbers, the same in several modules, or magnitudes
+of DoRA that are not norms.
 
 Why it matters. A flag such as `_has_adapter = True` proves nothing: only tensors do. An
 adapter whose B is zero changes no output whatever it is loaded on, and one that holds a
-NaN makes every output NaN.
+NaN makes every output NaN. Values that a conversion or a rounding spoilt have names and
+norms in order, and the model answers with noise.
 
 How it is measured. Every value is read. B counts as zero only if each of its elements is
 exactly zero: one update moves every B that a gradient reaches. mlx-lm and PEFT draw A
 uniformly within ±1/sqrt(inputs). A counts as drawn if none of its elements lies outside
 and its mean square is within five standard errors of that draw's, and as moved if one
 lies outside: A has no gradient while B is zero, and weight decay only makes it smaller,
-so that such an A was trained together with a B that was lost.
+so that such an A was trained together with a B that was lost. Signs and different values
+are counted among the first 1,024 of a factor. A magnitude starts as the norm of a row of
+weights; those of a module together have the norm of its weight, with which they are
+compared where the base is at hand.
 
 When it is wrong. An adapter saved before the first update has B at zero and is sound.
 Where a model leaves modules unused (experts that no token was sent to, an image tower
-without images, keys and values that later layers share) their B stays zero, and a note
-says so. Other initialisations of A (PiSSA, Gaussian) are not held to the draw if PEFT's
-configuration names them. PEFT stores whole weights on purpose for `modules_to_save`.
+without images, keys and values that later layers share) their B stays zero, and they are
+not counted. Other initialisations of A (PiSSA, Gaussian) are not held to the draw if
+PEFT's configuration names them. PEFT stores whole weights on purpose for
+`modules_to_save`. A model that uses one module in several places has its factors several
+times, which is a warning only.
 
 What to do. If B is zero, find out why no gradient reached the adapter, or whether the
 rate was zero; where only some are, look at what lies between them and the loss. If A has
 moved, look at how the file was written. If there are no factors, check that layers were
 converted before training: count them. If values are not finite, go back to the last
-checkpoint without them.
+checkpoint without them. If they are not those of training, use a save of the trainer
+itself, and convert or merge it anew.
 """
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from statistics import median
 
 import numpy as np
 
-from mlxdoctor.check import Cost, NotApplicable, check
+from mlxdoctor.check import Cost, NotApplicable, check, limit
+from mlxdoctor.engines.tensors import FactorFacts, ModuleFacts, sharing
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.tensor import TensorRef, count_nonfinite
 from mlxdoctor.finding import Seen, Severity, Sign, Symptom, some_of
-from mlxdoctor.measure.weights.spectrum import ModuleStatistics, adapter_statistics
+from mlxdoctor.measure.weights.adapter_facts import base_norm, factor_facts, nonfinite_values
 
 _EXAMPLES = 3
-#: Of fewer values nobody can say that they should differ; bytes that are looked at first.
-_FEWEST_VALUES, _FIRST_BYTES = 16, 256
 #: What a sound model may not compute: an expert with tensors of its own, other towers than
 #: the language model's, heads for further tokens, and keys and values that layers share.
 _UNUSED = re.compile(
     r"\bexperts\.\d+\.|vision|visual|image|audio|speech|\bmtp\b|\b[kv]_proj$", re.IGNORECASE
 )
-_Pair = tuple[LoraModule, ModuleStatistics]
+_ANOTHER_SAVE = "use a save of the trainer itself, and convert or merge it anew"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When values are not those of training."""
+
+    values: int = limit(
+        64, unit="values that are looked at", source="of fewer, some may be alike by chance"
+    )
+    one_sided: float = limit(
+        0.05,
+        unit="share of the rarer sign among the first values of A, median over modules",
+        source="a draw around zero has half of either",
+        false_alarms="0 of 100 sound adapters (reports/bypasses.md)",
+    )
+    few: int = limit(
+        8,
+        unit="different values among the first of a factor, median over modules",
+        source="roundings to 1 and 2 bits leave 2 and 3; 4 bits in blocks a hundred",
+        false_alarms="0 of 100 sound adapters, 10 of them in half precision",
+    )
+    apart: float = limit(
+        2.0,
+        unit="times, either way: norm of the magnitudes over that of the weight, median over "
+        "modules",
+        source="they start at 1; training moves the median magnitude by 1 to 8 percent",
+        false_alarms="0 of 100 sound adapters, those with DoRA among them",
+    )
 
 
 @check(
     codes={
         "empty": Symptom.error(
             "the file holds no tensor at all",
+            says="{where} holds no tensor.",
             expected="two LoRA factors for every adapted module",
             fix="save the trainable parameters after training, and count them before it",
         ),
         "no-lora-tensors": Symptom.error(
             "the file holds no pair of LoRA factors",
+            says="{where} holds {tensors:,} tensors and not one complete pair of LoRA factors, "
+            "although [the configuration says {stated}|it is an adapter file].",
             expected="two LoRA factors for every adapted module",
             fix="convert the layers before training, and check that trainable_parameters() names "
             "lora_a and lora_b",
         ),
         "full-weights": Symptom.warning(
             "the file holds whole weights where only factors belong",
+            says="{file} holds {tensors:,} tensors with {parameters:,} numbers that are no LoRA "
+            "factors: weights of the model itself were saved, so they were trainable.",
             expected="LoRA factors only",
             fix="freeze the model before attaching the adapter, and save only trainable parameters",
         ),
         "zero-b": Symptom.error(
             "every B is exactly zero: the adapter changes nothing",
+            says="The B of all {modules} modules is exactly zero, so the adapter changes nothing"
+            "[; {a_drawn} A is still as it was drawn].",
             expected="B moves away from zero with the first update",
             fix="check that the learning rate is not zero and that gradients reach lora_b",
         ),
         "a-moved-zero-b": Symptom.warning(
             "every B is zero although A is no longer as it was drawn",
+            says="In {a_moved} of {modules} modules A lies outside the draw it started from while "
+            "B is exactly zero; training cannot do that, because A gets no gradient before B "
+            "moves.",
             expected="B moves before A",
             fix="check how the adapter was saved or merged",
         ),
         "some-zero-b": Symptom.error(
             "some modules were trained, and the B of others is exactly zero",
+            says="The B of {untrained} of {modules} modules is exactly zero while others were "
+            "trained: no gradient reached them[; all of them lie before layer {first_trained}].",
             expected="every B moves with the first update",
-            fix="check that gradients reach these modules, and that the optimiser has them",
+            fix="[look for what stops gradients on their way down to layer {last_untrained}|"
+            "check that gradients reach these modules, and that the optimiser has them]",
         ),
         "some-a-moved-zero-b": Symptom.error(
             "the B of some modules is zero again although their A has moved",
+            says="The B of {a_moved} of {modules} modules is exactly zero although their A lies "
+            "outside the draw it started from: they were trained, and their B was lost.",
             expected="B moves before A",
             fix="check how the adapter was saved or merged, and use an earlier file",
         ),
-        "unused-zero-b": Symptom.info(
-            "the B of modules that a model can leave unused is zero",
-            expected="a B that moves, unless the rows never used the module",
-            fix="none, if the rows were not meant to use them",
-        ),
-        "zero-a": Symptom.warning(
-            "the A of some modules is exactly zero: they change nothing",
-            expected="A starts uniform within ±1/sqrt(inputs)",
-            fix="initialise A at random; with A and B both zero neither gets a gradient",
-        ),
         "unpaired": Symptom.error(
             "some factors have no partner",
+            says="{count} LoRA factors have no partner in {file}: a loader puts zeros or random "
+            "numbers in its place.",
             expected="an A and a B for every adapted module",
             fix="save both factors; a filter on names or a failed save may have dropped one",
         ),
         "mismatched": Symptom.error(
             "the two factors of some modules cannot be multiplied",
-            expected="A (inputs, rank) and B (rank, outputs)",
+            says="The factors of {count} modules cannot be multiplied: {shapes}.",
+            expected="[{peft_layout}|A (inputs, rank) and B (rank, outputs)]",
             fix="transpose the factors into the layout of the format that their names are from",
         ),
         "not-float": Symptom.error(
             "the factors are stored in a type that adapters do not have",
+            says="The factors of {count} modules are stored as {types}, and adapters as F32, F16 "
+            "or BF16: without the scales that they were rounded by, nothing gives back what was "
+            "trained.",
             expected="float32, float16 or bfloat16",
             fix="save the adapter again in bfloat16; an adapter is small, and is not quantised",
         ),
         "non-finite": Symptom.error(
             "some values are NaN or infinite",
+            says="{values:,} values in {tensors} of {all_tensors} tensors are NaN or infinite.",
             expected="finite values only",
             fix="use the last checkpoint without them, and lower the rate before training again",
         ),
-        "values-alike": Symptom.error(
-            "all values of a factor are the same number, which no training leaves",
-            expected="factors that were drawn at random, and trained",
-            fix="look for what wrote this file; use a save of the trainer itself",
-        ),
         "float16-non-finite": Symptom.warning(
             "the values that are NaN or infinite are stored in float16",
+            says="{tensors} tensors with such values are stored in float16. Trained in it, numbers "
+            "overflow above 65,504, and Adam's epsilon of 1e-8 is zero, so that it divides by zero "
+            "wherever a gradient is small.",
             expected="factors that are trained in float32 or bfloat16",
             fix="train the adapter in float32 or bfloat16: cast what is trainable after it was "
             "attached, and leave the frozen weights as they are",
         ),
+        "one-sided": Symptom.error(
+            "all values of A have the same sign, which no start and no training leaves",
+            says="Nearly all values of A have the same sign (median of {modules} modules: "
+            "{share:.1%} have the other): A starts evenly around zero.",
+            expected="about as many values below zero as above",
+            fix=_ANOTHER_SAVE,
+        ),
+        "few-values": Symptom.error(
+            "factors consist of a handful of values, which no training leaves",
+            says="[All values of {constant} of {factors} factors are the same number|{factor} "
+            "consists of {different:g} different values (median of {modules} modules)]: LoRA "
+            "starts from random ones, and training leaves nearly all of them different.",
+            expected="factors in float32, float16 or bfloat16, nearly all values different",
+            fix="use a save of the trainer itself; an adapter is small, and is not quantised",
+        ),
+        "same-factors": Symptom.error(
+            "several modules have exactly the same factors",
+            says="{alike} of {modules} modules share {factor} with another one, number by number: "
+            "[{reason}|each has gradients of its own].",
+            expected="factors of its own for every module",
+            fix=_ANOTHER_SAVE,
+        ),
+        "negative-magnitudes": Symptom.error(
+            "magnitudes of DoRA are below zero, and norms are not",
+            says="{share:.0%} of the magnitudes are below zero (median of {modules} modules): they "
+            "start as norms, and turn the sign of every output.",
+            expected="the norms of the rows of the weights, a little moved",
+            fix=_ANOTHER_SAVE,
+        ),
+        "other-magnitudes": Symptom.error(
+            "magnitudes of DoRA are not those of this base model's weights",
+            says="The magnitudes [of {alike} of {modules} modules are all the same number|are "
+            "{ratio:.3g} times as large as the norms of the base model's weights (median of "
+            "{modules} modules)]: they start as the norms of the rows of the weights.",
+            expected="the norms of the rows of the weights, a little moved",
+            fix="use a save of the trainer itself, on the base model that it was trained on",
+        ),
     },
     cost=Cost.WEIGHTS,
+    limits=Limits(),
     rerun_symptom=True,
 )
-def adapter_presence(adapter: Adapter, config: TrainingConfig | None) -> Iterator[Sign | Seen]:
+def adapter_presence(
+    adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None, limits: Limits
+) -> Iterator[Sign | Seen]:
     """Look for LoRA factors, and for signs that they were trained."""
     file = adapter.path.name
     if not adapter.tensor_count:
-        yield Sign("empty", f"{file} holds no tensor.", where=file)
+        yield Sign("empty", {"tensors": 0}, where=file)
         return
     yield from _nonfinite(adapter)
-    yield from _alike(adapter)
     if config is not None and config.fine_tune_type == "full":
         return
-    if not (adapter.modules or adapter.unpaired or adapter.mismatched or adapter.not_float):
+    unusable = (*adapter.unpaired, *adapter.mismatched, *adapter.not_float)
+    if not adapter.modules and not unusable:
         yield _no_factors(adapter, config)
     yield from _whole_weights(adapter, config)
     if adapter.unpaired:
         yield Sign(
             "unpaired",
-            f"{len(adapter.unpaired)} LoRA factors have no partner in {file}: a "
-            "loader puts zeros or random numbers in its place.",
-            {"count": len(adapter.unpaired), "pairs": len(adapter.modules)},
+            {"count": len(adapter.unpaired), "pairs": len(adapter.modules), "file": file},
             where=some_of(adapter.unpaired),
         )
     if adapter.mismatched:
-        is_peft = adapter.naming == "peft"
-        yield Sign(
-            "mismatched",
-            f"The factors of {len(adapter.mismatched)} modules cannot be multiplied: "
-            f"{_shapes(adapter, adapter.mismatched[0])}.",
-            {"count": len(adapter.mismatched)},
-            where=some_of(adapter.mismatched),
-            expected="A (rank, inputs) and B (outputs, rank)" if is_peft else None,
-        )
+        yield _mismatched(adapter)
     if adapter.not_float:
         yield _not_float(adapter)
-    yield from _zeros(adapter, config)
-    yield from _sound(adapter)
-
-
-def _sound(adapter: Adapter) -> Iterator[Seen]:
-    stats = adapter_statistics(adapter)
-    if not stats or adapter.unpaired or adapter.mismatched or adapter.not_float:
-        return
-    if not any(
-        one.a_nonfinite or one.b_nonfinite or one.a_is_zero or one.b_is_zero for one in stats
-    ):
+    facts = factor_facts(adapter)
+    yield from _zeros(facts, config)
+    yield from _values(facts, limits)
+    yield from _magnitudes(adapter.modules, base, limits)
+    if facts and not unusable and all(_is_sound(one.a) and _is_sound(one.b) for one in facts):
         yield Seen(
-            f"The adapter has {len(stats)} pairs of LoRA factors, all finite and none zero.",
-            {"modules": len(stats)},
+            "The adapter has {modules} pairs of LoRA factors, all finite and none zero.",
+            {"modules": len(facts)},
         )
 
 
-def _not_float(adapter: Adapter) -> Sign:
-    types = {
-        one.dtype
-        for module in adapter.not_float
-        for name, one in adapter.tensors.items()
-        if f"{module}.lora_" in name and not one.is_float
-    }
-    return Sign(
-        "not-float",
-        f"The factors of {len(adapter.not_float)} modules are stored as "
-        f"{' and '.join(sorted(types))}, and adapters as F32, F16 or BF16: without the scales that "
-        "they were rounded by, nothing gives back what was trained.",
-        {"count": len(adapter.not_float), "types": tuple(sorted(types))},
-        where=some_of(adapter.not_float),
-    )
+def _is_sound(factor: FactorFacts) -> bool:
+    return factor.is_finite and not factor.is_zero
 
 
 def _nonfinite(adapter: Adapter) -> Iterator[Sign]:
-    counts: dict[str, int] = {}
-    for module, one in zip(adapter.modules, adapter_statistics(adapter), strict=True):
-        counts |= {module.a.name: one.a_nonfinite, module.b.name: one.b_nonfinite}
-    for name, tensor in adapter.tensors.items():
-        if name not in counts:
-            counts[name] = count_nonfinite(tensor)
-    bad = [name for name, count in counts.items() if count]
-    if bad:
-        values = sum(counts.values())
-        share = values / max(adapter.parameter_count, 1)
-        yield Sign(
-            "non-finite",
-            f"{values:,} values in {len(bad)} of {adapter.tensor_count} tensors are NaN or "
-            "infinite.",
-            {"tensors": len(bad), "values": values, "share_of_values": share},
-            where=some_of(bad),
-        )
+    bad = nonfinite_values(adapter)
+    if not bad:
+        return
+    values = sum(bad.values())
+    measured = {
+        "tensors": len(bad),
+        "all_tensors": adapter.tensor_count,
+        "values": values,
+        "share_of_values": values / max(adapter.parameter_count, 1),
+    }
+    yield Sign("non-finite", measured, where=some_of(list(bad)))
     half = [name for name in bad if adapter.tensors[name].dtype == "F16"]
     if half and 2 * len(half) >= len(bad):
-        yield Sign(
-            "float16-non-finite",
-            f"{len(half)} tensors with such values are stored in float16. Trained in it, numbers "
-            "overflow above 65,504, and Adam's epsilon of 1e-8 is zero, so that it divides by zero "
-            "wherever a gradient is small.",
-            {"tensors": len(half), "non_finite_tensors": len(bad)},
-            where=some_of(half),
-        )
-
-
-def _alike(adapter: Adapter) -> Iterator[Sign]:
-    """Factors with one value throughout; a B of zeros is what LoRA starts from."""
-    found = [
-        tensor.name
-        for module in adapter.modules
-        for tensor in (module.a, module.b)
-        if _is_constant(tensor)
-    ]
-    if found:
-        yield Sign(
-            "values-alike",
-            f"All values of {len(found)} of {2 * len(adapter.modules)} factors are the same "
-            "number: LoRA starts from random ones, and no training makes them alike.",
-            {"factors": len(found), "modules": len(adapter.modules)},
-            where=some_of(found),
-        )
-
-
-def _is_constant(tensor: TensorRef) -> bool:
-    if tensor.size < _FEWEST_VALUES:
-        return False
-    # The first few tell of nearly every factor that its values differ.
-    first = next(tensor.blocks(_FIRST_BYTES))
-    if first[0] == 0 or not np.all(first == first[0]):
-        return False
-    return bool(np.all(tensor.load() == first[0]))
+        measured = {"tensors": len(half), "non_finite_tensors": len(bad)}
+        yield Sign("float16-non-finite", measured, where=some_of(half))
 
 
 def _no_factors(adapter: Adapter, config: TrainingConfig | None) -> Sign:
     if config is not None and config.fine_tune_type not in ("lora", "dora"):
         raise NotApplicable(f"the adapter is of the type {config.fine_tune_type}, not LoRA")
-    said = f"the configuration says {config.fine_tune_type}" if config else "it is an adapter file"
     return Sign(
         "no-lora-tensors",
-        f"{adapter.path.name} holds {adapter.tensor_count:,} tensors and not one complete pair of "
-        f"LoRA factors, although {said}.",
         {
             "tensors": adapter.tensor_count,
             "parameters": adapter.parameter_count,
             "pairs": 0,
             "examples": tuple(list(adapter.tensors)[:_EXAMPLES]),
+            "stated": config.fine_tune_type if config is not None else None,
         },
         where=adapter.path.name,
         severity=None if config is not None else Severity.WARNING,
@@ -295,122 +313,173 @@ def _whole_weights(adapter: Adapter, config: TrainingConfig | None) -> Iterator[
     numbers = sum(one.size for one in others)
     yield Sign(
         "full-weights",
-        f"{adapter.path.name} holds {len(others):,} tensors with {numbers:,} numbers that are no "
-        "LoRA factors: weights of the model itself were saved, so they were trainable.",
         {
             "tensors": len(others),
             "parameters": numbers,
             "share_of_file": numbers / max(adapter.parameter_count, 1),
             "examples": tuple(names[:_EXAMPLES]),
+            "file": adapter.path.name,
         },
         where=some_of(names),
         severity=severity,
     )
 
 
-def _shapes(adapter: Adapter, module: str) -> str:
-    found = {
+def _mismatched(adapter: Adapter) -> Sign:
+    shapes = {
         name.split("lora_")[-1][0].upper(): one.shape
         for name, one in adapter.tensors.items()
-        if f"{module}.lora_" in name
+        if f"{adapter.mismatched[0]}.lora_" in name
     }
-    return ", ".join(f"{role} {found[role]}" for role in "AB" if role in found)
+    is_peft = adapter.naming == "peft"
+    return Sign(
+        "mismatched",
+        {
+            "count": len(adapter.mismatched),
+            "shapes": ", ".join(f"{role} {shapes[role]}" for role in "AB" if role in shapes),
+            "peft_layout": "A (rank, inputs) and B (outputs, rank)" if is_peft else None,
+        },
+        where=some_of(adapter.mismatched),
+    )
 
 
-def _zeros(adapter: Adapter, config: TrainingConfig | None) -> Iterator[Sign]:
-    pairs = list(zip(adapter.modules, adapter_statistics(adapter), strict=True))
-    zero_b = [pair for pair in pairs if pair[1].b_is_zero]
-    zero_a = [module.name for module, one in pairs if one.a_is_zero]
-    moved = _moved(zero_b, config)
-    if zero_b and len(zero_b) == len(pairs):
-        drawn = sum(one.a_is_initial for _, one in zero_b)
-        yield Sign(
-            "zero-b",
-            f"The B of all {len(pairs)} modules is exactly zero, so the adapter changes nothing"
-            + ("; every A is still as it was drawn." if drawn == len(pairs) else "."),
-            {"modules": len(pairs), "zero_b": len(zero_b), "a_as_drawn": drawn},
-            where=some_of([module.name for module, _ in zero_b]),
-        )
-        if moved:
-            yield Sign(
-                "a-moved-zero-b",
-                f"In {len(moved)} of {len(pairs)} modules A lies outside the draw it started from "
-                "while B is exactly zero; training cannot do that, because A gets no gradient "
-                "before B moves.",
-                {"modules": len(pairs), "a_as_drawn": drawn, "a_moved": len(moved)},
-            )
-    elif zero_b:
-        yield from _some_zero(zero_b, pairs, moved)
-    if zero_a:
-        yield Sign(
-            "zero-a",
-            f"The A of {len(zero_a)} of {len(pairs)} modules is exactly zero, so they change "
-            "nothing.",
-            {"modules": len(pairs), "zero_a": len(zero_a)},
-            where=some_of(zero_a),
-            severity=Severity.ERROR if len(zero_a) == len(pairs) else None,
-        )
+def _not_float(adapter: Adapter) -> Sign:
+    types = {
+        one.dtype
+        for module in adapter.not_float
+        for name, one in adapter.tensors.items()
+        if f"{module}.lora_" in name and not one.is_float
+    }
+    return Sign(
+        "not-float",
+        {"count": len(adapter.not_float), "types": tuple(sorted(types))},
+        where=some_of(adapter.not_float),
+    )
 
 
-def _moved(pairs: Sequence[_Pair], config: TrainingConfig | None) -> list[str]:
-    """Those whose A lies outside the draw, where the draw is known to be the uniform one."""
+def _zeros(facts: Sequence[ModuleFacts], config: TrainingConfig | None) -> Iterator[Sign]:
+    zero = [one for one in facts if one.b.is_zero]
+    if not zero:
+        return
     start = config.values.get("init_lora_weights") if config is not None else None
-    if start not in (None, True, "true"):
-        return []
-    return [module.name for module, one in pairs if one.a_draw == "beyond"]
-
-
-def _some_zero(
-    zero_b: Sequence[_Pair], pairs: Sequence[_Pair], erased: Sequence[str]
-) -> Iterator[Sign]:
-    idle = [(module, one) for module, one in zero_b if module.name not in erased]
-    unused = [module.name for module, _ in idle if _UNUSED.search(module.name)]
-    if len(unused) < len(idle):
-        # Other projections of a layer stand still as well: its keys and values are not shared.
-        unused = [name for name in unused if not name.endswith(("k_proj", "v_proj"))]
-    untrained = [(module, one) for module, one in idle if module.name not in unused]
-    counts = {"modules": len(pairs), "zero_b": len(zero_b)}
-    if erased:
-        yield Sign(
-            "some-a-moved-zero-b",
-            f"The B of {len(erased)} of {len(pairs)} modules is exactly zero although their A "
-            "lies outside the draw it started from: they were trained, and their B was lost.",
-            {**counts, "a_moved": len(erased)},
-            where=some_of(erased),
-        )
+    is_uniform = start in (None, True, "true")
+    moved = [one.name for one in zero if is_uniform and one.a_left_draw]
+    counts = {
+        "modules": len(facts),
+        "zero_b": len(zero),
+        "a_as_drawn": sum(one.a_is_drawn for one in zero),
+    }
+    if len(zero) == len(facts):
+        drawn = "every" if counts["a_as_drawn"] == len(facts) else None
+        where = some_of([one.name for one in zero])
+        yield Sign("zero-b", {**counts, "a_drawn": drawn}, where=where)
+        if moved:
+            yield Sign("a-moved-zero-b", {**counts, "a_moved": len(moved)})
+        return
+    if moved:
+        measured = {**counts, "a_moved": len(moved)}
+        yield Sign("some-a-moved-zero-b", measured, where=some_of(moved))
+    idle = [one for one in zero if one.name not in moved]
+    untrained = [one for one in idle if not _UNUSED.search(one.name)]
     if untrained:
-        drawn = sum(one.a_is_initial for _, one in untrained)
-        trained = [module for module, one in pairs if not one.b_is_zero]
-        first = _first_above([module for module, _ in untrained], trained)
+        # Other projections of a layer stand still as well: its keys and values are not shared.
+        shared = [one for one in idle if one.name.endswith(("k_proj", "v_proj"))]
+        untrained = [one for one in idle if one in untrained or one in shared]
+        first = _first_above(untrained, [one for one in facts if not one.b.is_zero])
         yield Sign(
             "some-zero-b",
-            f"The B of {len(untrained)} of {len(pairs)} modules is exactly zero while others were "
-            "trained: no gradient reached them"
-            + (f"; all of them lie before layer {first}." if first else "."),
             {
                 **counts,
                 "untrained": len(untrained),
-                "a_as_drawn": drawn,
                 "below": first is not None,
+                "first_trained": first,
+                "last_untrained": first - 1 if first is not None else None,
             },
-            where=some_of([module.name for module, _ in untrained]),
-            fix=f"look for what stops gradients on their way down to layer {first - 1}"
-            if first
-            else None,
-        )
-    if unused:
-        yield Sign(
-            "unused-zero-b",
-            f"The B of {len(unused)} of {len(pairs)} modules is exactly zero, all of a kind that "
-            "a model can leave unused.",
-            {**counts, "unused": len(unused)},
-            where=some_of(unused),
+            where=some_of([one.name for one in untrained]),
         )
 
 
-def _first_above(idle: Sequence[LoraModule], trained: Sequence[LoraModule]) -> int | None:
+def _first_above(idle: Sequence[ModuleFacts], trained: Sequence[ModuleFacts]) -> int | None:
     """The first trained layer, if every module that stands still lies below it."""
     first = min((one.layer for one in trained if one.layer is not None), default=None)
     if first is None or any(one.layer is None or one.layer >= first for one in idle):
         return None
     return first
+
+
+def _values(facts: Sequence[ModuleFacts], limits: Limits) -> Iterator[Sign]:
+    """Values that no training leaves; what is not finite says nothing of how it was saved."""
+    finite = [one for one in facts if one.is_finite]
+    shares = [one.a.rarer_sign for one in finite if one.a.nonzero >= limits.values]
+    if shares and (share := median(shares)) < limits.one_sided:
+        yield Sign("one-sided", {"share": share, "modules": len(shares)})
+    factors = [("A", one.a) for one in finite] + [("B", one.b) for one in finite]
+    constant = sum(factor.is_constant for _, factor in factors)
+    for letter in "AB":
+        levels = [
+            factor.levels
+            for name, factor in factors
+            if name == letter and factor.nonzero >= limits.values
+        ]
+        if constant or (levels and median(levels) <= limits.few):
+            measured = {
+                "factor": letter,
+                "different": median(levels) if levels else 1,
+                "modules": len(levels),
+                "constant": constant or None,
+                "factors": len(factors),
+            }
+            yield Sign("few-values", measured)
+            break
+    yield from _same(facts, limits)
+
+
+def _same(facts: Sequence[ModuleFacts], limits: Limits) -> Iterator[Sign]:
+    told = [one for one in facts if min(one.a.nonzero, one.b.size) >= limits.values]
+    same_a, same_b = sharing(told, "A"), sharing(told, "B")
+    reason = "a trainer leaves that only where it drew them alike or they are one module"
+    for names, factor, why in (
+        (same_b - same_a, "their B", None),
+        (same_a & same_b, "both factors", reason),
+        (same_a - same_b, "their A", reason),
+    ):
+        if names:
+            yield Sign(
+                "same-factors",
+                {"alike": len(names), "modules": len(facts), "factor": factor, "reason": why},
+                where=some_of(sorted(names)),
+                severity=Severity.WARNING if why else None,
+            )
+
+
+def _magnitudes(
+    modules: Sequence[LoraModule], base: BaseModel | None, limits: Limits
+) -> Iterator[Sign]:
+    """DoRA's magnitudes, which start as norms of the rows of the weights."""
+    vectors = [
+        (one, one.magnitude.load().astype(np.float64).ravel())
+        for one in modules
+        if one.magnitude is not None and one.magnitude.is_float and one.magnitude.size
+    ]
+    vectors = [(one, vector) for one, vector in vectors if np.isfinite(vector).all()]
+    if not vectors:
+        return
+    share = median(float((vector < 0).mean()) for _, vector in vectors)
+    if share >= 0.5:
+        yield Sign("negative-magnitudes", {"share": share, "modules": len(vectors)})
+        return
+    alike = [
+        one.name
+        for one, vector in vectors
+        if len(vector) >= limits.values and np.all(vector == vector[0])
+    ]
+    if 2 * len(alike) > len(vectors):
+        measured = {"alike": len(alike), "modules": len(vectors)}
+        yield Sign("other-magnitudes", measured, where=some_of(alike))
+        return
+    norms = [(float(np.linalg.norm(vector)), base_norm(one, base)) for one, vector in vectors]
+    ratios = [ours / theirs for ours, theirs in norms if theirs]
+    # As far below as above: 0 is furthest of all.
+    apart = [max(one, 1 / one) if one > 0 else inf for one in ratios]
+    if apart and median(apart) >= limits.apart:
+        yield Sign("other-magnitudes", {"ratio": median(ratios), "modules": len(ratios)})

@@ -33,7 +33,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.reference import ReferenceRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Sign, Symptom, Unsought
-from mlxdoctor.measure.weights.spectrum import adapter_statistics
+from mlxdoctor.measure.weights.adapter_facts import factor_facts
 
 # Where a run was written to and how often it spoke changes nothing that is learned.
 _IRRELEVANT = frozenset(
@@ -200,7 +200,4 @@ def _update(
 
 def _norms(adapter: Adapter, config: TrainingConfig | None) -> dict[str, float]:
     scale = config.scale if config is not None and config.scale is not None else 1.0
-    return {
-        module.name: scale * statistics.frobenius
-        for module, statistics in zip(adapter.modules, adapter_statistics(adapter), strict=True)
-    }
+    return {facts.name: scale * facts.product_norm for facts in factor_facts(adapter)}

@@ -1,8 +1,7 @@
 """What full fine-tuning did to the weights.
 
 What it finds. Weights that are NaN or infinite; a full fine-tune in which no weight
-differs from the base model; weights moved further than their own size; and layers that
-were left as they were.
+differs from the base model; and weights moved further than their own size.
 
 Why it matters. Full fine-tuning writes into the model itself. A sound one moves each
 matrix by a fraction of its norm. A change several times that norm has overwritten what
@@ -27,19 +26,21 @@ changed, check that the layers were unfrozen and that the trained model was save
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from statistics import median
 
 from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
-from mlxdoctor.evidence.adapter import Adapter, layer_of
+from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.finding import Seen, Severity, Sign, Symptom
+from mlxdoctor.finding import Seen, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.weights.changed_tensors import WeightChange, weight_changes
 
-_EXAMPLES = 3
 _LOWER = "lower the learning rate, ten times to start with, and train again from the base"
+_MOVED = (
+    "Training moved the weights by {median_relative_change:.3g} times their own size (median of "
+    "{matrices} matrices, at most {largest_relative_change:.3g})"
+)
 
 
 @dataclass(frozen=True)
@@ -68,23 +69,28 @@ class Limits:
     codes={
         "non-finite": Symptom.error(
             "trained weights are NaN or infinite",
+            says="{nonfinite:,} weights are NaN or infinite, in {tensors} of {compared} tensors.",
             expected="finite weights",
             fix="this model cannot be used; train again with a lower learning rate",
         ),
         "unchanged": Symptom.error(
             "no weight of the tuned model differs from the base's",
+            says="None of the {compared} weights in {where} differs from the base model's.",
             expected="weights that training changed",
             fix="check that the layers were unfrozen, that the optimizer had a rate above zero, "
             "and that the trained model was saved",
         ),
         "exploded": Symptom.error(
-            "the weights were moved several times their own size: they are overwritten", fix=_LOWER
+            "the weights were moved several times their own size: they are overwritten",
+            says=f"{_MOVED}: the base model is overwritten.",
+            expected="a change below {most:g} times the weights; often below 0.3",
+            fix=_LOWER,
         ),
-        "large": Symptom.warning("the weights were moved further than their own size", fix=_LOWER),
-        "partly-changed": Symptom.info(
-            "some layers were not changed at all",
-            expected="every layer, unless `num_layers` asks for fewer",
-            fix="set `num_layers: -1` to train them all",
+        "large": Symptom.warning(
+            "the weights were moved further than their own size",
+            says=f"{_MOVED}: little of the base model is left.",
+            expected="a change below {most:g} times the weights; often below 0.3",
+            fix=_LOWER,
         ),
     },
     cost=Cost.WEIGHTS,
@@ -105,42 +111,31 @@ def full_weights(
             raise NotApplicable("the run was no full fine-tune")
         if adapter is not None and adapter.modules:
             raise NotApplicable("the model was fused with an adapter, and other checks judge that")
-    found = tuple(weight_changes(base, tuned))
+    every = tuple(weight_changes(base, tuned))
     compared = [
-        one for one in found if one.status in ("same", "changed") and not one.is_requantized
+        one for one in every if one.status in ("same", "changed") and not one.is_requantized
     ]
     if not compared:
         raise Inconclusive("no tensor is stored with the name, shape and kind of one in the base")
     changed = [one for one in compared if one.status == "changed"]
-    if not changed and any(one.is_requantized for one in found):
+    if not changed and any(one.is_requantized for one in every):
         raise Inconclusive("the matrices were quantised after training, which hides what it did")
     if not changed:
-        yield Sign(
-            "unchanged",
-            f"None of the {len(compared)} weights in {tuned.path.name} differs from the base "
-            "model's.",
-            {"compared": len(compared), "changed": 0},
-            where=tuned.path.name,
-            # A folder may have been named that nobody trained; what a run saved was trained.
-            severity=None if was_full else Severity.WARNING,
-        )
+        measured = {"compared": len(compared), "changed": 0}
+        # A folder may have been named that nobody trained; what a run saved was trained.
+        severity = None if was_full else Severity.WARNING
+        yield Sign("unchanged", measured, where=tuned.path.name, severity=severity)
         return
-    broken = [one for one in changed if one.nonfinite]
-    if broken:
+    if broken := [one for one in changed if one.nonfinite]:
         count = sum(one.nonfinite for one in broken)
-        yield Sign(
-            "non-finite",
-            f"{count:,} weights are NaN or infinite, in {len(broken)} of {len(compared)} tensors.",
-            {"nonfinite": count, "tensors": len(broken), "compared": len(compared)},
-            where=", ".join(one.name for one in broken[:_EXAMPLES]),
-        )
+        measured = {"nonfinite": count, "tensors": len(broken), "compared": len(compared)}
+        yield Sign("non-finite", measured, where=some_of([one.name for one in broken]))
     else:
         yield Seen(
-            f"Training changed {len(changed)} of {len(compared)} weights, and all are finite.",
+            "Training changed {changed} of {compared} weights, and all are finite.",
             {"changed": len(changed), "compared": len(compared)},
         )
     yield from _moved(changed, limits)
-    yield from _untouched_layers(changed, base)
 
 
 def _moved(changed: Sequence[WeightChange], limits: Limits) -> Iterator[Sign]:
@@ -152,37 +147,10 @@ def _moved(changed: Sequence[WeightChange], limits: Limits) -> Iterator[Sign]:
     if not matrices or (middle := median(size for size, _ in matrices)) < limits.large:
         return
     largest, name = max(matrices)
-    exploded = middle >= limits.exploded
-    yield Sign(
-        "exploded" if exploded else "large",
-        f"Training moved the weights by {middle:.3g} times their own size (median of "
-        f"{len(matrices)} matrices, at most {largest:.3g}): "
-        + ("the base model is overwritten." if exploded else "little of the base model is left."),
-        {
-            "median_relative_change": middle,
-            "largest_relative_change": largest,
-            "matrices": len(matrices),
-        },
-        where=name,
-        expected=f"a change below {limits.large:g} times the weights; often below 0.3",
-    )
-
-
-def _untouched_layers(changed: Sequence[WeightChange], base: BaseModel) -> Iterator[Sign]:
-    every = {layer for name in base.tensors if (layer := layer_of(name)[0]) is not None}
-    touched = {layer for one in changed if (layer := layer_of(one.name)[0]) is not None}
-    if untouched := every - touched:
-        yield Sign(
-            "partly-changed",
-            f"{len(touched)} of {len(every)} layers were changed"
-            + (f" ({_ranges(touched)})." if touched else "."),
-            {"changed": _ranges(touched), "unchanged": _ranges(untouched)},
-            where=f"layers {_ranges(untouched)}",
-        )
-
-
-def _ranges(layers: set[int]) -> str:
-    """ "0-3, 7": numbers in order, those that follow each other put together."""
-    runs = groupby(enumerate(sorted(layers)), key=lambda one: one[1] - one[0])
-    ends = [[layer for _, layer in run] for _, run in runs]
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in ends)
+    measured = {
+        "median_relative_change": middle,
+        "largest_relative_change": largest,
+        "matrices": len(matrices),
+        "most": limits.large,
+    }
+    yield Sign("exploded" if middle >= limits.exploded else "large", measured, where=name)

@@ -1,8 +1,8 @@
 """The fused weights against the base plus the adapter's update.
 
 What it finds. A fused model that lacks the update, holds it more than once or at another
-scale, or holds it under quantisation noise; other weights that were changed by more than
-rounding. Where nothing is fused yet, what fusing into a quantised base would cost.
+scale, or holds it under quantisation noise. Other weights that were changed are looked for
+by `frozen-weights`.
 
 Why it matters. The adapter is sound then, and what is served is not it.
 
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import sqrt
 
 from mlxdoctor.check import Cost, DoesNotArise, Inconclusive, check, limit
 from mlxdoctor.evidence.adapter import Adapter
@@ -33,9 +33,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Sign, Symptom
-from mlxdoctor.measure.weights.drift import module_scale
-from mlxdoctor.measure.weights.fused import ModuleFusion, fusions, rounding_changes
-from mlxdoctor.measure.weights.spectrum import adapter_statistics
+from mlxdoctor.measure.weights.fused import fusions
 
 _EXAMPLES = 3
 _AGAIN = "fuse again from the base and this adapter, with `mlx_lm.fuse --dequantize`"
@@ -84,38 +82,46 @@ class Limits:
         source="2 bits, the worst measured rounding, moved it by 0.07",
         false_alarms="0 of 64 sound fusions",
     )
-    other: float = limit(
-        2.0,
-        unit="times the average of rounding",
-        source="rounding alone measured 1.00 to 1.12 at 2 to 8 bits",
-        false_alarms="0 of 64 sound fusions",
-    )
-    storing: float = limit(
-        2.0**-8,
-        unit="‖W' − W‖/‖W‖",
-        source="one unit of bfloat16's last place",
-    )
+
+
+_TOLD = (
+    "The fused weights differ from base plus update by {noise:.0%} of the update's own size, "
+    "{noise_over_weight:.0%} of the weights'; rounding to their precision explains {rounding:.0%} "
+    "of the update."
+)
+_EXPECTED = "a gain of 1, and noise below {most:g} of the update"
 
 
 @check(
     codes={
         "update-lost": Symptom.error(
-            "rounding took so much of the update that the model was hurt", fix=_AGAIN
-        ),
-        "update-degraded": Symptom.warning("rounding took a part of the update", fix=_AGAIN),
-        "not-fused": Symptom.error("the adapter's update is not in the fused weights", fix=_AGAIN),
-        "fused-twice": Symptom.error("the update is in the fused weights twice", fix=_AGAIN),
-        "wrong-scale": Symptom.error(
-            "the update was fused at another scale than it was trained at", fix=_AGAIN
-        ),
-        "other-weights-changed": Symptom.warning(
-            "weights that the adapter leaves alone changed by more than rounding",
-            expected="the base model's values, but for rounding",
+            "rounding took so much of the update that the model was hurt",
+            says=f"[Rounding left {{swallowed:.0%}} of the adapter's update in the fused "
+            f"weights.|{_TOLD}]",
+            expected=_EXPECTED,
             fix=_AGAIN,
         ),
-        "fusing-would-lose": Symptom.info(
-            "fusing into this quantised base would round much of the update away",
-            fix="fuse with `mlx_lm.fuse --dequantize`, or serve the adapter beside the base",
+        "update-degraded": Symptom.warning(
+            "rounding took a part of the update", says=_TOLD, expected=_EXPECTED, fix=_AGAIN
+        ),
+        "not-fused": Symptom.error(
+            "the adapter's update is not in the fused weights",
+            says="The fused weights lack the adapter's update in {modules_without} of {modules} "
+            "modules.",
+            expected=_EXPECTED,
+            fix=_AGAIN,
+        ),
+        "fused-twice": Symptom.error(
+            "the update is in the fused weights twice",
+            says="The fused weights hold {gain:.2f} times the adapter's update.",
+            expected=_EXPECTED,
+            fix=_AGAIN,
+        ),
+        "wrong-scale": Symptom.error(
+            "the update was fused at another scale than it was trained at",
+            says="The fused weights hold {gain:.2f} times the adapter's update.",
+            expected=_EXPECTED,
+            fix=_AGAIN,
         ),
     },
     cost=Cost.WEIGHTS,
@@ -128,33 +134,12 @@ def fused_model(
     tuned: TunedModel | None,
     limits: Limits,
 ) -> Iterator[Sign]:
-    """Compare the fused weights with base plus update, or predict what fusing would do."""
+    """Compare the fused weights with base plus update."""
     if tuned is None or tuned.from_adapter:
-        if not base.quantized:
-            raise DoesNotArise("there is no fused model, and fusing into this base loses nothing")
-        yield from _predicted(adapter, base, config, limits)
-        return
+        raise DoesNotArise("there is no fused model")
     modules = fusions(adapter, config, base, tuned)
     if not modules:
         raise Inconclusive("no module with an update has a weight of one shape in both models")
-    yield from _judged(modules, limits)
-    changed = [
-        (name, change)
-        for name, change, rounding in rounding_changes(adapter, base, tuned)
-        if change > max(limits.other * rounding, limits.storing)
-    ]
-    if changed:
-        name, most = max(changed, key=lambda one: one[1])
-        yield Sign(
-            "other-weights-changed",
-            f"{len(changed)} weights that the adapter does not touch differ from the base's by "
-            f"more than rounding, by up to {most:.3g} of their norm.",
-            {"changed": len(changed), "largest_relative_change": most},
-            where=name,
-        )
-
-
-def _judged(modules: tuple[ModuleFusion, ...], limits: Limits) -> Iterator[Sign]:
     intended = _norm(one.intended for one in modules)
     realised = _norm(one.realised for one in modules)
     noise = _norm(one.noise for one in modules) / intended
@@ -162,76 +147,37 @@ def _judged(modules: tuple[ModuleFusion, ...], limits: Limits) -> Iterator[Sign]
     gain = sum(one.inner for one in modules) / intended**2
     absent = [one for one in modules if one.gain < limits.absent]
     coarseness = _norm(one.noise for one in modules) / _norm(one.weight for one in modules)
-    measured = {
-        "modules": len(modules),
-        "gain": round(gain, 4),
-        "noise": round(noise, 4),
-        "rounding": round(rounding, 4),
-        "cosine": round(gain * intended / realised, 4) if realised else 0.0,
-        "relative_size": round(realised / intended, 4),
-        "noise_over_weight": round(coarseness, 4),
-        "modules_without": len(absent),
-    }
     examples = sorted(modules, key=lambda one: -one.noise / one.intended)
     # A base that is quantised already rounds a part of the update back to its own steps.
     is_swallowed = rounding > limits.degraded and gain < 1
-    if is_swallowed and gain < limits.kept:
+    is_lost = is_swallowed and gain < limits.kept
+    if is_lost:
         symptom, examples = "update-lost", sorted(modules, key=lambda one: one.gain)
-        told = f"Rounding left {gain:.0%} of the adapter's update in the fused weights."
     elif absent:
         symptom, examples = "not-fused", absent
-        told = (
-            f"The fused weights lack the adapter's update in {len(absent)} of {len(modules)} "
-            "modules."
-        )
     elif abs(gain - 1) > limits.scale and not is_swallowed:
         symptom = "fused-twice" if abs(gain - 2) <= limits.scale else "wrong-scale"
-        told = f"The fused weights hold {gain:.2f} times the adapter's update."
     elif noise > limits.degraded:
         # Noise that is small beside the weights is what any quantised model bears.
-        is_lost = noise > limits.lost and coarseness > limits.coarse
-        symptom = "update-lost" if is_lost else "update-degraded"
-        told = (
-            f"The fused weights differ from base plus update by {noise:.0%} of the update's own "
-            f"size, {coarseness:.0%} of the weights'; rounding to their precision explains "
-            f"{rounding:.0%} of the update."
-        )
+        is_coarse = noise > limits.lost and coarseness > limits.coarse
+        symptom = "update-lost" if is_coarse else "update-degraded"
     else:
         return
     yield Sign(
         symptom,
-        told,
-        measured,
+        {
+            "modules": len(modules),
+            "gain": round(gain, 4),
+            "swallowed": round(gain, 4) if is_lost else None,
+            "noise": round(noise, 4),
+            "rounding": round(rounding, 4),
+            "cosine": round(gain * intended / realised, 4) if realised else 0.0,
+            "relative_size": round(realised / intended, 4),
+            "noise_over_weight": round(coarseness, 4),
+            "modules_without": len(absent),
+            "most": limits.degraded,
+        },
         where=", ".join(one.name for one in examples[:_EXAMPLES]),
-        expected=f"a gain of 1, and noise below {limits.degraded:g} of the update",
-    )
-
-
-def _predicted(
-    adapter: Adapter, base: BaseModel, config: TrainingConfig, limits: Limits
-) -> Iterator[Sign]:
-    update, rounding, bits = [], [], set()
-    for module, statistics in zip(adapter.modules, adapter_statistics(adapter), strict=True):
-        matrix = base.quantized.get(module.name)
-        if matrix is None or module.magnitude is not None:
-            continue
-        scale = module_scale(module, config)
-        update.append(scale * statistics.frobenius)
-        rounding.append(matrix.rounding())
-        bits.add(matrix.bits)
-    size = _norm(update)
-    if not size or not isfinite(size):
-        raise Inconclusive("no finite update of a quantised weight to compare with its step")
-    ratio = _norm(rounding) / size
-    if ratio <= limits.lost:
-        return
-    stated = " and ".join(str(one) for one in sorted(bits))
-    yield Sign(
-        "fusing-would-lose",
-        f"Fused into this base and quantised again to {stated} bits, the update would lie under "
-        f"rounding of {ratio:.0%} of its own size.",
-        {"rounding": round(ratio, 4), "bits": tuple(sorted(bits)), "modules": len(update)},
-        expected=f"rounding below {limits.lost:g} of the update",
     )
 
 

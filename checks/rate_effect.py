@@ -38,7 +38,7 @@ from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.judge.curve import start_of
 from mlxdoctor.judge.rate import BandLimits, Step, step_of
 from mlxdoctor.measure.losses.trend import LossFit, fit
-from mlxdoctor.measure.weights.drift import module_drifts
+from mlxdoctor.measure.weights.adapter_facts import adapter_facts
 
 #: Optimisers whose step is about the rate, whatever the gradient's size.
 _ADAM = ("adam", "adamw", "adamax")
@@ -109,11 +109,7 @@ def rate_effect(
         if adapter is None or not adapter.modules:
             raise Inconclusive("there is no adapter to see what such large steps did")
         # A module whose B is zero has no update.
-        drifts = [
-            one.relative
-            for one in module_drifts(adapter, config, base)
-            if not one.statistics.b_is_zero
-        ]
+        drifts = [one.relative for one in adapter_facts(adapter, config, base) if not one.b.is_zero]
         sizes = [size for size in drifts if size is not None and math.isfinite(size)]
         if not sizes or len(sizes) < len(drifts):
             raise Inconclusive("the update of some modules has no size to compare with the base")

@@ -22,15 +22,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from mlxdoctor.check import Cost, DoesNotArise, Inconclusive, check, limit
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Sign, Symptom
 from mlxdoctor.measure.policy_curves import course, policy_curves
-from mlxdoctor.measure.weights.spectrum import adapter_statistics
+from mlxdoctor.measure.weights.adapter_facts import factor_facts
 
 
 @dataclass(frozen=True)
@@ -109,9 +107,6 @@ def reference_model(
 
 def _size_of_b(adapter: Adapter) -> float:
     """The root mean square of all elements of B; 0 where there are none."""
-    squares, count = 0.0, 0
-    for module, one in zip(adapter.modules, adapter_statistics(adapter), strict=True):
-        if math.isfinite(one.b_norm):
-            squares += one.b_norm**2
-            count += int(np.prod(module.b.shape))
-    return math.sqrt(squares / count) if count else 0.0
+    factors = [one.b for one in factor_facts(adapter) if one.b.is_finite]
+    count = sum(one.size for one in factors)
+    return math.sqrt(sum(one.norm**2 for one in factors) / count) if count else 0.0

@@ -1,9 +1,9 @@
 """How far the adapter moves the model.
 
 What it finds. Updates as large as the weights they are added to; updates too small to
-change any output; a B that was still moving straight ahead when training ended; a layer
-that takes most of the update; updates that use one direction only; and updates larger
-than the stated rate could have made.
+change any output; a module whose update is out of all proportion; a B that was still
+moving straight ahead when training ended; and a B that is larger than the stated rate
+could have made.
 
 Why it matters. A LoRA update is a correction. Once it is several times the weight
 itself, the base model is overwritten, and what is left prints one token or noise,
@@ -31,15 +31,13 @@ is too small, look at rate, scale and the number of updates. `mlxdoctor inspect`
 every module.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import isfinite
 from statistics import median
 
-import numpy as np
-
 from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
+from mlxdoctor.engines.tensors import LARGEST_STEP, ModuleFacts, outliers, straight_way
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
@@ -47,7 +45,13 @@ from mlxdoctor.exhibits import DriftByLayer
 from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.judge import update_size
 from mlxdoctor.measure.exhibited import drift_shown
-from mlxdoctor.measure.weights.drift import ModuleDrift, module_drifts
+from mlxdoctor.measure.weights.adapter_facts import adapter_facts
+
+_TIMES = (
+    "[{median_relative_norm:.3g} times as large as the weights it is added to|about "
+    "{median_nominal_norm:.3g} times as large as weights of these shapes usually are] "
+    "(median of {modules} modules[, at most {largest_relative_norm:.3g}])"
+)
 
 
 @dataclass(frozen=True)
@@ -68,47 +72,17 @@ class Limits(update_size.Limits):
         false_alarms="0 of 19 healthy runs",
     )
     nothing: float = limit(
-        4e-4,
-        unit="‖ΔW‖/‖W‖, median over modules, for an error",
-        source="a fifth of the limit above; the answers of such adapters are the base model's",
-        false_alarms="0 of 19 healthy runs: 0.1 at least",
-    )
-    nominal_nothing: float = limit(
-        1e-4,
-        unit="‖ΔW‖/sqrt(min(in, out)), median over modules, for an error",
-        source="as `nothing`",
-        false_alarms="0 of 19 healthy runs: 0.03 at least",
+        0.2,
+        unit="times these two, for an error",
+        source="the answers of such adapters are the base model's",
+        false_alarms="0 of 19 healthy runs: 50 times at least",
     )
     lone: float = limit(
         10.0,
-        unit="‖ΔW‖ of one module over ‖W‖, or over sqrt(min(in, out)) without the base model",
-        source="ten times what sound runs reach",
-        false_alarms="0 of 24 runs of the fixtures that ended finite: sound ones reach 1.1",
-    )
-    lone_ratio: float = limit(
-        10.0,
-        unit="that of one module over the median module's",
-        source="1.5 to 2.3 in 24 runs of the fixtures, sound and failed",
-    )
-    dominance: float = limit(
-        5.0,
-        unit="update of the largest layer over the median layer's",
-        source="healthy runs reach 1.6, collapsed ones 2.4",
-        false_alarms="0 of 19 healthy runs",
-    )
-    layers_to_compare: int = limit(4, unit="layers", source="a median of fewer means little")
-    collapsed_rank: float = limit(
-        1.2,
-        unit="stable rank, median over modules",
-        source="healthy runs of rank 8 are at 2.8 or more",
-        false_alarms="0 of 19 healthy runs",
-    )
-    rank_to_collapse: int = limit(4, unit="rank", source="rank 2 has little to lose")
-    adam_step: float = limit(
-        7.3,
-        unit="largest step over the rate",
-        source="(1-β1)/sqrt(1-β2)/sqrt(1-β1²/β2) at β1 0.9, β2 0.999, by Cauchy–Schwarz",
-        false_alarms="none possible for a run with those momenta that was not resumed",
+        unit="‖ΔW‖ of one module over ‖W‖, or over sqrt(min(in, out)) without the base model; and "
+        "over the median module's",
+        source="ten times what sound runs reach: 1.1 of the weights, 2.3 of the median module",
+        false_alarms="0 of 24 runs of the fixtures that ended finite",
     )
     straight: float = limit(
         0.27,
@@ -126,34 +100,52 @@ class Limits(update_size.Limits):
     codes={
         "exploded": Symptom.error(
             "the update is several times the weights: the base model is overwritten",
+            says=f"The update is {_TIMES}: the base model is overwritten.",
+            expected="an update below {most:g} times the weights; often below 0.5",
             fix="lower learning rate × scale, and train again from the base model",
         ),
         "large": Symptom.warning(
             "the update is larger than the weights it is added to",
+            says=f"The update is {_TIMES}: it outweighs the base model.",
+            expected="an update below {most:g} times the weights; often below 0.5",
             fix="lower learning rate × scale, and train again from the base model",
         ),
         "negligible": Symptom.warning(
             "the update is too small to change any output",
+            says="The update is [{median_relative_norm:.2g} of the weights it is added to|about "
+            "{median_nominal_norm:.2g} of what weights of these shapes usually are] (median of "
+            "{modules} modules), too small to change what the model says.",
+            expected="at least {least:g} of the weights",
             fix="raise learning rate × scale, or train for more updates",
         ),
         "one-module-overwritten": Symptom.error(
             "the update of one module is out of all proportion",
+            says="The update of {where} is {relative_norm:.3g} times as large as "
+            "{usual} weights, the median module's {median_relative_norm:.2g} times.",
+            expected="below {most:g} times, in every module",
             fix="look at how this module's factors were saved or changed, and use a sound save",
         ),
-        "dominated-by-one-layer": Symptom.info(
-            "one layer takes most of the update",
-            fix="check whether gradients reach the other layers",
-        ),
-        "rank-collapsed": Symptom.info(
-            "the update uses about one direction of its rank",
-            fix="none by itself; with a failed run, look at the rate",
+        "one-module-apart": Symptom.info(
+            "the update of one module is many times the others'",
+            says="The update of {where} is {ratio:.3g} times the median module's, relative to "
+            "{usual} weights.",
+            expected="less than {most:g} times the median module's",
+            fix="check whether gradients reach the other modules",
         ),
         "straight": Symptom.warning(
             "B was still moving straight ahead at the end: it had only begun to learn",
+            says="B went {straightness:.0%} as far in {updates} updates as it could have gone in a "
+            "straight line: its gradients had hardly turned when training ended, so that it had "
+            "only begun to learn.",
+            expected="less than {most:.0%}",
             fix="raise the learning rate, or train for more updates",
         ),
         "beyond-the-rate": Symptom.warning(
             "B is larger than the stated rate and updates could have made it",
+            says="B has a root mean square of {rms_b:.3g}, and {updates} updates at a rate of "
+            "{learning_rate:g} cannot take any element further than {bound:.3g}: it was trained "
+            "with another rate, for longer, or from another start.",
+            expected="at most {bound:.3g}",
             fix="check that the configuration belongs to this adapter",
         ),
     },
@@ -167,144 +159,57 @@ def weight_drift(
     """Judge the size of the update, module by module."""
     if not adapter.modules:
         raise NotApplicable("the adapter holds no pair of LoRA factors to multiply")
-    drifts = module_drifts(adapter, config, base)
-    yield drift_shown(drifts)
-    if not all(drift.statistics.is_finite for drift in drifts):
+    facts = adapter_facts(adapter, config, base)
+    yield drift_shown(facts)
+    if not all(one.is_finite for one in facts):
         raise Inconclusive("some factors are not finite, so that they have no norm")
-    drifts = tuple(drift for drift in drifts if not drift.statistics.b_is_zero)
-    if not drifts:
+    facts = tuple(one for one in facts if not one.b.is_zero)
+    if not facts:
         raise NotApplicable("every B is zero: there is no update to measure")
     if config is not None and (updates := _adam_updates(config)) is not None:
-        yield from _against_the_rate(drifts, config, updates, limits)
-    yield from _spread(drifts, limits)
-    if not isfinite(drifts[0].scale):
+        yield from _against_the_rate(facts, config, updates, limits)
+    if not isfinite(facts[0].scale):
         raise Inconclusive(
             "the scale of the update is not stated: the adapter_config.json is needed"
         )
-    relatives = [one.relative for one in drifts if one.relative is not None]
-    yield from _relative(drifts, relatives, limits) if relatives else _nominal(drifts, limits)
-    yield from _lone(drifts, limits)
+    yield from _size(facts, limits)
+    for one in outliers(facts, limits.lone)[:1]:
+        measured = {
+            "relative_norm": one.size,
+            "median_relative_norm": one.median,
+            "ratio": one.ratio,
+            "modules": len(facts),
+            "usual": "its" if one.is_relative else "usual",
+            "most": limits.lone,
+        }
+        is_overwritten = one.size >= limits.lone
+        code = "one-module-overwritten" if is_overwritten else "one-module-apart"
+        yield Sign(code, measured, where=one.name)
 
 
-def _largest(drifts: Sequence[ModuleDrift]) -> str:
-    def size(one: ModuleDrift) -> float:
-        return one.relative if one.relative is not None else one.nominal
-
-    return max(drifts, key=size).module.name
-
-
-def _relative(
-    drifts: Sequence[ModuleDrift], sizes: Sequence[float], limits: Limits
-) -> Iterator[Sign]:
-    middle, largest = median(sizes), max(sizes)
+def _size(facts: Sequence[ModuleFacts], limits: Limits) -> Iterator[Sign]:
+    relative = [(one.relative, one.name) for one in facts if one.relative is not None]
+    sizes = relative or [(one.nominal, one.name) for one in facts]
+    middle, (largest, name) = median(size for size, _ in sizes), max(sizes)
     measured = {
-        "median_relative_norm": middle,
-        "largest_relative_norm": largest,
+        "median_relative_norm" if relative else "median_nominal_norm": middle,
+        "largest_relative_norm": largest if relative else None,
+        "median_update_norm": median(one.update_norm for one in facts),
         "modules": len(sizes),
-        "scale": drifts[0].scale,
+        "scale": facts[0].scale,
     }
-    if middle >= limits.large:
-        is_exploded = middle >= limits.exploded
-        ends = "the base model is overwritten" if is_exploded else "it outweighs the base model"
-        yield Sign(
-            "exploded" if is_exploded else "large",
-            f"The update is {middle:.3g} times as large as the weights it is added to (median of "
-            f"{len(sizes)} modules, at most {largest:.3g}): {ends}.",
-            measured,
-            where=_largest(drifts),
-            expected=f"an update below {limits.large:g} times the weights; often below 0.5",
-        )
-    elif middle < limits.negligible:
-        yield Sign(
-            "negligible",
-            f"The update is {middle:.2g} of the weights it is added to (median of {len(sizes)} "
-            "modules), too small to change what the model says.",
-            measured,
-            where=_largest(drifts),
-            severity=Severity.ERROR if middle < limits.nothing else None,
-            expected=f"at least {limits.negligible:g} of the weights",
-        )
-
-
-def _nominal(drifts: Sequence[ModuleDrift], limits: Limits) -> Iterator[Sign]:
-    middle = median(one.nominal for one in drifts)
-    measured = {
-        "median_nominal_norm": middle,
-        "median_update_norm": median(one.norm for one in drifts),
-        "modules": len(drifts),
-        "scale": drifts[0].scale,
-    }
-    if middle >= limits.nominal_large:
-        yield Sign(
-            "exploded" if middle >= limits.nominal_exploded else "large",
-            f"The update is about {middle:.3g} times as large as weights of these shapes usually "
-            f"are (median of {len(drifts)} modules).",
-            measured,
-            where=_largest(drifts),
-            expected=f"below {limits.nominal_large:g} times the usual norm",
-            fix="lower learning rate × scale; name the base model to have this measured exactly",
-        )
-    elif middle < limits.nominal_negligible:
-        yield Sign(
-            "negligible",
-            f"The update is about {middle:.2g} of what weights of these shapes usually are (median "
-            f"of {len(drifts)} modules), too small to change what the model says.",
-            measured,
-            where=_largest(drifts),
-            severity=Severity.ERROR if middle < limits.nominal_nothing else None,
-            expected=f"at least {limits.nominal_negligible:g} of the usual norm",
-        )
-
-
-def _lone(drifts: Sequence[ModuleDrift], limits: Limits) -> Iterator[Sign]:
-    """A module whose update is out of all proportion, to its weights and to the others'."""
-    # Modules are compared by one measure: the weights of all of them, or of none.
-    relatives = [one.relative for one in drifts if one.relative is not None]
-    is_relative = len(relatives) == len(drifts)
-    sizes = relatives if is_relative else [one.nominal for one in drifts]
-    middle, size = median(sizes), max(sizes)
-    module = drifts[sizes.index(size)]
-    if size < limits.lone or size < limits.lone_ratio * middle:
-        return
-    what = "the weights it is added to" if is_relative else "usual weights"
-    yield Sign(
-        "one-module-overwritten",
-        f"The update of {module.module.name} is {size:.3g} times as large as {what}, the median "
-        f"module's {middle:.2g} times.",
-        {"relative_norm": size, "median_relative_norm": middle, "modules": len(sizes)},
-        where=module.module.name,
-        expected=f"below {limits.lone:g} times, in every module",
-    )
-
-
-def _spread(drifts: Sequence[ModuleDrift], limits: Limits) -> Iterator[Sign]:
-    squares: dict[int, float] = defaultdict(float)
-    for one in drifts:
-        if one.module.layer is not None:
-            squares[one.module.layer] += one.statistics.frobenius**2
-    if len(squares) >= limits.layers_to_compare:
-        layer, square = max(squares.items(), key=lambda item: item[1])
-        middle = median(squares.values())
-        ratio = sqrt(square / middle) if middle > 0 else float("inf")
-        if ratio >= limits.dominance:
-            yield Sign(
-                "dominated-by-one-layer",
-                f"Layer {layer} is moved {ratio:.3g} times as far as the median layer.",
-                {"layer": layer, "ratio": ratio, "layers": len(squares)},
-                where=f"layer {layer}",
-                expected=f"less than {limits.dominance:g} times the median layer",
-            )
-    ranks = [
-        one.statistics.stable_rank for one in drifts if one.module.rank >= limits.rank_to_collapse
-    ]
-    if ranks and median(ranks) < limits.collapsed_rank:
-        yield Sign(
-            "rank-collapsed",
-            f"The update's stable rank is {median(ranks):.3g} (median of {len(ranks)} modules): "
-            "nearly all of it is one direction.",
-            {"median_stable_rank": median(ranks), "modules": len(ranks)},
-            expected=f"a stable rank of at least {limits.collapsed_rank:g}",
-        )
+    if relative:
+        large, exploded, least = limits.large, limits.exploded, limits.negligible
+    else:
+        large, exploded = limits.nominal_large, limits.nominal_exploded
+        least = limits.nominal_negligible
+    if middle >= large:
+        code = "exploded" if middle >= exploded else "large"
+        yield Sign(code, {**measured, "most": large}, where=name)
+    elif middle < least:
+        is_nothing = middle < least * limits.nothing
+        severity = Severity.ERROR if is_nothing else None
+        yield Sign("negligible", {**measured, "least": least}, where=name, severity=severity)
 
 
 def _adam_updates(config: TrainingConfig) -> int | None:
@@ -318,43 +223,22 @@ def _adam_updates(config: TrainingConfig) -> int | None:
     return config.iters // max(config.grad_accumulation_steps or 1, 1)
 
 
-def _straight_way(updates: int, *, corrected: bool) -> float:
-    """How far Adam goes under a gradient that never changes, in rates."""
-    if corrected:
-        return float(updates)
-    steps = np.arange(1, updates + 1)
-    return float(((1 - 0.9**steps) / np.sqrt(1 - 0.999**steps)).sum())
-
-
 def _against_the_rate(
-    drifts: Sequence[ModuleDrift], config: TrainingConfig, updates: int, limits: Limits
+    facts: Sequence[ModuleFacts], config: TrainingConfig, updates: int, limits: Limits
 ) -> Iterator[Sign]:
-    rate = config.learning_rate or 0.0
-    sizes = [one.statistics.b_norm / sqrt(max(one.module.b.size, 1)) for one in drifts]
-    # Uphill is as far.
-    bound = limits.adam_step * abs(rate) * updates
-    largest, module = max(zip(sizes, (one.module.name for one in drifts), strict=True))
-    if largest > bound:
-        yield Sign(
-            "beyond-the-rate",
-            f"B has a root mean square of {largest:.3g}, and {updates:g} updates at a rate of "
-            f"{rate:g} cannot take any element further than {bound:.3g}: it was trained with "
-            "another rate, for longer, or from another start.",
-            {"rms_b": largest, "bound": bound, "learning_rate": rate, "updates": updates},
-            where=module,
-            expected=f"at most {bound:.3g}",
-        )
+    # A negative rate takes B as far, the other way.
+    rate = abs(config.learning_rate or 0.0)
+    bound = LARGEST_STEP * rate * updates
+    measured = {"learning_rate": config.learning_rate, "updates": updates}
+    largest = max(facts, key=lambda one: one.b.rms)
+    if largest.b.rms > bound:
+        figures = {**measured, "rms_b": largest.b.rms, "bound": bound}
+        yield Sign("beyond-the-rate", figures, where=largest.name)
     # The gradient of pairs and rewards keeps its direction for longer: not measured there.
     elif updates >= limits.enough_updates and not config.of_preferences:
         corrected = bool(config.optimizer_config.get("bias_correction"))
-        way = abs(rate) * _straight_way(updates, corrected=corrected)
-        straightness = median(sizes) / way
+        way = rate * straight_way(updates, bias_correction=corrected)
+        straightness = median(one.b.rms for one in facts) / way
         if straightness >= limits.straight:
-            yield Sign(
-                "straight",
-                f"B went {straightness:.0%} as far in {updates} updates as it could have gone in "
-                "a straight line: its gradients had hardly turned when training ended, so that it "
-                "had only begun to learn.",
-                {"straightness": straightness, "updates": updates, "learning_rate": rate},
-                expected=f"less than {limits.straight:.0%}",
-            )
+            figures = {**measured, "straightness": straightness, "most": limits.straight}
+            yield Sign("straight", figures)

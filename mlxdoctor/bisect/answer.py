@@ -10,7 +10,7 @@ from mlxdoctor.bisect.behaviour import HELD_OUT
 from mlxdoctor.bisect.result import Bisection
 from mlxdoctor.formats import escape
 from mlxdoctor.judge.save_flaws import ODDITIES, Flaw, Standing
-from mlxdoctor.measure.weights.save_sizes import QUANTITIES
+from mlxdoctor.measure.weights.save_norms import QUANTITIES
 from mlxdoctor.safety.quoting import cut
 
 #: A validation loss this far above its minimum is worth a sentence (ratio).
@@ -191,12 +191,12 @@ def rows_of(found: Bisection) -> list[tuple[str, ...]]:
         logged = found.logged.losses[place] if found.logged is not None else None
         validated = found.logged.validations[place] if found.logged is not None else None
         measured = found.behaviour.get(place if one.same_as is None else one.same_as)
-        size = one.save.size
+        size = one.save.facts.size
         table.append(
             (
                 str(one.save.checkpoint.iteration or "final"),
                 one.save.checkpoint.path.name,
-                "0" if one.save.is_zero else _figure(size if isfinite(size) else None),
+                "0" if one.save.facts.is_zero else _figure(size if isfinite(size) else None),
                 _figure(logged),
                 _figure(validated),
                 _figure(measured.loss if measured is not None else None),
@@ -310,8 +310,8 @@ def _save(found: Bisection, place: int) -> dict[str, Any]:
         "standing": found.standings[place].value,
         "symptoms": [one.flaw.value for one in verdict.remarks],
         "why": found.why(place),
-        "size": _finite(verdict.save.size),
-        "nonfinite": verdict.save.nonfinite,
+        "size": _finite(verdict.save.facts.size),
+        "nonfinite": verdict.save.facts.nonfinite,
         "logged_validation_loss": (
             found.logged.validations[place] if found.logged is not None else None
         ),
@@ -319,14 +319,8 @@ def _save(found: Bisection, place: int) -> dict[str, Any]:
         "answer_loss": _finite(measured.loss) if measured is not None else None,
         "base_answer_loss": _finite(measured.base_loss) if measured is not None else None,
         "modules": [
-            {
-                "module": one.name,
-                "size": _finite(one.size),
-                "spectral": _finite(one.spectral),
-                "stable_rank": _finite(one.stable_rank),
-                "zero": one.is_zero,
-            }
-            for one in verdict.save.modules
+            {"module": name, "size": _finite(size), "zero": size == 0}
+            for name, size in verdict.save.facts.sizes.items()
         ],
     }
 

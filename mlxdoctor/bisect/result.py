@@ -77,7 +77,9 @@ class Bisection:
         """
         if not self.newest_is_good or self.behaviour:
             return True
-        has_sizes = self.followed.quantity != "unscaled" and isfinite(self.followed.saves[-1].size)
+        has_sizes = self.followed.quantity != "unscaled" and isfinite(
+            self.followed.saves[-1].facts.size
+        )
         return has_sizes or (self.logged is not None and self.logged.covers)
 
     @property

@@ -27,7 +27,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
 from mlxdoctor.finding import Measurement, Severity
-from mlxdoctor.measure.weights.spectrum import adapter_statistics
+from mlxdoctor.measure.weights.adapter_facts import factor_facts
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 
 #: What bits must divide for DoRA's reckoning of the inputs (bits a word).
@@ -51,7 +51,7 @@ def _leftover_accumulation(run: Artifacts) -> Sighting | None:
     if config.iters < steps:
         if run.adapter is None or not run.adapter.modules or config.resume_adapter_file:
             return None
-        if not all(one.b_is_zero for one in adapter_statistics(run.adapter)):
+        if not all(one.b.is_zero for one in factor_facts(run.adapter)):
             return None
         return Sighting(
             Severity.ERROR,

@@ -82,7 +82,7 @@ def command(
     click.echo(text, nl=False)
     if folder is not None:
         from mlxdoctor.formats.figures.checkpoint_sizes import svg
-        from mlxdoctor.measure.weights.save_sizes import heat_map
+        from mlxdoctor.measure.weights.save_norms import heat_map
 
         files = {_REPORTS[output_format]: text.encode()}
         data = heat_map(found.followed, [one.value != "good" for one in found.standings])

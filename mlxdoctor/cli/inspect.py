@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,19 +30,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="The order of the rows: by layer, or the largest figure first.",
 )
-@click.option(
-    "--intruders",
-    "with_intruders",
-    is_flag=True,
-    help="Count new large directions (intruder dimensions) in every weight; needs --base.",
-)
 @options.printed("text", "json", "markdown")
 def command(
     *,
     adapters: tuple[Path, ...],
     base: Path | None,
     sort: str,
-    with_intruders: bool,
     output_format: str,
 ) -> int:
     """Show every adapted module: rank, scale, norms, spectrum and a verdict.
@@ -51,8 +43,7 @@ def command(
     ADAPTERS are folders or files of mlx-lm or PEFT. Every value is read. The exit
     code is 1 where an adapter is certainly broken: NaN, a B of zeros, no factors.
 
-    Two or more are shown side by side, with the norms that adding up their updates
-    or averaging them would give, and how far off averaging A and B themselves is.
+    Two or more are shown one after the other.
 
     One folder or file of full weights is compared with --base, tensor by tensor:
     which were changed, bit for bit, and how far. The models may be quantised.
@@ -61,56 +52,41 @@ def command(
     Examples:
       mlxdoctor inspect adapters/
       mlxdoctor inspect adapters/ --base models/Llama-3.2-1B --sort relative
-      mlxdoctor inspect adapters/ --base models/Llama-3.2-1B --intruders
       mlxdoctor inspect french/ legal/
       mlxdoctor inspect fused_model/ --base models/Llama-3.2-1B
       mlxdoctor inspect adapters/ --format json | jq '.adapters[0].modules[].verdict'
     """
-    from mlxdoctor.evidence.base_model import BaseModel
-    from mlxdoctor.inspect.model_table import full_weights
+    model = None
+    if base is not None:
+        from mlxdoctor.evidence.base_model import BaseModel
 
-    if with_intruders and (base is None or len(adapters) != 1):
-        raise InputError(None, "--intruders needs one adapter and its base", "add --base")
-    model = BaseModel.read(base) if base is not None else None
-    tuned = full_weights(adapters[0], model) if len(adapters) == 1 else None
-    if tuned is not None and model is not None:
-        if with_intruders:
-            raise InputError(adapters[0], "is a whole model", "--intruders is for adapters")
-        return _model(tuned, model, sort, output_format)
-    return _adapters(adapters, model, sort, output_format, with_intruders=with_intruders)
+        model = BaseModel.read(base)
+    if len(adapters) == 1 and (model is not None or (adapters[0] / "config.json").is_file()):
+        from mlxdoctor.inspect.model import full_weights
+
+        tuned = full_weights(adapters[0], model)
+        if tuned is not None and model is not None:
+            return _model(tuned, model, sort, output_format)
+    return _adapters(adapters, model, sort, output_format)
 
 
 inspect = command
 
 
-def _adapters(
-    paths: Sequence[Path],
-    base: BaseModel | None,
-    sort: str,
-    output_format: str,
-    *,
-    with_intruders: bool,
-) -> int:
-    from mlxdoctor.inspect.adapter_page import adapter_object, adapter_page, side_by_side
-    from mlxdoctor.inspect.adapter_table import inspect_adapter
-    from mlxdoctor.measure.weights.combining import combine
+def _adapters(paths: Sequence[Path], base: BaseModel | None, sort: str, output_format: str) -> int:
+    from mlxdoctor.inspect.adapter import adapter_object, adapter_page, inspect_adapter
 
-    found = [inspect_adapter(path, base, with_intruders=with_intruders) for path in paths]
-    together = combine(paths) if len(found) > 1 else None
+    adapters = [inspect_adapter(path, base) for path in paths]
     page = Page(output_format == "markdown")
     if output_format == "json":
-        shown = None if together is None else [asdict(one) for one in together]
-        _echo_json({"adapters": [adapter_object(one, sort) for one in found], "together": shown})
-    elif together is None:
-        click.echo(adapter_page(found[0], sort, page))
+        _echo_json({"adapters": [adapter_object(one, sort) for one in adapters]})
     else:
-        click.echo(side_by_side(found, together, page))
-    return EXIT_FOUND if any(one.is_faulty for one in found) else EXIT_CLEAN
+        click.echo("\n\n".join(adapter_page(one, sort, page) for one in adapters))
+    return EXIT_FOUND if any(one.is_faulty for one in adapters) else EXIT_CLEAN
 
 
 def _model(tuned: TunedModel, base: BaseModel, sort: str, output_format: str) -> int:
-    from mlxdoctor.inspect.model_page import model_object, model_page
-    from mlxdoctor.inspect.model_table import inspect_model
+    from mlxdoctor.inspect.model import inspect_model, model_object, model_page
 
     if sort not in ("layer", "relative"):
         raise InputError(None, f"--sort {sort} is for adapters", "a model has layer and relative")

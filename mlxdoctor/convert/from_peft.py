@@ -18,7 +18,7 @@ from mlxdoctor.evidence.adapter import Adapter, LoraModule, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tensor import TensorRef
-from mlxdoctor.measure.weights.drift import module_scale
+from mlxdoctor.measure.weights.adapter_facts import module_scale
 from mlxdoctor.measure.weights.lora_targets import matches
 from mlxdoctor.safety.errors import InputError
 

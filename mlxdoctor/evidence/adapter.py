@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,16 +95,15 @@ class LoraModule:
         """Trainable numbers: both factors and the magnitude."""
         return self.a.size + self.b.size + (self.magnitude.size if self.magnitude else 0)
 
-    def factors(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """A as (in, r) and B as (r, out), float64; (E, in, r) and (E, r, out) with experts.
+    def factors(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """A as (in, r) and B as (r, out), as stored; (E, in, r) and (E, r, out) with experts.
+
+        Float64 where they are stored so, else float32.
 
         Raises:
             InputError: the file changed or cannot be read.
         """
-        # A signalling NaN warns when it is cast; that it is there is a check's finding.
-        with np.errstate(invalid="ignore"):
-            a = self.a.load().astype(np.float64)
-            b = self.b.load().astype(np.float64)
+        a, b = self.a.load(), self.b.load()
         if self.naming == "peft" or self.experts is not None:
             return np.swapaxes(a, -1, -2), np.swapaxes(b, -1, -2)
         return a, b

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -17,7 +17,7 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from mlxdoctor.evidence.source import open_file, require_file
-from mlxdoctor.evidence.tensor import BLOCK_BYTES, TensorRef
+from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.stages import weights_opened
@@ -69,13 +69,8 @@ class PackedTensor(TensorRef):
 
     is_packed: ClassVar[bool] = True
 
-    def raw_blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[NDArray[np.uint8]]:
-        """All stored bytes at once: a part would have to be unpacked from the beginning."""
-        del block_bytes
-        yield self.read(0, self.nbytes)
-
-    def read_into(self, start: int, out: NDArray[np.uint8]) -> None:
-        """Fill `out` from the array's bytes, which are exactly as many as its header promised.
+    def read(self, start: int, count: int) -> NDArray[np.uint8]:
+        """`count` of the array's bytes, which are exactly as many as its header promised.
 
         Raises:
             InputError: the archive changed or is damaged.
@@ -92,7 +87,7 @@ class PackedTensor(TensorRef):
             raise InputError(self.path, f"{self.name} cannot be unpacked ({error})") from None
         if len(content) != self.nbytes:
             raise InputError(self.path, f"ended inside {self.name}", "it is damaged")
-        out[:] = np.frombuffer(content, np.uint8)[start : start + len(out)]
+        return np.frombuffer(content, np.uint8)[start : start + count]
 
 
 def read_npz(path: Path) -> Mapping[str, TensorRef]:

@@ -58,9 +58,9 @@ class QuantizedTensor:
         if self.mode == "affine" and self.biases is not None:
             values = groups * scales[..., None] + self.biases.rows(start, stop)[..., None]
         elif self.mode in ("mxfp4", "mxfp8", "nvfp4"):
-            table = _E2M1 if self.bits == 4 else _e4m3()
-            scale = _e4m3()[scales] if self.mode == "nvfp4" else _e8m0(scales)
-            values = table[groups] * scale[..., None]
+            kind = "float4_e2m1fn" if self.bits == 4 else "float8_e4m3fn"
+            scale = "float8_e4m3fn" if self.mode == "nvfp4" else "float8_e8m0fnu"
+            values = _as_type(groups, kind) * _as_type(scales, scale)[..., None]
         else:
             raise InputError(
                 self.weight.path, f"{self.weight.name} is quantised in the unknown mode {self.mode}"
@@ -157,20 +157,9 @@ def _unpack(words: NDArray[Any], bits: int) -> NDArray[np.uint8]:
     return codes.reshape(*octets.shape[:-1], -1)
 
 
-_E2M1 = np.array(
-    [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=np.float32
-)
+def _as_type(codes: NDArray[Any], name: str) -> NDArray[np.float32]:
+    """Codes of eight bits as the values of a type of `ml_dtypes`."""
+    import ml_dtypes
 
-
-def _e8m0(codes: NDArray[Any]) -> NDArray[np.float32]:
-    return np.ldexp(np.float32(1), codes.astype(np.int32) - 127).astype(np.float32)
-
-
-def _e4m3() -> NDArray[np.float32]:
-    codes = np.arange(256)
-    exponent, mantissa = codes >> 3 & 15, codes & 7
-    size = np.where(
-        exponent == 0, np.ldexp(mantissa / 8, -6), np.ldexp(1 + mantissa / 8, exponent - 7)
-    )
-    size[(exponent == 15) & (mantissa == 7)] = np.nan
-    return np.where(codes & 128, -size, size).astype(np.float32)
+    values: NDArray[np.float32] = codes.view(getattr(ml_dtypes, name)).astype(np.float32)
+    return values

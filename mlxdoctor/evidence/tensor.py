@@ -47,7 +47,6 @@ _NUMPY = {
     "I16": "<i2",
     "U16": "<u2",
     "F16": "<f2",
-    "BF16": "<u2",
     "I32": "<i4",
     "U32": "<u4",
     "F32": "<f4",
@@ -107,17 +106,9 @@ class TensorRef:
         Raises:
             InputError: as `load`.
         """
-        for raw in self.raw_blocks(block_bytes):
-            yield self.decode(raw)
-
-    def raw_blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[NDArray[np.uint8]]:
-        """The stored bytes, uint8, a block of whole elements at a time.
-
-        Raises:
-            InputError: the file changed or cannot be read.
-        """
+        block_bytes = max(self.nbytes, 1) if self.is_packed else block_bytes
         for start in range(0, self.nbytes, block_bytes):
-            yield self.read(start, min(block_bytes, self.nbytes - start))
+            yield self.decode(self.read(start, min(block_bytes, self.nbytes - start)))
 
     def elements(self, start: int, stop: int) -> NDArray[Any]:
         """Elements `start` to `stop` in storage order, flat, as `load` gives them.
@@ -144,28 +135,20 @@ class TensorRef:
             InputError: the file changed or cannot be read.
         """
         raw = np.empty(count, np.uint8)
-        self.read_into(start, raw)
-        return raw
-
-    def read_into(self, start: int, out: NDArray[np.uint8]) -> None:
-        """Fill `out` with the stored bytes from `start` on.
-
-        Raises:
-            InputError: as `read`.
-        """
-        # pread into an array of our own: a mapped file that shrinks would kill the process.
+        view = raw.data
+        # Read into an array of our own: a mapped file that shrinks would kill the process.
         try:
             with open_file(self.path) as stream:
                 stream.seek(self.offset + start)
-                view = out.data
-                while view and (got := stream.readinto(view)):
-                    view = view[got:]
+                while view and (size := stream.readinto(view)):
+                    view = view[size:]
         except OSError as error:
             raise InputError(self.path, f"cannot be read ({error.strerror})") from None
         if view:
             raise InputError(
                 self.path, f"ended inside {self.name}", "it changed while it was being read"
             )
+        return raw
 
     def decode(self, raw: NDArray[np.uint8]) -> NDArray[Any]:
         """The values that stored bytes of whole elements stand for, flat, as `load` gives them.
@@ -173,12 +156,14 @@ class TensorRef:
         Raises:
             InputError: the type has no values here.
         """
+        if self.dtype == "BF16":
+            import ml_dtypes
+
+            wide: NDArray[np.float32] = raw.view(ml_dtypes.bfloat16).astype(np.float32)
+            return wide
         if self.dtype not in _NUMPY:
             raise InputError(self.path, f"{self.name} is {self.dtype}, whose values are not read")
         values: NDArray[Any] = raw.view(_NUMPY[self.dtype])
-        if self.dtype == "BF16":
-            widened: NDArray[np.uint32] = np.left_shift(values, 16, dtype=np.uint32)
-            return widened.view(np.float32)
         # A signalling NaN is NaN: no reason for a warning.
         with np.errstate(invalid="ignore"):
             return values.astype(np.float32) if self.dtype == "F16" else values

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
 
 from mlxdoctor.check import limit
+from mlxdoctor.engines.tensors import SaveFacts
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
@@ -22,9 +23,9 @@ from mlxdoctor.measure.weights.save_norms import (
     Quantity,
     SaveState,
     follow,
+    heat_map,
     layer_sizes,
 )
-from mlxdoctor.measure.weights.save_sizes import heat_map
 
 #: Fewer checkpoints than this show no course.
 MIN_SHOWN = 3
@@ -153,52 +154,49 @@ def judge(
         limits: when a save is broken.
     """
     verdicts: list[SaveVerdict] = []
-    seen: dict[str, int] = {}
-    names = next((one.tensors for one in followed.saves if one.tensors), frozenset())
-    for place, save in enumerate(followed.saves):
+    together, saves = followed.facts, followed.saves
+    names = next((save.facts.tensors for save in saves if save.facts.tensors), frozenset())
+    for place, save in enumerate(saves):
         if save.problem:
-            remarks = [Remark(Flaw.UNREADABLE, f"its file {save.problem}")]
-            verdicts.append(SaveVerdict(save, Standing.BROKEN, tuple(remarks)))
+            remark = Remark(Flaw.UNREADABLE, f"its file {save.problem}")
+            verdicts.append(SaveVerdict(save, Standing.BROKEN, (remark,)))
             continue
-        found = [*_facts(save, followed.saves[:place])]
-        if not found:
-            found += _sizes(save, verdicts, followed.quantity, limits)
-        is_base = any(one.flaw is Flaw.ZERO for one in found)
+        remarks = _facts(save.facts, together.erased[place])
+        if not remarks:
+            remarks += _sizes(save, verdicts, followed.quantity, limits)
+        is_base = any(one.flaw is Flaw.ZERO for one in remarks)
         if logged is not None and logged.lost[place] and not is_base:
-            found.append(Remark(Flaw.BLOWN_UP, _in_the_log(logged, place)))
-        elif logged is not None and logged.risen[place] and not found:
+            remarks.append(Remark(Flaw.BLOWN_UP, _in_the_log(logged, place)))
+        elif logged is not None and logged.risen[place] and not remarks:
             text = f"saved after the validation loss had risen from its minimum at {logged.best}"
-            found.append(Remark(Flaw.PAST_BEST, text))
-        found += _dead_layers(save, limits)
-        if save.tensors != names:
-            text = f"it holds other tensors than {followed.saves[0].checkpoint.path.name}"
-            found.append(Remark(Flaw.OTHER_TENSORS, text))
-        own = save.checkpoint.source.sha256
-        same = place if own is None else seen.setdefault(own, place)
+            remarks.append(Remark(Flaw.PAST_BEST, text))
+        remarks += _dead_layers(save.facts, limits)
+        if save.facts.tensors != names:
+            text = f"it holds other tensors than {saves[0].checkpoint.path.name}"
+            remarks.append(Remark(Flaw.OTHER_TENSORS, text))
+        same = together.same_as[place]
         if same != place:
-            text = f"byte for byte the same file as {followed.saves[same].checkpoint.path.name}"
-            found.append(Remark(Flaw.IDENTICAL, text))
+            text = f"byte for byte the same file as {saves[same].checkpoint.path.name}"
+            remarks.append(Remark(Flaw.IDENTICAL, text))
         verdicts.append(
-            SaveVerdict(save, _standing(found), tuple(found), same if same != place else None)
+            SaveVerdict(save, _standing(remarks), tuple(remarks), same if same != place else None)
         )
     return tuple(verdicts)
 
 
-def _standing(found: Sequence[Remark]) -> Standing:
-    flaws = {one.flaw for one in found} - ODDITIES
+def _standing(remarks: Sequence[Remark]) -> Standing:
+    flaws = {one.flaw for one in remarks} - ODDITIES
     if not flaws:
         return Standing.GOOD
     return Standing.UNTRAINED if flaws == {Flaw.ZERO} else Standing.BROKEN
 
 
-def _facts(save: SaveState, before: Sequence[SaveState]) -> list[Remark]:
+def _facts(save: SaveFacts, erased: Collection[str]) -> list[Remark]:
     if save.nonfinite:
         text = f"{save.nonfinite:,} of its values are NaN or infinite"
         return [Remark(Flaw.NON_FINITE, text)]
-    zero = {one.name for one in save.modules if one.is_zero}
-    trained = {one.name for other in before for one in other.modules if not one.is_zero}
-    if lost := zero & trained:
-        text = f"{len(lost)} of {len(save.modules)} modules lost what they had learned: B is 0"
+    if erased:
+        text = f"{len(erased)} of {len(save.sizes)} modules lost what they had learned: B is 0"
         return [Remark(Flaw.ERASED, text)]
     if save.is_zero:
         return [Remark(Flaw.ZERO, "every B is exactly zero: it is the base model still")]
@@ -208,30 +206,32 @@ def _facts(save: SaveState, before: Sequence[SaveState]) -> list[Remark]:
 def _sizes(
     save: SaveState, before: Sequence[SaveVerdict], quantity: Quantity, limits: SaveLimits
 ) -> list[Remark]:
-    size = save.size
+    size = save.facts.size
     if not isfinite(size):
         return []
-    found = []
+    remarks = []
     if quantity == "relative":
         text = f"update {size:.3g} times as large as the weights"
         if size >= limits.exploded:
             return [Remark(Flaw.EXPLODED, text)]
-        found = [Remark(Flaw.LARGE, text)] if size >= limits.large else []
+        remarks = [Remark(Flaw.LARGE, text)] if size >= limits.large else []
     elif quantity == "nominal" and size >= limits.nominal_large:
         text = f"update about {size:.3g} times as large as weights of these shapes usually are"
         return [Remark(Flaw.EXPLODED, text)]
     # A final file has no iteration of its own, and what is broken is no measure for the next.
-    usual = [one.save for one in before if one.standing is Standing.GOOD and one.save.size > 0]
+    good = [one.save for one in before if one.standing is Standing.GOOD]
+    usual = [one for one in good if one.facts.size > 0]
     iteration = save.checkpoint.iteration
     if not usual or iteration is None:
-        return found
-    growth, last = size / usual[-1].size, usual[-1].checkpoint
-    if has_jumped(growth, iteration / max(last.iteration or 1, 1), size, limits):
-        found.append(Remark(Flaw.JUMPED, f"update {growth:.3g} times as large as at {last.label}"))
-    return found
+        return remarks
+    growth, last = size / usual[-1].facts.size, usual[-1].checkpoint
+    if has_jumped(growth * (last.iteration or 1) / max(iteration, 1), size, limits):
+        text = f"update {growth:.3g} times as large as at {last.label}"
+        remarks.append(Remark(Flaw.JUMPED, text))
+    return remarks
 
 
-def _dead_layers(save: SaveState, limits: SaveLimits) -> list[Remark]:
+def _dead_layers(save: SaveFacts, limits: SaveLimits) -> list[Remark]:
     sizes = layer_sizes(save)
     if save.is_zero or len(sizes) < limits.layers or not all(map(isfinite, sizes.values())):
         return []

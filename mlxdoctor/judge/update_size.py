@@ -77,13 +77,12 @@ class CourseLimits(NominalLimits):
     )
 
 
-def has_jumped(growth: float, iterations: float, size: float, limits: CourseLimits) -> bool:
+def has_jumped(excess: float, size: float, limits: CourseLimits) -> bool:
     """Whether an update that is now of `size` outgrew what training can have done.
 
     Args:
-        growth: its size over that at an earlier save.
-        iterations: the ratio of their iterations.
+        excess: its size over that at an earlier save, over the ratio of their iterations.
         size: in either quantity.
         limits: when that is too much.
     """
-    return growth / iterations >= limits.jump and size >= limits.jump_size
+    return excess >= limits.jump and size >= limits.jump_size

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.engines.tensors import ModuleFacts
+from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.row_encoder import Role
@@ -29,7 +31,6 @@ from mlxdoctor.exhibits import (
 )
 from mlxdoctor.finding import Exhibit
 from mlxdoctor.measure.losses.trend import Floats
-from mlxdoctor.measure.weights.drift import ModuleDrift
 from mlxdoctor.models.generations import Generations
 
 #: Points a curve is drawn with at most; more would be closer than a pixel.
@@ -98,18 +99,18 @@ def _thinned(values: Floats) -> NDArray[np.intp]:
     return np.array(sorted(kept))
 
 
-def drift_shown(drifts: Sequence[ModuleDrift]) -> DriftByLayer:
+def drift_shown(facts: Sequence[ModuleFacts]) -> DriftByLayer:
     """Each module's update by layer and projection, in the best quantity known for all."""
-    if all(one.relative is not None for one in drifts):
-        quantity, sizes = "‖ΔW‖ / ‖W‖", [one.relative or 0.0 for one in drifts]
-    elif all(math.isfinite(one.scale) for one in drifts):
-        quantity, sizes = "‖ΔW‖", [one.norm for one in drifts]
+    if all(one.relative is not None for one in facts):
+        quantity, sizes = "‖ΔW‖ / ‖W‖", [one.relative or 0.0 for one in facts]
+    elif all(math.isfinite(one.scale) for one in facts):
+        quantity, sizes = "‖ΔW‖", [one.update_norm for one in facts]
     else:
-        quantity, sizes = "‖A·B‖, scale not known", [one.statistics.frobenius for one in drifts]
+        quantity, sizes = "‖A·B‖, scale not known", [one.product_norm for one in facts]
     norms: dict[tuple[str, str], float] = {}
-    for one, size in zip(drifts, sizes, strict=True):
-        row = "other" if one.module.layer is None else f"layer {one.module.layer}"
-        norms[row, one.module.projection] = size
+    for one, size in zip(facts, sizes, strict=True):
+        row = "other" if one.layer is None else f"layer {one.layer}"
+        norms[row, layer_of(one.name)[1]] = size
     rows = tuple(dict.fromkeys(row for row, _ in norms))
     columns = tuple(dict.fromkeys(column for _, column in norms))
     values = tuple(tuple(norms.get((row, column), math.nan) for column in columns) for row in rows)

@@ -10,27 +10,35 @@ import numpy as np
 import pytest
 
 from mlxdoctor.api import diagnose
+from mlxdoctor.engines.tensors import SaveFacts
 from mlxdoctor.evidence.checkpoints import Checkpoint
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.exhibits import CheckpointSizes
 from mlxdoctor.formats.figures.checkpoint_sizes import svg
 from mlxdoctor.formats.figures.draw import captions
-from mlxdoctor.measure.weights.save_norms import FollowedHistory, ModuleState, SaveState, follow
-from mlxdoctor.measure.weights.save_sizes import MAX_COLUMNS, MAX_MODULES, MAX_ROWS, heat_map
+from mlxdoctor.measure.weights.save_norms import (
+    MAX_COLUMNS,
+    MAX_MODULES,
+    MAX_ROWS,
+    FollowedHistory,
+    SaveState,
+    follow,
+    heat_map,
+)
 from tests.bisect.states import changed, history, state
 from tests.conftest import RUNS
 
 
-def module(
-    layer: int | None, projection: str, size: float, *, is_zero: bool = False
-) -> ModuleState:
-    name = projection if layer is None else f"model.layers.{layer}.{projection}"
-    return ModuleState(name, layer, projection, size, size, 2.0, is_zero)
+def module(layer: int | None, projection: str, size: float) -> tuple[str, float]:
+    return (projection if layer is None else f"model.layers.{layer}.{projection}"), size
 
 
-def followed(*saves: list[ModuleState]) -> FollowedHistory:
+def followed(*saves: list[tuple[str, float]]) -> FollowedHistory:
     states = [
-        SaveState(Checkpoint(100 * number, Path(f"{number}.safetensors")), tuple(modules))
+        SaveState(
+            Checkpoint(100 * number, Path(f"{number}.safetensors")),
+            SaveFacts(100 * number, sizes=dict(modules)),
+        )
         for number, modules in enumerate(saves, 1)
     ]
     return FollowedHistory(tuple(states), "relative")
@@ -83,7 +91,7 @@ def test_nothing_to_draw() -> None:
     "sizes", [[0.1, 0.2], [0.1, 90.0], [math.nan, math.nan], [0.0, 0.0], [0.0, math.nan]]
 )
 def test_any_course_can_be_drawn_and_is_the_same_each_time(sizes: list[float]) -> None:
-    saves = [[module(0, "$x$ <script>", size, is_zero=size == 0)] for size in sizes]
+    saves = [[module(0, "$x$ <script>", size)] for size in sizes]
     data = heat_map(followed(*saves), [False, True])
     assert data is not None
     picture = svg(data)

@@ -111,17 +111,6 @@ def test_nan_and_infinity_are_counted(tmp_path: Path) -> None:
     assert f"{Q}.weight" in (outcome.findings[0].where or "")
 
 
-@pytest.mark.parametrize("saved", ["trained layers", "the whole model"])
-def test_the_layers_that_were_left_alone(tmp_path: Path, saved: str) -> None:
-    trained = [name for name in WEIGHTS if "layers.1." in name or "layers.3." in name]
-    weights = moved(0.2, trained)
-    if saved == "trained layers":
-        weights = {name: weights[name] for name in trained}
-    outcome = full_run(tmp_path, weights)
-    assert codes(outcome) == {"partly-changed": Severity.INFO}
-    assert outcome.findings[0].measured == {"changed": "1, 3", "unchanged": "0, 2"}
-
-
 def test_frozen_embeddings_are_usual(tmp_path: Path) -> None:
     layers = [name for name in WEIGHTS if "layers." in name]
     assert full_run(tmp_path, moved(0.2, layers)).status is Status.PASSED

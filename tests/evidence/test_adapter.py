@@ -11,7 +11,7 @@ import pytest
 
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.tuned_model import TunedModel, base_name
-from mlxdoctor.measure.weights.spectrum import adapter_statistics
+from mlxdoctor.measure.weights.adapter_facts import factor_facts
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
 from tests.weight_files import lora, save
@@ -66,10 +66,10 @@ def test_experts(tmp_path: Path) -> None:
     assert (module.experts, module.rank) == (3, 2)
     assert (module.in_features, module.out_features) == (8, 6)
     dense = b.astype(float) @ a.astype(float)
-    (one,) = adapter_statistics(adapter)
-    assert one.frobenius == pytest.approx(np.linalg.norm(dense), rel=1e-9)
+    (one,) = factor_facts(adapter)
+    assert one.product_norm == pytest.approx(np.linalg.norm(dense), rel=1e-9)
     largest = np.linalg.svd(dense, compute_uv=False).max()
-    assert one.spectral == pytest.approx(largest, rel=1e-9)
+    assert one.spectral_norm == pytest.approx(largest, rel=1e-9)
 
 
 def test_incomplete_pairs(tmp_path: Path) -> None:
@@ -87,7 +87,8 @@ def test_npz_adapters_read_alike(tmp_path: Path) -> None:
     np.savez(tmp_path / "adapters.npz", **tensors)  # type: ignore[arg-type]
     one = Adapter.read(tmp_path)
     two = Adapter.read(save(tmp_path / "b" / "adapters.safetensors", tensors))
-    assert adapter_statistics(one) == adapter_statistics(two)
+    assert [x.a for x in factor_facts(one)] == [x.a for x in factor_facts(two)]
+    assert [x.b for x in factor_facts(one)] == [x.b for x in factor_facts(two)]
 
 
 def test_a_full_model_is_no_adapter() -> None:
@@ -138,7 +139,7 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
 def test_reading_imports_no_framework() -> None:
     code = (
         "import sys\nfrom pathlib import Path\n"
-        "from mlxdoctor.inspect.adapter_table import inspect_adapter\n"
+        "from mlxdoctor.inspect.adapter import inspect_adapter\n"
         f"inspect_adapter(Path({str(RUNS / 'healthy-ordinary')!r}))\n"
         "print([m for m in ('mlx', 'torch', 'scipy', 'transformers') if m in sys.modules])"
     )

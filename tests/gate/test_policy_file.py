@@ -21,8 +21,6 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         baseline = "known.json"
         [thresholds.weight-drift]
         large = 1
-        [thresholds.adapter-structure]
-        alpha_multiples = [1, 2, 4]
         [[override]]
         paths = ["old/**"]
         fail-on = "never"
@@ -37,10 +35,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert read.rules.require_generate
     assert read.rules.fail_on == "warning"
     assert read.rules.fail == {"weight-drift.large", "memory"}
-    assert read.rules.thresholds == {
-        "weight-drift": {"large": 1.0},
-        "adapter-structure": {"alpha_multiples": (1.0, 2.0, 4.0)},
-    }
+    assert read.rules.thresholds == {"weight-drift": {"large": 1.0}}
     assert read.baseline == tmp_path / "known.json"
     assert read.overrides[0].fail_on == "never"
     assert read.overrides[0].require is None
@@ -66,8 +61,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         ("thresholds.weight-drift.large = 'x'", "is 'x'; write a value like 1.8, which ships"),
         ("thresholds.weight-drift.large = nan", "is nan; write a value like 1.8"),
         ("thresholds.weight-drift.large = true", "is True; write a value like 1.8"),
-        ("thresholds.weight-drift.layers_to_compare = 1.5", "is 1.5; write a value like 4"),
-        ("thresholds.adapter-structure.alpha_multiples = 1", "write a value like [1.0, 2.0]"),
+        ("thresholds.weight-drift.enough_updates = 1.5", "is 1.5; write a value like 50"),
         ("thresholds.data-format.any = 1", "is no threshold of that check"),
         ("override = {}", "override is no list of tables"),
         ("[[override]]\nfail-on = 'never'", "override 1: paths is missing"),

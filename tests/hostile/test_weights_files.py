@@ -17,7 +17,7 @@ import pytest
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.npz_file import read_npz
 from mlxdoctor.evidence.safetensors_file import model_files, read_safetensors
-from mlxdoctor.measure.weights.spectrum import adapter_statistics
+from mlxdoctor.measure.weights.adapter_facts import factor_facts
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import using
 
@@ -102,7 +102,7 @@ def test_empty_and_not_a_number(tmp_path: Path) -> None:
     }
     nothing = np.full(8, np.nan, np.float32).tobytes()
     adapter = Adapter.read(written(tmp_path / "adapters.safetensors", header, nothing * 3))
-    assert [len(adapter.modules), len(adapter_statistics(adapter))] == [2, 2]
+    assert [len(adapter.modules), len(factor_facts(adapter))] == [2, 2]
 
 
 def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:

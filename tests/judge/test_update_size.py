@@ -15,7 +15,7 @@ LIMITS = CourseLimits()
     ("growth", "size", "jumped"), [(1.01, 1.01, True), (0.99, 1.01, False), (1.01, 0.99, False)]
 )
 def test_a_jump_is_both_fast_and_large(growth: float, size: float, jumped: bool) -> None:
-    found = has_jumped(2 * growth * LIMITS.jump, 2.0, size * LIMITS.jump_size, LIMITS)
+    found = has_jumped(growth * LIMITS.jump, size * LIMITS.jump_size, LIMITS)
     assert found is jumped
 
 

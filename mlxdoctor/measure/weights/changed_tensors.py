@@ -1,23 +1,33 @@
 """What differs between a model's weights and its base's, tensor by tensor.
 
-Both files are read once, in blocks, by two threads; what is the same byte for byte costs no
+Both files are read in blocks, by two threads; a tensor that is the same byte for byte costs no
 arithmetic. The memory needed does not grow with the models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from itertools import pairwise
+from math import prod, sqrt
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from mlxdoctor.engines.tensors import Change, change
 from mlxdoctor.evidence.base_model import EMBEDDING_NAMES, BaseModel
 from mlxdoctor.evidence.quantized import QuantizedTensor, quantized_tensors
 from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.measure.weights.sums import Stored, Sums, pair_of, steps, storage
+
+Stored = TensorRef | QuantizedTensor
 
 _THREADS = 2
+#: Elements of either tensor that a thread holds at once; fewer cost more in calls than in sums.
+_BLOCK_ELEMENTS = 1 << 20
+_BLOCK_BYTES = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,7 @@ class WeightChange:
         relative: ‖W' − W‖/‖W‖, by Frobenius norms; infinite where a value of W' is not finite or
             W is zero; None where there is nothing to compare, or no floating-point numbers.
         nonfinite: NaN or infinite values of W', where it was changed.
+        rounding: what rounding to the codes of a quantised W' explains of `relative`, on average.
     """
 
     name: str
@@ -43,6 +54,7 @@ class WeightChange:
     status: str
     relative: float | None = None
     nonfinite: int = 0
+    rounding: float = 0.0
 
     @property
     def is_requantized(self) -> bool:
@@ -64,19 +76,15 @@ def weight_changes(
         InputError: a file changed or cannot be read, or a matrix is quantised in an
             unknown mode.
     """
-    old, new = (
-        _stored(base.tensors, base.quantized),
-        _stored(tuned.tensors, _quantized(tuned, base)),
+    # A single file describes no quantisation; its matrices are the base's.
+    quantized = (
+        quantized_tensors(tuned.tensors, base.config) if tuned.from_adapter else tuned.quantized
     )
+    old, new = _stored(base.tensors, base.quantized), _stored(tuned.tensors, quantized)
+    names = [name for name in new if name not in leave_out]
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="weights")
     try:
-        found = [
-            _compared(pool, name, old.get(name), one)
-            for name, one in new.items()
-            if name not in leave_out
-        ]
-        for finish in found:
-            yield finish()
+        yield from pool.map(lambda name: _compared(name, old.get(name), new[name]), names)
     finally:
         pool.shutdown(cancel_futures=True)
     for name, one in old.items():
@@ -98,11 +106,26 @@ def component(name: str) -> str:
     return "other weights"
 
 
-def _quantized(tuned: TunedModel, base: BaseModel) -> Mapping[str, QuantizedTensor]:
-    if tuned.from_adapter:
-        # A single file describes nothing; its matrices are the base's.
-        return quantized_tensors(tuned.tensors, base.config)
-    return tuned.quantized
+def storage(one: Stored) -> str:
+    """How a tensor is stored: "BF16", or "4-bit affine/64" in groups of 64."""
+    if isinstance(one, TensorRef):
+        return one.dtype
+    return f"{one.bits}-bit {one.mode}/{one.group_size}"
+
+
+def change_of(old: Stored, new: Stored) -> Change:
+    """How far all values of two tensors of one shape are apart, added up block by block.
+
+    Raises:
+        InputError: a file changed or cannot be read.
+    """
+    is_plain = isinstance(old, TensorRef) and isinstance(new, TensorRef)
+    width = 1 if is_plain else max(old.shape[-1], 1)
+    total = Change()
+    rows, step = prod(old.shape) // width, _BLOCK_ELEMENTS // width
+    for start, stop in _ranges(rows, step, (*_parts(old), *_parts(new))):
+        total += change(_values(old, start, stop, width), _values(new, start, stop, width))
+    return total
 
 
 def _stored(
@@ -117,25 +140,55 @@ def _stored(
     }
 
 
-def _compared(
-    pool: ThreadPoolExecutor, name: str, old: Stored | None, new: Stored
-) -> Callable[[], WeightChange]:
-    """Hand a tensor's pieces to the threads; calling the result waits for them."""
+def _compared(name: str, old: Stored | None, new: Stored) -> WeightChange:
     before, after = None if old is None else storage(old), storage(new)
     if old is None or old.shape != new.shape:
         status = "extra" if old is None else "reshaped"
-        return partial(WeightChange, name, new.shape, before, after, status)
-    pair = pair_of(old, new)
-    pieces = [(pool.submit(pair.sums, *edge), edge) for edge in steps(0, pair.units, pair.piece)]
+        return WeightChange(name, new.shape, before, after, status)
+    if before == after and _is_same(old, new):
+        return WeightChange(name, new.shape, before, after, "same", 0.0)
+    if not all(isinstance(one, QuantizedTensor) or one.is_float for one in (old, new)):
+        return WeightChange(name, new.shape, before, after, "changed")
+    moved = change_of(old, new)
+    norm = sqrt(moved.base_square)
+    return WeightChange(
+        name,
+        new.shape,
+        before,
+        after,
+        "changed",
+        moved.relative,
+        moved.nonfinite,
+        new.rounding() / norm if norm and isinstance(new, QuantizedTensor) else 0.0,
+    )
 
-    def finish() -> WeightChange:
-        found = [(future.result(), edge) for future, edge in pieces]
-        if before == after and all(sums is None for sums, _ in found):
-            return WeightChange(name, new.shape, before, after, "same", 0.0)
-        total = Sums()
-        for sums, edge in found:
-            total += sums or Sums(norm=pair.norm(*edge))
-        relative = total.relative if pair.has_values else None
-        return WeightChange(name, new.shape, before, after, "changed", relative, total.nonfinite)
 
-    return finish
+def _is_same(old: Stored, new: Stored) -> bool:
+    """Whether all stored bytes are the same; read up to the first block that differs."""
+    ours, theirs = _parts(old), _parts(new)
+    if [(one.dtype, one.nbytes) for one in ours] != [(one.dtype, one.nbytes) for one in theirs]:
+        return False
+    return all(
+        np.array_equal(one.read(start, stop - start), two.read(start, stop - start))
+        for one, two in zip(ours, theirs, strict=True)
+        for start, stop in _ranges(one.nbytes, _BLOCK_BYTES, (one, two))
+    )
+
+
+def _parts(one: Stored) -> list[TensorRef]:
+    if isinstance(one, TensorRef):
+        return [one]
+    return [part for part in (one.weight, one.scales, one.biases) if part is not None]
+
+
+def _ranges(count: int, step: int, tensors: Sequence[TensorRef]) -> Iterator[tuple[int, int]]:
+    """0 to `count` in steps; at once where an archive would be unpacked for every step."""
+    step = count if any(one.is_packed for one in tensors) else max(step, 1)
+    return pairwise((*range(0, count, step), count)) if count else iter(())
+
+
+def _values(one: Stored, start: int, stop: int, width: int) -> NDArray[Any]:
+    """Rows of a quantised matrix, or of a plain tensor seen as rows of that width; flat."""
+    if isinstance(one, QuantizedTensor):
+        return one.rows(start, stop).ravel()
+    return one.elements(start * width, stop * width)

@@ -20,7 +20,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.quantized import QuantizedTensor
 from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.measure.weights.drift import module_scale
+from mlxdoctor.measure.weights.adapter_facts import module_scale
 
 #: Weights that share a scale where `mlx_lm.convert -q` is not told otherwise.
 QUANTIZED_GROUP = 64
@@ -142,31 +142,6 @@ def _sums(update: _Update, before: Matrix, after: Matrix) -> _Sums:
         inner += float(np.vdot(meant, change))
     inner += float(np.vdot(update.right, projected))
     return _Sums(intended, realised, inner, size)
-
-
-def rounding_changes(
-    adapter: Adapter, base: BaseModel, tuned: TunedModel
-) -> Iterator[tuple[str, float, float]]:
-    """Weights that the adapter leaves alone and that one model holds quantised.
-
-    Gives the name, ‖fused − base‖/‖base‖, and what rounding explains of it on average.
-
-    Raises:
-        InputError: a file changed or cannot be read.
-    """
-    adapted = {module.name for module in adapter.modules}
-    for name in sorted((base.quantized.keys() | tuned.quantized.keys()) - adapted):
-        if (pair := _both(base, tuned, name)) is None:
-            continue
-        before, after = pair
-        change = norm = 0.0
-        for _, start, stop in _blocks(before.shape):
-            weight = before.rows(start, stop).astype(np.float32, copy=False).ravel()
-            gap = after.rows(start, stop).ravel() - weight
-            change += float(gap @ gap)
-            norm += float(weight @ weight)
-        if norm:
-            yield name, sqrt(change / norm), _rounding(after) / sqrt(norm)
 
 
 def predicted_rounding(

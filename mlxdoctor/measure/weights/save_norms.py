@@ -1,84 +1,58 @@
-"""Norms and spectra of every module over a run's saves, from the files alone."""
+"""Every module over a run's saves: the sizes of its updates, from the files alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, nan, sqrt
-from statistics import median
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 
+from mlxdoctor.engines.tensors import HistoryFacts, ModuleFacts, SaveFacts, history
 from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Progress
-from mlxdoctor.evidence.tensor import TensorRef, count_nonfinite
+from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.evidence.tuned_model import base_name
-from mlxdoctor.measure.weights.drift import ModuleDrift, module_drifts
+from mlxdoctor.exhibits import CheckpointSizes
+from mlxdoctor.measure.weights.adapter_facts import adapter_facts, nonfinite_values
+from mlxdoctor.measure.weights.changed_tensors import change_of
 from mlxdoctor.safety.errors import InputError
 
 #: What the sizes of the updates are given in: ‖ΔW‖/‖W‖; ‖ΔW‖/sqrt(min(in, out)), which stands
 #: in for it without the base model; or ‖A·B‖/sqrt(min(in, out)), where the scale is not known.
 Quantity = Literal["relative", "nominal", "unscaled"]
-#: Elements of two tensors that are held at once while they are compared.
-_BLOCK_ELEMENTS = 1 << 20
-
-
-@dataclass(frozen=True)
-class ModuleState:
-    """One module in one save.
-
-    Attributes:
-        name: the module in the base model.
-        layer: its layer, None outside the layers.
-        projection: its name within the layer.
-        size: the size of its update, in the history's quantity; NaN where it is not finite.
-        spectral: the largest singular value of the update; NaN for whole weights.
-        stable_rank: how many directions share the update; NaN for whole weights.
-        is_zero: there is no update: B is exactly zero, or the weights are the base model's.
-    """
-
-    name: str
-    layer: int | None
-    projection: str
-    size: float
-    spectral: float
-    stable_rank: float
-    is_zero: bool
+#: What they are called in a table or a figure.
+QUANTITIES: Mapping[Quantity, str] = MappingProxyType(
+    {
+        "relative": "‖ΔW‖/‖W‖",
+        "nominal": "‖ΔW‖/usual ‖W‖",
+        "unscaled": "‖A·B‖, scale not known",
+    }
+)
+#: More modules than this are drawn layer by layer, as root mean squares.
+MAX_MODULES = 64
+#: More layers or saves than this are drawn at even distances.
+MAX_ROWS, MAX_COLUMNS = 64, 60
 
 
 @dataclass(frozen=True)
 class SaveState:
-    """One save in figures.
+    """One save.
 
     Attributes:
         checkpoint: the save.
-        modules: those it changes, in the adapter's order; empty for whole weights where there
-            is no base model to compare them with.
-        nonfinite: NaN and infinite values in the whole file.
-        tensors: the names of what it holds.
+        facts: what its tensors show; nothing where the file cannot be read.
         problem: why it cannot be read, as a clause; empty where it can.
     """
 
     checkpoint: Checkpoint
-    modules: tuple[ModuleState, ...] = ()
-    nonfinite: int = 0
-    tensors: frozenset[str] = frozenset()
+    facts: SaveFacts
     problem: str = ""
-
-    @property
-    def size(self) -> float:
-        """Median size of the update over the modules that have one; NaN where none is known."""
-        sizes = [one.size for one in self.modules if not one.is_zero]
-        return median(sizes) if sizes and all(map(isfinite, sizes)) else nan
-
-    @property
-    def is_zero(self) -> bool:
-        """Whether no module is changed at all."""
-        return bool(self.modules) and all(one.is_zero for one in self.modules)
 
 
 @dataclass(frozen=True)
@@ -92,6 +66,11 @@ class FollowedHistory:
 
     saves: tuple[SaveState, ...]
     quantity: Quantity
+
+    @property
+    def facts(self) -> HistoryFacts:
+        """What the saves show together; places are those of `saves`."""
+        return history([save.facts for save in self.saves])
 
 
 def follow(
@@ -110,100 +89,118 @@ def follow(
     """
     norms: dict[str, float | None] = {}
     saves: list[SaveState] = []
-    drifts: dict[int, tuple[ModuleDrift, ...]] = {}
+    modules: dict[int, tuple[ModuleFacts, ...]] = {}
     for place, checkpoint in enumerate(history.checkpoints):
         if progress is not None:
             progress("reading checkpoints", place, len(history.checkpoints))
-        modules: list[ModuleState] = []
+        empty = SaveFacts(checkpoint.iteration, checkpoint.source.sha256)
         try:
             adapter = checkpoint.adapter
+            facts = replace(
+                empty,
+                nonfinite=sum(nonfinite_values(adapter).values()),
+                tensors=frozenset(adapter.tensors),
+            )
             if adapter.modules:
-                drifts[place] = module_drifts(adapter, config, base, norms)
+                modules[place] = adapter_facts(adapter, config, base, norms)
+                starts = {one.name: one.start for one in modules[place]}
+                facts = replace(facts, starts=starts)
             elif base is not None:
-                modules = list(_weight_states(adapter.others, base))
-            nonfinite = _nonfinite(adapter, drifts.get(place, ()))
+                facts = replace(facts, sizes=dict(_whole_weights(adapter, base)))
         except InputError as error:
-            saves.append(SaveState(checkpoint, problem=error.problem))
-            continue
-        saves.append(SaveState(checkpoint, tuple(modules), nonfinite, frozenset(adapter.tensors)))
-    quantity = _quantity([one for found in drifts.values() for one in found])
-    for place, found in drifts.items():
+            saves.append(SaveState(checkpoint, empty, error.problem))
+        else:
+            saves.append(SaveState(checkpoint, facts))
+    quantity = _quantity([one for found in modules.values() for one in found])
+    for place, found in modules.items():
+        sizes = {one.name: _size(one, quantity) for one in found}
         if not saves[place].problem:
-            states = tuple(_lora_state(one, quantity) for one in found)
-            saves[place] = replace(saves[place], modules=states)
+            saves[place] = replace(saves[place], facts=replace(saves[place].facts, sizes=sizes))
     return FollowedHistory(tuple(saves), quantity)
 
 
-def _quantity(drifts: Sequence[ModuleDrift]) -> Quantity:
+def _quantity(facts: Sequence[ModuleFacts]) -> Quantity:
     """The best quantity that is known for all of them."""
-    if not all(isfinite(one.scale) for one in drifts):
+    if not all(isfinite(one.scale) for one in facts):
         return "unscaled"
-    return "relative" if all(one.base_norm for one in drifts) else "nominal"
+    return "relative" if all(one.base_norm for one in facts) else "nominal"
 
 
-def _lora_state(drift: ModuleDrift, quantity: Quantity) -> ModuleState:
-    module, statistics = drift.module, drift.statistics
+def _size(one: ModuleFacts, quantity: Quantity) -> float:
+    if not one.is_finite:
+        return nan
+    if one.b.is_zero:
+        return 0.0
     if quantity == "relative":
-        size, scale = drift.relative or 0.0, drift.scale
-    elif quantity == "nominal":
-        size, scale = drift.nominal, drift.scale
-    else:
-        size, scale = replace(drift, scale=1.0).nominal, 1.0
-    return ModuleState(
-        name=module.name,
-        layer=module.layer,
-        projection=module.projection,
-        size=size if statistics.is_finite else nan,
-        spectral=scale * statistics.spectral,
-        stable_rank=statistics.stable_rank,
-        is_zero=statistics.b_is_zero,
+        return one.relative or 0.0
+    return one.nominal if quantity == "nominal" else replace(one, scale=1.0).nominal
+
+
+def _whole_weights(adapter: Adapter, base: BaseModel) -> Iterator[tuple[str, float]]:
+    """How far whole weights are from the base model's; those it does not have are left out."""
+    for tensor in adapter.others:
+        name = base_name(tensor.name)
+        other = base.tensors.get(name)
+        if other is not None and other.shape == tensor.shape and _are_weights(tensor, other):
+            moved = change_of(other, tensor)
+            yield name, moved.relative if isfinite(moved.relative) else nan
+
+
+def _are_weights(*tensors: TensorRef) -> bool:
+    return all(one.is_float for one in tensors)
+
+
+def layer_sizes(save: SaveFacts) -> Mapping[int, float]:
+    """The size of the update by layer, root mean square over the layer's modules."""
+    squares: dict[int, list[float]] = {}
+    for name, size in save.sizes.items():
+        layer, _ = layer_of(name)
+        if layer is not None:
+            squares.setdefault(layer, []).append(size**2)
+    return {layer: sqrt(sum(found) / len(found)) for layer, found in sorted(squares.items())}
+
+
+def heat_map(followed: FollowedHistory, broken: Sequence[bool]) -> CheckpointSizes | None:
+    """The data of the figure: module or layer by save.
+
+    Args:
+        followed: the saves in figures.
+        broken: which of them are broken.
+
+    Returns:
+        None where no module's size is known.
+    """
+    names = {name for save in followed.saves for name in save.facts.sizes}
+    if not names:
+        return None
+    by_layer = len(names) > MAX_MODULES
+    columns = [_column(save.facts, by_layer=by_layer) for save in followed.saves]
+    rows = list(dict.fromkeys(row for column in columns for row in column))
+    rows = [rows[place] for place in _even(len(rows), MAX_ROWS)]
+    shown = _even(len(columns), MAX_COLUMNS)
+    saves = [followed.saves[place].checkpoint for place in shown]
+    return CheckpointSizes(
+        rows=tuple(rows),
+        columns=tuple(str(save.iteration or "final") for save in saves),
+        values=tuple(tuple(columns[place].get(row, nan) for place in shown) for row in rows),
+        broken=tuple(bool(broken[place]) for place in shown),
+        quantity=QUANTITIES[followed.quantity],
     )
 
 
-def _nonfinite(adapter: Adapter, drifts: Sequence[ModuleDrift]) -> int:
-    factors = {name for one in drifts for name in (one.module.a.name, one.module.b.name)}
-    rest = [one for name, one in adapter.tensors.items() if name not in factors]
-    counted = sum(one.statistics.a_nonfinite + one.statistics.b_nonfinite for one in drifts)
-    return counted + sum(map(count_nonfinite, rest))
+def _column(save: SaveFacts, *, by_layer: bool) -> Mapping[str, float]:
+    if by_layer:
+        others = [size**2 for name, size in save.sizes.items() if layer_of(name)[0] is None]
+        rest = {"other": sqrt(sum(others) / len(others))} if others else {}
+        return {f"layer {layer}": size for layer, size in layer_sizes(save).items()} | rest
+    named = {name: layer_of(name.removesuffix(".weight")) for name in save.sizes}
+    return {
+        name if named[name][0] is None else " ".join(map(str, named[name])): size
+        for name, size in save.sizes.items()
+    }
 
 
-def _weight_states(tensors: Sequence[TensorRef], base: BaseModel) -> Iterator[ModuleState]:
-    """How far whole weights are from the base model's; those it does not have are left out."""
-    for tensor in tensors:
-        name = base_name(tensor.name)
-        other = base.tensors.get(name)
-        if other is None or other.shape != tensor.shape or not (tensor.is_float and other.is_float):
-            continue
-        change, norm = _distance(tensor, other)
-        layer, projection = layer_of(name.removesuffix(".weight"))
-        yield ModuleState(
-            name=name,
-            layer=layer,
-            projection=projection,
-            size=change / norm if norm else nan,
-            spectral=nan,
-            stable_rank=nan,
-            is_zero=change == 0,
-        )
-
-
-def _distance(tensor: TensorRef, other: TensorRef) -> tuple[float, float]:
-    """‖W' − W‖ and ‖W‖, in blocks."""
-    change = norm = 0.0
-    for start in range(0, tensor.size, _BLOCK_ELEMENTS):
-        stop = min(start + _BLOCK_ELEMENTS, tensor.size)
-        ours = tensor.elements(start, stop).astype(np.float64)
-        theirs = other.elements(start, stop).astype(np.float64)
-        with np.errstate(invalid="ignore", over="ignore"):
-            change += float(np.square(ours - theirs).sum())
-        norm += float(np.square(theirs).sum())
-    return sqrt(change) if isfinite(change) else nan, sqrt(norm)
-
-
-def layer_sizes(save: SaveState) -> Mapping[int, float]:
-    """The size of the update by layer, root mean square over the layer's modules."""
-    squares: dict[int, list[float]] = {}
-    for one in save.modules:
-        if one.layer is not None:
-            squares.setdefault(one.layer, []).append(0.0 if one.is_zero else one.size**2)
-    return {layer: sqrt(sum(found) / len(found)) for layer, found in sorted(squares.items())}
+def _even(count: int, most: int) -> list[int]:
+    """At most so many places among `count`, evenly spaced, the first and the last among them."""
+    places = range(count) if count <= most else np.linspace(0, count - 1, most).round()
+    return [int(place) for place in places]

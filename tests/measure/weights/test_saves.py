@@ -13,7 +13,7 @@ import pytest
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.measure.weights.drift import module_drifts
+from mlxdoctor.measure.weights.adapter_facts import adapter_facts
 from mlxdoctor.measure.weights.save_norms import follow, layer_sizes
 from tests.bisect.states import changed, history, state
 from tests.conftest import FIXTURES, RUNS
@@ -33,10 +33,9 @@ def test_sizes_are_those_of_the_drift(base: BaseModel) -> None:
     assert followed.quantity == "relative"
     assert [one.checkpoint.iteration for one in followed.saves] == [300, 600, None]
     for save, checkpoint in zip(followed.saves, found.checkpoints, strict=True):
-        drifts = module_drifts(checkpoint.adapter, config, base)
-        assert [one.size for one in save.modules] == [one.relative for one in drifts]
-        assert [one.spectral for one in save.modules] == [one.spectral for one in drifts]
-        assert save.size == median(one.relative or 0.0 for one in drifts)
+        facts = adapter_facts(checkpoint.adapter, config, base)
+        assert save.facts.sizes == {one.name: one.relative for one in facts}
+        assert save.facts.size == median(one.relative or 0.0 for one in facts)
 
 
 def test_the_base_is_read_once_for_all_saves(
@@ -59,22 +58,23 @@ def test_without_a_base_the_usual_norm_stands_in(tmp_path: Path) -> None:
     found = history(tmp_path, [state(0.5), state(2.0)])
     followed = follow(found, TrainingConfig.read(tmp_path), None)
     assert followed.quantity == "nominal"
-    assert [one.size for one in followed.saves] == pytest.approx([0.5, 2.0], rel=1e-5)
+    assert [one.facts.size for one in followed.saves] == pytest.approx([0.5, 2.0], rel=1e-5)
 
 
 def test_without_a_scale_sizes_are_of_the_product(tmp_path: Path) -> None:
     followed = follow(history(tmp_path, [state(0.5)]), None, None)
     assert followed.quantity == "unscaled"
-    assert followed.saves[0].size == pytest.approx(0.5, rel=1e-5)
+    assert followed.saves[0].facts.size == pytest.approx(0.5, rel=1e-5)
 
 
 def test_what_is_not_finite_has_no_size(tmp_path: Path) -> None:
     broken = state(0.5)
     broken["model.layers.1.self_attn.q_proj.lora_a"][0, :3] = np.nan
     (save,) = follow(history(tmp_path, [broken]), TrainingConfig.read(tmp_path), None).saves
-    assert save.nonfinite == 3
-    assert [math.isnan(one.size) for one in save.modules] == [False, True, False, False]
-    assert math.isnan(save.size)
+    assert save.facts.nonfinite == 3
+    sizes = save.facts.sizes.values()
+    assert [math.isnan(size) for size in sizes] == [False, True, False, False]
+    assert math.isnan(save.facts.size)
 
 
 def test_a_file_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
@@ -82,32 +82,31 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> 
     (tmp_path / "0000100_adapters.safetensors").write_bytes(b"cut off")
     first, second = follow(found, TrainingConfig.read(tmp_path), None).saves
     assert first.problem
-    assert not first.modules
+    assert not first.facts.sizes
     assert not second.problem
-    assert len(second.modules) == 4
+    assert len(second.facts.sizes) == 4
 
 
 def test_whole_weights_are_compared_with_the_base(base: BaseModel) -> None:
     run = RUNS / "adapter-never-attached"
     found = CheckpointHistory.read(run)
     followed = follow(found, TrainingConfig.read(run), base)
-    sizes = [one.size for one in followed.saves]
+    sizes = [one.facts.size for one in followed.saves]
     assert all(0 < size < 1 for size in sizes)
     name = "model.layers.0.self_attn.q_proj.weight"
     ours, theirs = (
         tensors[name].load().astype(float)
         for tensors in (found.checkpoints[0].adapter.tensors, base.tensors)
     )
-    (module,) = [one for one in followed.saves[0].modules if one.name == name]
     expected = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
-    assert module.size == pytest.approx(expected)
-    assert not follow(found, TrainingConfig.read(run), None).saves[0].modules
+    assert followed.saves[0].facts.sizes[name] == pytest.approx(expected)
+    assert not follow(found, TrainingConfig.read(run), None).saves[0].facts.sizes
 
 
 def test_sizes_by_layer(tmp_path: Path) -> None:
     found = history(tmp_path, [changed(state(1.0), 2, 3.0)])
     (save,) = follow(found, TrainingConfig.read(tmp_path), None).saves
-    assert layer_sizes(save) == pytest.approx({0: 1.0, 1: 1.0, 2: 3.0, 3: 1.0}, rel=1e-5)
+    assert layer_sizes(save.facts) == pytest.approx({0: 1.0, 1: 1.0, 2: 3.0, 3: 1.0}, rel=1e-5)
 
 
 def test_progress_is_told(tmp_path: Path) -> None:
@@ -125,4 +124,4 @@ def test_mixed_saves_take_the_least_that_is_known(tmp_path: Path, base: BaseMode
     found = history(tmp_path, [state(0.1), state(0.2), other])
     followed = follow(found, TrainingConfig.read(tmp_path), base)
     assert followed.quantity == "nominal"
-    assert [one.size for one in followed.saves] == pytest.approx([0.1, 0.2, 0.3], rel=1e-5)
+    assert [one.facts.size for one in followed.saves] == pytest.approx([0.1, 0.2, 0.3], rel=1e-5)

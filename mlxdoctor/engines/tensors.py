@@ -1,0 +1,503 @@
+"""What tensors show: one description of an adapted module, of a changed weight, and of saves.
+
+Everything is computed from arrays that are handed in, a module or a block at a time; no tensor is
+kept. The update of a module is scale · A·B and is never formed: its squared norm is
+trace((AᵀA)(BBᵀ)), and its singular values are those of an r × r product of square roots of the two
+Gram matrices, so that the cost is linear in the sizes of A and B.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from math import inf, isclose, isfinite, nan, sqrt
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Values at the beginning of a factor that stand for all of it where every one would cost too much.
+FIRST_VALUES = 1024
+#: Values of A that are kept, to tell the starts of two runs apart.
+_START_VALUES = 256
+#: mlx-lm and PEFT draw A uniformly within ±1/sqrt(inputs); bfloat16 rounds by up to 2⁻⁸.
+_DRAW_SLACK = 1.005
+#: Standard errors that the mean square of such a draw may lie off its expectation.
+_DRAW_ERRORS = 5.0
+#: The momenta of Adam and AdamW where a configuration states no others.
+_BETA1, _BETA2 = 0.9, 0.999
+#: The largest step that Adam takes at those momenta, over its rate, whatever the gradients are:
+#: (1-β1)/sqrt(1-β2)/sqrt(1-β1²/β2), by Cauchy–Schwarz.
+LARGEST_STEP = (1 - _BETA1) / sqrt(1 - _BETA2) / sqrt(1 - _BETA1**2 / _BETA2)
+#: Squares that are added up in float32 before float64 takes over.
+_RUN = 1 << 12
+#: A sum of squares below this may have lost terms to underflow in float32.
+_UNDERFLOW = 1e-24
+
+
+@dataclass(frozen=True)
+class FactorFacts:
+    """One factor in figures.
+
+    Attributes:
+        size: how many values it has.
+        norm: its Frobenius norm; NaN or infinite where a value is, or where squares overflow.
+        peak: the largest absolute value; NaN where a value is.
+        nonfinite: how many values are NaN or infinite.
+        levels: different values among the first 1,024.
+        nonzero: values other than zero among them.
+        rarer_sign: the share of the rarer sign among those.
+        fingerprint: two factors with the same one have the same shape and the same values.
+    """
+
+    size: int
+    norm: float
+    peak: float
+    nonfinite: int
+    levels: int
+    nonzero: int
+    rarer_sign: float
+    fingerprint: int
+
+    @property
+    def is_finite(self) -> bool:
+        """No value is NaN or infinite, and the norm does not overflow."""
+        return isfinite(self.norm)
+
+    @property
+    def is_zero(self) -> bool:
+        """Every value is exactly zero."""
+        return self.peak == 0
+
+    @property
+    def is_constant(self) -> bool:
+        """All values are one number other than zero, as far as the first ones and the norm tell."""
+        is_even = isclose(self.norm, self.peak * sqrt(self.size), rel_tol=1e-9)
+        return self.levels == 1 and self.nonzero > 1 and is_even
+
+    @property
+    def rms(self) -> float:
+        """Root mean square of the values."""
+        return self.norm / sqrt(max(self.size, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleFacts:
+    """One adapted module in figures. Norms are Frobenius norms, NaN where a factor is not finite.
+
+    Attributes:
+        name: the module in the base model.
+        layer: its layer; None outside the layers.
+        rank: r.
+        width: min(inputs, outputs), with experts times their number.
+        a, b: the factors.
+        a_is_drawn: A looks as it was drawn: uniform within ±1/sqrt(inputs).
+        a_left_draw: A has values outside of that draw, so that something moved it.
+        start: the first values of A, float32 (256,) at most.
+        singular_values: of A·B at scale 1, falling, (r,); with experts those of all, (E·r,).
+        scale: what A·B is multiplied by; NaN where nothing states it.
+        base_norm: of the weight that the update is added to; None where it is not at hand.
+    """
+
+    name: str
+    layer: int | None
+    rank: int
+    width: int
+    a: FactorFacts
+    b: FactorFacts
+    a_is_drawn: bool
+    a_left_draw: bool
+    start: NDArray[np.float32] = field(repr=False)
+    singular_values: NDArray[np.float64] = field(repr=False)
+    scale: float = nan
+    base_norm: float | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        """No value of either factor is NaN or infinite, and neither norm overflows."""
+        return self.a.is_finite and self.b.is_finite
+
+    @cached_property
+    def product_norm(self) -> float:
+        """‖A·B‖."""
+        return float(np.linalg.norm(self.singular_values)) if self.is_finite else nan
+
+    @property
+    def update_norm(self) -> float:
+        """‖ΔW‖ = |scale|·‖A·B‖."""
+        return abs(self.scale) * self.product_norm
+
+    @property
+    def spectral_norm(self) -> float:
+        """The largest singular value of A·B."""
+        return float(self.singular_values[:1].sum()) if self.is_finite else nan
+
+    @property
+    def relative(self) -> float | None:
+        """‖ΔW‖/‖W‖; None without the base weight."""
+        return self.update_norm / self.base_norm if self.base_norm else None
+
+    @property
+    def nominal(self) -> float:
+        """‖ΔW‖ over the norm that a weight of rms 1/sqrt(inputs) would have.
+
+        What stands in for `relative` where there is no base model. Trained matrices have between
+        about a third and three times that norm.
+        """
+        return self.update_norm / sqrt(self.width) if self.width else 0.0
+
+    @property
+    def stable_rank(self) -> float:
+        """‖·‖²/σ1²: how many directions share the update; 0 for no update."""
+        if not self.is_finite:
+            return nan
+        return (self.product_norm / self.spectral_norm) ** 2 if self.spectral_norm else 0.0
+
+    @property
+    def effective_rank(self) -> float:
+        """exp of the entropy of σ/Σσ (Roy and Vetterli 2007); 0 for no update."""
+        if not self.is_finite:
+            return nan
+        values = self.singular_values[self.singular_values > 0]
+        share = values / values.sum()
+        return float(np.exp(-(share * np.log(share)).sum())) if values.size else 0.0
+
+
+def describe(
+    name: str,
+    a: NDArray[Any],
+    b: NDArray[Any],
+    *,
+    layer: int | None = None,
+    scale: float = nan,
+    base_norm: float | None = None,
+) -> ModuleFacts:
+    """One adapted module in figures.
+
+    Args:
+        name: the module.
+        a: (inputs, r), or (E, inputs, r) with experts; any floating-point type.
+        b: (r, outputs), or (E, r, outputs).
+        layer, scale, base_norm: as in `ModuleFacts`.
+    """
+    experts_a, experts_b = (one if one.ndim == 3 else one[None] for one in (a, b))
+    experts, inputs, rank = experts_a.shape
+    # What overflows or is no number is counted, and no reason for a warning.
+    with np.errstate(all="ignore"):
+        gram_a, gram_b = _gram(np.swapaxes(experts_a, -1, -2)), _gram(experts_b)
+        facts_a, facts_b = _factor(a, gram_a), _factor(b, gram_b)
+        is_finite = facts_a.is_finite and facts_b.is_finite
+        peak = facts_a.peak * sqrt(inputs)
+        # The mean square of the draw is 1/(3 inputs), with standard error sqrt(4/45/n)/inputs.
+        excess = abs(facts_a.rms**2 * inputs - 1 / 3)
+        return ModuleFacts(
+            name=name,
+            layer=layer,
+            rank=rank,
+            width=min(inputs, experts_b.shape[-1]) * experts,
+            a=facts_a,
+            b=facts_b,
+            a_is_drawn=peak <= _DRAW_SLACK
+            and excess <= _DRAW_ERRORS * sqrt(4 / 45 / max(facts_a.size, 1)),
+            a_left_draw=peak > _DRAW_SLACK,
+            start=a.reshape(-1)[:_START_VALUES].astype(np.float32),
+            singular_values=_singular_values(gram_a, gram_b) if is_finite else np.zeros(0),
+            scale=scale,
+            base_norm=base_norm,
+        )
+
+
+def _gram(rows: NDArray[Any]) -> NDArray[np.float64]:
+    """The inner products of the rows of (E, r, n), float64 (E, r, r), an expert at a time."""
+    grams = [(wide := one.astype(np.float64)) @ wide.T for one in rows]
+    return np.stack(grams) if grams else np.zeros((0, rows.shape[1], rows.shape[1]))
+
+
+def _factor(values: NDArray[Any], gram: NDArray[np.float64]) -> FactorFacts:
+    flat = values.reshape(-1)
+    first = flat[:FIRST_VALUES]
+    below, above = int((first < 0).sum()), int((first > 0).sum())
+    norm = float(np.sqrt(np.trace(gram, axis1=-2, axis2=-1).sum()))
+    return FactorFacts(
+        size=flat.size,
+        norm=norm,
+        peak=float(max(flat.max(), -flat.min())) if flat.size else 0.0,
+        nonfinite=0 if isfinite(norm) else int(np.count_nonzero(~np.isfinite(flat))),
+        levels=len(np.unique(first)),
+        nonzero=int(np.count_nonzero(first)),
+        rarer_sign=min(below, above) / max(below + above, 1),
+        fingerprint=hash((values.shape, norm, first.tobytes())),
+    )
+
+
+def _singular_values(
+    gram_a: NDArray[np.float64], gram_b: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    product = np.swapaxes(_root(gram_a), -1, -2) @ _root(gram_b)
+    return np.sort(np.linalg.svd(product, compute_uv=False).ravel())[::-1]
+
+
+def _root(gram: NDArray[np.float64]) -> NDArray[np.float64]:
+    """R with R·Rᵀ = gram, for a symmetric gram of (E, r, r)."""
+    values, vectors = np.linalg.eigh(gram)
+    # Rounding can leave an eigenvalue of a singular matrix just below zero.
+    root: NDArray[np.float64] = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+    return root
+
+
+def straight_way(updates: int, *, bias_correction: bool = False) -> float:
+    """How far Adam takes a number under a gradient that never changes, over its rate."""
+    if bias_correction:
+        return float(updates)
+    steps = np.arange(1, updates + 1)
+    return float(((1 - _BETA1**steps) / np.sqrt(1 - _BETA2**steps)).sum())
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """A module whose update is larger than the others'.
+
+    Attributes:
+        name: the module.
+        size: of its update, relative to all of the modules' weights or to none's.
+        median: of all modules with an update.
+        is_relative: sizes are ‖ΔW‖/‖W‖; else ‖ΔW‖ over the usual norm of such a weight.
+    """
+
+    name: str
+    size: float
+    median: float
+    is_relative: bool
+
+    @property
+    def ratio(self) -> float:
+        """Its size over the median module's."""
+        return self.size / self.median if self.median else inf
+
+
+def outliers(facts: Sequence[ModuleFacts], times: float) -> tuple[Outlier, ...]:
+    """The modules whose update is at least so many times the median one, the largest first.
+
+    Modules are compared by one measure, which all of them have; those without an update, or with
+    one that is not finite, are left out.
+    """
+    moved = [one for one in facts if one.is_finite and not one.b.is_zero and isfinite(one.scale)]
+    relative = [one.relative for one in moved if one.relative is not None]
+    is_relative = len(relative) == len(moved)
+    sizes = relative if is_relative else [one.nominal for one in moved]
+    if not sizes:
+        return ()
+    middle = median(sizes)
+    every = (
+        Outlier(one.name, size, middle, is_relative)
+        for one, size in zip(moved, sizes, strict=True)
+        if size
+    )
+    return tuple(sorted((x for x in every if x.ratio >= times), key=lambda x: -x.size))
+
+
+def sharing(facts: Sequence[ModuleFacts], letter: str) -> frozenset[str]:
+    """The modules whose factor A or B another module has as well, value by value.
+
+    Factors with one value throughout, and those with values that are not finite, are left out.
+    """
+    groups: dict[int, list[str]] = defaultdict(list)
+    for one in facts:
+        factor = one.a if letter == "A" else one.b
+        if factor.is_finite and factor.levels > 1:
+            groups[factor.fingerprint].append(one.name)
+    return frozenset(name for names in groups.values() if len(names) > 1 for name in names)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a part of a weight W and of its later state W' add up to.
+
+    Attributes:
+        square: the sum of squares of W' − W; infinite where W' is not finite.
+        base_square: the sum of squares of the finite values of W.
+        nonfinite: NaN or infinite values of W'.
+    """
+
+    square: float = 0.0
+    base_square: float = 0.0
+    nonfinite: int = 0
+
+    def __add__(self, other: Change) -> Change:
+        return Change(
+            self.square + other.square,
+            self.base_square + other.base_square,
+            self.nonfinite + other.nonfinite,
+        )
+
+    @property
+    def relative(self) -> float:
+        """‖W' − W‖/‖W‖; infinite where W is zero or W' not finite."""
+        if not self.square:
+            return 0.0
+        is_measured = self.base_square and isfinite(self.square)
+        return sqrt(self.square / self.base_square) if is_measured else inf
+
+
+def change(before: NDArray[Any], after: NDArray[Any]) -> Change:
+    """How far a block of values moved.
+
+    Args:
+        before: floating-point values, flat.
+        after: as many.
+    """
+    with np.errstate(all="ignore"):
+        if before.dtype == after.dtype == np.float32:
+            gap = after - before
+            square, base_square = _square(gap), _square(before)
+            # In float32 small squares vanish and large ones overflow: then it is done in float64.
+            is_sound = isfinite(square + base_square) and base_square > _UNDERFLOW
+            if is_sound and (square > _UNDERFLOW or not gap.any()):
+                return Change(square, base_square)
+        old, new = before.astype(np.float64), after.astype(np.float64)
+        square = float(np.square(np.where(old == new, 0.0, new - old)).sum())
+        finite = np.where(np.isfinite(old), old, 0.0)
+        return Change(
+            square if isfinite(square) else inf,
+            float(np.square(finite).sum()),
+            int(np.count_nonzero(~np.isfinite(new))),
+        )
+
+
+def _square(values: NDArray[np.float32]) -> float:
+    """The sum of squares, in runs that are added up in float64."""
+    whole = len(values) // _RUN * _RUN
+    runs, rest = values[:whole].reshape(-1, _RUN), values[whole:]
+    # A dot product for each run: BLAS would wake threads of its own for a longer one.
+    total = np.matmul(runs[:, None, :], runs[:, :, None]).sum(dtype=np.float64)
+    return float(total + np.square(rest, dtype=np.float64).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class SaveFacts:
+    """One save of a run in figures.
+
+    Attributes:
+        iteration: when it was saved; None for the final file, which does not say.
+        digest: of the file's bytes; None where it is not known.
+        sizes: module -> size of its update, 0 where there is none; NaN where it is not finite.
+        nonfinite: NaN and infinite values in the whole file.
+        tensors: the names of what it holds.
+        starts: module -> the first values of A.
+    """
+
+    iteration: int | None
+    digest: str | None = None
+    sizes: Mapping[str, float] = field(default_factory=dict)
+    nonfinite: int = 0
+    tensors: frozenset[str] = frozenset()
+    starts: Mapping[str, NDArray[np.float32]] = field(default_factory=dict, repr=False)
+
+    @property
+    def size(self) -> float:
+        """Median size over the modules with an update; NaN where none has one or is finite."""
+        sizes = [size for size in self.sizes.values() if size]
+        return median(sizes) if sizes and all(map(isfinite, sizes)) else nan
+
+    @property
+    def is_zero(self) -> bool:
+        """No module is changed at all."""
+        return bool(self.sizes) and not any(self.sizes.values())
+
+    def likeness(self, other: SaveFacts) -> float:
+        """How alike the starts of two saves are: the median cosine of A over their modules.
+
+        LoRA draws A at random and training moves it little: the cosine of two saves of one run is
+        near 1, that of two runs with other seeds near 0. NaN where nothing can be compared.
+        """
+        pairs = [
+            (one.astype(np.float64), other.starts[name].astype(np.float64))
+            for name, one in self.starts.items()
+            if name in other.starts and other.starts[name].shape == one.shape
+        ]
+        with np.errstate(all="ignore"):
+            cosines = [
+                float(one @ two / (np.linalg.norm(one) * np.linalg.norm(two))) for one, two in pairs
+            ]
+        return median(cosines) if cosines and all(map(isfinite, cosines)) else nan
+
+
+@dataclass(frozen=True)
+class Jump:
+    """An update that grew from one save to a later one.
+
+    Attributes:
+        save: the place of the later save.
+        growth: its size over that of the earlier one.
+        excess: that over the ratio of their iterations. Adam moves A and B by at most a step at a
+            time, so that an update which began near zero grows by the square of that ratio at most.
+    """
+
+    save: int
+    growth: float
+    excess: float
+
+
+@dataclass(frozen=True)
+class HistoryFacts:
+    """What the saves of a run show together; places count from 0 in the order of training.
+
+    Attributes:
+        same_as: for every save the place of the first one with the same bytes, itself as a rule.
+        unchanged_from: the place from which on all numbered saves are the same; None where the
+            last two differ.
+        erased: for every save the modules without an update that had one in an earlier save.
+        jumps: how the update grew from each numbered save to the next, where both have one.
+        own_likeness: the least likeness of starts between numbered saves that follow each other;
+            NaN with fewer than two.
+        final_likeness: that of the final file with the last numbered save; NaN without one.
+    """
+
+    same_as: tuple[int, ...]
+    unchanged_from: int | None
+    erased: tuple[frozenset[str], ...]
+    jumps: tuple[Jump, ...]
+    own_likeness: float
+    final_likeness: float
+
+
+def history(saves: Sequence[SaveFacts]) -> HistoryFacts:
+    """Describe the saves of a run, in the order of training, the final file last."""
+    seen: dict[str, int] = {}
+    same_as = tuple(
+        place if one.digest is None else seen.setdefault(one.digest, place)
+        for place, one in enumerate(saves)
+    )
+    erased, trained = [], set[str]()
+    for one in saves:
+        zero = {name for name, size in one.sizes.items() if size == 0}
+        erased.append(frozenset(zero & trained))
+        trained |= one.sizes.keys() - zero
+    numbered = [place for place, one in enumerate(saves) if one.iteration is not None]
+    last = same_as[numbered[-1]] if numbered else 0
+    unchanged = [place for place in numbered if same_as[place] != last]
+    first_same = numbered.index(unchanged[-1]) + 1 if unchanged else 0
+    pairs = [(saves[one], saves[two], two) for one, two in pairwise(numbered)]
+    likeness = [one.likeness(two) for one, two, _ in pairs]
+    final = saves[-1] if saves and saves[-1].iteration is None and numbered else None
+    return HistoryFacts(
+        same_as=same_as,
+        unchanged_from=numbered[first_same] if len(numbered) - first_same > 1 else None,
+        erased=tuple(erased),
+        jumps=tuple(
+            _jump(one, two, place)
+            for one, two, place in pairs
+            if one.iteration and one.size > 0 and isfinite(two.size)
+        ),
+        own_likeness=min(likeness, default=nan),
+        final_likeness=saves[numbered[-1]].likeness(final) if final is not None else nan,
+    )
+
+
+def _jump(before: SaveFacts, after: SaveFacts, save: int) -> Jump:
+    growth = after.size / before.size
+    return Jump(save, growth, growth * (before.iteration or 1) / (after.iteration or 1))

@@ -1,0 +1,101 @@
+"""The description of every module of an adapter, with its scale and the weight that it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from math import nan, sqrt
+
+from mlxdoctor.engines.tensors import ModuleFacts, describe
+from mlxdoctor.evidence.adapter import Adapter, LoraModule
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.tensor import count_nonfinite
+from mlxdoctor.measure.weights.lora_targets import matches
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import current, exceeded
+
+
+@lru_cache(maxsize=16)  # several checks ask for those of one adapter
+def factor_facts(adapter: Adapter) -> tuple[ModuleFacts, ...]:
+    """Every module of an adapter without a scale, in its order. Reads every factor.
+
+    Raises:
+        InputError: the file changed or cannot be read, or a rank is over the limit.
+    """
+    return tuple(_described(adapter))
+
+
+def _described(adapter: Adapter) -> Iterator[ModuleFacts]:
+    for module in adapter.modules:
+        if module.rank > current().rank:
+            raise exceeded(None, f"a module has factors of rank {module.rank:,}", "rank")
+        yield describe(module.name, *module.factors(), layer=module.layer)
+
+
+def adapter_facts(
+    adapter: Adapter,
+    config: TrainingConfig | None,
+    base: BaseModel | None,
+    norms: dict[str, float | None] | None = None,
+) -> tuple[ModuleFacts, ...]:
+    """Every module of an adapter, in its order. Reads every factor.
+
+    Args:
+        adapter: the factors.
+        config: states the scale.
+        base: the weights that the updates are added to.
+        norms: of base weights that were read already, by module; what is read is added.
+
+    Raises:
+        InputError: as `factor_facts`.
+    """
+    norms = {} if norms is None else norms
+    for module in adapter.modules:
+        if module.name not in norms:
+            norms[module.name] = base_norm(module, base)
+    return tuple(
+        replace(facts, scale=module_scale(module, config), base_norm=norms[module.name])
+        for module, facts in zip(adapter.modules, factor_facts(adapter), strict=True)
+    )
+
+
+def nonfinite_values(adapter: Adapter) -> dict[str, int]:
+    """How many values of each tensor are NaN or infinite; those without any are left out."""
+    counts: dict[str, int] = {}
+    for module, facts in zip(adapter.modules, factor_facts(adapter), strict=True):
+        counts |= {module.a.name: facts.a.nonfinite, module.b.name: facts.b.nonfinite}
+    for name, tensor in adapter.tensors.items():
+        if name not in counts:
+            counts[name] = count_nonfinite(tensor)
+    return {name: count for name, count in counts.items() if count}
+
+
+def module_scale(module: LoraModule, config: TrainingConfig | None) -> float:
+    """What a module's A·B is multiplied by; NaN where nothing states it.
+
+    PEFT divides its alpha by the module's own rank. The alpha is that of the first pattern
+    that names the module, else the one for all.
+    """
+    if config is None:
+        return nan
+    if config.origin != "peft" or config.alpha is None or not module.rank:
+        return nan if config.scale is None else config.scale
+    patterns = config.values.get("alpha_pattern")
+    alpha = config.alpha
+    if isinstance(patterns, dict):
+        named = (value for key, value in patterns.items() if matches(key, module.name, config))
+        if isinstance(value := next(named, None), int | float):
+            alpha = float(value)
+    return alpha / (sqrt(module.rank) if config.values.get("use_rslora") else module.rank)
+
+
+def base_norm(module: LoraModule, base: BaseModel | None) -> float | None:
+    """The norm of the weight that a module changes; None where there is none to read."""
+    if base is None or base.module_for(module.name) is None:
+        return None
+    try:
+        return base.weight_norm(module.name)
+    except InputError:
+        return None

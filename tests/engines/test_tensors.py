@@ -1,0 +1,279 @@
+"""One description of modules, of changed weights, and of saves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf, isnan, nan, sqrt
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxdoctor.engines.tensors import (
+    LARGEST_STEP,
+    ModuleFacts,
+    SaveFacts,
+    change,
+    describe,
+    history,
+    outliers,
+    sharing,
+    straight_way,
+)
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.measure.weights.adapter_facts import factor_facts
+from tests.conftest import RUNS
+from tests.weight_files import lora, save, to_bfloat16
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.integers(1, 6),
+    st.integers(0, 99),
+    st.integers(-9, 9),
+)
+def test_figures_are_those_of_the_dense_update(
+    inputs: int, outputs: int, rank: int, seed: int, exponent: int
+) -> None:
+    random = np.random.default_rng(seed)
+    a = random.normal(size=(inputs, rank)) * 10.0**exponent
+    b = random.normal(size=(rank, outputs))
+    facts = describe("q", a, b, scale=-2.0, base_norm=4.0)
+    theirs = np.linalg.svd(a @ b, compute_uv=False)
+    theirs = np.pad(theirs, (0, max(rank - theirs.size, 0)))[:rank]
+    dense = np.linalg.norm(a @ b)
+    assert facts.product_norm == pytest.approx(dense, rel=1e-6)
+    assert facts.update_norm == pytest.approx(2 * dense, rel=1e-6)
+    assert facts.relative == pytest.approx(dense / 2, rel=1e-6)
+    assert facts.nominal == pytest.approx(2 * dense / sqrt(min(inputs, outputs)), rel=1e-6)
+    np.testing.assert_allclose(facts.singular_values, theirs, atol=1e-6 * theirs[0])
+    assert facts.stable_rank == pytest.approx((theirs**2).sum() / theirs[0] ** 2, rel=1e-6)
+    share = theirs[theirs > 1e-7 * theirs[0]] / theirs.sum()
+    entropy = -(share * np.log(share)).sum()
+    assert facts.effective_rank == pytest.approx(np.exp(entropy), rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+def test_every_precision(tmp_path: Path, dtype: str) -> None:
+    exact = lora({"model.layers.0.q": (96, 64)}, rank=8, b=0.1)
+    stored = {
+        name: to_bfloat16(value)
+        if dtype == "BF16"
+        else value.astype(np.float16 if dtype == "F16" else np.float32)
+        for name, value in exact.items()
+    }
+    path = save(tmp_path / "adapters.safetensors", stored, dict.fromkeys(stored, dtype))
+    adapter = Adapter.read(path)
+    a, b = (adapter.tensors[f"model.layers.0.q.lora_{x}"].load().astype(float) for x in "ab")
+    (facts,) = factor_facts(adapter)
+    dense = np.linalg.svd(a @ b, compute_uv=False)[:8]
+    np.testing.assert_allclose(facts.singular_values, dense, rtol=1e-6)
+    assert (facts.layer, facts.rank, facts.a_is_drawn) == (0, 8, True)
+
+
+def test_a_real_adapter() -> None:
+    adapter = Adapter.read(RUNS / "healthy-ordinary")
+    for module, facts in zip(adapter.modules, factor_facts(adapter), strict=True):
+        a, b = (one.astype(float) for one in module.factors())
+        theirs = np.linalg.svd(a @ b, compute_uv=False)[: module.rank]
+        np.testing.assert_allclose(facts.singular_values, theirs, rtol=1e-6)
+        assert not facts.b.is_zero
+
+
+def test_a_fresh_adapter() -> None:
+    tensors = lora({"q": (50, 30)}, b=0.0)
+    facts = describe("q", tensors["q.lora_a"], tensors["q.lora_b"])
+    assert (facts.b.is_zero, facts.a.is_zero, facts.a_is_drawn) == (True, False, True)
+    norms = (facts.product_norm, facts.spectral_norm, facts.stable_rank, facts.effective_rank)
+    assert norms == (0, 0, 0, 0)
+
+
+def test_the_smallest_b_is_not_zero() -> None:
+    b = np.zeros((4, 30))
+    b[0, 0] = 5e-324
+    assert not describe("q", np.ones((50, 4)), b).b.is_zero
+
+
+@pytest.mark.parametrize(
+    ("edit", "is_drawn", "left"),
+    [
+        ("none", True, False),
+        ("gaussian", False, True),
+        ("shrunk", False, False),
+        ("one outlier", False, True),
+        ("one rounded up", True, False),
+        ("triangular", False, False),
+        ("not finite", False, True),
+    ],
+)
+def test_how_a_relates_to_its_draw(edit: str, is_drawn: bool, left: bool) -> None:
+    a = lora({"q": (400, 30)}, rank=8)["q.lora_a"].astype(float)
+    random = np.random.default_rng(0)
+    if edit == "gaussian":
+        a = random.normal(size=a.shape) / np.sqrt(3 * 400)
+    elif edit == "shrunk":
+        a *= 0.9
+    elif edit == "one outlier":
+        a[0, 0] = 1.02 / np.sqrt(400)
+    elif edit == "one rounded up":
+        a[0, 0] = 1.004 / np.sqrt(400)
+    elif edit == "triangular":
+        a = random.triangular(-1, 0, 1, a.shape) / np.sqrt(400)
+    elif edit == "not finite":
+        a[0, 0] = np.inf
+    facts = describe("q", a, np.zeros((8, 30)))
+    assert (facts.a_is_drawn, facts.a_left_draw) == (is_drawn, left)
+
+
+def test_training_moves_a_out_of_its_draw() -> None:
+    for run, left in (("healthy-ordinary", True), ("gradients-blocked", False)):
+        assert {one.a_left_draw for one in factor_facts(Adapter.read(RUNS / run))} == {left}
+
+
+def test_non_finite_values_are_counted() -> None:
+    a, b = np.ones((6, 2), "f4"), np.ones((2, 5), "f4")
+    a[0, 0], b[1, 1], b[1, 2] = np.nan, np.inf, -np.inf
+    facts = describe("q", a, b)
+    assert (facts.a.nonfinite, facts.b.nonfinite, facts.is_finite) == (1, 2, False)
+    assert isnan(facts.product_norm)
+    assert isnan(facts.stable_rank)
+
+
+def test_norms_that_overflow_are_no_figures() -> None:
+    facts = describe("q", np.full((3, 2), 1e200), np.ones((2, 3)))
+    assert (facts.a.nonfinite, facts.is_finite) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("values", "levels", "rarer_sign", "is_constant"),
+    [
+        (np.full((40, 4), -0.5, "f4"), 1, 0.0, True),
+        (np.zeros((40, 4), "f4"), 1, 0.0, False),
+        (np.tile([1.0, 2.0, -1.0, 4.0], (40, 1)), 4, 0.25, False),
+        (np.arange(1, 2049.0).reshape(512, 4), 1024, 0.0, False),
+    ],
+)
+def test_the_first_values(
+    values: np.ndarray, levels: int, rarer_sign: float, is_constant: bool
+) -> None:
+    a = describe("q", values, np.zeros((4, 8))).a
+    assert (a.levels, a.rarer_sign, a.is_constant) == (levels, rarer_sign, is_constant)
+
+
+def modules(*sizes: float) -> list[ModuleFacts]:
+    """Modules with updates of such sizes relative to their weights, all different."""
+    found = []
+    for number, size in enumerate(sizes):
+        factors = lora({"q": (64, 64)}, seed=number)
+        facts = describe(f"{number}", factors["q.lora_a"], factors["q.lora_b"], scale=1.0)
+        norm = facts.product_norm / size if size else 1.0
+        if not size:
+            facts = describe(f"{number}", factors["q.lora_a"], factors["q.lora_b"] * 0, scale=1.0)
+        found.append(replace(facts, base_norm=norm))
+    return found
+
+
+def test_one_module_six_hundred_times_the_others() -> None:
+    (outlier,) = outliers(modules(0.1, 0.11, 60.0, 0.09, 0.0), times=10)
+    assert (outlier.name, outlier.is_relative) == ("2", True)
+    assert outlier.ratio == pytest.approx(60 / 0.105, rel=1e-6)
+    assert outliers(modules(0.1, 0.11, 0.9), times=10) == ()
+
+
+def test_modules_are_compared_by_a_measure_that_all_have() -> None:
+    one, *rest = modules(0.1, 0.1, 0.1)
+    assert outliers([replace(one, base_norm=None), *rest], times=1)[0].is_relative is False
+    assert outliers([replace(one, scale=nan)], times=1) == ()
+
+
+def test_factors_that_several_modules_have() -> None:
+    one, two, three = modules(0.1, 0.2, 0.3)
+    assert sharing([one, two, three], "B") == set()
+    assert sharing([one, replace(two, b=one.b), three], "B") == {"0", "1"}
+    assert sharing([one, replace(two, b=one.b), three], "A") == set()
+
+
+def test_adam_goes_no_further_than_its_bound() -> None:
+    """Step by step, at a rate of one, under a gradient that first vanishes."""
+    first = second = way = 0.0
+    for update in range(1, 301):
+        first = 0.9 * first + 0.1
+        second = 0.999 * second + 0.001
+        way += first / sqrt(second)
+        assert straight_way(update) == pytest.approx(way)
+        assert first / sqrt(second) < LARGEST_STEP
+    assert straight_way(300, bias_correction=True) == 300
+
+
+def test_a_change_of_values() -> None:
+    before = np.linspace(-1, 1, 10_001, dtype="f4")
+    for dtype in ("f4", "f8"):
+        moved = change(before.astype(dtype), (before * np.float32(1.25)).astype(dtype))
+        assert moved.relative == pytest.approx(0.25, rel=1e-6)
+    halves = change(before[:5000], before[:5000]) + change(before[5000:], 2 * before[5000:])
+    assert halves.relative == pytest.approx(sqrt(0.5), rel=1e-3)
+    broken = change(before, np.where(before > 0.5, np.nan, before))
+    assert (broken.relative, broken.nonfinite) == (inf, 2500)
+    assert change(before * 0, before).relative == inf
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_squares_beyond_float32_are_exact(size: float) -> None:
+    before = np.full(5000, size, "f4")
+    assert change(before, 2 * before).relative == 1.0
+
+
+def saves(*sizes: float, final: float | None = None) -> list[SaveFacts]:
+    """Saves with a trained module and one of such a size, with the bytes that the size gives."""
+    start = {"q": np.arange(1, 9, dtype="f4")}
+    made = [
+        SaveFacts(100 * number, f"{size}", {"q": size, "v": 1.0}, starts=start)
+        for number, size in enumerate(sizes, 1)
+    ]
+    if final is not None:
+        made.append(SaveFacts(None, f"{final}", {"q": final, "v": 1.0}, starts=start))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("sizes", "unchanged_from"),
+    [((1, 1, 1), 0), ((1, 2, 2), 1), ((1, 1, 2), None), ((1, 2, 1), None), ((1,), None)],
+)
+def test_saves_that_stop_changing(sizes: tuple[float, ...], unchanged_from: int | None) -> None:
+    facts = history(saves(*sizes, final=sizes[0]))
+    assert facts.unchanged_from == unchanged_from
+    assert facts.same_as[-1] == 0
+
+
+def test_a_module_that_was_erased() -> None:
+    facts = history(saves(0.0, 0.1, 0.0, final=0.0))
+    assert facts.erased == (frozenset(), frozenset(), {"q"}, {"q"})
+
+
+def test_a_jump_counts_against_the_iterations() -> None:
+    one, two, final = saves(0.5, 3.0, final=9.0)
+    one, two = (replace(save, sizes={"q": save.sizes["q"]}) for save in (one, two))
+    (jump,) = history([one, two, final]).jumps
+    assert (jump.save, jump.growth, jump.excess) == (1, 6.0, 3.0)
+
+
+def test_saves_that_began_as_another_run() -> None:
+    random = np.random.default_rng(0)
+    stranger = {"q": random.normal(size=8).astype("f4")}
+    *own, final = saves(0.1, 0.2, final=0.3)
+    facts = history([*own, replace(final, starts=stranger)])
+    assert facts.own_likeness == pytest.approx(1.0)
+    assert abs(facts.final_likeness) < 0.9
+    assert history(saves(0.1, 0.2, final=0.3)).final_likeness == pytest.approx(1.0)
+    assert isnan(history([replace(one, starts={}) for one in own]).own_likeness)
+
+
+def test_a_size_is_that_of_what_was_trained() -> None:
+    assert SaveFacts(100, sizes={"q": 0.0, "v": 0.2, "k": 0.4}).size == pytest.approx(0.3)
+    assert isnan(SaveFacts(100, sizes={"q": nan, "v": 0.2}).size)
+    assert SaveFacts(100, sizes={"q": 0.0}).is_zero
+    assert not SaveFacts(100).is_zero
