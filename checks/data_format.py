@@ -24,11 +24,10 @@ which lines to repair or remove.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mlxdoctor.check import check, limit
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.dataset import Dataset, Row, Split
+from mlxdoctor.evidence.dataset import Dataset, Features, Row, Split
 from mlxdoctor.evidence.prompt_answer import Message, has_format, messages_of
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -70,57 +69,85 @@ class Limits:
     codes={
         "bad-lines": Symptom.error(
             "lines are not JSON objects",
+            says="{lines:* line} of {file} cannot be read as rows: line {first_line} {reason}.",
             expected=_ROWS,
             fix="write one JSON object a line, in UTF-8, and no blank line",
         ),
         "no-rows": Symptom.error(
             "the training file has no rows",
+            says="{file} has no rows: there is nothing to train on.",
             expected=_ROWS,
             fix="write the rows again; the file was probably not written to the end",
         ),
         "unknown-format": Symptom.error(
             "the rows have none of the keys that mlx-lm looks for",
+            says="The first row of {file} has the keys {keys}, and mlx-lm looks for messages, "
+            "prompt and completion, or text.",
             expected=_ROWS,
-            fix="rename the keys, or name them with prompt_feature and completion_feature",
+            fix="[{rename}|rename the keys, or name them with prompt_feature and "
+            "completion_feature]",
         ),
         "mixed-formats": Symptom.error(
             "rows are in another format than the first row",
+            says="{lines} of {rows} rows of {file} lack the keys of the first row's format "
+            "({format}), which mlx-lm expects of every row.",
             expected=_ROWS,
             fix="put every row into one format",
         ),
         "rows-refused": Symptom.error(
             "rows cannot be tokenized",
+            says="{lines} of {examined} rows cannot be tokenized: {reason}.",
             expected=_ROWS,
-            fix="mlx-lm stops at such a row: repair or remove it",
+            fix="[{repair}|mlx-lm stops at such a row: repair or remove it]",
         ),
         "no-template": Symptom.error(
             "the rows need a chat template, and the model has none",
+            says="The rows of {file} are conversations, and the base model's tokenizer has no "
+            "chat template to write them with: mlx-lm does not start.",
             expected="a model with a chat template, or rows of text",
             fix="train the model's instruct version, which has a chat template, or write the rows "
-            'as {"text": ...} in the format that the model is to continue',
+            'as {{"text": ...}} in the format that the model is to continue',
         ),
         "mask-needs-messages": Symptom.error(
             "mask_prompt is set on rows of plain text",
+            says="mask_prompt is set, but the rows are plain text, where mlx-lm can't tell the "
+            "prompt from the answer and refuses to start.",
             expected="rows with messages, or with a prompt and a completion",
             fix="convert the rows to messages, or leave mask_prompt out",
         ),
         "no-answer": Symptom.warning(
             "conversations do not end with an answer by the assistant",
+            says="{lines} of {rows} rows do not end with an answer by the assistant: mlx-lm trains "
+            "on whatever comes last.",
             expected=_ROWS,
             fix="end every conversation with the assistant's answer",
         ),
         "unknown-roles": Symptom.warning(
             "messages have roles that chat templates do not know",
+            says="{lines} of {rows} rows have messages with unusual roles ({roles}), which chat "
+            "templates leave out or write as they are.",
             expected=_ROWS,
-            fix="use the roles system, user, assistant and tool",
+            fix="[rename the roles {renames}|use the roles system, user, assistant and tool]",
         ),
-        "empty-answers": Symptom.warning("answers are empty", expected=_ROWS, fix=_FILL_IN),
+        "empty-answers": Symptom.warning(
+            "answers are empty",
+            says="{lines} of {rows} rows have an empty answer.",
+            expected=_ROWS,
+            fix=_FILL_IN,
+        ),
         "many-empty-answers": Symptom.error(
             "so many answers are empty that ending at once is what is taught",
+            says="{lines} of {rows} rows have an empty answer: after their prompts the end token "
+            "is all that is to be learned.",
             expected=_ROWS,
             fix="remove these rows, or fill them in, and train again",
         ),
-        "empty-prompts": Symptom.warning("prompts are empty", expected=_ROWS, fix=_FILL_IN),
+        "empty-prompts": Symptom.warning(
+            "prompts are empty",
+            says="{lines} of {rows} rows have an empty prompt.",
+            expected=_ROWS,
+            fix=_FILL_IN,
+        ),
     },
     limits=Limits(),
 )
@@ -141,69 +168,87 @@ def data_format(
     for split in dataset.splits.values():
         if split.name in ("train", "valid"):
             yield from _lines(split, survived)
-            # Pairs and prompts are rows of trainers that mlx-lm is none of.
+            # Pairs and prompts are rows of other trainers than mlx-lm.
             if not (of_preferences and split.format == "unknown"):
-                yield from _formats(dataset, split, survived)
+                yield from _formats(dataset.features, split, survived)
     train = dataset.splits.get("train")
-    if train is None:
+    if train is None or not train.rows:
+        return
+    yield from _refused(dataset, train, rows, tokenizer, survived)
+    if train.format == "text" and config is not None and config.mask_prompt:
+        yield _sign("mask-needs-messages", train, [], survived)
+    yield from _conversations(dataset.features, train, tokenizer, limits)
+
+
+def _lines(split: Split, survived: Severity | None) -> Iterator[Sign]:
+    if split.bad_lines:
+        lines = [bad.number for bad in split.bad_lines]
+        reason = split.bad_lines[0].reason
+        yield _sign("bad-lines", split, lines, survived, first_line=lines[0], reason=reason)
+    if not split.rows and split.name == "train":
+        yield _sign("no-rows", split, [])
+
+
+def _formats(features: Features, split: Split, survived: Severity | None) -> Iterator[Sign]:
+    if not split.rows:
+        return
+    if split.format == "unknown":
+        first = split.rows[0]
+        keys = some_of([quoted(key, MAX_KEY) for key in sorted(map(str, first))], 8) or "(none)"
+        rename = how_to_rename(first)
+        lines = split.line_numbers[:1]
+        yield _sign("unknown-format", split, lines, survived, keys=keys, rename=rename)
+        return
+    other = [
+        line
+        for line, row in zip(split.line_numbers, split.rows, strict=True)
+        if not has_format(row, split.format, features)
+    ]
+    if other:
+        yield _sign("mixed-formats", split, other, survived, format=split.format)
+
+
+def _refused(
+    dataset: Dataset,
+    train: Split,
+    rows: SupervisedRows | None,
+    tokenizer: Tokenizer | None,
+    survived: Severity | None,
+) -> Iterator[Sign]:
+    can_render = tokenizer is None or tokenizer.chat_template or tokenizer.renders_itself
+    if train.format in ("chat", "completions") and not can_render:
+        yield _sign("no-template", train, [], survived, format=train.format)
         return
     refused = [
         one
         for one in (rows.refused if rows is not None else ())
         if dataset.features.format_of(train.rows[one.index]) == train.format
     ]
-    needs_template = train.format in ("chat", "completions")
-    if needs_template and refused and tokenizer is not None and _lacks_template(tokenizer):
-        what = "conversations" if train.format == "chat" else "prompts with completions"
-        yield Sign(
-            "no-template",
-            f"The rows of {train.path.name} are {what}, and the base model's tokenizer has no chat "
-            "template to write them with: mlx-lm does not start.",
-            {"format": train.format, "rows": len(train.rows)},
-            where=train.path.name,
-            severity=survived,
+    if rows is None or not refused:
+        return
+    first = refused[0]
+    none_in_time = "(limit template_seconds)" in first.reason
+    if none_in_time and len(rows.refused) == rows.examined_rows:
+        repair: str | None = (
+            "compare the chat template with the one that came with the base model, and look for "
+            "conversations of very many messages: no row was rendered in time"
         )
-    elif rows is not None and refused:
-        yield _sign(
-            "rows-refused",
-            f"{len(refused)} of {rows.examined_rows} rows cannot be tokenized: "
-            f"{refused[0].reason}.",
-            train,
-            [train.line_numbers[one.index] for one in refused],
-            survived,
-            fix=_none_in_time(rows, refused[0].reason)
-            or _repair(refused[0].reason, dataset, train, refused[0].index),
-        )
-    if train.format == "text" and config is not None and config.mask_prompt:
-        yield Sign(
-            "mask-needs-messages",
-            "mask_prompt is set, but the rows are plain text, where mlx-lm can't tell the "
-            "prompt from the answer and refuses to start.",
-            {"mask_prompt": True, "format": "text"},
-            where=train.path.name,
-            severity=survived,
-        )
-    yield from _conversations(dataset, train, tokenizer, limits)
-
-
-def _lacks_template(tokenizer: Tokenizer) -> bool:
-    return tokenizer.chat_template is None and not tokenizer.renders_itself
-
-
-def _none_in_time(rows: SupervisedRows, reason: str) -> str | None:
-    """What to do where no row is rendered in time: the template may be at fault, or long rows."""
-    if "(limit template_seconds)" not in reason or len(rows.refused) < rows.examined_rows:
-        return None
-    return (
-        "compare the chat template with the one that came with the base model, and look for "
-        "conversations of very many messages: no row was rendered in time"
+    else:
+        repair = _repair(first.reason, train.rows[first.index].get(dataset.features.chat))
+    yield _sign(
+        "rows-refused",
+        train,
+        [train.line_numbers[one.index] for one in refused],
+        survived,
+        examined=rows.examined_rows,
+        reason=first.reason,
+        repair=repair,
     )
 
 
-def _repair(reason: str, dataset: Dataset, split: Split, index: int) -> str | None:
+def _repair(reason: str, messages: object) -> str | None:
     """What to do about a row that is refused, where the reason tells."""
-    inner = of_messages(split.rows[index].get(dataset.features.chat))
-    if inner is not None:
+    if (inner := of_messages(messages)) is not None:
         return f"rename {inner}"
     if "alternate" in reason:
         return (
@@ -217,126 +262,59 @@ def _repair(reason: str, dataset: Dataset, split: Split, index: int) -> str | No
     return None
 
 
-def _lines(split: Split, survived: Severity | None) -> Iterator[Sign]:
-    if split.bad_lines:
-        first = split.bad_lines[0]
-        yield _sign(
-            "bad-lines",
-            f"{len(split.bad_lines)} lines of {split.path.name} are no rows: line "
-            f"{first.number} {first.reason}.",
-            split,
-            [bad.number for bad in split.bad_lines],
-            survived,
-        )
-    if not split.rows and split.name == "train":
-        message = f"{split.path.name} has no rows: there is nothing to train on."
-        yield _sign("no-rows", message, split, [])
-
-
-def _formats(dataset: Dataset, split: Split, survived: Severity | None) -> Iterator[Sign]:
-    if not split.rows:
-        return
-    if split.format == "unknown":
-        keys = some_of([quoted(key, MAX_KEY) for key in sorted(map(str, split.rows[0]))], 8)
-        yield _sign(
-            "unknown-format",
-            f"The first row of {split.path.name} has the keys {keys or '(none)'}, and mlx-lm looks "
-            "for messages, prompt and completion, or text.",
-            split,
-            split.line_numbers[:1],
-            survived,
-            fix=how_to_rename(split.rows[0]),
-        )
-        return
-    other = [
-        line
-        for line, row in zip(split.line_numbers, split.rows, strict=True)
-        if not has_format(row, split.format, dataset.features)
-    ]
-    if other:
-        yield _sign(
-            "mixed-formats",
-            f"{len(other)} of {len(split.rows)} rows of {split.path.name} lack the keys of the "
-            f"first row's format ({split.format}), which mlx-lm expects of every row.",
-            split,
-            other,
-            survived,
-        )
-
-
 def _conversations(
-    dataset: Dataset, split: Split, tokenizer: Tokenizer | None, limits: Limits
+    features: Features, split: Split, tokenizer: Tokenizer | None, limits: Limits
 ) -> Iterator[Sign]:
     template = tokenizer.chat_template if tokenizer is not None else None
     lines: dict[str, list[int]] = defaultdict(list)
-    strange: set[str] = set()
+    unusual: set[str] = set()
     for line, row in zip(split.line_numbers, split.rows, strict=True):
-        messages = _messages(dataset, split, row)
-        if not messages:
-            continue
-        if of_messages(messages) is not None:
-            # Their roles have another key: the row is refused, and told how to be renamed.
+        messages = _messages(features, split, row)
+        # Where the roles have another key, the row is refused.
+        if not messages or of_messages(messages) is not None:
             continue
         roles = [str(message.get("role")) for message in messages]
         unknown = {one for one in set(roles) - _ROLES if template is None or one not in template}
-        strange |= unknown
-        empty = [role for role, one in zip(roles, messages, strict=True) if _is_empty(one)]
-        wrong = {
-            "no-answer": roles[-1] != "assistant" and not _means_assistant(roles[-1]),
-            "unknown-roles": bool(unknown),
-            "empty-answers": roles[-1] == "assistant" and _is_empty(messages[-1]),
-            "empty-prompts": "user" in empty,
-        }
-        for symptom, is_so in wrong.items():
-            if is_so:
-                lines[symptom].append(line)
-    names = ", ".join(quoted(one, MAX_ROLE) for one in sorted(strange)[:5])
-    said = {
-        "no-answer": "do not end with an answer by the assistant: mlx-lm trains on whatever comes "
-        "last",
-        "unknown-roles": f"have messages with unusual roles ({names}), which chat templates leave "
-        "out or write as they are",
-        "empty-prompts": "have an empty prompt",
-    }
-    renames = " and ".join(f"{old} -> {new}" for old, new in roles_renamed(strange))
-    fixes = {"unknown-roles": f"rename the roles {renames}" if renames else None}
-    # Speakers under another trainer's names, of whom this model's template has never heard.
-    foreign = bool(renames) and template is not None
-    severe = {"unknown-roles"} if foreign and len(lines["unknown-roles"]) == len(split.rows) else ()
-    for symptom, what in said.items():
-        if found := lines[symptom]:
-            message = f"{len(found)} of {len(split.rows)} rows {what}."
-            severity = Severity.ERROR if symptom in severe else None
-            yield _sign(symptom, message, split, found, severity, fix=fixes.get(symptom))
-    yield from _empty_answers(split, lines["empty-answers"], limits)
+        unusual |= unknown
+        is_answered = roles[-1] == "assistant"
+        # A speaker under another trainer's name is told below.
+        means_assistant = any(new == "assistant" for _, new in roles_renamed(roles[-1:]))
+        if not (is_answered or means_assistant):
+            lines["no-answer"].append(line)
+        if unknown:
+            lines["unknown-roles"].append(line)
+        if is_answered and _is_empty(messages[-1]):
+            lines["empty-answers"].append(line)
+        if any(one.get("role") == "user" and _is_empty(one) for one in messages):
+            lines["empty-prompts"].append(line)
+    for symptom in ("no-answer", "empty-prompts"):
+        if lines[symptom]:
+            yield _sign(symptom, split, lines[symptom])
+    if foreign := lines["unknown-roles"]:
+        renames = " and ".join(f"{old} -> {new}" for old, new in roles_renamed(unusual)) or None
+        # Speakers under another trainer's names, of whom this model's template has never heard.
+        is_error = renames and template is not None and len(foreign) == len(split.rows)
+        shown = ", ".join(quoted(one, MAX_ROLE) for one in sorted(unusual)[:5])
+        severity = Severity.ERROR if is_error else None
+        yield _sign("unknown-roles", split, foreign, severity, roles=shown, renames=renames)
+    if empty := lines["empty-answers"]:
+        share = len(empty) / len(split.rows)
+        if share >= limits.empty and len(empty) >= limits.empty_rows:
+            yield _sign("many-empty-answers", split, empty)
+        else:
+            severity = Severity.INFO if share < limits.empty_note else None
+            yield _sign("empty-answers", split, empty, severity)
 
 
-def _empty_answers(split: Split, lines: Sequence[int], limits: Limits) -> Iterator[Sign]:
-    if not lines:
-        return
-    share = len(lines) / len(split.rows)
-    said = f"{len(lines)} of {len(split.rows)} rows have an empty answer"
-    if share >= limits.empty and len(lines) >= limits.empty_rows:
-        message = f"{said}: after their prompts the end token is all that is to be learned."
-        yield _sign("many-empty-answers", message, split, lines)
-        return
-    severity = Severity.INFO if share < limits.empty_note else None
-    yield _sign("empty-answers", f"{said}.", split, lines, severity)
-
-
-def _messages(dataset: Dataset, split: Split, row: Row) -> list[Message]:
+def _messages(features: Features, split: Split, row: Row) -> list[Message]:
     try:
-        messages = messages_of(row, split.format, dataset.features)
+        messages = messages_of(row, split.format, features)
     except (KeyError, TypeError):
         return []
     return messages if all(isinstance(one, Mapping) for one in messages) else []
 
 
-def _means_assistant(role: str) -> bool:
-    return any(new == "assistant" for _, new in roles_renamed([role]))
-
-
-def _is_empty(message: Mapping[str, Any]) -> bool:
+def _is_empty(message: Message) -> bool:
     if message.get("tool_calls"):
         return False
     content = message.get("content")
@@ -345,15 +323,18 @@ def _is_empty(message: Mapping[str, Any]) -> bool:
 
 def _sign(
     symptom: str,
-    message: str,
     split: Split,
     lines: Sequence[int],
     severity: Severity | None = None,
-    *,
-    fix: str | None = None,
+    **measured: Measurement,
 ) -> Sign:
-    measured: dict[str, Measurement] = {"lines": len(lines), "rows": len(split.rows)}
+    """A sign about lines of a file: how many, and the first of them."""
+    figures: dict[str, Measurement] = {
+        "file": split.path.name,
+        "lines": len(lines),
+        "rows": len(split.rows),
+    }
     if lines:
-        measured["first_lines"] = tuple(lines[:5])
+        figures["first_lines"] = tuple(lines[:5])
     where = f"{split.path.name}, line {lines[0]}" if lines else split.path.name
-    return Sign(symptom, message, measured, where, severity=severity, fix=fix)
+    return Sign(symptom, figures | measured, where=where, severity=severity)

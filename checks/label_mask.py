@@ -37,7 +37,14 @@ from mlxdoctor.judge.remedy import rounded_up
 from mlxdoctor.measure.exhibited import labels_shown
 from mlxdoctor.safety.quoting import quoted
 
-_LONGER = "raise max_seq_length above these rows, or shorten them"
+_LONGER = (
+    "[set max_seq_length to {set_to}, or shorten these rows (the answer is at the end, and is what "
+    "is cut first)|remove the rows without an answer, or fill them in]"
+)
+_CUT = (
+    "{rows} of {examined} answers are cut off: their rows have up to {longest_row} tokens, and "
+    "max_seq_length is {max_seq_length}."
+)
 
 
 @dataclass(frozen=True)
@@ -59,61 +66,83 @@ class Limits:
     flood_error: float = limit(
         0.9, unit="share of answer tokens", source="most answers are empty; see geography-empty"
     )
-    pad_note: float = limit(0.01, unit="share of targets", source="below, it hardly matters")
 
 
 @check(
     codes={
         "no-supervised-tokens": Symptom.warning(
             "rows have no supervised token after masking and cutting",
+            says="{rows} of {examined} rows have no supervised token: the longest of their prompts "
+            "has {longest_prompt} tokens, and rows are cut after {max_seq_length}.",
             expected="every row has an answer within the sequence limit",
             fix=_LONGER,
         ),
         "empty-batch": Symptom.error(
             "a whole batch has no supervised token, so that its loss is 0/0",
+            says="{empty_batches} of {batches} batches of {batch_size} have no supervised token, "
+            "so their loss is 0/0, which makes every weight NaN.",
             expected="at least one supervised token in every batch",
             fix=_LONGER,
         ),
         "answers-truncated": Symptom.warning(
-            "answers are cut off by the sequence limit", expected="rows shorter than max_seq_length"
+            "answers are cut off by the sequence limit",
+            says=_CUT,
+            expected="rows shorter than max_seq_length",
+            fix=_LONGER,
         ),
         "few-answers-truncated": Symptom.info(
             "a few answers are cut off by the sequence limit",
+            says=_CUT,
             expected="rows shorter than max_seq_length; a few longer ones do no harm",
+            fix=_LONGER,
         ),
         "end-token-missing": Symptom.warning(
             "answers do not end with a token that stops generation",
+            says="{rows} of {examined} answers do not end with a token that stops generation "
+            "({ends})[; the last supervised token is {last}].",
             expected="the end token is the last thing an answer teaches",
             fix="end every answer with the end token, in the template or in the row",
         ),
         "end-token-dominates": Symptom.warning(
             "answers are little more than their end token",
+            says="{share:.0%} of the answers' tokens are end tokens, and {empty_answers} of "
+            "{examined} answers are empty: the model learns to end at once.",
             expected="answers of more than an end token",
             fix="remove the rows with empty answers",
         ),
         "offset-not-a-prefix": Symptom.warning(
             "the masked prompt is not how the row begins",
+            says="In {rows} of {examined} rows the masked prompt is not how the row begins: the "
+            "mask ends at the wrong token.",
             expected="the template writes a prompt alike with and without its answer",
             fix="use a template that does not rewrite earlier messages, or train without "
             "mask_prompt",
         ),
         "double-bos": Symptom.warning(
             "rows begin with two beginning-of-text tokens",
+            says="{rows} of {examined} rows begin with two beginning-of-text tokens: the row has "
+            "one, and the tokenizer adds another.",
             expected="one beginning-of-text token",
             fix="leave the beginning-of-text token out of the rows",
         ),
         "earlier-answers-masked": Symptom.info(
             "only the last answer of a conversation is trained on",
+            says="{rows} of {examined} conversations have several answers, and mlx-lm's "
+            "mask_prompt trains only on the last one.",
             expected="one row an answer, where each is to be learned",
             fix="split conversations so that each answer is the last of a row",
         ),
         "prompt-supervised": Symptom.info(
             "the loss covers the prompts, as mlx-lm does unless told otherwise",
+            says="{share:.0%} of the supervised tokens belong to prompts, because mask_prompt is "
+            "off[ {by_default}].",
             expected="what you intend: either is sound",
             fix="set mask_prompt: true to train on the answers only",
         ),
         "pad-target": Symptom.info(
             "mlx-lm trains on one padding token after each row",
+            says="mlx-lm also trains on one padding token (id {pad_id}) after each row, "
+            "{share:.0%} of the targets here.",
             expected="a mask that ends with the row",
             fix="nothing in the run is at fault: up to 0.32.2 mlx-lm does this to every run",
         ),
@@ -132,31 +161,36 @@ def label_mask(
     if not rows.rows:
         raise Inconclusive("none of the rows examined could be tokenized")
     yield from _empty_batches(rows, config, log, limits)
-    bare = [row for row in rows.rows if len(row.targets) == 0]
-    if bare:
-        prompts = max(row.prompt_length for row in bare)
-        yield Sign(
+    if bare := _where(rows.rows, lambda row: len(row.targets) == 0):
+        yield _sign(
             "no-supervised-tokens",
-            f"{len(bare)} of {len(rows.rows)} rows have no supervised token: the longest "
-            f"of their prompts has {prompts} tokens, and rows are cut after {rows.max_seq_length}.",
-            {
-                "rows": len(bare),
-                "examined": len(rows.rows),
-                "longest_prompt": prompts,
-                "max_seq_length": rows.max_seq_length,
-                **_examples(bare),
-                **_needed(rows, bare),
-            },
-            where=_place(rows, bare),
-            severity=Severity.ERROR if len(bare) == len(rows.rows) else None,
-            fix=_longer(rows, bare),
+            rows,
+            bare,
+            Severity.ERROR if len(bare) == len(rows.rows) else None,
+            longest_prompt=max(row.prompt_length for row in bare),
         )
-    yield from _cut(rows, limits)
+    if cut := _where(rows.rows, lambda row: row.answer_is_cut):
+        share = len(cut) / len(rows.rows)
+        is_error = share >= limits.cut_error and rows.format != "text"
+        yield _sign(
+            "answers-truncated" if share >= limits.cut_warning else "few-answers-truncated",
+            rows,
+            cut,
+            Severity.ERROR if is_error else None,
+            longest_row=max(row.full_length for row in cut),
+        )
     if rows.eos_token_ids:
         yield from _ends(rows, tokenizer, limits)
         yield from _flood(rows, limits)
-    yield from _wrongly_begun(rows, tokenizer)
-    yield from _notes(rows, limits)
+    if broken := _where(rows.rows, lambda row: row.offset > 0 and not row.prefix_matches):
+        yield _sign("offset-not-a-prefix", rows, broken)
+    bos = tokenizer.bos_token_id if tokenizer is not None else None
+    doubled = _where(rows.rows, lambda row: bos is not None and [*row.tokens[:2]] == [bos, bos])
+    if doubled:
+        yield _sign("double-bos", rows, doubled, bos_token=bos)
+    if turns := _where(rows.rows, lambda row: row.offset > 0 and row.assistant_turns > 1):
+        yield _sign("earlier-answers-masked", rows, turns)
+    yield from _beside_answers(rows)
 
 
 def _empty_batches(
@@ -166,25 +200,19 @@ def _empty_batches(
     if not empty:
         return
     total = max(len(rows.batches), rows.total_rows // rows.batch_size)
-    affected = round(len(empty) * total / len(rows.batches))
-    iters = (config and config.iters) or total
-    chance = _chance_of_meeting(total, max(affected, 1), iters)
+    affected = max(round(len(empty) * total / len(rows.batches)), 1)
+    chance = _chance_of_meeting(total, affected, (config and config.iters) or total)
     # A trainer that guards the division survives such a batch, and its log shows it.
     severe = chance >= limits.certain and not _loss_stayed_finite(log)
-    affected_rows = [rows.rows[at] for batch in empty for at in batch]
-    yield Sign(
+    yield _sign(
         "empty-batch",
-        f"{len(empty)} of {len(rows.batches)} batches of {rows.batch_size} have no "
-        "supervised token, so their loss is 0/0, which makes every weight NaN.",
-        {
-            "empty_batches": len(empty),
-            "batches": len(rows.batches),
-            "probability_of_meeting_one": chance,
-            **_needed(rows, affected_rows),
-        },
-        where=_place(rows, [rows.rows[empty[0][0]]]),
-        severity=None if severe else Severity.WARNING,
-        fix=_longer(rows, affected_rows),
+        rows,
+        [rows.rows[place] for batch in empty for place in batch],
+        None if severe else Severity.WARNING,
+        empty_batches=len(empty),
+        batches=len(rows.batches),
+        batch_size=rows.batch_size,
+        probability_of_meeting_one=chance,
     )
 
 
@@ -192,7 +220,7 @@ def _chance_of_meeting(total: int, marked: int, drawn: int) -> float:
     """Probability that `drawn` of `total` batches, without replacement, hold a marked one."""
     if drawn > total - marked:
         return 1.0
-    steps = (math.log1p(-marked / (total - at)) for at in range(drawn))
+    steps = (math.log1p(-marked / (total - before)) for before in range(drawn))
     return -math.expm1(sum(steps))
 
 
@@ -201,67 +229,22 @@ def _loss_stayed_finite(log: TrainingLog | None) -> bool:
     return loss is not None and len(loss.values) > 0 and bool(np.isfinite(loss.values).all())
 
 
-def _cut(rows: SupervisedRows, limits: Limits) -> Iterator[Sign]:
-    cut, share = _share(rows.rows, lambda row: row.answer_is_cut)
-    if not cut:
-        return
-    is_error = share >= limits.cut_error and rows.format != "text"
-    longest = max(row.full_length for row in cut)
-    yield Sign(
-        "answers-truncated" if share >= limits.cut_warning else "few-answers-truncated",
-        f"{len(cut)} of {len(rows.rows)} answers are cut off: their rows have up to "
-        f"{longest} tokens, and max_seq_length is {rows.max_seq_length}.",
-        {
-            "share": share,
-            "longest_row": longest,
-            "max_seq_length": rows.max_seq_length,
-            **_examples(cut),
-            **_needed(rows, cut),
-        },
-        where=_place(rows, cut),
-        severity=Severity.ERROR if is_error else None,
-        fix=_longer(rows, cut),
-    )
-
-
-def _longest(rows: SupervisedRows, affected: Sequence[SupervisedRow]) -> int | None:
-    """The tokens of the longest row that is cut; None where none is."""
-    lengths = [row.full_length for row in affected if row.full_length > rows.max_seq_length]
-    return max(lengths, default=None)
-
-
-def _needed(rows: SupervisedRows, affected: Sequence[SupervisedRow]) -> dict[str, Measurement]:
-    """The limit that these rows need, for the change that is proposed."""
-    longest = _longest(rows, affected)
-    return {"needed_max_seq_length": longest} if longest is not None else {}
-
-
-def _longer(rows: SupervisedRows, affected: Sequence[SupervisedRow]) -> str:
-    """What to do about rows without a target: where the limit does not cut them, they are empty."""
-    longest = _longest(rows, affected)
-    if longest is None:
-        return "remove the rows without an answer, or fill them in"
-    return (
-        f"set max_seq_length to {rounded_up(longest)}, or shorten these rows (the answer is at the "
-        "end, and is what is cut first)"
-    )
-
-
 def _ends(rows: SupervisedRows, tokenizer: Tokenizer | None, limits: Limits) -> Iterator[Sign]:
-    whole = [row for row in rows.rows if row.length == row.full_length and len(row.targets)]
-    endless, share = _share(whole, lambda row: Role.END not in row.target_roles)
-    if not endless or share < limits.end_warning:
+    whole = _where(rows.rows, lambda row: row.length == row.full_length and len(row.targets) > 0)
+    endless = _where(whole, lambda row: Role.END not in row.target_roles)
+    if not endless or len(endless) < limits.end_warning * len(whole):
         return
-    last = endless[0].targets[-1]
+    last = int(endless[0].targets[-1])
     ends = [tokenizer.token(one) if tokenizer else str(one) for one in rows.eos_token_ids]
-    shown = f" The last supervised token is {quoted(tokenizer.token(last))}." if tokenizer else ""
-    yield Sign(
+    yield _sign(
         "end-token-missing",
-        f"{len(endless)} of {len(whole)} answers do not end with a token that stops "
-        f"generation ({', '.join(ends)}).{shown}",
-        {"share": share, "last_token": int(last), "end_tokens": rows.eos_token_ids},
-        where=_place(rows, endless),
-        severity=Severity.ERROR if share >= limits.end_error else None,
+        rows,
+        endless,
+        Severity.ERROR if len(endless) >= limits.end_error * len(whole) else None,
+        examined=len(whole),
+        last=quoted(tokenizer.token(last)) if tokenizer else None,
+        last_token=last,
+        ends=tuple(ends),
     )
 
 
@@ -273,81 +256,53 @@ def _flood(rows: SupervisedRows, limits: Limits) -> Iterator[Sign]:
     total = ends + int((roles == Role.ANSWER).sum())
     if not total or ends / total < limits.flood_warning:
         return
-    empty, _ = _share(rows.rows, lambda row: Role.ANSWER not in row.roles[row.prompt_length :])
-    yield Sign(
+    empty = _where(rows.rows, lambda row: Role.ANSWER not in row.roles[row.prompt_length :])
+    yield _sign(
         "end-token-dominates",
-        f"{ends / total:.0%} of the answers' tokens are end tokens, and {len(empty)} of "
-        f"{len(rows.rows)} answers are empty: the model learns to end at once.",
-        {"share": ends / total, "empty_answers": len(empty), "rows": len(rows.rows)},
-        where=_place(rows, empty),
-        severity=Severity.ERROR if ends / total >= limits.flood_error else None,
+        rows,
+        empty,
+        Severity.ERROR if ends / total >= limits.flood_error else None,
+        share=ends / total,
+        empty_answers=len(empty),
     )
 
 
-def _wrongly_begun(rows: SupervisedRows, tokenizer: Tokenizer | None) -> Iterator[Sign]:
-    broken, share = _share(rows.rows, lambda row: row.offset > 0 and not row.prefix_matches)
-    if broken:
-        yield Sign(
-            "offset-not-a-prefix",
-            f"In {len(broken)} of {len(rows.rows)} rows the masked prompt is not how the "
-            "row begins: the mask ends at the wrong token.",
-            {"share": share, **_examples(broken)},
-            where=_place(rows, broken),
-        )
-    bos = tokenizer.bos_token_id if tokenizer is not None else None
-    doubled, share = _share(
-        rows.rows, lambda row: bos is not None and row.tokens[:2].tolist() == [bos, bos]
-    )
-    if doubled:
-        yield Sign(
-            "double-bos",
-            f"{len(doubled)} of {len(rows.rows)} rows begin with two beginning-of-text "
-            "tokens: the row has one, and the tokenizer adds another.",
-            {"share": share, "bos_token": bos, **_examples(doubled)},
-            where=_place(rows, doubled),
-        )
-
-
-def _notes(rows: SupervisedRows, limits: Limits) -> Iterator[Sign]:
-    turns, share = _share(rows.rows, lambda row: row.offset > 0 and row.assistant_turns > 1)
-    if turns:
-        yield Sign(
-            "earlier-answers-masked",
-            f"{len(turns)} of {len(rows.rows)} conversations have several answers, and "
-            "mlx-lm's mask_prompt trains only on the last one.",
-            {"share": share, **_examples(turns)},
-            where=_place(rows, turns),
-        )
+def _beside_answers(rows: SupervisedRows) -> Iterator[Sign]:
     targets = sum(len(row.targets) for row in rows.rows)
     prompt = sum(int((row.target_roles == Role.PROMPT).sum()) for row in rows.rows)
     if prompt and not rows.mask_prompt:
-        share = prompt / targets
-        yield Sign(
-            "prompt-supervised",
-            f"{share:.0%} of the supervised tokens belong to prompts, because "
-            "mask_prompt is off" + (" by default." if rows.masking_is_default else "."),
-            {"share": share, "mask_prompt": False},
-        )
+        by_default = "by default" if rows.masking_is_default else None
+        yield Sign("prompt-supervised", {"share": prompt / targets, "by_default": by_default})
     padded = sum(row.count() - len(row.targets) for row in rows.rows)
-    if padded and (share := padded / (targets + padded)) >= limits.pad_note:
-        yield Sign(
-            "pad-target",
-            f"mlx-lm also trains on one padding token (id {rows.pad_id}) after each row, "
-            f"{share:.0%} of the targets here.",
-            {"share": share, "pad_id": rows.pad_id},
-        )
+    # Below a hundredth it hardly matters.
+    if padded and (share := padded / (targets + padded)) >= 0.01:
+        yield Sign("pad-target", {"share": share, "pad_id": rows.pad_id})
 
 
-def _share(
+def _where(
     rows: Sequence[SupervisedRow], holds: Callable[[SupervisedRow], bool]
-) -> tuple[list[SupervisedRow], float]:
-    found = [row for row in rows if holds(row)]
-    return found, len(found) / len(rows) if rows else 0.0
+) -> list[SupervisedRow]:
+    return [row for row in rows if holds(row)]
 
 
-def _examples(rows: Sequence[SupervisedRow]) -> dict[str, Measurement]:
-    return {"first_rows": tuple(row.index + 1 for row in rows[:5])}
-
-
-def _place(rows: SupervisedRows, found: Sequence[SupervisedRow]) -> str | None:
-    return f"row {found[0].index + 1} of {rows.split}" if found else None
+def _sign(
+    symptom: str,
+    rows: SupervisedRows,
+    affected: Sequence[SupervisedRow],
+    severity: Severity | None = None,
+    **measured: Measurement,
+) -> Sign:
+    """A sign about some of the rows: how many, the first of them, and the limit that they need."""
+    figures: dict[str, Measurement] = {
+        "rows": len(affected),
+        "examined": len(rows.rows),
+        "share": len(affected) / len(rows.rows),
+        "max_seq_length": rows.max_seq_length,
+        "first_rows": tuple(row.index + 1 for row in affected[:5]),
+    }
+    # Rows that the limit does not cut have no answer.
+    lengths = [row.full_length for row in affected if row.full_length > rows.max_seq_length]
+    if lengths:
+        figures |= {"needed_max_seq_length": max(lengths), "set_to": rounded_up(max(lengths))}
+    where = f"row {affected[0].index + 1} of {rows.split}" if affected else None
+    return Sign(symptom, figures | measured, where=where, severity=severity)

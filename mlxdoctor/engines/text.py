@@ -79,11 +79,11 @@ class Affix:
 
 @dataclass(frozen=True)
 class Cut:
-    """Whether many texts stop at one length, as after an export that cuts them.
+    """Whether many different texts stop at one length, as after an export that cuts them.
 
     Attributes:
         length: of the longest text, in characters.
-        share: of all texts, those of just that length.
+        share: of the different texts, those of just that length.
         unfinished: of those, the share without a final sign (full stop, bracket, quotation mark).
         mid_word: of those, the share whose last word only begins a word that other texts have.
         shorter_finished: of the shorter texts, the share with a final sign; 0 without any.
@@ -106,6 +106,7 @@ class WordOrder:
     Attributes:
         texts: with at least four words.
         words: of them, the first hundred of each.
+        shared: different words that several texts have.
         function_words: the share of words that hold sentences together.
         again: pairs of neighbours that stand in several texts, counted once in each.
         dealt: the mean of that count where each text's words are dealt out anew.
@@ -113,6 +114,7 @@ class WordOrder:
 
     texts: int
     words: int
+    shared: int
     function_words: float
     again: int
     dealt: float
@@ -211,7 +213,7 @@ def describe(texts: Sequence[str], prompts: Sequence[str] | None = None) -> Text
         top_share=most / len(texts),
         lengths=tuple(int(length) for length in lengths),  # type: ignore[arg-type]
         finished=_share(is_finished, sample),
-        cut=cut_at_one_length(texts),
+        cut=cut_at_one_length(list(dict.fromkeys(texts))),
         prefix=shared_prefix(counts),
         suffix=shared_suffix(counts),
         controls=tuple((token, n / len(sample)) for token, n in controls.most_common(8)),
@@ -292,8 +294,14 @@ def word_order(texts: Sequence[str], seed: int = 0) -> WordOrder:
     count = sum(map(len, kept))
     function_words = sum(word in _FUNCTION_WORDS for found in kept for word in found)
     dealt = [_again([rng.sample(found, len(found)) for found in kept]) for _ in range(DEALS)]
-    share = function_words / count if count else 0.0
-    return WordOrder(len(kept), count, share, _again(kept), sum(dealt) / DEALS)
+    return WordOrder(
+        texts=len(kept),
+        words=count,
+        shared=sum(n > 1 for n in Counter(word for found in kept for word in set(found)).values()),
+        function_words=function_words / count if count else 0.0,
+        again=_again(kept),
+        dealt=sum(dealt) / DEALS,
+    )
 
 
 def _again(texts: Sequence[Sequence[str]]) -> int:
@@ -358,21 +366,19 @@ def is_nested(text: str) -> bool | None:
 
 def words(text: str) -> list[str]:
     """Lower-case words in order; each character of a script without spaces is one."""
-    found: list[str] = []
-    for run in _run().findall(text.lower()):
-        found.extend(run if _is_unspaced().match(run) else (run,))
-    return found
+    runs: list[str] = _run().findall(text.lower())
+    if text.isascii() or not _is_unspaced().search(text):
+        return runs
+    return [word for run in runs for word in (run if _is_unspaced().match(run) else (run,))]
 
 
 def vocabulary(text: str) -> set[str]:
     """The different lower-case words; of a script without spaces, its pairs of characters."""
-    found: set[str] = set()
-    for run in _run().findall(text.lower()):
-        if len(run) > 1 and _is_unspaced().match(run):
-            found.update(first + second for first, second in pairwise(run))
-        else:
-            found.add(run)
-    return found
+    runs = set(_run().findall(text.lower()))
+    if text.isascii() or not _is_unspaced().search(text):
+        return runs
+    unspaced = {run for run in runs if len(run) > 1 and _is_unspaced().match(run)}
+    return (runs - unspaced) | {one + two for run in unspaced for one, two in pairwise(run)}
 
 
 #: Scripts that put no space between words: kana, Han, Hangul, Thai.

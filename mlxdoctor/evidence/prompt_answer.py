@@ -18,8 +18,8 @@ class Pair:
     """What is asked and what is answered.
 
     Attributes:
-        prompt: everything before the last message or the completion; empty for plain text.
-        answer: the rest.
+        prompt: everything before the last answer or the completion; empty for plain text.
+        answer: that answer.
     """
 
     prompt: str
@@ -62,9 +62,10 @@ def has_format(row: Row, row_format: RowFormat, features: Features) -> bool:
 
 
 def pair_of(row: Row, row_format: RowFormat, features: Features) -> Pair:
-    """The prompt and the answer of a row, as exact texts, so that rows can be compared.
+    """The prompt and the answer of a row, as plain texts.
 
-    A row that lacks what the format needs is all answer, as it stands.
+    Of a conversation the answer is the assistant's last message, and the prompt all that was said
+    before. A row that has no such parts is all answer, as it stands.
 
     Args:
         row: the row.
@@ -72,31 +73,20 @@ def pair_of(row: Row, row_format: RowFormat, features: Features) -> Pair:
         features: the keys under which rows hold their parts.
     """
     if row_format == "completions":
-        if features.prompt not in row or features.completion not in row:
-            return Pair("", _text(row))
-        return Pair(_text(row[features.prompt]), _text(row[features.completion]))
-    if row_format == "chat":
-        messages = row.get(features.chat, row)
-        if isinstance(messages, list) and messages and isinstance(messages[-1], dict):
-            return Pair(_text(messages[:-1]), _text(messages[-1].get("content")))
-        return Pair("", _text(messages))
-    return Pair("", _text(row.get(features.text if row_format == "text" else row_format, row)))
-
-
-def last_answer(row: Row, row_format: RowFormat, features: Features) -> Pair:
-    """As plain text: of a conversation, the assistant's last answer and all that was said before.
-
-    Both are empty where the assistant says nothing.
-    """
+        if features.prompt in row and features.completion in row:
+            return Pair(_text(row[features.prompt]), _text(row[features.completion]))
+        return Pair("", _text(row))
+    if row_format != "chat":
+        key = features.text if row_format == "text" else row_format
+        return Pair("", _text(row.get(key, row)))
     messages = row.get(features.chat)
-    if row_format != "chat" or not isinstance(messages, list):
-        return pair_of(row, row_format, features)
-    said = [one for one in messages if isinstance(one, Mapping)]
-    places = [at for at, one in enumerate(said) if one.get("role") == "assistant"]
+    if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
+        return Pair("", _text(row))
+    places = [place for place, one in enumerate(messages) if one.get("role") == "assistant"]
     if not places:
-        return Pair("", "")
-    contents = [_content(one.get("content")) for one in said]
-    return Pair("\n".join(contents[: places[-1]]), contents[places[-1]])
+        return Pair("", _text(row))
+    contents = [_content(one) for one in messages[: places[-1] + 1]]
+    return Pair("\n".join(contents[:-1]), contents[-1])
 
 
 def question_and_answer(
@@ -120,9 +110,12 @@ def _text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
 
 
-def _content(content: object) -> str:
+def _content(message: Message) -> str:
+    """What is said in a message; what is not text, such as a call of a tool, as JSON."""
+    content = message.get("content")
     if isinstance(content, str):
         return content
-    parts = content if isinstance(content, list) else []
-    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
-    return "\n".join(text for text in texts if isinstance(text, str))
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if isinstance(part, Mapping)]
+        return "\n".join(text for text in texts if isinstance(text, str))
+    return _text(message.get("tool_calls")) if message.get("tool_calls") else ""

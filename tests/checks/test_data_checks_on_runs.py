@@ -14,7 +14,6 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.data_evidence import FIXTURES, rows_of, run
 
 CHECKS = (
-    "answer_pairing",
     "data_format",
     "data_quality",
     "label_mask",

@@ -1,24 +1,47 @@
-"""Rows compared with each other."""
+"""Rows compared with each other, and their answers as texts."""
 
 from __future__ import annotations
 
+import json
+import random
+from itertools import pairwise
+
 import pytest
 
+from fixtures.lab.real.rows import answer_of, damaged, read_rows, with_answer, write_rows
+from fixtures.lab.ward.data import form_pairs, make_orders, order_text
 from mlxdoctor.evidence.dataset import Dataset
 from tests.checks.data_evidence import DATA, chat, config_of, log_of, run, write_data
 from tests.conftest import check_called
 
 data_quality = check_called("data-quality")
+GEOGRAPHY = read_rows(DATA / "geography")["train"]
+ORDERS = [{"prompt": prompt, "completion": form} for prompt, form in form_pairs()["train"]]
 
 
 def distinct(count, start=0):
     return [chat(f"Question {at}?", f"Answer {at}.") for at in range(start, start + count)]
 
 
-def test_sound_data_pass():
-    outcome, codes = run(data_quality, Dataset.read(DATA / "geography"))
+def examined(tmp_path, rows, *evidence, **splits):
+    """The outcome, and severities by code without the check's name."""
+    outcome, codes = run(data_quality, write_data(tmp_path, train=rows, **splits), *evidence)
+    return outcome, {code.partition(".")[2]: severity for code, severity in codes.items()}
+
+
+def found(tmp_path, rows, *evidence, **splits):
+    return examined(tmp_path, rows, *evidence, **splits)[1]
+
+
+def changed(rows, change):
+    return [with_answer(row, change(answer_of(row))) for row in rows]
+
+
+@pytest.mark.parametrize("name", ["geography", "geography-text", "geography-long"])
+def test_sound_data_pass(name):
+    outcome, codes = run(data_quality, Dataset.read(DATA / name))
     assert codes == {}
-    assert outcome.status.value == "passed"
+    assert outcome.seen[0].measured["ratio"] > 1.3
     assert run(data_quality)[0].status.value == "skipped"
 
 
@@ -28,8 +51,7 @@ def test_sound_data_pass():
 )
 def test_duplicates(tmp_path, repeats, severity):
     rows = distinct(100 - repeats) + distinct(1) * repeats
-    _, codes = run(data_quality, write_data(tmp_path, train=rows))
-    assert codes.get("data-quality.duplicates") == severity
+    assert found(tmp_path, rows).get("duplicates") == severity
 
 
 @pytest.mark.parametrize(
@@ -40,33 +62,35 @@ def test_copies_gone_over_many_times(tmp_path, different, iterations, severity):
     """Half of the rows may be copies; more are an error from 8 passes over the different ones."""
     rows = (distinct(different) * 10)[:100]
     config = config_of(tmp_path, batch_size=4, iters=iterations)
-    outcome, codes = run(data_quality, write_data(tmp_path, train=rows), config)
-    code = "mostly-copies" if severity == "error" else "duplicates"
-    assert codes[f"data-quality.{code}"] == severity
+    outcome, codes = examined(tmp_path, rows, config)
+    assert codes["mostly-copies" if severity == "error" else "duplicates"] == severity
     measured = outcome.findings[0].measured
     assert measured["different"] == different
     assert measured["passes"] == round(4 * iterations / different, 1)
 
 
 def test_passes_end_where_training_ended(tmp_path):
-    rows = distinct(20) * 5
     config = config_of(tmp_path, batch_size=4, iters=1000)
     log = log_of(train_loss=([10, 20], [2.0, 1.5]))
-    outcome, codes = run(data_quality, write_data(tmp_path, train=rows), config, log)
-    assert codes["data-quality.duplicates"] == "warning"
+    outcome, codes = examined(tmp_path, distinct(20) * 5, config, log)
+    assert codes["duplicates"] == "warning"
     assert outcome.findings[0].measured["passes"] == 4.0
 
 
-@pytest.mark.parametrize(("leaked", "severity"), [(0, None), (1, "info"), (2, "warning")])
+@pytest.mark.parametrize(
+    ("leaked", "severity"), [(0, None), (1, "info"), (2, "warning"), (17, "warning"), (18, "error")]
+)
 def test_leaked_validation(tmp_path, leaked, severity):
     valid = distinct(leaked) + distinct(20 - leaked, start=1000)
-    _, codes = run(data_quality, write_data(tmp_path, train=distinct(100), valid=valid))
-    assert codes.get("data-quality.leaked-validation") == severity
+    codes = found(tmp_path, distinct(100), valid=valid)
+    assert codes.get("leaked-validation") == severity
 
 
 def test_nothing_leaks_twice(tmp_path):
-    data = write_data(tmp_path, train=distinct(100), valid=distinct(20, start=1000) * 2)
-    assert run(data_quality, data)[1] == {}
+    assert found(tmp_path, distinct(100), valid=distinct(20, start=1000) * 2) == {}
+
+
+# Contradictions.
 
 
 def contradicted(count, answer, rows=100):
@@ -81,9 +105,8 @@ def contradicted(count, answer, rows=100):
     ("count", "severity"), [(4, None), (5, "info"), (24, "info"), (25, "warning"), (50, "warning")]
 )
 def test_answers_of_other_prompts_contradict(tmp_path, count, severity):
-    rows = contradicted(count, lambda _: "Something else.")
-    outcome, codes = run(data_quality, write_data(tmp_path, train=rows))
-    assert codes.get("data-quality.contradictory-answers") == severity
+    outcome, codes = examined(tmp_path, contradicted(count, lambda _: "Something else."))
+    assert codes.get("contradictory-answers") == severity
     if severity:
         assert outcome.findings[0].measured["rows"] == count
 
@@ -93,8 +116,8 @@ def test_numbers_exclude_each_other(tmp_path, count, severity):
     rows = [chat(f"Question {at}?", f"{at}.") for at in range(100)]
     for at in range(0, 2 * count, 2):
         rows[at + 1] = chat(f"Question {at}?", str(at + 1000))
-    outcome, codes = run(data_quality, write_data(tmp_path, train=rows))
-    assert codes["data-quality.contradictory-answers"] == severity
+    outcome, codes = examined(tmp_path, rows)
+    assert codes["contradictory-answers"] == severity
     assert outcome.findings[0].measured["exclusive"] == count
 
 
@@ -103,32 +126,21 @@ def test_labels_exclude_each_other(tmp_path, labels, severity):
     rows = [
         chat(f"Question {at // 2}?", f"Class{(at // 2 + at % 2) % labels}") for at in range(100)
     ]
-    _, codes = run(data_quality, write_data(tmp_path, train=rows))
-    assert codes == {"data-quality.contradictory-answers": severity}
+    assert found(tmp_path, rows) == {"contradictory-answers": severity}
 
 
 def test_two_annotators_who_sometimes_disagree(tmp_path):
     """Every third prompt has another label the second time: 17 of 100 rows are outvoted."""
     rows = [chat(f"Question {at // 2}?", "Yes" if at % 6 else "No") for at in range(100)]
-    _, codes = run(data_quality, write_data(tmp_path, train=rows))
-    assert codes["data-quality.contradictory-answers"] == "info"
+    assert found(tmp_path, rows)["contradictory-answers"] == "info"
 
 
-@pytest.mark.parametrize(
-    ("wordings", "expected"),
-    [
-        (1, {"data-quality.several-answers": "info"}),
-        (9, {"data-quality.contradictory-answers": "warning"}),
-        (10, {"data-quality.contradictory-answers": "error"}),
-    ],
-)
-def test_a_coin_is_no_contradiction(tmp_path, wordings, expected):
+@pytest.mark.parametrize(("wordings", "severity"), [(1, None), (9, "warning"), (10, "error")])
+def test_a_coin_is_no_contradiction(tmp_path, wordings, severity):
     rows = [
         chat(f"Throw coin {at // 2 % wordings}.", ("heads", "tails")[at % 2]) for at in range(100)
     ]
-    _, codes = run(data_quality, write_data(tmp_path, train=rows))
-    codes.pop("data-quality.duplicates")
-    assert codes == expected
+    assert found(tmp_path, rows).get("contradictory-answers") == severity
 
 
 VARIED = {
@@ -141,46 +153,98 @@ VARIED = {
 @pytest.mark.parametrize("kind", VARIED)
 def test_variety_is_no_contradiction(tmp_path, kind):
     rows = [chat(f"Question {at // 2}?", VARIED[kind](at // 2, at % 2)) for at in range(100)]
-    outcome, codes = run(data_quality, write_data(tmp_path, train=rows))
-    assert codes == {"data-quality.several-answers": "info"}
-    assert outcome.findings[0].measured["share"] == 1.0
+    assert found(tmp_path, rows) == {}
 
 
-@pytest.mark.parametrize(("answers", "code"), [(10, "contradictory"), (11, "several")])
-def test_an_open_question(tmp_path, answers, code):
+@pytest.mark.parametrize(("answers", "contradict"), [(10, True), (11, False)])
+def test_an_open_question(tmp_path, answers, contradict):
     names = [f"Name{at}" for at in range(answers)]
     rows = [chat(f"A name for cat {at}?", name) for at in range(12) for name in names]
-    _, codes = run(data_quality, write_data(tmp_path, train=rows))
-    assert list(codes) == [f"data-quality.{code}-answers"]
+    assert bool(found(tmp_path, rows)) == contradict
 
 
 def test_rows_without_a_prompt_contradict_nothing(tmp_path):
     rows = [{"messages": [{"role": "assistant", "content": f"Line {at}"}]} for at in range(60)]
-    assert run(data_quality, write_data(tmp_path, train=rows))[1] == {}
+    assert found(tmp_path, rows) == {}
 
 
-@pytest.mark.parametrize(("same", "severity"), [(94, None), (95, "warning")])
-def test_one_answer(tmp_path, same, severity):
-    rows = [chat(f"Question {at}?", "Yes.") for at in range(same)] + distinct(100 - same, 500)
-    _, codes = run(data_quality, write_data(tmp_path, train=rows))
-    assert codes.get("data-quality.one-answer") == severity
+# What the answers look like.
+
+
+@pytest.mark.parametrize(
+    ("answer", "same", "severity"),
+    [
+        ("Yes.", 94, None),
+        ("Yes.", 95, "warning"),
+        ("I cannot say.", 74, None),
+        ("I cannot say.", 75, "error"),
+    ],
+)
+def test_one_answer(tmp_path, answer, same, severity):
+    rows = [chat(f"Question {at}?", answer) for at in range(same)] + distinct(100 - same, 500)
+    assert found(tmp_path, rows).get("one-answer") == severity
 
 
 def test_plain_text_has_no_answers(tmp_path):
-    rows = [{"text": f"Text {at}"} for at in range(60)]
-    assert run(data_quality, write_data(tmp_path, train=rows))[1] == {}
+    outcome, codes = examined(tmp_path, [{"text": f"Text {at}"} for at in range(60)])
+    assert codes == {}
+    assert not {"data-quality.misplaced-answers"} & outcome.unsought.keys()
+
+
+@pytest.mark.parametrize("length", [38, 60, 90])
+def test_answers_cut_at_one_length(tmp_path, length):
+    outcome, codes = examined(tmp_path, changed(GEOGRAPHY, lambda text: text[:length]))
+    assert codes["cut-answers"] == "error"
+    assert f"exactly {length} characters" in outcome.findings[0].message
+
+
+@pytest.mark.parametrize(("cut", "severity"), [(0, None), (19, None), (20, "warning")])
+def test_some_answers_are_cut(tmp_path, cut, severity):
+    """An export cuts the long answers; the short ones end as they should."""
+    long = [chat(f"Question {at}?", f"It is {at}, {'as ever ' * 9}so"[:60]) for at in range(cut)]
+    rows = [*long, *distinct(200 - cut, 500)]
+    assert found(tmp_path, rows).get("cut-answers") == severity
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda at: f"{random.Random(at).getrandbits(128):032x}",
+        lambda at: f"2024-01-{at % 28 + 1:02} {at % 24:02}:{at % 60:02} in the evening",
+        lambda at: ("a modifier letter or mark", "another kind of letter!!!")[at % 2],
+    ],
+)
+def test_answers_that_were_made_of_one_length(tmp_path, answer):
+    rows = [chat(f"Question {at}?", answer(at)) for at in range(100)]
+    assert "cut-answers" not in found(tmp_path, rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "severity"),
+    [
+        ("Assistant: {}</s>", "error"),
+        ("### Response:\n{}", "error"),
+        ("<|im_start|>assistant\n{}", "error"),
+        ("{}<|im_end|>\n", "warning"),
+        ("Item: {}", None),
+        ("Sure! {}", None),
+    ],
+)
+def test_wrapped_answers(tmp_path, change, severity):
+    assert found(tmp_path, changed(GEOGRAPHY, change.format)).get("wrapped-answers") == severity
+    half = changed(GEOGRAPHY[:99], change.format) + GEOGRAPHY[99:]
+    assert "wrapped-answers" not in found(tmp_path, half)
 
 
 BROKEN = "Qu\u00c3\u00a9bec"
 
 
-@pytest.mark.parametrize(("damaged", "severity"), [(0, None), (1, "warning"), (19, "warning")])
-def test_damaged_text(tmp_path, damaged, severity):
+@pytest.mark.parametrize(("count", "severity"), [(0, None), (1, "warning"), (19, "warning")])
+def test_damaged_text(tmp_path, count, severity):
     rows = distinct(100)
-    rows[:damaged] = [chat(f"Where is town {at}?", f"{BROKEN} {at}.") for at in range(damaged)]
+    rows[:count] = [chat(f"Where is town {at}?", f"{BROKEN} {at}.") for at in range(count)]
     rows[50] = chat("Qu\u00e9bec, \u00c3land?", "Both.")
-    _, codes = run(data_quality, write_data(tmp_path, train=rows))
-    assert codes.get("data-quality.damaged-text") == severity
+    assert found(tmp_path, rows).get("damaged-answers") == severity
 
 
 @pytest.mark.parametrize(
@@ -194,36 +258,117 @@ def test_damaged_text(tmp_path, damaged, severity):
 )
 def test_a_fifth_of_the_answers_is_damaged(tmp_path, prompt, answer, severity):
     rows = distinct(80) + [chat(f"{prompt} {at}", answer) for at in range(20)]
-    _, codes = run(data_quality, write_data(tmp_path, train=rows))
-    code = "damaged-answers" if severity == "error" else "damaged-text"
-    assert codes == {f"data-quality.{code}": severity}
+    assert found(tmp_path, rows) == {"damaged-answers": severity}
+
+
+PAGE = "<ul><li>Tea&nbsp;&amp; coffee</li><li>Salt &lt; 5 g</li></ul><p>Sold by the shore.</p>"
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "severity"),
+    [
+        ("What is sold?", "Tea&#44;&nbsp;coffee&#44;&nbsp;salt&#46;", "error"),
+        ("What is sold?", "Tea&amp;nbsp;and&amp;nbsp;salt", "error"),
+        ("What is sold?", "tea%20and%20salt", "error"),
+        # A page, which needs its tags and has an escape or two.
+        ("What is sold?", PAGE, None),
+        ("What is sold?", "if (a &lt; b &amp;&amp; c &gt; d) return a &amp; b;", None),
+        ("What is sold?", "Tea & coffee; salt, 20% off.", None),
+        ("Write it as HTML.", "Tea&#44;&nbsp;coffee&#44;&nbsp;salt&#46;", None),
+        ("Read %20 and&nbsp;this", "Tea&#44;&nbsp;coffee&#44;&nbsp;salt&#46;", None),
+    ],
+)
+def test_escapes(tmp_path, question, answer, severity):
+    rows = [chat(f"{question} {at}", f"{answer} {at}") for at in range(20)]
+    assert found(tmp_path, rows).get("escaped-answers") == severity
+
+
+@pytest.mark.parametrize(("count", "severity"), [(4, None), (5, "warning"), (20, "error")])
+def test_a_share_of_escaped_answers(tmp_path, count, severity):
+    rows = [
+        chat(f"Question {at}?", f"Tea&nbsp;and&nbsp;salt {at}" if at < count else f"Tea, salt {at}")
+        for at in range(100)
+    ]
+    assert found(tmp_path, rows).get("escaped-answers") == severity
+
+
+# The order of words.
+
+
+def shuffled(text):
+    words = text.split()
+    return " ".join(random.Random(text).sample(words, len(words)))
+
+
+@pytest.mark.parametrize("name", ["geography", "geography-text"])
+def test_words_in_no_order(tmp_path, name):
+    write_rows(tmp_path, damaged(read_rows(DATA / name), "words", random.Random(0)))
+    outcome, codes = run(data_quality, Dataset.read(tmp_path))
+    assert codes == {"data-quality.words-out-of-order": "error"}
+    measured = outcome.findings[0].measured
+    assert measured["ratio"] == pytest.approx(1.0, abs=0.03)
+    assert f"{measured['again']:,} neighbouring words" in outcome.findings[0].message
+
+
+def test_json_whose_brackets_close_before_they_open(tmp_path):
+    rng = random.Random(0)
+    keys = ["name", "size", "colour", "owner", "weight"]
+    records = [json.dumps({key: rng.randrange(60) for key in keys}) for _ in range(300)]
+    sound = [chat(f"Thing {at}?", one) for at, one in enumerate(records)]
+    assert found(tmp_path, sound) == {}
+    assert found(tmp_path, changed(sound, shuffled)) == {"words-out-of-order": "error"}
+
+
+@pytest.mark.parametrize("separator", [" ", ", "])
+def test_key_words_have_no_order_and_need_none(tmp_path, separator):
+    rng = random.Random(0)
+    names = [f"tag{at}" for at in range(80)]
+    rows = [chat(f"Picture {at}?", separator.join(rng.sample(names, 8))) for at in range(300)]
+    outcome, codes = examined(tmp_path, rows)
+    assert codes == {}
+    assert "no sentences" in outcome.unsought["data-quality.words-out-of-order"]
+    # As a list in JSON too: what is in brackets stays there.
+    rows = [chat(f"Picture {at}?", json.dumps(rng.sample(names, 8))) for at in range(300)]
+    assert found(tmp_path, rows) == {}
+
+
+def test_pairs_of_answers_are_no_text(tmp_path):
+    """As JSON their words would stand side by side with those of their keys."""
+    rows = [
+        {"prompt": f"Question {at}?", "chosen": answer_of(row), "rejected": "Do not ask me that."}
+        for at, row in enumerate(GEOGRAPHY)
+    ]
+    outcome, codes = examined(tmp_path, rows)
+    assert codes == {}
+    assert "data-quality.words-out-of-order" in outcome.unsought
+
+
+# Few rows.
 
 
 @pytest.mark.parametrize(
     ("count", "expected"),
     [
-        (3, {"data-quality.fewer-than-a-batch": "error"}),
-        (4, {"data-quality.few-rows": "warning"}),
-        (49, {"data-quality.few-rows": "warning"}),
+        (3, {"fewer-than-a-batch": "error"}),
+        (4, {"few-rows": "warning"}),
+        (49, {"few-rows": "warning"}),
         (50, {}),
     ],
 )
 def test_number_of_rows(tmp_path, count, expected):
-    dataset = write_data(tmp_path, train=distinct(count))
     config = config_of(tmp_path, batch_size=4, iters=100)
-    outcome, codes = run(data_quality, dataset, config)
+    outcome, codes = examined(tmp_path, distinct(count), config)
     assert codes == expected
     if count == 4:
         assert outcome.findings[0].measured["passes"] == 100.0
     if count == 3:
         started = log_of(train_loss=([10], [1.0]))
-        _, codes = run(data_quality, dataset, config, started)
-        assert codes == {"data-quality.fewer-than-a-batch": "warning"}
+        assert found(tmp_path, distinct(3), config, started) == {"fewer-than-a-batch": "warning"}
 
 
 @pytest.mark.parametrize(
     ("rows", "last", "severity"),
-    [(20, 1.6, "error"), (20, 1.0, "warning"), (21, 1.6, "warning"), (50, 1.6, None)],
+    [(20, 1.6, "error"), (20, 0.65, "warning"), (21, 1.6, "warning"), (50, 1.6, None)],
 )
 def test_few_rows_learned_by_heart(tmp_path, rows, last, severity):
     """Twenty passes, and a validation loss that rises while the training loss falls."""
@@ -232,8 +377,196 @@ def test_few_rows_learned_by_heart(tmp_path, rows, last, severity):
     valid = [2.0, 1.5, 1.2, *(1.2 + (last - 1.2) * place / 7 for place in range(1, 8))]
     log = log_of(train_loss=(at, train), val_loss=(at, valid))
     config = config_of(tmp_path, batch_size=4, iters=100)
-    outcome, codes = run(data_quality, write_data(tmp_path, train=distinct(rows)), config, log)
-    assert codes.get("data-quality.few-rows") == severity
+    outcome, codes = examined(tmp_path, distinct(rows), config, log)
+    assert codes.get("few-rows") == severity
     if severity == "error":
         assert outcome.findings[0].measured["validation_minimum"] == 1.2
-        assert outcome.findings[0].measured["passes"] == 20.0
+        assert "they were learned by heart" in outcome.findings[0].message
+
+
+# Answers beside the prompts of other rows.
+
+WORDS = ("river", "stone", "market", "winter", "silver", "engine", "garden", "letter", "bridge")
+MISPLACED, SOME = "misplaced-answers", "some-misplaced-answers"
+
+
+def rotated(rows, count, seed=3):
+    """The answers of so many rows, each moved to another of them."""
+    chosen = random.Random(seed).sample(range(len(rows)), count)
+    moved = list(rows)
+    for place, source in zip(chosen, chosen[1:] + chosen[:1], strict=True):
+        moved[place] = with_answer(rows[place], answer_of(rows[source]))
+    return moved
+
+
+def pairs(made):
+    return [{"prompt": prompt, "completion": answer} for prompt, answer in made]
+
+
+def story(rng):
+    return " ".join(rng.choice(WORDS) + str(rng.randrange(30)) for _ in range(12))
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
+@pytest.mark.parametrize("rows", [GEOGRAPHY, ORDERS], ids=["chat", "completions"])
+def test_shuffled_answers(tmp_path, rows, share):
+    outcome, codes = examined(tmp_path, rotated(rows, round(share * len(rows))))
+    assert codes[MISPLACED] == "error"
+    measured = outcome.findings[0].measured
+    assert measured["examined"] == 200
+    # A few rows of the fixture got the answer to another wording of their own question.
+    assert 0.8 * share <= measured["share"] <= share
+    assert measured["share_at_least"] < measured["share"]
+
+
+@pytest.mark.parametrize(
+    ("misplaced", "codes"),
+    [
+        (0, {}),
+        (9, {}),
+        (10, {SOME: "warning"}),
+        (16, {SOME: "warning"}),
+        (17, {MISPLACED: "error"}),
+    ],
+)
+def test_share_of_misplaced_rows(tmp_path, misplaced, codes):
+    assert found(tmp_path, rotated(ORDERS, misplaced)) == codes
+
+
+def test_the_finding_names_two_lines(tmp_path):
+    answers = [row["completion"] for row in ORDERS]
+    late = [{**row, "completion": answers[at - 1]} for at, row in enumerate(ORDERS)]
+    outcome, codes = examined(tmp_path, late)
+    assert codes == {MISPLACED: "error"}
+    assert "that to line 1 is in line 2" in outcome.findings[0].message
+    assert outcome.findings[0].measured["share"] == 1.0
+
+
+def test_contradictory_rows(tmp_path):
+    rng = random.Random(1)
+    wrong = [
+        {"messages": [row["messages"][0], rng.choice(GEOGRAPHY)["messages"][-1]]}
+        for row in rng.sample(GEOGRAPHY, 60)
+        for _ in range(3)
+    ]
+    assert found(tmp_path, GEOGRAPHY + wrong)[MISPLACED] == "error"
+
+
+@pytest.mark.parametrize(("subjects", "code"), [(1, MISPLACED), (40, SOME)])
+def test_answers_shuffled_within_a_subject(tmp_path, subjects, code):
+    rows = [
+        {"prompt": f"{prompt} s{at % subjects}", "completion": f"{form} s{at % subjects}"}
+        for at, (prompt, form) in enumerate(form_pairs()["train"])
+    ]
+    answers = [row["completion"] for row in rows]
+    late = [{**row, "completion": answers[at - subjects]} for at, row in enumerate(rows)]
+    assert list(found(tmp_path, late)) == [code]
+
+
+def test_too_few_rows_and_labels_say_nothing(tmp_path):
+    outcome, codes = examined(tmp_path, rotated(ORDERS[:49], 49))
+    assert MISPLACED not in codes
+    assert "49 rows" in outcome.unsought[f"data-quality.{MISPLACED}"]
+    rng = random.Random(0)
+    rows = pairs(
+        (order_text(order, at), rng.choice(("urgent", "normal", "late")))
+        for at, order in enumerate(make_orders(300, seed=8))
+    )
+    outcome, codes = examined(tmp_path, rows)
+    assert codes == {}
+    assert "too few rare words" in outcome.unsought[f"data-quality.{MISPLACED}"]
+
+
+def as_text(rows):
+    return [
+        {"text": f"### Question: {one['prompt']}\n### Answer: {one['completion']}"} for one in rows
+    ]
+
+
+def test_questions_and_answers_written_as_text(tmp_path):
+    assert found(tmp_path, as_text(ORDERS)) == {}
+    moved = as_text(rotated(ORDERS, len(ORDERS)))
+    assert found(tmp_path, moved) == {MISPLACED: "error"}
+    # Some of the texts are something else: nothing is said, and nothing ruled out.
+    mixed = moved[:100] + [{"text": f"Text {at}"} for at in range(100)]
+    outcome, codes = examined(tmp_path, mixed)
+    assert codes == {}
+    assert "only some" in outcome.unsought[f"data-quality.{MISPLACED}"]
+
+
+def several_answers():
+    for prompt, form in form_pairs()["train"][:80]:
+        for answer in (form, f"Here you are. {form}", form.replace(" | ", ", ")):
+            yield prompt, answer
+
+
+def questions_about_one_text():
+    for at, order in enumerate(make_orders(80, seed=8)):
+        yield f"{order_text(order, at)} What?", f"{order.number} {order.unit} of {order.item}"
+        yield f"{order_text(order, at)} Who?", order.name
+        yield f"{order_text(order, at)} Where?", f"To {order.place}, {order.day}"
+
+
+def conversation_cut_into_rows():
+    """The answer of a row is part of the next row's prompt: copied, not misplaced."""
+    rng = random.Random(2)
+    yield from pairwise([story(rng) for _ in range(300)])
+
+
+def translation_in_both_directions():
+    """Each English text is a prompt in one row and an answer in another."""
+    rng = random.Random(4)
+    english = [story(rng) for _ in range(150)]
+    other = [" ".join(word[::-1] for word in text.split()) for text in english]
+    yield from (*zip(english, other, strict=True), *zip(other, english, strict=True))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        several_answers,
+        questions_about_one_text,
+        conversation_cut_into_rows,
+        translation_in_both_directions,
+    ],
+)
+def test_sound_rows_that_look_misplaced(tmp_path, made):
+    assert not {MISPLACED, SOME} & found(tmp_path, pairs(made())).keys()
+
+
+def test_the_last_answer_of_a_conversation_counts(tmp_path):
+    turns = [
+        {
+            "messages": [
+                {"role": "system", "content": "Fill in the form."},
+                *chat("Hello.", "Hello, what do you need?")["messages"],
+                *chat([{"type": "text", "text": prompt}], answer)["messages"],
+            ]
+        }
+        for prompt, answer in form_pairs()["train"]
+    ]
+    assert found(tmp_path, turns) == {}
+    assert found(tmp_path, rotated(turns, 80)) == {MISPLACED: "error"}
+
+
+def test_text_without_spaces(tmp_path):
+    """Chinese questions and answers are tied by pairs of characters."""
+    rng = random.Random(6)
+    signs = [chr(code) for code in range(0x4E00, 0x4E00 + 400)]
+    subjects = ["".join(rng.sample(signs, 4)) for _ in range(120)]
+    rows = pairs((f"请介绍一下{one}的历史。", f"{one}是一座古老的城市。") for one in subjects)
+    assert found(tmp_path, rows) == {}
+    assert found(tmp_path, rotated(rows, 60)) == {MISPLACED: "error"}
+
+
+@pytest.mark.slow
+def test_many_rows(tmp_path):
+    rows = pairs(
+        (f"Case {at}: {order_text(order, at)}", f"Case {at}: {order.item} for {order.name}")
+        for at, order in enumerate(make_orders(20_000, seed=8))
+    )
+    outcome, codes = examined(tmp_path, rotated(rows, 6000))
+    assert codes[MISPLACED] == "error"
+    measured = next(one.measured for one in outcome.findings if MISPLACED in one.code)
+    assert measured["examined"] == 400
+    assert 0.2 < measured["share"] < 0.4

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from fixtures.lab.real.rows import TEXT_FORMS
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -55,13 +56,6 @@ def test_tokens_without_an_embedding(tmp_path, geography, vocabulary, expected):
     assert codes == expected
 
 
-def test_unused_tokens_without_an_embedding_are_a_warning(tmp_path):
-    model = changed_model(tmp_path, vocab_size=767)
-    rows = rows_of(write_data(tmp_path, train=[{"tokens": [1, 2, 3]}] * 4))
-    _, codes = run(tokenizer_consistency, Tokenizer.read(BASE), model, rows)
-    assert codes == {"tokenizer-consistency.larger-than-model": "warning"}
-
-
 @pytest.mark.parametrize(
     ("stated", "found"),
     [
@@ -99,32 +93,20 @@ def test_the_template_ends_with_another_token(tmp_path, geography):
     }
 
 
+def test_no_file_names_an_end_token(tmp_path, geography):
+    folder = model_copy(tmp_path, eos_token=None)
+    for name in ("generation_config.json", "config.json"):
+        (folder / name).write_text("{}")
+    rows = rows_of(geography, model=folder)
+    outcome, codes = run(tokenizer_consistency, Tokenizer.read(folder), rows)
+    assert codes == {"tokenizer-consistency.terminator-is-not-an-end-token": "warning"}
+    assert "generation stops at no token" in outcome.findings[0].message
+
+
 def test_disagreeing_files(tmp_path, geography):
     folder = model_copy(tmp_path, eos_token="<|im_start|>")
     _, codes = run(tokenizer_consistency, Tokenizer.read(folder), rows_of(geography, model=folder))
     assert codes == {"tokenizer-consistency.end-tokens-disagree": "info"}
-
-
-def test_no_end_token(tmp_path):
-    folder = model_copy(tmp_path, eos_token=None)
-    for name in ("generation_config.json", "config.json"):
-        (folder / name).write_text("{}")
-    _, codes = run(tokenizer_consistency, Tokenizer.read(folder))
-    assert codes == {"tokenizer-consistency.no-end-token": "warning"}
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        ("geography", {"tokenizer-consistency.no-chat-template": "error"}),
-        ("geography-text", {}),
-    ],
-)
-def test_no_chat_template(tmp_path, data, expected):
-    folder = model_copy(tmp_path)
-    (folder / "chat_template.jinja").unlink()
-    _, codes = run(tokenizer_consistency, Tokenizer.read(folder), Dataset.read(DATA / data))
-    assert codes == expected
 
 
 LLAMA_3 = (
@@ -192,3 +174,62 @@ def test_a_template_that_the_data_do_not_need_is_left_alone(tmp_path, data, hit)
 def test_a_template_that_refuses_the_conversation_is_left_alone(tmp_path):
     folder = model_copy(tmp_path, "{{ raise_exception('no') }}<|eot_id|>")
     assert run(tokenizer_consistency, Tokenizer.read(folder))[1] == {}
+
+
+# Rows of text.
+
+CODE = "tokenizer-consistency.written-by-hand"
+TOKENIZER = Tokenizer.read(BASE)
+PROSE = [{"text": f"Rule {at}: a lake is named once. Note: this holds."} for at in range(40)]
+
+
+def texts(form, count=40):
+    return [
+        {"text": form.format(prompt=f"Which lake is number {at}?", answer=f"Lake {at}.")}
+        for at in range(count)
+    ]
+
+
+def rendered(question, answer):
+    messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return {"text": TOKENIZER.render(messages)}
+
+
+@pytest.mark.parametrize("form", TEXT_FORMS)
+def test_rows_written_by_hand(tmp_path, form):
+    rows = texts(TEXT_FORMS[form])
+    outcome, codes = run(tokenizer_consistency, write_data(tmp_path, train=rows), TOKENIZER)
+    assert codes == {CODE: "warning"}
+    assert outcome.findings[0].measured["exchanges"] == 40
+    assert outcome.findings[0].measured["after"] in outcome.findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("rows", "hit"),
+    [
+        (texts(TEXT_FORMS["roles"]) + PROSE[:4], True),
+        (texts(TEXT_FORMS["roles"]) + PROSE[:10], False),
+        (PROSE, False),
+        (texts(TEXT_FORMS["plain"], 7), False),
+        ([rendered(f"Which lake is {at}?", f"Lake {at}.") for at in range(40)], False),
+        (
+            [
+                *(rendered(f"Which lake is {at}?", f"Lake {at}.") for at in range(36)),
+                *texts(TEXT_FORMS["alpaca"], 4),
+            ],
+            False,
+        ),
+    ],
+)
+def test_a_row_in_ten_may_be_another(tmp_path, rows, hit):
+    codes = run(tokenizer_consistency, write_data(tmp_path, train=rows), TOKENIZER)[1]
+    assert codes == ({CODE: "warning"} if hit else {})
+
+
+def test_without_a_template_and_with_one_that_refuses(tmp_path):
+    rows = write_data(tmp_path, train=texts(TEXT_FORMS["alpaca"]))
+    bare = model_copy(tmp_path / "bare")
+    (bare / "chat_template.jinja").unlink()
+    assert run(tokenizer_consistency, rows, Tokenizer.read(bare))[1] == {}
+    refusing = Tokenizer.read(model_copy(tmp_path / "no", "{{ raise_exception('no') }}"))
+    assert CODE in run(tokenizer_consistency, rows, refusing)[0].unsought

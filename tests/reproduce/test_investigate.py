@@ -282,7 +282,7 @@ def test_rows_left_out_cure_only_if_any_rows_do_not(
 ) -> None:
     answers = {"repair": repaired, "random rows": at_random}
     lab = Canned(lambda condition, seed: answers.get(condition.kind, BAD))
-    case = case_with("loss-trend.diverged", "data-quality.damaged-text")
+    case = case_with("loss-trend.diverged", "data-quality.damaged-answers")
     found = tried(lab, case, "bad-data").rulings["bad-data"]
     assert found.verdict == verdict
     assert said in found.reason
@@ -304,7 +304,7 @@ def test_out_of_time_nothing_is_confirmed_and_what_is_missing_is_named(after: in
 @pytest.mark.slow
 def test_what_was_confirmed_before_the_time_was_over_waits_for_its_rivals() -> None:
     lab = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3), spent_after=7)
-    case = case_with("loss-trend.diverged", "data-quality.damaged-text")
+    case = case_with("loss-trend.diverged", "data-quality.damaged-answers")
     found = tried(lab, case, "learning-rate-too-high", "bad-data")
     judgement = found.rulings["learning-rate-too-high"]
     assert judgement.verdict == "undecided"

@@ -51,7 +51,7 @@ NAMES = {
     "learned_targets.py": {"name"},
     "quantization_consistency.py": {"_OWN", "_FOREIGN"},
     "tokenizer_consistency.py": {
-        "written",
+        "' '.join((tokenizer.token(one) for one in terminator[:4]))",
         "first",
         "tokenizer.token(one)",
         "tokenizer.token(tokenizer.pad_token_id)",
