@@ -130,7 +130,7 @@ def learning_rate(
     for sign in _against_the_band(rate, scale, step, is_alpha, limits):
         # Pairs and rewards are trained at lower rates than the guideline is for.
         lower = of_preferences and sign.symptom.endswith("below-guideline")
-        if lower or (rates is not None and rates.largest_that_learns is not None):
+        if lower or (rates is not None and rates.largest is not None):
             # What was tried on this model and these rows outranks what is usual.
             yield replace(sign, severity=Severity.INFO)
         elif planned is not None and not config.warmup and step.times_above >= limits.planned:
