@@ -24,10 +24,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlxdoctor.check import Cost, DoesNotArise, Inconclusive, check, limit
-from mlxdoctor.finding import Seen, Severity, Sign, Symptom
+from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.text.statistics import sign_test
 from mlxdoctor.models.readings import Reading, mean_loss
 from mlxdoctor.models.validation import ValidationRows
+
+_SAID = (
+    "On {rows:* row} the fused model's loss is {fused_loss:.3f}, that of base and adapter "
+    "{adapter_loss:.3f}"
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class Limits:
     codes={
         "worse": Symptom.warning(
             "the fused model is worse than base and adapter on the same rows",
+            says=f"{_SAID}: fusing, or quantising the sum, lost some of what was learned.",
+            expected="about {adapter_loss:.3f}, as before fusing",
             fix="Fuse with `--dequantize`, or serve the adapter beside the base model.",
         )
     },
@@ -67,27 +74,17 @@ def fused_agreement(validation: ValidationRows, limits: Limits) -> Iterator[Sign
         np.array([mean_loss([row], "tuned", reading).value for row in rows])
         for rows in (unfused, fused)
     )
-    p_value = sign_test(after - before)
     apart, together = (mean_loss(rows, "tuned", reading).value for rows in (unfused, fused))
+    measured: dict[str, Measurement] = {
+        "rows": len(fused),
+        "adapter_loss": round(apart, 4),
+        "fused_loss": round(together, 4),
+        "rows_worse": int(np.sum(after > before)),
+        "p_value": sign_test(after - before),
+    }
     lost = together - apart
-    if lost <= max(limits.least, limits.share * apart) or p_value >= limits.significance:
-        yield Seen(
-            f"On {len(fused)} rows the fused model's loss is {together:.3f}, that of base and "
-            f"adapter {apart:.3f}.",
-            {"rows": len(fused), "adapter_loss": apart, "fused_loss": together},
-        )
-        return
-    yield Sign(
-        "worse",
-        f"On {len(fused)} rows the fused model's loss is {together:.3f}, that of base and adapter "
-        f"{apart:.3f}: fusing, or quantising the sum, lost some of what was learned.",
-        {
-            "rows": len(fused),
-            "adapter_loss": round(apart, 4),
-            "fused_loss": round(together, 4),
-            "rows_worse": int(np.sum(after > before)),
-            "p_value": p_value,
-        },
-        severity=Severity.ERROR if lost > limits.far else None,
-        expected=f"about {apart:.3f}, as before fusing",
-    )
+    is_certain = sign_test(after - before) < limits.significance
+    if is_certain and lost > max(limits.least, limits.share * apart):
+        yield Sign("worse", measured, severity=Severity.ERROR if lost > limits.far else None)
+    else:
+        yield Seen(f"{_SAID}.", measured)

@@ -29,7 +29,10 @@ from mlxdoctor.check import Cost, Inconclusive, check, limit
 from mlxdoctor.finding import Measurement, Seen, Sign, Symptom, Unsought
 from mlxdoctor.models.general_text import GeneralText
 
-_CALIBRATION = "not measured yet"
+_SAID = (
+    "On {texts} ordinary sentences, which the run is not about, the tuned model's loss is "
+    "{tuned_loss:.2f} nats a token, the base model's {base_loss:.2f}"
+)
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,11 @@ class Limits:
         1.5,
         unit="nats a token by which the loss rose",
         source="each token five times less likely",
-        false_alarms=_CALIBRATION,
     )
     lost: float = limit(
         0.6,
         unit="of the loss of a uniform guess",
         source="further from any language than a model that was never taught this one",
-        false_alarms=_CALIBRATION,
     )
 
 
@@ -61,12 +62,14 @@ class Limits:
     codes={
         "worse": Symptom.warning(
             "ordinary sentences are predicted much worse than by the base model",
+            says=f"{_SAID}.",
             expected="about the base model's loss on text that the run is not about",
             fix="Lower the learning rate or the scale, make fewer passes over the rows, or use an "
             "earlier checkpoint.",
         ),
         "lost": Symptom.error(
             "the tuned model hardly predicts ordinary language any more",
+            says=f"{_SAID}; a blind guess has {{uniform_guess:.2f}}.",
             expected="about the base model's loss on text that the run is not about",
             fix="Don't use this adapter; see what else is wrong with rate, scale and labels.",
         ),
@@ -81,6 +84,9 @@ def general_text(text: GeneralText, limits: Limits) -> Iterator[Sign | Seen | Un
     if not (np.isfinite(base).all() and np.isfinite(tuned).all()):
         raise Inconclusive("the losses are not finite")
     uniform = math.log(max(text.vocab_size, 2))
+    if base.mean() > limits.known * uniform:
+        yield Unsought(("worse", "lost"), "the base model itself hardly knows ordinary sentences")
+        return
     rise = tuned - base
     error = float(rise.std(ddof=1)) / math.sqrt(len(rise))
     measured: dict[str, Measurement] = {
@@ -91,17 +97,10 @@ def general_text(text: GeneralText, limits: Limits) -> Iterator[Sign | Seen | Un
         "rise_error": round(error, 3),
         "uniform_guess": round(uniform, 3),
     }
-    said = (
-        f"On {len(rise)} ordinary sentences, which the run is not about, the tuned model's loss is "
-        f"{tuned.mean():.2f} nats a token, the base model's {base.mean():.2f}"
-    )
-    if base.mean() > limits.known * uniform:
-        yield Unsought(("worse", "lost"), "the base model itself hardly knows ordinary sentences")
-        return
     is_certain = float(rise.mean()) - limits.errors * error > 0.0
     if is_certain and tuned.mean() > limits.lost * uniform:
-        yield Sign("lost", f"{said}; a blind guess has {uniform:.2f}.", measured)
+        yield Sign("lost", measured)
     elif is_certain and rise.mean() > limits.worse:
-        yield Sign("worse", f"{said}.", measured)
+        yield Sign("worse", measured)
     else:
-        yield Seen(f"{said}.", measured)
+        yield Seen(f"{_SAID}.", measured)

@@ -14,9 +14,8 @@ loss that the log ends at says how unsure the model that was trained was.
 
 When it is wrong. A very small learning rate leaves greedy answers as they are without being a
 loading fault. Overlap of words says little about answers of many sentences; it is only a warning
-where the loss on the rows' answers fell by more than a nat all the same. Training on varied
-text makes a sound model less sure of each word: where the log's loss says as much, that is only
-noted. A log's loss above one nat may be that of prompts, and is not held against the answers.
+where the loss on the rows' answers fell by more than a nat all the same. A log's loss above one
+nat may be that of prompts, and is not held against the answers.
 
 What to do. Where the adapter is refused or without effect, compare its tensor names with the
 base model's using `mlxdoctor inspect`. Where the model is less sure than it was trained to be,
@@ -44,7 +43,7 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.judge.learned import region
 from mlxdoctor.measure.losses.trend import fit
-from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
+from mlxdoctor.measure.text.outputs import OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.statistics import mcnemar_exact, paired_permutation
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.losses import TokenLosses
@@ -60,7 +59,7 @@ class Limits:
     )
     unsure: float = limit(
         0.5,
-        unit="nats per token of its own greedy answer, above the base model, or above the log",
+        unit="nats per token of its own greedy answer, above the log",
         source="garbled answers are 0.5 to 3 above the base model",
         false_alarms="above the log: 0 of 98 sound runs of three base models",
     )
@@ -77,7 +76,11 @@ class Limits:
         0.1, unit="share of the answers cut off", source="above, the loss is of other tokens"
     )
     sure: float = limit(
-        1.0, unit="nats", source="above, the log's loss leaves room for any unsure answer"
+        1.0,
+        unit="nats",
+        source="above, the log's loss leaves room for any unsure answer; a model whose loss on "
+        "the answers fell as far, and that shares fewer words, answers in other words",
+        false_alarms="0 of 118 sound runs of four base models",
     )
     overlap_drop: float = limit(
         0.1, unit="word F1", source="a tenth of the words: more than another way to say it"
@@ -91,39 +94,41 @@ class Limits:
         source="below, they are nearly unrelated to the expected ones, and a few words decide",
         false_alarms="1 of 98 sound runs of three base models; 13 without it",
     )
-    learned: float = limit(
-        1.0,
-        unit="nats, how far the loss on the rows' answers fell",
-        source="a model that learned this much and shares fewer words answers in other words",
-        false_alarms="0 of 118 sound runs of four base models; 1 without it",
-    )
 
 
 @check(
     codes={
         "adapter-refused": Symptom.error(
             "mlx-lm cannot load this adapter on this base model",
+            says="mlx-lm cannot load this adapter on this base model: {failure}",
             expected="an adapter whose tensors are the base model's LoRA parameters",
             fix="Compare names and shapes with `mlxdoctor inspect`; check which base it is for.",
         ),
         "identical-to-base": Symptom.warning(
             "every answer is the base model's",
+            says="[With the adapter, all {produced} answers are token by token the base model's|"
+            "All {recorded} answers recorded as the tuned model's are, word for word, those "
+            "recorded as the base model's][, although the adapter's update is {update}].",
             expected="at least one answer that differs",
             fix="Check that the adapter is loaded, and that its names match the base model's.",
         ),
-        "unsure": Symptom.warning(
-            "the tuned model is unsure of every token it chooses, unlike the base model",
-            expected="a model at least about as sure on its own data as before training",
-            fix="Read some answers; where they are garbled, lower the learning rate or the scale.",
-        ),
         "unsurer-than-trained": Symptom.warning(
             "it is far less sure of its answers than its training loss says",
+            says="The tuned model gives the tokens it chooses a probability of "
+            "{own_probability:.2f} on average ({prompts:* prompt} it was trained on), but its "
+            "training ended at a loss of {training_loss:.3f}, a probability of "
+            "{trained_probability:.2f} for tokens it did not choose: it is not the model that was "
+            "trained, or not asked as it was trained.",
             expected="a model at least as sure of its own choices as of the training rows",
             fix="See that every tensor was saved and loaded, and that prompts have the rows' "
             "format.",
         ),
         "worse-than-base": Symptom.error(
             "answers are right less often than the base model's",
+            says="[The tuned model's answers share {tuned_overlap:.0%} of their words with the "
+            "expected ones, the base model's {base_overlap:.0%} (F1, {prompts:* prompt})|The tuned "
+            "model is right on {tuned_right} of {prompts} prompts, the base model on "
+            "{base_right}].",
             expected="answers that are right at least as often as the base model's",
             fix="Do not use this adapter; an earlier checkpoint may be better (--adapter FILE).",
         ),
@@ -145,35 +150,31 @@ def generation_effect(
 ) -> Iterator[Sign]:
     """Compare the answers with the base model's and with the expected ones."""
     if generations.load_failure is not None:
-        yield Sign(
-            "adapter-refused",
-            f"mlx-lm cannot load this adapter on this base model: {generations.load_failure}",
-            {"failure": generations.load_failure},
-        )
+        yield Sign("adapter-refused", {"failure": generations.load_failure})
         return
-    found = [pair for pair in pairs(generations, tokenizer, base) if pair.base is not None]
-    if not found:
+    answered = [pair for pair in pairs(generations, tokenizer, base) if pair.base is not None]
+    if not answered:
         raise Inconclusive("the base model's answers to the same prompts are not known")
-    if all(pair.base and pair.base.units == pair.tuned.units for pair in found):
+    if all(pair.base and pair.base.units == pair.tuned.units for pair in answered):
         has_update = adapter is not None and _has_update(adapter)
+        count = len(answered)
         yield Sign(
             "identical-to-base",
-            (
-                f"With the adapter, all {len(found)} answers are token by token the base model's"
-                if generations.how == "produced"
-                else f"All {len(found)} answers recorded as the tuned model's are, word for word, "
-                "those recorded as the base model's"
-            )
-            + (", although the adapter's update is not zero." if has_update else "."),
-            {"prompts": len(found), "identical": len(found), "nonzero_update": has_update},
-            severity=Severity.ERROR if has_update and len(found) >= limits.prompts else None,
+            {
+                generations.how: count,
+                "prompts": count,
+                "identical": count,
+                "update": "not zero" if has_update else None,
+            },
+            severity=Severity.ERROR if has_update and count >= limits.prompts else None,
         )
         return
-    yield from _worse(found, limits, has_learned=_has_learned(losses, limits))
-    trained = _end_of(log, adapter)
-    yield from list(_unsurer_than_trained(found, trained, rows, limits)) or _unsure(
-        found, trained is not None or (log is not None and log.is_preference), limits
-    )
+    compared = losses.compared if losses is not None else ()
+    has_learned = region(compared, 1, Role.ANSWER).fell(limits.significance, limits.sure)
+    yield from _worse(answered, limits, has_learned=has_learned)
+    trained = _end_of_training(log, adapter)
+    if trained is not None and trained <= limits.sure:
+        yield from _unsurer_than_trained(answered, trained, rows, limits)
 
 
 def _has_update(adapter: Adapter) -> bool:
@@ -182,21 +183,17 @@ def _has_update(adapter: Adapter) -> bool:
     return bool(adapter.others) and not adapter.modules
 
 
-def _has_learned(losses: TokenLosses | None, limits: Limits) -> bool:
-    """Whether the loss on the answers fell far, whatever words the answers have."""
-    rows = [row for row in losses.rows if row.tuned is not None] if losses is not None else []
-    return region(rows, 1, Role.ANSWER).fell(limits.significance, limits.learned)
-
-
-def _worse(found: Sequence[OutputPair], limits: Limits, *, has_learned: bool) -> Iterator[Sign]:
+def _worse(answered: Sequence[OutputPair], limits: Limits, *, has_learned: bool) -> Iterator[Sign]:
     known = [
-        (pair.base, pair.tuned, answer_words(pair.item.expected))
-        for pair in found
+        (pair.base.words, pair.tuned.words, answer_words(pair.item.expected))
+        for pair in answered
         if pair.item.expected and pair.base is not None
     ]
     if len(known) < limits.prompts:
         return
-    right = [(_is_right(base, want), _is_right(tuned, want)) for base, tuned, want in known]
+    right = [
+        (bool(want) and base == want, bool(want) and tuned == want) for base, tuned, want in known
+    ]
     base_right, tuned_right = (sum(column) for column in zip(*right, strict=True))
     only_base = sum(base and not tuned for base, tuned in right)
     only_tuned = sum(tuned and not base for base, tuned in right)
@@ -207,80 +204,64 @@ def _worse(found: Sequence[OutputPair], limits: Limits, *, has_learned: bool) ->
     }
     p_value = mcnemar_exact(only_base, only_tuned)
     if only_base > only_tuned and p_value < limits.significance:
-        yield Sign(
-            "worse-than-base",
-            f"The tuned model is right on {tuned_right} of {len(known)} prompts, the base "
-            f"model on {base_right}.",
-            {**measured, "p_value": p_value},
-        )
+        yield Sign("worse-than-base", {**measured, "p_value": p_value})
         return
     overlaps = np.array(
-        [(word_f1(base.words, want), word_f1(tuned.words, want)) for base, tuned, want in known]
+        [(word_f1(base, want), word_f1(tuned, want)) for base, tuned, want in known]
     )
-    before, after = (float(mean) for mean in overlaps.T.mean(axis=1))
+    before, after = (float(mean) for mean in overlaps.mean(axis=0))
     p_value = paired_permutation(overlaps[:, 1] - overlaps[:, 0])
-    is_less = before - after > limits.overlap_drop
-    is_little = after < limits.overlap_left * before
-    if is_less and is_little and p_value < limits.significance:
-        doubtful = before < limits.overlap_before or has_learned
-        yield Sign(
-            "worse-than-base",
-            f"The tuned model's answers share {after:.0%} of their words with the "
-            f"expected ones, the base model's {before:.0%} (F1, {len(known)} prompts).",
-            {
-                **measured,
-                "base_overlap": round(before, 3),
-                "tuned_overlap": round(after, 3),
-                "p_value": p_value,
-            },
-            severity=Severity.WARNING if doubtful else None,
-        )
+    is_less = before - after > limits.overlap_drop and after < limits.overlap_left * before
+    if is_less and p_value < limits.significance:
+        measured |= {
+            "base_overlap": round(before, 3),
+            "tuned_overlap": round(after, 3),
+            "p_value": p_value,
+        }
+        is_doubtful = before < limits.overlap_before or has_learned
+        severity = Severity.WARNING if is_doubtful else None
+        yield Sign("worse-than-base", measured, severity=severity)
 
 
 def _unsurer_than_trained(
-    found: Sequence[OutputPair],
-    trained: float | None,
+    answered: Sequence[OutputPair],
+    trained: float,
     rows: SupervisedRows | None,
     limits: Limits,
 ) -> Iterator[Sign]:
     # Rows that it did not train on may be new to a model that knows its own by heart.
     losses = [
         pair.item.tuned_loss
-        for pair in found
+        for pair in answered
         if pair.item.origin == "train"
         and pair.item.tuned_loss is not None
         and math.isfinite(pair.item.tuned_loss)
     ]
-    if trained is None or trained > limits.sure or len(losses) < limits.trained_prompts:
-        return
+    examined = rows.rows if rows is not None else ()
     # Of answers that were cut off it never saw the rest, whose tokens it now has to choose.
-    if rows is not None and rows.rows:
-        cut = sum(row.answer_is_cut for row in rows.rows)
-        if cut > limits.cut * len(rows.rows):
-            return
-    own = np.array(losses)
+    cut = sum(row.answer_is_cut for row in examined)
+    if len(losses) < limits.trained_prompts or cut > limits.cut * len(examined):
+        return
     # Targets of the prompt may be nearly free: the answers then carry all of the loss.
     share = _answer_share(rows) if rows is not None else None
     bound = trained / share if share else None
-    mean, lowest = float(own.mean()), float(own.min())
-    certain = bound is not None and mean - bound > limits.unsurer and lowest > bound
-    if not certain and mean - trained <= limits.unsure:
+    mean, lowest = float(np.mean(losses)), min(losses)
+    is_certain = bound is not None and mean - bound > limits.unsurer and lowest > bound
+    if not is_certain and mean - trained <= limits.unsure:
         return
     yield Sign(
         "unsurer-than-trained",
-        f"The tuned model gives the tokens it chooses a probability of {math.exp(-mean):.2f} "
-        f"on average ({len(own)} prompts it was trained on), but its training ended at a loss "
-        f"of {trained:.3f}, a probability of {math.exp(-trained):.2f} for tokens it did not "
-        "choose: it is not the model that was trained, or not asked as it was trained.",
         {
-            "prompts": len(own),
+            "prompts": len(losses),
             "own_loss": round(mean, 3),
+            "own_probability": round(math.exp(-mean), 4),
             "lowest_own_loss": round(lowest, 3),
             "training_loss": trained,
+            "trained_probability": round(math.exp(-trained), 4),
             "answers_share_of_targets": share,
             "highest_loss_of_answers": bound,
         },
-        severity=Severity.ERROR if certain else None,
+        severity=Severity.ERROR if is_certain else None,
     )
 
 
@@ -291,39 +272,7 @@ def _answer_share(rows: SupervisedRows) -> float | None:
     return (targets - prompt) / targets if targets > prompt else None
 
 
-def _unsure(found: Sequence[OutputPair], judged: bool, limits: Limits) -> Iterator[Sign]:
-    # A general prompt may be as strange to a sound model as to a broken one.
-    own = [pair.item for pair in found if pair.item.origin != "general"]
-    known = [
-        (item.base_loss, item.tuned_loss)
-        for item in own
-        if item.base_loss is not None and item.tuned_loss is not None
-    ]
-    values = np.array(known, dtype=np.float64).reshape(-1, 2)
-    values = values[np.isfinite(values).all(axis=1)]
-    if len(values) < limits.prompts:
-        return
-    before, after = (float(mean) for mean in values.mean(axis=0))
-    p_value = paired_permutation(values[:, 1] - values[:, 0])
-    if after - before <= limits.unsure or p_value >= limits.significance:
-        return
-    yield Sign(
-        "unsure",
-        f"The tuned model gives the tokens it chooses a probability of {math.exp(-after):.2f} "
-        f"on average, the base model {math.exp(-before):.2f} ({len(values)} prompts): its "
-        "answers are close to guessed.",
-        {
-            "prompts": len(values),
-            "base_loss": round(before, 3),
-            "tuned_loss": round(after, 3),
-            "p_value": p_value,
-        },
-        # Where the log shows how training ended, its checks have judged it.
-        severity=Severity.INFO if judged else None,
-    )
-
-
-def _end_of(log: TrainingLog | None, adapter: Adapter | None) -> float | None:
+def _end_of_training(log: TrainingLog | None, adapter: Adapter | None) -> float | None:
     """The training loss, in nats, when the adapter was saved."""
     losses = log.main.get("train_loss") if log is not None and not log.is_preference else None
     if losses is None:
@@ -333,7 +282,3 @@ def _end_of(log: TrainingLog | None, adapter: Adapter | None) -> float | None:
     before = losses.iterations <= until
     curve = fit(losses.iterations[before], losses.values[before])
     return curve.end if curve is not None else None
-
-
-def _is_right(output: Output, expected: tuple[str, ...]) -> bool:
-    return bool(expected) and output.words == expected

@@ -236,13 +236,14 @@ def loss_agreement(
             measured,
         )
         return
-    explanation = _explanation(sample, validation, nearest, _counted(log, config), limits)
+    counted = _counted(log, config)
+    explanation = _explanation(sample, validation, nearest, counted, limits)
     if explanation is not None:
         yield _explained(sample, nearest, explanation, measured, limits)
-    elif not nearest.base_agrees and _is_between(sample, config):
-        raise Inconclusive("the log begins between the losses with and without the prompt")
-    else:
-        yield from _disagreement(sample, nearest, measured, limits)
+        return
+    if not (nearest.base_agrees and math.isfinite(nearest.base_off)):
+        _require_same_targets(sample, config, counted, limits)
+    yield from _disagreement(sample, nearest, measured, limits)
 
 
 def _logged(log: TrainingLog, config: TrainingConfig | None, adapter: Adapter | None) -> LoggedLoss:
@@ -438,12 +439,25 @@ def _explained(
     return Seen(f"{_THOSE}of the answers alone {_VALUES}.", figures)
 
 
-def _is_between(sample: Sample, config: TrainingConfig | None) -> bool:
-    """Whether some of a masked prompt in the loss would account for the log's first one."""
+def _require_same_targets(
+    sample: Sample, config: TrainingConfig | None, counted: float | None, limits: Limits
+) -> None:
+    """Where the base model's loss is not the log's, the log may be over other targets.
+
+    Raises:
+        Inconclusive: it counted more or fewer than the rows have, with the prompt or without, or
+            some of a masked prompt in the loss would account for its first one.
+    """
+    with_mask, without = (mean_loss(sample.rows, "base", Reading(mask)) for mask in (True, False))
+    sizes = [mean.tokens / mean.rows for mean in (with_mask, without) if mean.rows]
+    if counted is not None and all(
+        abs(counted - size) > limits.other_tokens * size for size in sizes
+    ):
+        raise Inconclusive("the log's loss is over more tokens, or fewer, than the rows have")
     if config is None or not config.mask_prompt or sample.before is None:
-        return False
-    masks = [mean_loss(sample.rows, "base", Reading(mask)).value for mask in (True, False)]
-    return min(masks) < sample.before < max(masks)
+        return
+    if min(with_mask.value, without.value) < sample.before < max(with_mask.value, without.value):
+        raise Inconclusive("the log begins between the losses with and without the prompt")
 
 
 def _disagreement(

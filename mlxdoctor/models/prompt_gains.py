@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -10,7 +9,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, Dataset
 from mlxdoctor.evidence.kind import NoSuchThing, NotThere, Progress, RunView
@@ -58,8 +56,6 @@ class PromptGains:
     Attributes:
         sources: the data files, the tokenizer's and the models'.
         rows: for each split that has any, how many rows can be measured.
-        distinct_answers: for each of these, the share of their answers that are different ones.
-        uniform_loss: of a blind guess among the vocabulary, nats a token.
         measure: (split, how many) -> that many rows, or all there are. Rows that were measured
             before come first and are not measured again.
     """
@@ -69,8 +65,6 @@ class PromptGains:
 
     sources: tuple[Source, ...]
     rows: Mapping[str, int]
-    distinct_answers: Mapping[str, float]
-    uniform_loss: float
     measure: Callable[[str, int], tuple[RowGain, ...]]
 
     @classmethod
@@ -93,17 +87,15 @@ class PromptGains:
                 if supervised is not None and supervised.split == name
                 else build(dataset, tokenizer, config, split=name)
             )
-            sample = _Sample.of(rows.rows)
-            if sample.asked:
+            sample = _sample(rows.rows)
+            if sample:
                 samples[name] = sample
                 sources.extend(rows.sources)
         if not samples:
             raise NotThere("no row has a prompt and an answer of its own")
         return cls(
             tuple(dict.fromkeys(sources)),
-            {name: len(sample.asked) for name, sample in samples.items()},
-            {name: sample.distinct for name, sample in samples.items()},
-            math.log(run.need(BaseModel).vocab_size or math.inf),
+            {name: len(sample) for name, sample in samples.items()},
             _Measured(models, samples, run.progress, run.budget),
         )
 
@@ -131,25 +123,17 @@ class _Asked:
     other: Continuation
 
 
-@dataclass(frozen=True)
-class _Sample:
+def _sample(rows: Sequence[SupervisedRow]) -> tuple[_Asked, ...]:
     """The rows of a split that can be asked, in the order in which they are."""
-
-    asked: tuple[_Asked, ...]
-    distinct: float
-
-    @classmethod
-    def of(cls, rows: Sequence[SupervisedRow]) -> _Sample:
-        usable = _usable(rows)
-        shuffled = [usable[i] for i in np.random.default_rng(0).permutation(len(usable))]
-        asked = []
-        for place, row in enumerate(shuffled):
-            partner = _partner(row, chain(shuffled[place + 1 :], shuffled[:place]))
-            if partner is not None:
-                own = Continuation.of(row.prompt, row.answer)
-                asked.append(_Asked(row.index, own, Continuation.of(partner.prompt, row.answer)))
-        answers = {row.answer for row in shuffled}
-        return cls(tuple(asked), len(answers) / max(len(shuffled), 1))
+    usable = _usable(rows)
+    shuffled = [usable[i] for i in np.random.default_rng(0).permutation(len(usable))]
+    asked = []
+    for place, row in enumerate(shuffled):
+        partner = _partner(row, chain(shuffled[place + 1 :], shuffled[:place]))
+        if partner is not None:
+            own = Continuation.of(row.prompt, row.answer)
+            asked.append(_Asked(row.index, own, Continuation.of(partner.prompt, row.answer)))
+    return tuple(asked)
 
 
 @dataclass(frozen=True)
@@ -157,7 +141,7 @@ class _Measured:
     """What was measured of each split, and how to measure more."""
 
     models: LoadedModels
-    samples: Mapping[str, _Sample]
+    samples: Mapping[str, tuple[_Asked, ...]]
     progress: Progress | None
     budget: TimeBudget
     done: dict[str, tuple[RowGain, ...]] = field(default_factory=dict)
@@ -165,7 +149,7 @@ class _Measured:
 
     def __call__(self, split: str, count: int) -> tuple[RowGain, ...]:
         done = self.done.get(split, ())
-        asked = self.samples[split].asked[len(done) : count]
+        asked = self.samples[split][len(done) : count]
         wanted = len(done) + len(asked)
         costs = [float(len(one.own.tokens) + len(one.other.tokens)) for one in asked]
         for stage in self.budget.stages(costs, SHARE):

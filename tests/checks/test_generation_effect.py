@@ -91,20 +91,6 @@ def ending_at(loss: float) -> TrainingLog:
     return log_of(train_loss=(range(10, 210, 10), [4.0, 2.0, *[loss] * 18]))
 
 
-@pytest.mark.parametrize(("tuned_loss", "hit"), [(0.82, True), (0.78, False)])
-@pytest.mark.parametrize("origin", ["valid", "general"])
-def test_a_model_that_guesses(tuned_loss: float, hit: bool, origin: str) -> None:
-    found = findings(generation_effect, unsure([tuned_loss] * 8, origin))
-    assert ("generation-effect.unsure" in found) is (hit and origin == "valid")
-
-
-@pytest.mark.parametrize(("end", "severity"), [(2.0, "info"), (None, "warning")])
-def test_what_the_log_says_too_is_only_noted(end: float | None, severity: str) -> None:
-    evidence = [ending_at(end)] if end is not None else []
-    found = findings(generation_effect, unsure([2.1] * 8), *evidence)
-    assert found["generation-effect.unsure"].severity == severity
-
-
 @pytest.fixture(scope="module")
 def masked(tmp_path_factory: pytest.TempPathFactory) -> SupervisedRows:
     config = config_of(tmp_path_factory.mktemp("rows"), mask_prompt=True)
@@ -149,7 +135,7 @@ def test_the_prompt_may_have_carried_little_of_the_loss(tmp_path: Path) -> None:
 
 def test_other_prompts_are_not_held_against_training(masked: SupervisedRows) -> None:
     found = findings(generation_effect, unsure([2.0] * 8, "valid"), ending_at(0.5), masked)
-    assert list(found) == ["generation-effect.unsure"]
+    assert not found
 
 
 def test_a_checkpoint_is_held_against_the_loss_at_its_iteration(

@@ -297,6 +297,26 @@ def test_a_format_in_which_the_base_model_agrees_already_is_not_sought(
     assert [plain for plain, _ in validation.asked] == [None]
 
 
+@pytest.mark.parametrize(
+    ("counted", "status"), [(9, "found"), (13, "found"), (120, "inconclusive")]
+)
+def test_a_loss_over_other_tokens(
+    tmp_path: Path, config: TrainingConfig, counted: int, status: str
+) -> None:
+    """The rows have 9 targets each with the prompt masked, padding included, and 13 without."""
+    found = judged(
+        LogWriter(tmp_path).text(
+            "Iter 1: Val loss 5.0, Val took 1.0s",
+            "Iter 100: Val loss 0.3, Val took 1.0s",
+            f"Iter 100: Train loss 0.3, Trained Tokens {counted * 400}, Peak mem 1.0 GB",
+        ),
+        config,
+        tuned=level(3.0),
+    )
+    assert found.status == status
+    assert ("more tokens" in found.reason) is (status == "inconclusive")
+
+
 @pytest.mark.parametrize(("tuned", "status"), [(0.9, "passed"), (1.5, "found")])
 def test_few_rows_are_followed_by_more(
     log: Callable[..., TrainingLog], config: TrainingConfig, tuned: float, status: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -34,7 +33,6 @@ def gains(
     valid: tuple[Worth, Worth | None] | None,
     *,
     rows: int = 48,
-    distinct: float = 1.0,
     test: tuple[Worth, Worth | None] | None = None,
 ) -> PromptGains:
     """Rows of each split, as what prompts are worth to base and tuned model."""
@@ -53,8 +51,6 @@ def gains(
     return PromptGains(
         (),
         {name: len(one) for name, one in made.items()},
-        dict.fromkeys(made, distinct),
-        math.log(1000),
         lambda name, count: made[name][:count],
     )
 
@@ -153,14 +149,6 @@ def test_a_model_that_learned_to_ignore_its_prompts() -> None:
     said = outcome(prompt_dependence, gains(None, (Worth(0.34), Worth(0.08, own=4.0))))
     assert not said.findings
     assert "prompt-dependence.prompts-ignored" in said.unsought
-
-
-@pytest.mark.parametrize(("distinct", "severity"), [(1.0, "warning"), (0.1, "info")])
-def test_answers_that_have_nothing_to_do_with_any_prompt(distinct: float, severity: str) -> None:
-    learned = (Worth(-0.1), Worth(0.0, own=0.5, spread=0.05))
-    codes = found(gains(learned, learned, distinct=distinct))
-    assert set(codes) == {"prompts-never-mattered"}
-    assert codes["prompts-never-mattered"].severity == severity
 
 
 def test_prompts_that_mattered_a_little_before_were_forgotten() -> None:
