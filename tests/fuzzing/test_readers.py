@@ -23,7 +23,6 @@ from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.lint.linter import lint
 from mlxdoctor.safety.errors import InputError
 from tests.fuzzing import strategies
-from tests.fuzzing.mended import MENDED
 from tests.fuzzing.readers import READERS, Reader, corpus, reader_called
 
 #: The same inputs everywhere and each time; how fast a machine is does not matter.
@@ -173,13 +172,6 @@ def test_no_reader_of_evidence_is_missing_from_the_list(
     finally:
         sys.setprofile(before)
     assert sorted(name for name, code in wanted.items() if code not in called) == []
-
-
-def test_every_mended_fault_has_its_input_in_the_corpus() -> None:
-    kept = {(one.name, path.name) for one in READERS for path in corpus(one)}
-    for fault in MENDED:
-        if fault.file:
-            assert (fault.reader, fault.file) in kept
 
 
 def test_the_corpus_is_small_and_belongs_to_readers() -> None:
