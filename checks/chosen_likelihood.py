@@ -27,13 +27,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, check, limit
+from mlxdoctor.engines.series import Floats
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.judge.model_facts import GuessLimits, model_facts
-from mlxdoctor.measure.losses.trend import Floats
 from mlxdoctor.measure.pairs import ChosenLength, chosen_length
 from mlxdoctor.measure.policy_curves import PolicyCurves, beta_of, of_pairs, policy_curves
 

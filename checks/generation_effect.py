@@ -33,6 +33,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlxdoctor.check import Cost, Inconclusive, check, limit
+from mlxdoctor.engines.series import describe
 from mlxdoctor.engines.text import word_f1
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
@@ -42,7 +43,6 @@ from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.judge.learned import region
-from mlxdoctor.measure.losses.trend import fit
 from mlxdoctor.measure.text.outputs import OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.statistics import mcnemar_exact, paired_permutation
 from mlxdoctor.models.generations import Generations
@@ -280,5 +280,5 @@ def _end_of_training(log: TrainingLog | None, adapter: Adapter | None) -> float 
     checkpoint = CHECKPOINT_NAME.match(adapter.path.name) if adapter is not None else None
     until = int(checkpoint[1]) if checkpoint else int(losses.iterations[-1])
     before = losses.iterations <= until
-    curve = fit(losses.iterations[before], losses.values[before])
-    return curve.end if curve is not None else None
+    curve = describe(losses.iterations[before], losses.values[before])
+    return curve.end if curve.points else None

@@ -1,7 +1,8 @@
 """Whether the step, learning rate times scale, is a usual one for the model's size.
 
-What it finds. A rate of zero, one below it and one that is no number, a step far above or below
-what is usual for a model of this size, and a scale that looks like an alpha.
+What it finds. A rate of zero, one below it and one that is no number; a step far above or below
+what is usual for a model of this size; a scale that looks like an alpha; and a log whose rate is
+not the configured one, or stays constant although a schedule was configured.
 
 Why it matters. What moves a LoRA model is the rate times the scale. mlx-lm multiplies the update
 by `scale` (20 by default), where PEFT uses alpha / rank (1 or 2): a rate taken over from PEFT
@@ -12,16 +13,18 @@ becomes lower as the model grows. The band spans mlx-lm's advice (1e-5 to 5e-5 a
 models of 1 to 3 billion parameters) and the best rates of published sweeps (3e-4 to 1e-3 at a
 scale of 1 to 2). The size is that of the base model's files, the count in the log, or what the
 model's name says ("llama-3.2-3b"). It is compared before a run as well, from the configuration
-alone. Where no training loss is finite although the model was sound before the first update, a
-step within the band is noted: it speaks for another cause.
+alone. A schedule counts as ignored where it would have moved the rate in the reports there are.
 
 When it is wrong. It is advice from other runs, not a measurement of this one: the loss decides.
 A large batch, a warm-up or clipping allows more, and models much smaller than a billion
-parameters take far more. Its findings are therefore no errors, a rate of zero aside.
+parameters take far more. Its findings are therefore no errors, a rate of zero aside. A
+configuration that was edited after the run describes another one.
 
 What to do. Divide the rate so that rate times scale lies within the band, run 50 iterations and
 see the loss fall before a long run.
 """
+
+from __future__ import annotations
 
 import math
 from collections.abc import Iterator
@@ -34,12 +37,33 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
 from mlxdoctor.evidence.planned_run import PlannedRun
-from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Severity, Sign, Symptom
-from mlxdoctor.judge.rate import ALPHA_LIKE, BandLimits, Step, better_scale, step_of, usual_rates
+from mlxdoctor.evidence.training_log import Series, TrainingLog
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.judge.rate import (
+    ALPHA_LIKE,
+    BandLimits,
+    Step,
+    better_scale,
+    planned_rates,
+    step_of,
+    usual_rates,
+)
 from mlxdoctor.measure.rate_range import RateRange
 
-_POSITIVE = "a positive number"
+_ADVICE = "set learning_rate to {advised_learning_rate:g}"
+_NO_RATE = "a positive number"
+_BAND = (
+    "[a learning rate of {slowest:.1e} to {fastest:.1e} at this scale"
+    "|rate × scale up to {highest:.2g}]"
+)
+_STEP = "Rate × scale is {rate_times_scale:.2g} ({learning_rate:g} × {scale:g})"
+_SIZE = "a model of {size}"
+_ABOVE = f"{_STEP}: {{times:,.3g}} times the highest usual value for {_SIZE}, {{highest:.2g}}."
+_BELOW = (
+    f"{_STEP}: the lowest usual value for {_SIZE} is "
+    "{lowest:.2g}[, {times:,.3g} times as much]."
+)
+_FIX = "[set learning_rate to {advised_learning_rate:g}|correct the scale first]"
 
 
 @dataclass(frozen=True)
@@ -60,32 +84,80 @@ class Limits(BandLimits):
         unit="updates",
         source="Adam without bias correction steps 3.2 to 6.6 times the rate until then",
     )
+    reports: int = limit(4, unit="reports of a rate", source="fewer may all lie after the warm-up")
+    tolerance: float = limit(0.01, unit="relative", source="logs print four digits")
+    moved: float = limit(
+        0.25, unit="of the highest scheduled rate", source="a change beyond rounding and warm-up"
+    )
 
 
 @check(
     codes={
-        "zero": Symptom.error("the learning rate is zero", _POSITIVE),
-        "negative": Symptom.error("the learning rate is negative", _POSITIVE),
-        "not-a-rate": Symptom.error("the learning rate is no number", _POSITIVE),
-        "above-guideline": Symptom.info("rate × scale is above what is usual for the model's size"),
-        "far-above-guideline": Symptom.warning(
-            "rate × scale is several times what is usual", in_a_plan=Severity.ERROR
+        "zero": Symptom.error(
+            "the learning rate is zero",
+            _NO_RATE,
+            _ADVICE,
+            says="The learning rate is 0: no step changes anything.",
         ),
-        "below-guideline": Symptom.info("rate × scale is below what is usual for the model's size"),
+        "negative": Symptom.error(
+            "the learning rate is negative",
+            _NO_RATE,
+            _ADVICE,
+            says="The learning rate is {learning_rate:g}: each step goes up the loss, not down.",
+        ),
+        "not-a-rate": Symptom.error(
+            "the learning rate is no number",
+            _NO_RATE,
+            _ADVICE,
+            says="The learning rate is {learning_rate}, which is no rate to learn at.",
+        ),
+        "above-guideline": Symptom.info(
+            "rate × scale is above what is usual for the model's size", _BAND, _FIX, says=_ABOVE
+        ),
+        "far-above-guideline": Symptom.warning(
+            "rate × scale is several times what is usual",
+            _BAND,
+            _FIX,
+            in_a_plan=Severity.ERROR,
+            says=_ABOVE,
+        ),
+        "below-guideline": Symptom.info(
+            "rate × scale is below what is usual for the model's size", _BAND, _FIX, says=_BELOW
+        ),
         "far-below-guideline": Symptom.warning(
-            "rate × scale is a small part of what is usual", in_a_plan=Severity.ERROR
+            "rate × scale is a small part of what is usual",
+            _BAND,
+            _FIX,
+            in_a_plan=Severity.ERROR,
+            says=_BELOW,
         ),
         "usual-yet-not-finite": Symptom.info(
             "rate × scale is no more than usual, and no training loss is finite",
             fix="look at the precision, and at batches without a target, before the rate",
+            says=f"{_STEP}, no more than is usual for {_SIZE}, up to {{highest:.2g}}; yet no "
+            "report has a finite training loss: it was not the size of the steps.",
         ),
         "scale-looks-like-alpha": Symptom.warning(
-            "the scale has the size of an alpha", expected="alpha / rank, or mlx-lm's default of 20"
+            "the scale has the size of an alpha",
+            "alpha / rank, or mlx-lm's default of 20",
+            "set lora_parameters.scale to {advised_scale:g}",
+            says="The LoRA scale is {scale:g}: mlx-lm multiplies by it directly, and it has the "
+            "size of an alpha, which PEFT divides by the rank.",
         ),
         "no-bias-correction": Symptom.info(
             "Adam's first steps are several times the nominal rate",
-            expected="a warm-up, or bias_correction",
-            fix="add `warmup` to lr_schedule, or set optimizer_config to bias_correction: true",
+            "a warm-up, or bias_correction",
+            "add `warmup` to lr_schedule, or set optimizer_config to bias_correction: true",
+            says="MLX's {optimizer} does not correct its bias by default, and there is no warm-up: "
+            "the first {updates} updates are 3 to 6 times as large as the rate says.",
+        ),
+        "not-the-configured": Symptom.warning(
+            "the logged rate is not the configured one",
+            "[{configured:.3g}|a rate that follows the schedule]",
+            "Make sure that log and configuration are of the same run, and that lr_schedule is "
+            "where the trainer reads it: at the top level of the YAML.",
+            says="The learning rate is {logged:.3g} in all {reports:* report}; the configuration "
+            "[says {configured:.3g}|asks for {schedule} with {warmup} warm-up updates].",
         ),
     },
     limits=Limits(),
@@ -99,72 +171,96 @@ def learning_rate(
     rates: RateRange | None,
     limits: Limits,
 ) -> Iterator[Sign]:
-    """Compare the configured step with what is usual."""
+    """Compare the configured step with what is usual, and with the log's rates."""
     rate = config.learning_rate
+    logged = log.main.get("learning_rate") if log is not None else None
+    if logged is not None and log is not None and log.main.axis in ("iteration", "step"):
+        yield from _logged(logged, config, limits)
     if rate is None:
         raise NotApplicable("the configuration states no learning rate")
     if rate <= 0 or not math.isfinite(rate):
-        better = _default_or_usual(usual_rates(config, base, limits, log))
-        measured = {
-            "learning_rate": rate if math.isfinite(rate) else str(rate),
-            "advised_learning_rate": better,
-        }
-        symptom, message = _no_rate(rate)
-        yield Sign(symptom, message, measured, fix=f"set learning_rate to {better:g}")
+        code = "zero" if rate == 0 else "negative" if math.isfinite(rate) else "not-a-rate"
+        yield Sign(
+            code,
+            {
+                "learning_rate": rate if math.isfinite(rate) else str(rate),
+                "advised_learning_rate": _default_or_usual(usual_rates(config, base, limits, log)),
+            },
+        )
         return
     step, scale = step_of(config, base, limits, log), config.scale
     if step is None or scale is None:
         raise NotApplicable("the guideline is one for LoRA, and the run is not")
+    measured: dict[str, Measurement] = {
+        "learning_rate": rate,
+        "scale": scale,
+        "rate_times_scale": step.size,
+        "lowest": step.low,
+        "highest": step.high,
+        "guideline": (step.low, step.high),
+        "parameters": step.parameters,
+        "size": _size(step),
+    }
     is_alpha = scale >= limits.alpha_like and config.origin == "mlx-lm"
     if is_alpha:
-        better = better_scale(scale, config.rank, rate, step)
         yield Sign(
             "scale-looks-like-alpha",
-            f"The LoRA scale is {scale:g}: mlx-lm multiplies by it directly, and it has "
-            f"the size of an alpha, which PEFT divides by the rank.",
-            {"scale": scale, "rank": config.rank, "advised_scale": better},
+            {
+                "scale": scale,
+                "rank": config.rank,
+                "advised_scale": better_scale(scale, config.rank, rate, step),
+            },
             severity=Severity.ERROR if planned is not None and step.times_above > 1 else None,
-            fix=f"set lora_parameters.scale to {better:g}",
         )
-    of_preferences = config.of_preferences or (log is not None and log.is_preference)
-    for sign in _against_the_band(rate, scale, step, is_alpha, limits):
+    if not step.low <= step.size <= step.high:
+        sign = _against_the_band(measured, step, is_alpha=is_alpha, limits=limits)
         # Pairs and rewards are trained at lower rates than the guideline is for.
-        lower = of_preferences and sign.symptom.endswith("below-guideline")
-        if lower or (rates is not None and rates.largest is not None):
+        of_preferences = config.of_preferences or (log is not None and log.is_preference)
+        is_lower = of_preferences and step.size < step.low
+        if is_lower or (rates is not None and rates.largest_that_learns is not None):
             # What was tried on this model and these rows outranks what is usual.
-            yield replace(sign, severity=Severity.INFO)
+            sign = replace(sign, severity=Severity.INFO)
         elif planned is not None and not config.warmup and step.times_above >= limits.planned:
-            yield replace(sign, severity=sign.severity or Severity.ERROR)
-        else:
-            yield sign
+            sign = replace(sign, severity=sign.severity or Severity.ERROR)
+        yield sign
     if step.parameters is not None and step.size <= step.high and _never_finite(log):
-        yield Sign(
-            "usual-yet-not-finite",
-            f"Rate × scale is {step.size:.2g} ({rate:g} × {scale:g}), no more than is usual for "
-            f"{_model(step)}, up to {step.high:.2g}; yet no report has a finite training loss: "
-            "it takes more than steps of this size to break a model at once.",
-            {"rate_times_scale": step.size, "highest_usual": step.high, "learning_rate": rate},
-        )
-    bias_corrected = bool(config.optimizer_config.get("bias_correction", False))
+        yield Sign("usual-yet-not-finite", measured)
     updates = (config.iters or 0) // max(config.grad_accumulation_steps or 1, 1)
+    is_corrected = bool(config.optimizer_config.get("bias_correction", False))
     is_adam = config.optimizer in ("adam", "adamw")
-    if is_adam and updates and not bias_corrected and not config.warmup:
-        yield Sign(
-            "no-bias-correction",
-            f"MLX's {config.optimizer} does not correct its bias by default, and there is "
-            f"no warm-up: the first {min(updates, limits.adam_steps)} updates are 3 to 6 times "
-            f"as large as the rate says.",
-            {"optimizer": config.optimizer, "warmup": 0},
-        )
+    if is_adam and updates and not is_corrected and not config.warmup:
+        first = min(updates, limits.adam_steps)
+        yield Sign("no-bias-correction", {"optimizer": str(config.optimizer), "updates": first})
 
 
-def _no_rate(rate: float) -> tuple[str, str]:
-    """The symptom of a rate that nothing is learned at, and the sentence."""
-    if rate == 0:
-        return "zero", "The learning rate is 0: no step changes anything."
-    if math.isfinite(rate):
-        return "negative", f"The learning rate is {rate:g}: each step goes up the loss, not down."
-    return "not-a-rate", f"The learning rate is {rate}, which is no rate to learn at."
+def _logged(rates: Series, config: TrainingConfig, limits: Limits) -> Iterator[Sign]:
+    """A rate that is constant in the log, against the configured one."""
+    values, schedule = rates.finite.values, config.lr_schedule
+    if config.origin != "mlx-lm" or len(values) < limits.reports or not values.any():
+        return
+    if np.ptp(values) > limits.tolerance * float(np.max(np.abs(values))):
+        return
+    logged = float(np.median(values))
+    measured: dict[str, Measurement] = {"logged": logged, "reports": len(values)}
+    asked = config.learning_rate
+    if schedule is not None:
+        steps = np.maximum(rates.iterations // (config.grad_accumulation_steps or 1) - 1, 0)
+        expected = planned_rates(config, int(steps.max()) + 1)
+        if expected is None:
+            return
+        planned = expected[steps]
+        # One report within a short warm-up may round.
+        lowest, highest = np.sort(planned)[1], planned.max()
+        if highest - lowest < limits.moved * highest:
+            return
+        measured |= {"schedule": str(schedule.get("name")), "warmup": config.warmup}
+    else:
+        if asked is None or config.is_default("learning_rate"):
+            return
+        if abs(logged - asked) <= limits.tolerance * abs(asked):
+            return
+        measured["configured"] = asked
+    yield Sign("not-the-configured", measured, onset=int(rates.iterations[0]))
 
 
 def _never_finite(log: TrainingLog | None) -> bool:
@@ -184,62 +280,35 @@ def _default_or_usual(usual: tuple[float, float] | None) -> float:
 
 
 def _against_the_band(
-    rate: float, scale: float, step: Step, is_alpha: bool, limits: Limits
-) -> Iterator[Sign]:
-    low, high = step.low, step.high
-    if low <= step.size <= high:
-        return
-    size = _model(step)
-    is_above = step.size > high
+    measured: dict[str, Measurement], step: Step, *, is_alpha: bool, limits: Limits
+) -> Sign:
+    is_above = step.size > step.high
     side, times = ("above", step.times_above) if is_above else ("below", step.times_below)
-    product = f"Rate × scale is {step.size:.2g} ({rate:g} × {scale:g})"
-    message = f"{product}: the lowest usual value for {size} is {low:.2g}."
-    if is_above:
-        message = (
-            f"{product}: {_often(times)} times the highest usual value for {size}, {high:.2g}."
-        )
-    elif step.size:
-        message = f"{message[:-1]}, {_often(times)} times as much."
-    expected, fix, better = "a scale above 0", "set lora_parameters.scale to 20", None
-    if scale:
-        slowest, fastest = low / abs(scale), high / abs(scale)
-        expected = f"a learning rate of {slowest:.1e} to {fastest:.1e} at this scale"
-        better = step.better_rate(lower=is_above)
-        fix = f"set learning_rate to {better:g}"
-    if is_alpha and is_above:
-        # One thing at a time: a scale that is an alpha accounts for the size of the step.
-        expected, fix, better = f"rate × scale up to {high:.2g}", "correct the scale first", None
-    yield Sign(
+    figures: dict[str, Measurement] = {
+        "times": times if math.isfinite(times) else None,
+        "advised_learning_rate": None,
+    }
+    # One thing at a time: a scale that is an alpha accounts for the size of the step.
+    if step.scale and not (is_alpha and is_above):
+        figures |= {
+            "slowest": step.low / abs(step.scale),
+            "fastest": step.high / abs(step.scale),
+            "advised_learning_rate": step.better_rate(lower=is_above),
+        }
+    return Sign(
         f"{'far-' if times >= limits.far else ''}{side}-guideline",
-        message,
-        {
-            "learning_rate": rate,
-            "scale": scale,
-            "rate_times_scale": step.size,
-            "guideline": (low, high),
-            "times": times if math.isfinite(times) else None,
-            "parameters": step.parameters,
-            "advised_learning_rate": better,
-        },
+        {**measured, **figures},
         # Without the model's size the band may be off by a power of ten.
         severity=None if step.parameters is not None else Severity.INFO,
-        expected=expected,
-        fix=fix,
+        expected=None if step.scale else "a scale above 0",
+        fix=None if step.scale else "set lora_parameters.scale to 20",
     )
 
 
-def _model(step: Step) -> str:
+def _size(step: Step) -> str:
     if step.parameters is None:
-        return "a model of unknown size (taken for a billion parameters)"
-    return f"a model of {_in_words(step.parameters)} parameters (by {step.size_from})"
-
-
-def _often(times: float) -> str:
-    return f"{times:.3g}" if times < 1000 else f"{times:,.0f}"
-
-
-def _in_words(parameters: float) -> str:
-    for unit, name in ((1e9, " billion"), (1e6, " million"), (1e3, " thousand")):
-        if parameters >= unit:
-            return f"{parameters / unit:.3g}{name}"
-    return f"{parameters:.0f}"
+        return "unknown size (taken for a billion parameters)"
+    for unit, name in ((1e9, " billion"), (1e6, " million"), (1e3, " thousand"), (1.0, "")):
+        if step.parameters >= unit:
+            return f"{step.parameters / unit:.3g}{name} parameters (by {step.size_from})"
+    return "no parameters"

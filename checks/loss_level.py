@@ -1,30 +1,24 @@
 """The loss is on the wrong side of a level that can be known beforehand.
 
 What it finds. A first loss above that of a blind guess, or far above what language models
-have; one that is so only because the losses of accumulated batches were added up; a loss that
-stays where a blind guess is; a last loss no better than a constant guess; and a loss next to
-nothing after a handful of updates.
+have; one that is so only because losses were added up and not averaged; a loss that stays where a
+blind guess is; a last loss no better than a constant guess; and a loss next to nothing after a
+handful of updates.
 
 Why it matters. A loss has landmarks. Above ln(vocabulary) nothing the model knows reaches the
 targets. At the entropy of the tokens' frequencies the model ignores its input: a last loss
-of 9.98 is not "high", it is destroyed. Near zero at once, the answer was in the question. A
-sum over accumulation steps is no loss of any batch, and its gradient is as many times too large.
+of 9.98 is not "high", it is destroyed. Near zero at once, the answer was in the question. The
+gradient of a sum is as many times too large as there are terms.
 
 How it is measured. The first loss is the validation loss before the first update where the log has
 it, else the first training loss. The uniform guess is ln V of the base model, from its files or
 from what its name says, or of 300,000 tokens where the model is unknown. The constant guess is the
-entropy of the supervised tokens (Miller-Madow), where data and tokenizer are at hand. Where the
-model is unknown, a blind guess has between 9 and 13.3: known vocabularies have 8,000 to 600,000
-tokens, and a destroyed model that knows the frequent tokens lies a little below. A log that begins
-in the middle shows that as well. A sum is told where the first training loss, divided by the
-accumulation steps, is a usual one, and the loss as it stands is far above a blind guess or that
-multiple of the validation loss.
+entropy of the supervised tokens (Miller-Madow), where data and tokenizer are at hand. A sum is told
+where the accumulation steps, the targets or the rows of a batch, as divisors, leave a usual loss.
 
-When it is wrong. A new kind of text or a new token set starts high in a sound run, so a high
-start is only noted, a high end that is a little lower is a warning, and one that is much lower
-is not reported. Where losses may have been added up over accumulation steps, a high level is a
-warning too. A few hundred repeated rows are learned fast. Losses of preference training have no
-such landmarks and are not judged.
+When it is wrong. A new kind of text or a new token set starts high in a sound run, so where the
+vocabulary is unknown and the loss falls to a usual level, a high start is only noted. A few hundred
+repeated rows are learned fast. Losses of preference training have no such landmarks.
 
 What to do. High at the start: see whether labels, tokenizer and base model belong together.
 High at the end: see when it rose. Low at once: see how the targets are shifted.
@@ -39,17 +33,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
+from mlxdoctor.engines.series import SeriesFacts, describe
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.model_facts import GuessLimits, model_facts
-from mlxdoctor.judge.summed_loss import Limits as SumLimits
-from mlxdoctor.judge.summed_loss import summed_loss
-from mlxdoctor.measure.losses.trend import LossFit, ending, fit, opening
 
-_OF_THE_START = ("starts-above-uniform", "starts-high", "sum-over-accumulation")
+_OF_THE_START = ("starts-above-uniform", "starts-high", "sum-over-accumulation", "summed")
+_ENDS = "The loss ends at {end:.3f}[ (median of the last {edge} reports)]"
 
 
 @dataclass(frozen=True)
@@ -75,13 +68,19 @@ class Limits(GuessLimits):
     )
     summed: float = limit(
         1.5,
-        unit="times the uniform guess",
+        unit="times the uniform guess, of a sum over accumulation steps",
         source="labels shifted by one or two reach 1.35 times it, a base full of noise 1.45; the "
         "sums of 4, 8 and 16 steps of a sound base had 2.6, 5.2 and 10 times it",
-        false_alarms="0 of 131 sound runs of four base models, 4 of which accumulate; 0 of those "
-        "and of 424 faulty ones if they had stated 2, 4, 8 or 16 steps",
+        false_alarms="0 of 131 sound runs of four base models, 4 of which accumulate",
     )
-    summed_factor: float = limit(
+    no_mean: float = limit(
+        4.0,
+        unit="times the uniform guess, in the first quarter of the reports",
+        source="what begins high as a mean has up to 1.6 times it; runs that a rate destroyed at "
+        "once reach 2.9 times",
+        false_alarms="0 of 22 logs of users, sound and faulty",
+    )
+    alike: float = limit(
         1.5,
         unit="either way, a mean of the sum over the validation loss",
         source="the first report of 131 sound runs has 0.47 to 1.03 times the validation loss "
@@ -107,10 +106,6 @@ class Limits(GuessLimits):
     has_fallen: float = limit(
         0.3, unit="share of the first level that was lost by the end", source="it is learning"
     )
-    level_reports: int = limit(3, unit="reports", source="one batch, or two, are no level")
-    falling_reports: int = limit(
-        10, unit="reports", source="a loss that falls from a high start needs some"
-    )
     high: float = limit(8.0, unit="nats", source="a guess among 3,000 tokens: no language model")
     low: float = limit(0.05, unit="nats", source="perplexity 1.05: the answer is known beforehand")
     low_share: float = limit(0.1, unit="of the loss at the start", source="a tenth in a few steps")
@@ -122,26 +117,56 @@ class Limits(GuessLimits):
     codes={
         "starts-above-uniform": Symptom.warning(
             "the first loss is worse than a guess among all tokens",
-            fix="See whether labels, tokenizer and base model belong together.",
+            "well below {uniform_guess:.2f}",
+            "See whether labels, tokenizer and base model belong together.",
+            says="The {first_is} is {first_loss:.3f}; a blind guess among {vocabulary:,} tokens"
+            "[, more than any model has,{unknown}] has {uniform_guess:.3f}.",
         ),
         "sum-over-accumulation": Symptom.error(
             "the loss is a sum over the accumulation steps, not a mean",
-            fix="Divide loss and gradients by the accumulation steps, or train with "
+            "the mean over the steps, about {mean:.2f}",
+            "Divide loss and gradients by the accumulation steps, or train with "
             "grad_accumulation_steps: 1 and a larger batch_size.",
+            says="The first training loss is {first_loss:.3f}, above the {uniform_guess:.3f} of a "
+            "blind guess, and a usual {mean:.3f} when divided by the {grad_accumulation_steps} "
+            "accumulation steps: losses are added up, not averaged.",
+        ),
+        "summed": Symptom.error(
+            "the training loss is a sum over targets or rows",
+            "a mean over targets: below the loss of a blind guess",
+            "Divide the loss by the number of targets in the batch, before the gradient.",
+            says="The first training loss is {first_loss:,.1f}; a blind guess among all tokens has "
+            "{uniform_guess:.1f}, and no mean over targets is so far above[. Divided by the "
+            "{divisor:,.0f} {summed_over} it is a usual {mean:.2f}: losses are added up].",
         ),
         "stays-at-chance": Symptom.error(
             "the loss stays where a blind guess among all tokens is",
-            fix="Treat the model as destroyed, or as one that was never trained: start again from "
+            "well below {low:.2f}",
+            "Treat the model as destroyed, or as one that was never trained: start again from "
             "the base, with a lower learning rate.",
+            says=f"{_ENDS}[, down from {{fell_from:.3f}}]; a blind guess [among this model's "
+            "{vocabulary:,} tokens has {uniform_guess:.3f}|among the 8,000 to 600,000 tokens that "
+            "models have has 9 to 13.3]: the model knows nothing of this text.",
         ),
-        "starts-high": Symptom.info("the first loss is far above what a language model has"),
+        "starts-high": Symptom.info(
+            "the first loss is far above what a language model has",
+            "below 8 for a language model on text",
+            says="The {first_is} is {first_loss:.3f}: the model does not know this kind of text, "
+            "or the labels are not what it predicts[; it falls to {fell_to:.3f}].",
+        ),
         "ends-above-unigram": Symptom.warning(
             "the last loss is no better than a constant guess",
-            fix="Treat the model as destroyed, not as half trained.",
+            "below {unigram_entropy:.2f}",
+            "Treat the model as destroyed, not as half trained.",
+            says=f"{_ENDS}[, {{per_step:.3f}} when divided by the accumulation steps]; always "
+            "guessing the tokens' overall frequencies would give {unigram_entropy:.3f}.",
         ),
         "suspiciously-low": Symptom.info(
             "the loss is next to nothing after a few updates",
-            fix="See whether targets are shifted by one and are not already in the input.",
+            "above a tenth of the start for the first 30 updates",
+            "See whether targets are shifted by one and are not already in the input.",
+            says="After {iteration} {unit}s the loss is {loss:.4g}, down from {start:.3f}: text is "
+            "not learned that fast unless the answer is in the question.",
         ),
     },
     limits=Limits(),
@@ -157,43 +182,50 @@ def loss_level(
     """Compare the first and last losses of the log's main segment with the landmarks."""
     segment = log.main
     losses = segment.get("train_loss")
-    curve = fit(losses.iterations, losses.values) if losses is not None else None
-    if losses is None or curve is None:
+    curve = describe(losses.iterations, losses.values) if losses is not None else None
+    if losses is None or curve is None or not curve.points:
         raise Inconclusive("the log holds no finite training loss")
     if log.is_preference:
         raise NotApplicable("the loss of preference training has no known level")
     vocabulary = model_facts(config, log, base).vocabulary
+    uniform = limits.blind_guess(vocabulary)
     steps = (config.grad_accumulation_steps if config is not None else None) or 1
-    if summed_loss(segment, config, rows, vocabulary, SumLimits()) is not None:
-        yield Unsought(
-            ("starts-above-uniform", "starts-high", "stays-at-chance", "ends-above-unigram"),
-            "the loss is a sum and not a mean, and has no known level",
-        )
-        return
-    summed = None
-    if segment.shows_start and segment.axis != "epoch":
-        uniform = limits.blind_guess(vocabulary)
-        before, begins = segment.base_val_loss, bool(np.isfinite(losses.values[0]))
-        if begins:
-            summed = _summed(segment, curve, steps, uniform, limits)
-        if summed is not None:
-            yield summed
-        elif begins or (before is not None and math.isfinite(before)):
-            yield from _high(segment, curve, vocabulary, uniform, limits)
-        else:
-            # Where the first losses are no numbers, a later one does not show how it began.
-            yield Unsought(_OF_THE_START, "the first training loss is not finite")
-        yield from _too_low(segment, losses, limits)
-    elif not segment.shows_start:
+    # Where the first losses are no numbers, a later one does not show how it began.
+    begins = bool(np.isfinite(losses.values[0]))
+    before = segment.base_val_loss
+    is_known = before is not None and math.isfinite(before)
+    added = 1
+    if not segment.shows_start or segment.axis == "epoch" or not (begins or is_known):
         yield Unsought(
             (*_OF_THE_START, "suspiciously-low"),
-            "the log begins in the middle of a run; the whole log would show its start",
+            "the log does not show the loss at the run's start; the whole log would",
         )
-    if summed is None:
+    else:
+        sign = None
+        if begins:
+            sign = _summed(segment, curve, config, rows, uniform=uniform, limits=limits)
+        if sign is not None:
+            yield sign
+            if sign.symptom == "summed":
+                yield Unsought(
+                    (
+                        "starts-above-uniform",
+                        "starts-high",
+                        "stays-at-chance",
+                        "ends-above-unigram",
+                    ),
+                    "the loss is a sum and not a mean, and has no known level",
+                )
+                return
+            added = steps
+        else:
+            yield from _high(segment, curve, vocabulary, uniform, limits)
+        yield from _too_low(segment, losses, limits)
+    if added == 1:
         maybe_summed = steps > 1 and not _is_mean(segment, curve, steps)
-        yield from _at_chance(segment, curve, vocabulary, maybe_summed, limits)
+        yield from _at_chance(segment, curve, vocabulary, limits, maybe_summed=maybe_summed)
     if rows is not None and not math.isnan(floor := rows.unigram_entropy()):
-        yield from _above_unigram(segment, curve, floor, steps if summed else 1)
+        yield from _above_unigram(segment, curve, floor, added)
     else:
         yield Unsought(
             ("ends-above-unigram",),
@@ -202,121 +234,143 @@ def loss_level(
 
 
 def _summed(
-    segment: Segment, curve: LossFit, steps: int, uniform: float, limits: Limits
+    segment: Segment,
+    curve: SeriesFacts,
+    config: TrainingConfig | None,
+    rows: SupervisedRows | None,
+    *,
+    uniform: float,
+    limits: Limits,
 ) -> Sign | None:
-    mean, before = curve.first / steps, segment.base_val_loss
-    is_usual = limits.modest <= mean < min(uniform, limits.high)
-    if steps < 2 or not is_usual or curve.first <= uniform + limits.uniform_excess:
+    """Whether the first training loss is no mean, and what it may be a sum over."""
+    losses = segment.finite("train_loss").values
+    before = segment.base_val_loss
+    level = before if before is not None and 0 < before < uniform else None
+    steps = (config.grad_accumulation_steps if config is not None else None) or 1
+
+    def is_usual(mean: float) -> bool:
+        if not limits.modest <= mean <= min(limits.high, uniform):
+            return False
+        return level is None or 1 / limits.alike < mean / level < limits.alike
+
+    measured: dict[str, Measurement] = {
+        "first_loss": curve.first,
+        "uniform_guess": uniform,
+        "base_validation_loss": before,
+    }
+    onset = int(segment.series["train_loss"].iterations[0])
+    far = uniform + limits.uniform_excess if level is not None else limits.summed * uniform
+    is_above = curve.first > far
+    if steps > 1 and is_above and is_usual(curve.first / steps):
+        figures = {"grad_accumulation_steps": steps, "mean": curve.first / steps}
+        return Sign("sum-over-accumulation", measured | figures, onset=onset)
+    # One report may be that of a model that a step destroyed; all of them are not.
+    if float(np.median(losses[: max(3, len(losses) // 4)])) <= limits.no_mean * uniform:
         return None
-    if before is not None and math.isfinite(before) and before < uniform:
-        ratio = mean / before if before > 0 else math.inf
-        if not 1 / limits.summed_factor < ratio < limits.summed_factor:
-            return None
-    elif curve.first <= limits.summed * uniform:
-        return None
-    return Sign(
-        "sum-over-accumulation",
-        f"The first training loss is {curve.first:.3f}, above the {uniform:.3f} of a blind guess, "
-        f"and a usual {mean:.3f} when divided by the {steps} accumulation steps: losses are added "
-        "up, not averaged.",
-        {
-            "first_loss": curve.first,
-            "grad_accumulation_steps": steps,
-            "per_step": mean,
-            "uniform_guess": uniform,
-            "base_validation_loss": before,
-        },
-        expected=f"the mean over the steps, about {mean:.2f}",
-        onset=int(segment.series["train_loss"].iterations[0]),
-    )
+    for divisor, over in _divisors(segment, config, rows, steps):
+        if is_usual(curve.first / divisor):
+            measured |= {"divisor": divisor, "summed_over": over, "mean": curve.first / divisor}
+            return Sign("summed", measured, onset=onset)
+    return Sign("summed", measured, onset=onset, severity=Severity.WARNING)
 
 
-def _is_mean(segment: Segment, curve: LossFit, steps: int) -> bool:
+def _divisors(
+    segment: Segment, config: TrainingConfig | None, rows: SupervisedRows | None, steps: int
+) -> Iterator[tuple[float, str]]:
+    """What a sum may be over, the likeliest first."""
+    size = (config.batch_size if config is not None else None) or 1
+    targets = 0.0
+    counted = segment.finite("trained_tokens")
+    if len(counted) and segment.axis in ("iteration", "step") and counted.iterations[0] > 0:
+        targets = float(counted.values[0] / counted.iterations[0])
+    elif rows is not None and rows.rows:
+        targets = size * sum(row.count() for row in rows.rows) / len(rows.rows)
+    for divisor, over in (
+        (targets, "targets in a batch"),
+        (targets * steps, "targets in an update"),
+        (targets / size, "targets in a row"),
+        (float(size), "rows in a batch"),
+        (float(size * steps), "rows in an update"),
+    ):
+        if divisor > 1.0:
+            yield divisor, over
+
+
+def _is_mean(segment: Segment, curve: SeriesFacts, steps: int) -> bool:
     """Whether the training loss is one of a batch: a validation agrees with it as it stands."""
-    validation = segment.get("val_loss")
-    if validation is not None and np.isfinite(validation.values[-1]):
-        last = float(validation.values[-1])
+    validation = segment.finite("val_loss").values
+    if len(validation):
+        last = float(validation[-1])
         return abs(last - curve.end) < abs(last - curve.end / steps)
     # mlx-lm's own report: its trainer averages.
     return segment.get("trained_tokens") is not None and segment.get("peak_memory_gb") is not None
 
 
 def _at_chance(
-    segment: Segment, curve: LossFit, vocabulary: int | None, maybe_summed: bool, limits: Limits
+    segment: Segment,
+    curve: SeriesFacts,
+    vocabulary: int | None,
+    limits: Limits,
+    *,
+    maybe_summed: bool,
 ) -> Iterator[Sign]:
-    if curve.points < limits.level_reports:
-        return
     uniform = math.log(vocabulary) if vocabulary else None
     low = limits.chance_low
     if uniform is not None:
         low = min(low, uniform - limits.chance_below)
-    if min(curve.end, curve.tail_minimum) < low:
+    # One batch, or two, are no level.
+    if curve.points < 3 or min(curve.end, curve.tail_minimum) < low:
         return
     fallen = 1.0 - curve.end / max(curve.start, curve.end)
     falls = fallen >= limits.still_falls
-    if fallen >= limits.has_fallen or (falls and curve.points < limits.falling_reports):
+    if fallen >= limits.has_fallen or (falls and curve.points < 10):
         return
-    unknown = uniform is None and curve.end > limits.chance_high
-    guess = (
-        f"a blind guess among this model's {vocabulary:,} tokens has {uniform:.3f}"
-        if uniform is not None
-        else "a blind guess among the 8,000 to 600,000 tokens that models have has "
-        f"{limits.chance_low:g} to {limits.chance_high:g}"
-    )
-    fell = f", down from {opening(curve)}" if falls else ""
+    is_unknown = uniform is None and curve.end > limits.chance_high
     yield Sign(
         "stays-at-chance",
-        f"The loss ends at {ending(curve)}{fell}; {guess}: the model knows nothing of this text.",
         {
+            **_end(curve),
             "start": curve.start,
-            "end": curve.end,
+            "fell_from": curve.start if falls else None,
             "lowest_of_last_quarter": curve.tail_minimum,
             "uniform_guess": uniform,
             "vocabulary": vocabulary,
-            "may_be_a_sum": maybe_summed,
+            "low": low,
         },
-        expected=f"well below {low:.2f}",
         onset=int(segment.series["train_loss"].iterations[0]) if not falls else None,
-        severity=Severity.WARNING if falls or unknown or maybe_summed else None,
+        severity=Severity.WARNING if falls or is_unknown or maybe_summed else None,
     )
 
 
+def _end(curve: SeriesFacts) -> dict[str, Measurement]:
+    return {"end": curve.end, "edge": curve.edge if curve.edge > 1 else None}
+
+
 def _high(
-    segment: Segment, curve: LossFit, vocabulary: int | None, uniform: float, limits: Limits
+    segment: Segment, curve: SeriesFacts, vocabulary: int | None, uniform: float, limits: Limits
 ) -> Iterator[Sign]:
-    base = segment.base_val_loss
-    first = base if base is not None and math.isfinite(base) else curve.first
-    name = "validation loss before the first update" if first is base else "first training loss"
+    base, validation = segment.base_val_loss, segment.get("val_loss")
+    is_base = base is not None and math.isfinite(base) and validation is not None
+    first = base if base is not None and is_base else curve.first
+    series = validation if is_base and validation is not None else segment.series["train_loss"]
+    is_readable = curve.end < limits.readable * uniform
     measured: dict[str, Measurement] = {
         "first_loss": first,
+        "first_is": "validation loss before the first update" if is_base else "first training loss",
         "uniform_guess": uniform,
-        "vocabulary": vocabulary,
+        "vocabulary": vocabulary or limits.vocabulary,
+        "unknown": None if vocabulary else "",
+        "fell_to": curve.end if is_readable else None,
     }
-    if first > uniform + limits.uniform_excess:
-        said = f"{vocabulary or limits.vocabulary:,} tokens"
-        said += "" if vocabulary else ", more than any model has,"
+    onset = int(series.iterations[0])
+    is_above = first > uniform + limits.uniform_excess
+    # What begins far away and is learned at once may be an unusual text; no model is known to tell.
+    if is_above and (vocabulary is not None or not is_readable):
         is_certain = vocabulary is None or first > uniform + limits.certain_excess
-        yield Sign(
-            "starts-above-uniform",
-            f"The {name} is {first:.3f}; a blind guess among {said} has {uniform:.3f}.",
-            measured,
-            onset=_start_of(segment),
-            severity=Severity.ERROR
-            if is_certain
-            else Severity.INFO
-            if curve.end < limits.readable * uniform
-            else None,
-            expected=f"well below {uniform:.2f}",
-        )
+        severity = Severity.ERROR if is_certain else Severity.INFO if is_readable else None
+        yield Sign("starts-above-uniform", measured, onset=onset, severity=severity)
     elif first > limits.high:
-        yield Sign(
-            "starts-high",
-            f"The {name} is {first:.3f}, a guess among some {math.exp(first):,.0f} tokens: the "
-            "model does not know this kind of text, or the labels are not what it predicts.",
-            measured,
-            expected=f"below {limits.high:g} for a language model on text",
-            onset=_start_of(segment),
-        )
+        yield Sign("starts-high", measured, onset=onset)
 
 
 def _too_low(segment: Segment, losses: Series, limits: Limits) -> Iterator[Sign]:
@@ -331,36 +385,28 @@ def _too_low(segment: Segment, losses: Series, limits: Limits) -> Iterator[Sign]
     hits = np.flatnonzero((fast & soon) | (low & (losses.iterations <= 10 * limits.quickly)))
     if not len(hits):
         return
-    at, value = int(losses.iterations[hits[0]]), float(losses.values[hits[0]])
+    iteration, value = int(losses.iterations[hits[0]]), float(losses.values[hits[0]])
     yield Sign(
         "suspiciously-low",
-        f"After {at} {segment.unit}s the loss is {value:.4g}, down from {start:.3f}: text is not "
-        "learned that fast unless the answer is in the question.",
-        {"start": start, "loss": value, "iteration": at},
-        onset=at,
+        {"start": start, "loss": value, "iteration": iteration, "unit": segment.unit},
+        onset=iteration,
         severity=Severity.WARNING if value < limits.low else None,
-        expected=f"above {limits.low_share:.0%} of the start for the first {limits.quickly}",
     )
 
 
-def _above_unigram(segment: Segment, curve: LossFit, floor: float, added: int) -> Iterator[Sign]:
+def _above_unigram(
+    segment: Segment, curve: SeriesFacts, floor: float, added: int
+) -> Iterator[Sign]:
     base, end = segment.base_val_loss, curve.end / added
     if end <= floor or curve.points < 2:
         return
-    per_step = f", {end:.3f} when divided by the {added} accumulation steps" if added > 1 else ""
-    worse = base is None or not math.isfinite(base) or base < floor
     yield Sign(
         "ends-above-unigram",
-        f"The loss ends at {ending(curve)}{per_step}; always guessing the tokens' overall "
-        f"frequencies would give {floor:.3f}.",
-        {"end": end, "unigram_entropy": floor, "base_validation_loss": base},
-        severity=Severity.ERROR if worse else None,
-        expected=f"below {floor:.2f}",
+        {
+            **_end(curve),
+            "per_step": end if added > 1 else None,
+            "unigram_entropy": floor,
+            "base_validation_loss": base,
+        },
+        severity=Severity.ERROR if base is None or not base >= floor else None,
     )
-
-
-def _start_of(segment: Segment) -> int:
-    validation = segment.get("val_loss")
-    if segment.base_val_loss is not None and validation is not None:
-        return int(validation.iterations[0])
-    return int(segment.series["train_loss"].iterations[0])

@@ -30,14 +30,14 @@ from statistics import median
 import numpy as np
 
 from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
+from mlxdoctor.engines.series import SeriesFacts, describe
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.judge.curve import start_of
 from mlxdoctor.judge.rate import BandLimits, Step, step_of
-from mlxdoctor.measure.losses.trend import LossFit, fit
 from mlxdoctor.measure.weights.adapter_facts import adapter_facts
 
 #: Optimisers whose step is about the rate, whatever the gradient's size.
@@ -78,10 +78,20 @@ class Limits(BandLimits):
         "barely-learned": Symptom.warning(
             "with steps this small the loss lost a small part and still fell",
             "a loss that falls fast at first and has flattened by the end",
+            "[set learning_rate to {advised_learning_rate:g}]",
+            says="The loss went from {start:.3f} to {end:.3f} (median of the last {third} reports)"
+            ", {lost:.0%} lower, and {late_share:.0%} of that between the middle and the last "
+            "third: it still fell when the run ended. Rate × scale is {rate_times_scale:.2g}; "
+            "the least that is usual is {lowest:.2g}.",
         ),
         "overwritten": Symptom.error(
             "with steps this large the update became larger than the weights",
             "an update smaller than the weights",
+            "[set learning_rate to {advised_learning_rate:g}]",
+            says="The update is {relative_update:.2g} times the weights it is added to: at a rate "
+            "× scale of {rate_times_scale:.2g}, where {highest:.2g} is the most that is usual, the "
+            "base model was written over, and what the tuned model knows it learned from these "
+            "rows.[ The loss went from {start:.3f} to {end:.3f}.]",
         ),
     },
     cost=Cost.WEIGHTS,
@@ -141,27 +151,20 @@ def _barely_learned(
         return
     if middle - last < limits.falling_noises * curve.noise:
         return
-    faster = step.better_rate(lower=False)
     yield Sign(
         "barely-learned",
-        f"The loss went from {start:.3f} to {last:.3f} (median of the last {third} reports), "
-        f"{lost:.0%} lower, and {late:.0%} of that between the middle and the last third: it still "
-        f"fell when the run ended. Rate × scale "
-        f"is {step.size:.2g}, where {step.low:.2g} is the least that is usual.",
         {
+            **_step(step, lower=False),
             "start": start,
             "middle": middle,
             "end": last,
+            "third": third,
             "lost": lost,
             "late_share": late,
             "noise": curve.noise,
-            "rate_times_scale": step.size,
-            "guideline": (step.low, step.high),
-            "advised_learning_rate": faster,
         },
         # Without the model's size the band may be off by a power of ten.
         severity=Severity.ERROR if step.parameters is not None else None,
-        fix=f"set learning_rate to {faster:g}" if faster is not None else None,
     )
 
 
@@ -169,28 +172,32 @@ def _overwritten(
     sizes: Sequence[float], config: TrainingConfig, log: TrainingLog | None, step: Step
 ) -> Sign:
     curve = _curve(log) if log is not None and not log.is_preference else None
-    fell = ""
+    figures: dict[str, Measurement] = {}
     if curve is not None and log is not None:
-        fell = f" The loss went from {start_of(log.main, curve).loss:.3f} to {curve.end:.3f}."
-    slower = step.better_rate(lower=True)
+        figures = {"start": start_of(log.main, curve).loss, "end": curve.end}
     return Sign(
         "overwritten",
-        f"The update is {median(sizes):.2g} times the weights it is added to: at a rate × scale "
-        f"of {step.size:.2g}, where {step.high:.2g} is the most that is usual, the base model was "
-        f"written over, and what the tuned model knows it learned from these rows.{fell}",
         {
+            **_step(step, lower=True),
+            **figures,
             "relative_update": median(sizes),
             "largest_update": max(sizes),
-            "rate_times_scale": step.size,
-            "guideline": (step.low, step.high),
             "scale": config.scale,
-            "end": curve.end if curve is not None else None,
-            "advised_learning_rate": slower,
         },
-        fix=f"set learning_rate to {slower:g}" if slower is not None else None,
     )
 
 
-def _curve(log: TrainingLog) -> LossFit | None:
+def _step(step: Step, *, lower: bool) -> dict[str, Measurement]:
+    return {
+        "rate_times_scale": step.size,
+        "lowest": step.low,
+        "highest": step.high,
+        "guideline": (step.low, step.high),
+        "advised_learning_rate": step.better_rate(lower=lower),
+    }
+
+
+def _curve(log: TrainingLog) -> SeriesFacts | None:
     losses = log.main.get("train_loss")
-    return fit(losses.iterations, losses.values) if losses is not None else None
+    curve = describe(losses.iterations, losses.values) if losses is not None else None
+    return curve if curve is not None and curve.points else None

@@ -2,8 +2,7 @@
 
 What it finds. A run whose `resume_adapter_file` holds tensors that do not exist in the
 adapter it trained, so that they were left out: all of them, or some; tensors of another
-shape; and another rank or scale than the configuration's. The same before a run, by the modules
-that its configuration puts an adapter on.
+shape; and another rank than the configuration's.
 
 Why it matters. mlx-lm loads that file with `strict=False`: what does not fit is dropped
 without a word. The run then starts again from the base model, and hours of earlier training
@@ -11,9 +10,8 @@ are lost while everything looks as usual. Tensors of another rank replace the ru
 is saved no longer fits the configuration saved beside it.
 
 How it is measured. The names and shapes in the resumed file are compared with those in
-the adapter that the run saved, or where there is none with the base model's modules. The scale
-of the file is that of the configuration beside it. The loss tells the same story: resumed, it
-should begin where the earlier run ended, and not where the base model does.
+the adapter that the run saved. The loss tells the same story: resumed, it should begin where
+the earlier run ended, and not where the base model does.
 
 When it is wrong. When the resumed file was replaced after the run began: mlx-lm overwrites
 `adapters.safetensors` in place, so that a run resumed from its own folder looks sound.
@@ -28,11 +26,9 @@ from collections.abc import Iterator
 
 from mlxdoctor.check import DoesNotArise, NotApplicable, check
 from mlxdoctor.evidence.adapter import Adapter
-from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.resumed import ResumedAdapter
 from mlxdoctor.finding import Sign, Symptom
-from mlxdoctor.measure.weights.lora_targets import target_modules
 
 _EXAMPLES = 3
 _TAKEN_UP = {
@@ -59,32 +55,17 @@ _TAKEN_UP = {
             "the file resumed from has another rank than the configuration",
             expected="the same rank",
         ),
-        "scale-differs": Symptom.warning(
-            "the file resumed from was trained at another scale",
-            says="{file} was trained at scale {resumed_scale:g}, and this run has {scale:g}: what "
-            "was learned counts {times:.3g} times as much from its first step on.",
-            expected="the scale that the file was trained with",
-            fix="set lora_parameters.scale to {resumed_scale:g}",
-        ),
     },
     rerun_symptom=True,
 )
 def resume(
-    resumed: ResumedAdapter | None,
-    adapter: Adapter | None,
-    config: TrainingConfig | None,
-    base: BaseModel | None,
+    resumed: ResumedAdapter | None, adapter: Adapter | None, config: TrainingConfig | None
 ) -> Iterator[Sign]:
     """Compare the names and shapes of what was resumed, what was saved, and what was asked for."""
     if config is not None and not config.resume_adapter_file:
         raise DoesNotArise("the run was not resumed")
     of_rank = list(_rank(resumed.adapter, adapter, config)) if resumed is not None else []
     yield from of_rank
-    if resumed is not None and config is not None:
-        yield from _scale(resumed.adapter, config)
-    if resumed is not None and adapter is None and config is not None and base is not None:
-        yield from _modules(resumed.adapter, config, base)
-        return
     if resumed is None or adapter is None:
         if of_rank:
             return
@@ -138,42 +119,4 @@ def _rank(resumed: Adapter, saved: Adapter | None, config: TrainingConfig | None
         where=resumed.modules[0].name,
         fix=f"Set lora_parameters.rank to {ranks[0]} and resume again, or leave "
         f"resume_adapter_file out and start afresh with rank {wanted}.",
-    )
-
-
-def _scale(resumed: Adapter, config: TrainingConfig) -> Iterator[Sign]:
-    beside = TrainingConfig.beside(resumed.path)
-    before, scale = beside.scale if beside is not None else None, config.scale
-    if not before or not scale or before == scale:
-        return
-    yield Sign(
-        "scale-differs",
-        {
-            "file": resumed.path.name,
-            "resumed_scale": before,
-            "scale": scale,
-            "times": scale / before,
-            "advised_scale": before,
-        },
-        where="lora_parameters.scale",
-    )
-
-
-def _modules(resumed: Adapter, config: TrainingConfig, base: BaseModel) -> Iterator[Sign]:
-    """Modules of the file that the run puts no adapter on."""
-    targets = target_modules(config, base)
-    names = [module.name for module in resumed.modules]
-    if targets is None or config.fine_tune_type == "full":
-        return
-    lost = [name for name in names if name not in targets]
-    if not lost:
-        return
-    shared = len(names) - len(lost)
-    yield Sign(
-        "partly-loaded" if shared else "nothing-loaded",
-        f"{f'Only {shared}' if shared else 'None'} of the {len(names)} modules in "
-        f"{resumed.path.name}, which the run is resumed from, get an adapter in it (not "
-        f"{lost[0]}): mlx-lm drops {'the others' if shared else 'all'} without a word.",
-        {"resumed_modules": len(names), "loaded": shared, "dropped": tuple(lost[:_EXAMPLES])},
-        where=lost[0],
     )

@@ -15,8 +15,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.exhibits import CheckpointSizes
-from mlxdoctor.judge.blow_ups import LogLimits
-from mlxdoctor.judge.log_at_saves import LoggedCourse, course
+from mlxdoctor.judge.log_at_saves import LoggedCourse, LogLimits, course
 from mlxdoctor.judge.update_size import CourseLimits, Limits, has_jumped
 from mlxdoctor.measure.weights.save_norms import (
     FollowedHistory,

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.engines.series import Floats
 from mlxdoctor.engines.tensors import ModuleFacts
 from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.base_model import BaseModel
@@ -30,7 +31,6 @@ from mlxdoctor.exhibits import (
     TokenShares,
 )
 from mlxdoctor.finding import Exhibit
-from mlxdoctor.measure.losses.trend import Floats
 from mlxdoctor.models.generations import Generations
 
 #: Points a curve is drawn with at most; more would be closer than a pixel.

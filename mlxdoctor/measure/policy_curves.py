@@ -14,9 +14,9 @@ from typing import Literal
 
 import numpy as np
 
+from mlxdoctor.engines.series import Floats
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
-from mlxdoctor.measure.losses.trend import Floats
 
 Role = Literal[
     "loss",

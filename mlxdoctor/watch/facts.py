@@ -7,7 +7,7 @@ import sys
 from collections import deque
 from dataclasses import dataclass
 
-from mlxdoctor.measure.losses.repeats import decimals
+from mlxdoctor.engines.series import decimals
 from mlxdoctor.watch.betting import LARGEST, logarithm
 from mlxdoctor.watch.limits import FactLimits
 from mlxdoctor.watch.reports import Alarm, AlarmKind, LogRow

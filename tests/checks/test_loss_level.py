@@ -31,7 +31,8 @@ def base() -> BaseModel:
 @pytest.mark.parametrize(
     ("first", "symptoms"),
     [
-        (12.9, {"starts-above-uniform": "error"}),
+        # An unusual text that is learned at once: only noted while the vocabulary is unknown.
+        (14.6, {"starts-high": "info"}),
         (12.5, {"starts-high": "info"}),
         (8.1, {"starts-high": "info"}),
         (7.9, {}),
@@ -125,7 +126,7 @@ def test_losses_that_are_added_up(
     assert found(outcome) == symptoms
     if "sum-over-accumulation" in symptoms:
         one = finding(outcome, "sum-over-accumulation")
-        assert one.measured["per_step"] == pytest.approx(first / steps)
+        assert one.measured["mean"] == pytest.approx(first / steps)
         assert one.onset == 10
 
 

@@ -133,12 +133,19 @@ def test_a_jump(values: list[float], place: int, factor: float, kept: bool) -> N
 
 
 @pytest.mark.parametrize(
-    ("values", "spike", "at"),
-    [([6.0, 5.0, 18940.0], 18940 / 6, 30), ([1e300, 1.0, 1.0], 1e300, 10)],
+    ("values", "at", "factor"),
+    [
+        ([2.0, 2.1, 1.9, 40.0, 2.0, 2.1, 1.9], 40, 20.0),
+        ([9.0, 2.0, 2.1, 1.9, 2.0], None, None),
+        ([5.0, 2.0, 1.0, 0.5, 0.2, 0.1], None, None),
+        ([2.0, 2.1, 3.5, 2.0, 1.9], None, None),
+        ([1.0, 1.0, 1e300, 1.0, 1.0], 30, 1e300),
+    ],
 )
-def test_a_spike(values: list[float], spike: float, at: int) -> None:
-    facts = described(values)
-    assert (facts.spike, facts.highest_at) == (pytest.approx(spike), at)
+def test_a_spike(values: list[float], at: int | None, factor: float | None) -> None:
+    spike = described(values).spike
+    assert (spike and spike.iteration) == at
+    assert (spike and spike.factor) == (factor and pytest.approx(factor, rel=0.1))
 
 
 def test_huge_values_give_finite_figures() -> None:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mlxdoctor.judge.blow_ups import LogLimits, blown_up
-from mlxdoctor.judge.curve import Limits, above, divergence, start_of
-from mlxdoctor.judge.second_rise import second_rise
-from mlxdoctor.measure.losses.trend import fit
+from mlxdoctor.judge.curve import Limits, above
+from mlxdoctor.judge.log_at_saves import LogLimits, blown_up
 from mlxdoctor.train.stopping import DivergenceLimits, is_diverging
-from tests.checks.log_evidence import LogWriter
 from tests.conftest import check_called
 
 
@@ -32,18 +27,6 @@ def test_all_who_judge_a_curve_have_the_same_limits() -> None:
             assert getattr(other, name) == value
 
 
-def test_a_limit_that_is_replaced_reaches_the_judgement(tmp_path: Path) -> None:
-    segment = LogWriter(tmp_path).losses([2.1] * 6 + [3.4] * 14, {1: 2.0}).main
-    losses = segment.series["train_loss"]
-    curve = fit(losses.iterations, losses.values)
-    assert curve is not None
-    assert start_of(segment, curve).loss == 2.0
-    found = divergence(segment, curve, Limits())
-    assert found is not None
-    assert found.onset == 70
-    assert divergence(segment, curve, replace(Limits(), diverged_ratio=1.8)) is None
-
-
 def test_the_trainer_looks_at_a_median_and_at_a_lower_ratio() -> None:
     limits = DivergenceLimits()
     assert is_diverging([2.0, 5.0, 5.0], 4.0, limits)
@@ -57,16 +40,3 @@ def test_a_loss_that_is_not_finite_is_blown_up() -> None:
     assert np.flatnonzero(bad).tolist() == [10, 11, 12]
     # The middle of three: the lowest report alone is no level.
     assert level[11] == pytest.approx(1.2)
-
-
-@pytest.mark.parametrize(("end", "certain"), [(2.55, True), (2.1, False), (1.6, None)])
-def test_a_second_rise_is_held_against_what_was_learned(
-    tmp_path: Path, end: float, certain: bool | None
-) -> None:
-    losses = [3.0 - 0.2 * i for i in range(11)] + [1.0 + (end - 1.0) * i / 20 for i in range(23)]
-    segment = LogWriter(tmp_path).losses(losses).main
-    series = segment.series["train_loss"]
-    curve = fit(series.iterations, series.values)
-    assert curve is not None
-    found = second_rise(segment, curve, Limits())
-    assert (found.is_certain if found is not None else None) is certain

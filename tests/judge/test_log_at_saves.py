@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.judge.blow_ups import LogLimits
-from mlxdoctor.judge.log_at_saves import LoggedCourse, course
+from mlxdoctor.judge.log_at_saves import LoggedCourse, LogLimits, course
 from tests.checks.log_evidence import LogWriter
 from tests.conftest import RUNS
 

@@ -23,7 +23,7 @@ from mlxdoctor.reproduce.investigate import resolve
 
 KNOWLEDGE = load_causes()
 LIMITS = Limits()
-LOOKED = ("loss-trend", "learned-targets", "token-collapse", "generation-effect", "gradient-norm")
+LOOKED = ("loss-trend", "learned-targets", "token-collapse", "generation-effect", "series-facts")
 
 
 def observed(*codes: str, loss: float | None = 0.5) -> Observation:
@@ -72,7 +72,7 @@ def test_a_cure_takes_a_tenth_off_the_held_out_loss(loss: float, cured: bool) ->
 
 
 def test_another_error_is_no_cure() -> None:
-    assert not ASKED.is_cured(BAD, observed("gradient-norm.zero"), 0.1)
+    assert not ASKED.is_cured(BAD, observed("series-facts.gradient-zero"), 0.1)
 
 
 def test_a_fault_is_re_created_only_by_its_key_symptom() -> None:
@@ -86,10 +86,10 @@ def test_a_fault_is_re_created_only_by_its_key_symptom() -> None:
 
 def test_errors_that_the_run_has_not_refute_a_fault() -> None:
     asked = question("learned-targets.nothing-learned")
-    found = {0: observed("learned-targets.nothing-learned", "gradient-norm.zero")}
+    found = {0: observed("learned-targets.nothing-learned", "series-facts.gradient-zero")}
     judged = judge_injection(asked, {0: GOOD, 1: GOOD}, found)
     assert judged.verdict == "refuted"
-    assert "gradient-norm.zero" in judged.reason
+    assert "series-facts.gradient-zero" in judged.reason
 
 
 def test_a_reference_trainer_that_fails_too_proves_nothing() -> None:

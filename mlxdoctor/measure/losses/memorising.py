@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.check import limit
+from mlxdoctor.engines.series import Floats, SeriesFacts, noise
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment
-from mlxdoctor.measure.losses.trend import Floats, LossFit, noise
 
 #: Rows below which more of them help more than any setting; LoRA guides start at 50 to 100.
 FEW_ROWS = 50
@@ -116,7 +116,7 @@ class Memorising:
         return self.last / self.minimum
 
 
-def memorising(segment: Segment, curve: LossFit, limits: MemorisingLimits) -> Memorising | None:
+def memorising(segment: Segment, curve: SeriesFacts, limits: MemorisingLimits) -> Memorising | None:
     """Compare the two losses; None where too few validation losses tell."""
     validation = segment.finite("val_loss")
     values, iterations = validation.values, validation.iterations
@@ -170,7 +170,7 @@ def _of_few(
     values: Floats,
     iterations: NDArray[np.int64],
     lowest: int,
-    curve: LossFit,
+    curve: SeriesFacts,
     limits: MemorisingLimits,
 ) -> Memorising | None:
     """Two or three validations: only a loss many times the training loss tells."""
@@ -211,17 +211,3 @@ def passes_over(
         return None
     trained = int(segment.series["train_loss"].iterations[-1]) * batch
     return trained / different_rows(rows)
-
-
-def accuracy_rose(segment: Segment, since: int) -> tuple[float, float] | None:
-    """The validation accuracy at an iteration and at last, where it did not fall."""
-    for name, series in segment.series.items():
-        words = set(name.split("_"))
-        if not words & {"val", "valid", "validation", "eval"} or not words & {"accuracy", "acc"}:
-            continue
-        at = np.flatnonzero(series.iterations == since)
-        if len(at) and np.isfinite(series.values).all():
-            was, now = float(series.values[at[0]]), float(series.values[-1])
-            if len(series) > int(at[0]) + 1 and now >= was:
-                return was, now
-    return None

@@ -1,4 +1,4 @@
-"""Peak memory from shapes, and time from timed steps."""
+"""Peak memory from shapes: what grows with what, and the parts add up."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,16 +6,15 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.preflight.model_shape import Matrix, ModelShape, shape_of
-from mlxdoctor.preflight.predict import (
-    PlannedStep,
-    TimedBatch,
+from mlxdoctor.preflight.memory import (
+    MeasuredStep,
+    corrected,
     optimizer_bytes,
     predict_memory,
-    predict_time,
     trained_bytes,
-    width,
 )
+from mlxdoctor.preflight.model_shape import Matrix, ModelShape, shape_of, shape_of_name
+from mlxdoctor.preflight.planned_step import PlannedStep, batches, longest_batch, width
 
 BASE = Path(__file__).resolve().parents[2] / "fixtures" / "base"
 
@@ -41,6 +40,18 @@ def test_the_shape_of_a_model_at_hand(tiny: ModelShape) -> None:
     assert tiny.stored == pytest.approx(weights, rel=0.02)
 
 
+def test_a_shape_from_a_name_is_rough_and_about_as_large() -> None:
+    shape = shape_of_name("mlx-community/Llama-3.1-8B-Instruct-4bit")
+    assert shape is not None
+    assert shape.is_rough
+    assert shape.is_quantised
+    # Llama 3.1 8B: width 4096, 32 layers, 4.5 GB at 4 bits.
+    assert shape.hidden == pytest.approx(4096, rel=0.15)
+    assert len(shape.layers) == pytest.approx(32, rel=0.15)
+    assert shape.stored == pytest.approx(4.5e9, rel=0.1)
+    assert shape_of_name("my-model") is None
+
+
 @pytest.mark.parametrize(
     ("longest", "limit", "inputs"),
     [(1, 2048, 32), (32, 2048, 32), (33, 2048, 64), (500, 200, 199), (64, 65, 64)],
@@ -51,8 +62,21 @@ def test_rows_are_padded_to_multiples_of_32_plus_one_and_cut(
     assert width(longest, limit) == inputs
 
 
-def peak(model: ModelShape, step: PlannedStep) -> int:
-    return sum(predict_memory(model, step).values())
+def test_batches_keep_the_order_of_the_file_where_rows_have_as_many_keys() -> None:
+    assert batches([1, 1, 1, 1, 1], 2) == [[0, 1], [2, 3]]
+    assert batches([2, 1, 2, 1], 2) == [[1, 3], [0, 2]]
+    # The longest row stands last, and is left over.
+    assert longest_batch([10, 20, 900], 2, 2048) == 32
+    assert longest_batch([10], 2, 2048) == 0
+
+
+def test_the_parts_add_up_and_each_has_a_sentence(tiny: ModelShape) -> None:
+    found = predict_memory(tiny, STEP)
+    assert sum(one.bytes for one in found.parts) == found.training
+    assert found.peak == found.training
+    assert all(one.sentence.endswith(".") and one.bytes >= 0 for one in found.parts)
+    assert not found.is_rough
+    assert not found.is_measured
 
 
 def test_what_is_trained_is_counted_as_mlx_lm_counts_it(tiny: ModelShape) -> None:
@@ -66,8 +90,7 @@ def test_what_is_trained_is_counted_as_mlx_lm_counts_it(tiny: ModelShape) -> Non
     outputs = 96 + 48 + 48 + 96 + 256 + 256 + 96
     assert trained_bytes(tiny, replace(STEP, fine_tune_type="dora")) == 4 * (numbers + 4 * outputs)
     full = replace(STEP, fine_tune_type="full")
-    whole = [layer.other + sum(one.stored for one in layer.matrices) for layer in tiny.layers]
-    assert trained_bytes(tiny, full) == sum(whole)
+    assert trained_bytes(tiny, full) == sum(layer.stored for layer in tiny.layers)
 
 
 @pytest.mark.parametrize(
@@ -99,14 +122,21 @@ def test_adafactor_keeps_less_than_adam(tiny: ModelShape) -> None:
     ],
 )
 def test_what_takes_less(tiny: ModelShape, less: dict, more: dict) -> None:
-    assert peak(tiny, replace(STEP, **less)) < peak(tiny, replace(STEP, **more))
+    assert (
+        predict_memory(tiny, replace(STEP, **less)).peak
+        < predict_memory(tiny, replace(STEP, **more)).peak
+    )
 
 
 def test_a_packed_model_keeps_its_unpacked_weights_only_for_dora(tiny: ModelShape) -> None:
     layer = tiny.layers[0]
     packed = replace(layer, matrices=tuple(replace(one, quantised=True) for one in layer.matrices))
     model = replace(tiny, layers=(packed,) * 4)
-    more = peak(model, replace(STEP, fine_tune_type="dora")) - peak(model, STEP)
+    lora, dora = (
+        predict_memory(model, STEP),
+        predict_memory(model, replace(STEP, fine_tune_type="dora")),
+    )
+    more = dora.training - lora.training
     assert more > sum(4 * 4 * one.size for one in layer.matrices)
 
 
@@ -119,8 +149,22 @@ def test_stacked_experts_count_as_often_as_a_token_passes_them(tiny: ModelShape)
     )
     layers = (replace(tiny.layers[0], matrices=experts),) * 4
     one, two = (replace(tiny, layers=layers, experts_a_token=count) for count in (1, 2))
-    assert peak(two, STEP) > 1.2 * peak(one, STEP)
+    assert predict_memory(two, STEP).peak > 1.2 * predict_memory(one, STEP).peak
     assert trained_bytes(two, STEP) > 4 * trained_bytes(tiny, STEP)
+
+
+def test_one_real_step_corrects_the_activations(tiny: ModelShape) -> None:
+    estimate = predict_memory(tiny, STEP)
+    found = corrected(estimate, lambda: MeasuredStep(2 * estimate.training, 1.0))
+    assert found.peak == 2 * estimate.training
+    assert found.is_measured
+    assert sum(one.bytes for one in found.parts) == pytest.approx(found.peak, abs=10)
+    assert found.parts[0] == estimate.parts[0]
+    # The first step of all has no state of the optimiser beside it.
+    state = optimizer_bytes(tiny, STEP)
+    first = corrected(estimate, lambda: MeasuredStep(2 * estimate.training, 1.0, is_first=True))
+    assert first.peak == 2 * estimate.training + state
+    assert corrected(estimate, lambda: None) is estimate
 
 
 def test_layers_of_another_kind_are_marked_as_rough() -> None:
@@ -136,43 +180,3 @@ def test_layers_of_another_kind_are_marked_as_rough() -> None:
     assert latent is not None
     assert latent.is_rough
     assert shape_of(replace(base, config={"model_type": "llama"})) is None
-
-
-def timed(tokens: int, rows: int = 4) -> TimedBatch:
-    """A machine that takes 20 ms, 0.1 ms a token, and 1 ns a token and token before it."""
-    count = rows * tokens
-    return TimedBatch(rows, tokens, 0.02 + 1e-4 * count + 1e-9 * count * tokens)
-
-
-def told(widths: list[int], trained: list[TimedBatch], validations: int = 0) -> list[float]:
-    """Low, likeliest and high seconds of 1,000 iterations; a validation batch takes a quarter."""
-    validated = [replace(batch, seconds=batch.seconds / 4) for batch in trained]
-    return list(
-        predict_time(
-            1000, 4, widths, validation_batches=validations, trained=trained, validated=validated
-        )
-    )
-
-
-@pytest.mark.parametrize("lengths", [[128], [64, 256], [64, 128, 512], [32, 64, 128, 256, 512]])
-def test_steps_of_several_lengths_give_the_time_of_another(lengths: list[int]) -> None:
-    low, likely, high = told([128], [timed(one) for one in lengths])
-    assert likely == pytest.approx(1000 * timed(128).seconds, rel=0.02)
-    assert low < likely < high
-
-
-def test_rows_of_mixed_length_count_as_they_come() -> None:
-    likely = told([32, 32, 32, 480], [timed(32), timed(96), timed(480)])[1]
-    assert likely == pytest.approx(250 * (3 * timed(32).seconds + timed(480).seconds), rel=0.02)
-
-
-def test_validations_cost_what_they_took() -> None:
-    likely = told([128], [timed(128)], validations=400)[1]
-    assert likely == pytest.approx(1100 * timed(128).seconds)
-
-
-def test_the_range_widens_beyond_what_was_timed_and_where_steps_disagree() -> None:
-    near, far = told([128], [timed(128)]), told([1024], [timed(128)])
-    assert far[2] / far[1] > near[2] / near[1]
-    noisy = [replace(timed(128), seconds=timed(128).seconds * factor) for factor in (0.6, 1.4)]
-    assert told([128], noisy)[2] > 2 * told([128], noisy)[0]

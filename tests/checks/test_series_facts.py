@@ -1,0 +1,282 @@
+"""Patterns in any column of a log."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from mlxdoctor.checks.series_facts import _figures, table
+
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.template import names_in
+from tests.checks.log_evidence import LogWriter, decay, finding, found, judge
+from tests.conftest import LOGS, RUNS, check_called, run_names
+
+series_facts = check_called("series-facts")
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> LogWriter:
+    return LogWriter(tmp_path)
+
+
+def column(logs: LogWriter, name: str, *values: object, more: str = "") -> TrainingLog:
+    """A log with a column of these values, every ten iterations."""
+    return logs.text(
+        *(f"Iter {i}0: Train loss 2.0, {name} {value}{more}" for i, value in enumerate(values, 1))
+    )
+
+
+def test_every_entry_names_figures_that_there_are(logs: LogWriter) -> None:
+    """A misspelt figure in the table would never be reached."""
+    losses = logs.losses([2.0, 0.0, 9.0, math.nan, 2.1, 2.0, 1.9, 2.0, 50.0, 2.0, 1.9, 0.0])
+    known = {"series", "unit", *_figures(losses.main.series["train_loss"])}
+    for fact in table():
+        bounds = (*fact.least, fact.most, fact.warning, fact.error)
+        used = names_in(fact.symptom.says) | {name for each in bounds for name in each}
+        assert used | ({fact.onset} - {""}) <= known, fact.code
+
+
+@pytest.mark.parametrize(
+    ("values", "symptoms"),
+    [
+        (("0.0", "0.0", "0.0"), {"gradient-zero": "error"}),
+        (("0.0", "0.0", "1.0", "1.0"), {"gradient-zero": "warning"}),
+        (("0.0", "0.0", "1.0", "1.0", "1.0"), {}),
+        (("0.5", "1e-9"), {"gradient-vanished": "info"}),
+        (("nan", "nan", "nan"), {"gradient-never-finite": "error"}),
+        (("nan",), {"gradient-not-finite": "warning"}),
+        (("1.0", "inf", "1.0", "2.0"), {"gradient-not-finite": "warning"}),
+        ((*["4.2"] * 89, *["nan"] * 11), {"gradient-not-finite": "error"}),
+        ((*["4.2"] * 97, *["nan"] * 3), {"gradient-not-finite": "warning"}),
+        (("1.0", "2.0"), {}),
+        # Two reports, three, and many: one that is far above what is usual.
+        (("5.0", "18940"), {"gradient-exploded": "warning"}),
+        (("5.0", "4.0", "4.5", "4.0", "1.8e8"), {"gradient-exploded": "warning"}),
+        ((*["4.2"] * 8, "421.0"), {"gradient-exploded": "warning"}),
+        ((*["4.2"] * 8, "419.0"), {}),
+        ((*["0.1"] * 8, "90.0"), {}),
+        # Sound runs begin high.
+        (("5044.0", *["4.2"] * 12), {}),
+    ],
+)
+def test_gradient_norms(logs: LogWriter, values: tuple[str, ...], symptoms: dict[str, str]) -> None:
+    assert found(judge(series_facts, column(logs, "grad_norm", *values))) == symptoms
+
+
+def test_figure_and_place_of_a_gradient_that_exploded(logs: LogWriter) -> None:
+    log = column(logs, "grad_norm", "5.0", "4.0", "4.5", "4.0", "1.8e8", "4.1")
+    sign = finding(judge(series_facts, log), "gradient-exploded")
+    assert sign.onset == 50
+    assert "is 1.8e+08, at iteration 50; the median of 6 reports is 4.3" in sign.message
+
+
+def test_real_gradient_norms() -> None:
+    def of(path: Path) -> dict[str, str]:
+        signs = found(judge(series_facts, TrainingLog.read([path])))
+        return {code: severity for code, severity in signs.items() if code.startswith("grad")}
+
+    assert of(RUNS / "gradients-blocked" / "train.jsonl") == {"gradient-zero": "error"}
+    assert of(LOGS / "torch-MiniCPM-V-212-loss0-gradnan.log") == {"gradient-never-finite": "error"}
+    gemma = of(LOGS / "torch-gemma_pytorch-24-intermittent-nan.log")
+    assert gemma == {"gradient-not-finite": "warning"}
+    assert of(LOGS / "mlx-lm-326-grad-debug.log") == {}
+
+
+@pytest.mark.parametrize(
+    ("lines", "severity"),
+    [
+        (
+            (
+                "Iter 40: SKIPPED non-finite batch (loss 1.23, norm nan) -- weights untouched",
+                "Iter 400: Train loss 1.2680, LR 1.950e-06, grad_norm 3.5, skipped 1",
+            ),
+            "info",
+        ),
+        (("Iter 40: Train loss 1.2, grad_norm 3.5, skipped 10",), "warning"),
+        (("Iter 39: Train loss 4.2, grad_norm 3.5, skipped 26",), "error"),
+        (("Iter 40: Train loss 1.2, grad_norm 3.5, skipped 0",), None),
+    ],
+)
+def test_skipped_batches(logs: LogWriter, lines: tuple[str, ...], severity: str | None) -> None:
+    assert found(judge(series_facts, logs.text(*lines))).get("batches-skipped") == severity
+
+
+@pytest.mark.parametrize(
+    ("seconds", "hit"),
+    [
+        (("0.000", "0.000"), True),
+        (("0.000", "0.000", "0.7"), True),
+        (("0.000",), True),
+        (("0.001", "0.001"), False),
+        (("0.000", "0.7", "0.8"), False),
+    ],
+)
+def test_validations_that_took_no_time(
+    logs: LogWriter, seconds: tuple[str, ...], hit: bool
+) -> None:
+    log = logs.text(
+        *(
+            f"Iter {i}0: Val loss 1.5, Val took {value}s\nIter {i}0: Train loss 1.{i}, It/sec 2.0"
+            for i, value in enumerate(seconds, 1)
+        )
+    )
+    assert ("validation-without-time" in found(judge(series_facts, log))) is hit
+
+
+@pytest.mark.parametrize(("speed", "hit"), [(0.1, True), (2.0, False)])
+def test_whole_seconds_tell_where_updates_are_slow(
+    logs: LogWriter, speed: float, hit: bool
+) -> None:
+    rows = [
+        f'{{"iteration": {i}, "train_loss": 1.5, "val_loss": 1.4, "val_time": 0, '
+        f'"iterations_per_second": {speed}}}'
+        for i in (10, 20, 30)
+    ]
+    logs.path = logs.path.with_suffix(".jsonl")
+    assert ("validation-without-time" in found(judge(series_facts, logs.text(*rows)))) is hit
+
+
+def test_one_validation_of_half_an_hour(logs: LogWriter) -> None:
+    log = logs.text(
+        "Iter 1: Val loss 2.0, Val took 1822.456s", "Iter 10: Train loss 1.9, It/sec 0.5"
+    )
+    sign = finding(judge(series_facts, log), "validation-slow")
+    assert "as long as 911 updates" in sign.message
+
+
+@pytest.mark.parametrize(
+    ("speeds", "peak", "symptoms"),
+    [
+        ([*[190.0] * 3, 27.0, 28.0], 30.0, {"throughput-fell": "warning"}),
+        ([*[190.0] * 3, 27.0, 28.0], 0.5, {"speed-fell": "info"}),
+        ([5.0, *[100.0] * 10, *[30.0] * 10], 30.0, {"throughput-fell": "warning"}),
+        ([5.0, *[100.0] * 10, *[40.0] * 10], 30.0, {}),
+        ([100.0, 100.0, 10.0] * 8, 30.0, {}),
+        ([100.0] * 5, 30.0, {}),
+    ],
+)
+def test_speed(logs: LogWriter, speeds: list[float], peak: float, symptoms: dict[str, str]) -> None:
+    log = column(logs, "Tokens/sec", *speeds, more=f", Peak mem {peak} GB")
+    assert found(judge(series_facts, log)) == symptoms
+
+
+@pytest.mark.parametrize(("speed", "hit"), [(0.6, True), (0.8, False)])
+def test_a_speed_that_only_swapping_explains(logs: LogWriter, speed: float, hit: bool) -> None:
+    rows = [f"Iter {i}0: Train loss 2.0, Tokens/sec {speed}, Peak mem 30 GB" for i in range(1, 14)]
+    log = logs.text("Trainable parameters: 0.041% (2.9M/7000.0M)", *rows)
+    assert found(judge(series_facts, log)) == ({"slow-for-its-memory": "warning"} if hit else {})
+
+
+@pytest.mark.parametrize(
+    ("peaks", "hit"),
+    [
+        ([20.0 + 0.5 * i for i in range(24)], True),
+        ([20.0 + 0.5 * (i // 3) for i in range(24)], False),
+        ([20.0 + 0.05 * i for i in range(24)], False),
+        ([0.5 + 0.1 * i for i in range(24)], False),
+    ],
+)
+def test_a_peak_of_memory_that_grows(logs: LogWriter, peaks: list[float], hit: bool) -> None:
+    log = column(logs, "Peak mem", *peaks, more=" GB")
+    assert found(judge(series_facts, log)) == ({"memory-grows": "warning"} if hit else {})
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "{'memory_size': 17179869184, 'architecture': 'applegpu_g13g'}",
+        "GPU = Tesla T4. Max memory = 14.748 GB.",
+    ],
+)
+def test_more_memory_than_the_machine_has(logs: LogWriter, head: str) -> None:
+    rows = [
+        f"Iter {i}0: Train loss 2.0, Peak mem {13.0 if i < 5 else 18.5} GB" for i in range(1, 9)
+    ]
+    sign = finding(judge(series_facts, logs.text(head, *rows)), "memory-above-the-machine")
+    assert (sign.severity.value, sign.onset) == ("warning", 50)
+    assert found(judge(series_facts, logs.text(head, *rows[:4]))) == {}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "symptom"), [(0, "no-trained-tokens"), (840, "same-token-count")]
+)
+def test_counts_of_tokens(logs: LogWriter, tokens: int, symptom: str) -> None:
+    def counted(each: list[int]) -> TrainingLog:
+        totals = [10 * sum(each[: i + 1]) for i in range(len(each))]
+        return column(logs, "Trained Tokens", *totals)
+
+    assert symptom in found(judge(series_facts, counted([tokens] * 8)))
+    assert found(judge(series_facts, counted([840, 812, 851, 833, 844, 829, 838]))) == {}
+
+
+@pytest.mark.parametrize(
+    ("rates", "losses", "symptoms"),
+    [
+        ([0.0] * 5, [2.0] * 5, {"rate-zero": "error"}),
+        # A small rate was rounded: the loss fell.
+        ([0.0] * 12, [3.0 - 0.1 * i for i in range(12)], {}),
+        # A warm-up from 0, and a decay to 0 that ends there.
+        ([0.0, 0.0, *[1e-5] * 20], [2.0] * 22, {}),
+        ([2e-5] * 40 + [0.0] * 2, [2.0] * 42, {}),
+        ([2e-5] * 30 + [0.0] * 10, [2.0] * 40, {"rate-zero-to-the-end": "warning"}),
+        (
+            [2e-5 * (20 - i) / 20 for i in range(20)] + [0.0] * 10,
+            [2.0] * 30,
+            {"rate-zero-to-the-end": "info"},
+        ),
+        # Four decimals show a small rate as 0.
+        ([2e-4] * 5 + [1e-4] * 5 + [0.0] * 10, [2.0] * 20, {"rate-zero-to-the-end": "info"}),
+    ],
+)
+def test_rates_of_zero(
+    logs: LogWriter, rates: list[float], losses: list[float], symptoms: dict[str, str]
+) -> None:
+    log = logs.text(
+        *(
+            f"Iter {i}0: Train loss {loss:.3f}, Learning Rate {rate:.3e}, It/sec 1.0"
+            for i, (rate, loss) in enumerate(zip(rates, losses, strict=True), 1)
+        )
+    )
+    assert found(judge(series_facts, log)) == symptoms
+
+
+@pytest.mark.parametrize(("height", "severity"), [(40.0, "warning"), (6.0, "info"), (2.4, None)])
+def test_a_spike_of_the_loss(logs: LogWriter, height: float, severity: str | None) -> None:
+    losses = decay(40, 2.2, 1.8)
+    losses[20] = height
+    outcome = judge(series_facts, logs.losses(losses))
+    assert found(outcome).get("loss-spiked") == severity
+    if severity:
+        assert finding(outcome, "loss-spiked").onset == 210
+
+
+def test_a_column_that_nothing_else_looks_at(logs: LogWriter) -> None:
+    log = logs.text(
+        '{"iteration": 10, "loss": 2.0, "entropy": NaN}', '{"iteration": 20, "loss": 1.9}'
+    )
+    sign = finding(judge(series_facts, log), "not-finite")
+    assert (sign.where, sign.onset) == ("entropy", 10)
+
+
+def test_what_is_not_in_the_log_is_not_looked_for(logs: LogWriter) -> None:
+    outcome = judge(series_facts, logs.text("Iter 10: Train loss 2.0"))
+    assert outcome.unsought["series-facts.gradient-zero"] == "the log has no gradient norm"
+    assert judge(series_facts).status.value == "skipped"
+
+
+#: What is worth a look in a real log of a run that was sound, or failed otherwise.
+REMARKS = {"same-token-count", "not-finite", "gradient-vanished"}
+
+
+@pytest.mark.parametrize("name", [name for name in run_names() if name.startswith("healthy")])
+def test_sound_runs_have_nothing_that_counts(name: str) -> None:
+    (path,) = (RUNS / name).glob("train.*")
+    assert set(found(judge(series_facts, TrainingLog.read([path])))) <= REMARKS
+
+
+@pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem[:30])
+def test_logs_of_users_swap_and_skip_nothing(path: Path) -> None:
+    codes = set(found(judge(series_facts, TrainingLog.read([path]))))
+    assert codes <= REMARKS | {"gradient-never-finite", "gradient-not-finite", "loss-spiked"}
