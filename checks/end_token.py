@@ -37,7 +37,14 @@ from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.learned import change, is_likely
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
-from mlxdoctor.measure.text.prompt_rates import Rate, RateLimits, is_raised, rate, too_few
+from mlxdoctor.measure.text.prompt_rates import (
+    AGAINST_BASE,
+    Rate,
+    RateLimits,
+    is_raised,
+    rate,
+    too_few,
+)
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.safety.quoting import quoted
@@ -46,6 +53,7 @@ from mlxdoctor.safety.quoting import quoted
 TURN = re.compile(
     r"<\|im_start\|>|<start_of_turn>|<\|start_header_id\|>|<\|(?:user|assistant)\|>|\[INST\]"
 )
+_END_ROWS = "Check that every training row ends with the token that ends generation."
 
 
 @dataclass(frozen=True)
@@ -62,62 +70,51 @@ class Limits(RateLimits):
         1.2, unit="times the expected answer", source="room for another way to say it"
     )
     rows: int = limit(8, unit="rows", source="as learned-targets")
-    expected_end: float = limit(
-        0.5,
-        unit="probability of the end token after a complete answer",
-        source="above, ending is the greedy choice",
-    )
     cut_short: float = limit(
         0.5,
         unit="share of the base model's answers that the length limit cuts",
         source="0.42 at most in 64 runs of which it was said; 0.6 in two sound DPO runs that "
         "answer at more length",
     )
-    padded_share: float = limit(
-        0.5,
-        unit="share of one token in the answer before the run",
-        source="above, there is no answer that is followed by padding",
-    )
 
 
-#: Symptom -> what the tuned model then does.
-_SAID = {
-    "empty-answers": "ends at once, without an answer,",
-    "next-turn": "goes on into the next turn of the conversation",
-    "never-ends": "runs into the length limit without the end token",
-    "repeated-end": "repeats the end token",
-    "padded-answers": "follows its answer with a run of one token",
-}
-_END_ROWS = "Check that every training row ends with the token that ends generation."
+def _symptom(meaning: str, what: str, expected: str, fix: str) -> Symptom:
+    said = f"The tuned model {what} on {{tuned_hits}} of {{prompts:* prompt}}; {AGAINST_BASE}."
+    return Symptom.warning(meaning, says=said, expected=expected, fix=fix)
 
 
 @check(
     codes={
-        "empty-answers": Symptom.warning(
+        "empty-answers": _symptom(
             "the answer is empty: the end token comes first",
-            expected="an answer before the end token",
-            fix="Check that only the last token of each answer is the end token, and that prompts "
+            "ends at once, without an answer,",
+            "an answer before the end token",
+            "Check that only the last token of each answer is the end token, and that prompts "
             "have the format used in training.",
         ),
-        "never-ends": Symptom.warning(
+        "never-ends": _symptom(
             "the answer runs into the length limit without the end token",
-            expected="the end token after the answer",
-            fix=_END_ROWS,
+            "runs into the length limit without the end token",
+            "the end token after the answer",
+            _END_ROWS,
         ),
-        "next-turn": Symptom.warning(
+        "next-turn": _symptom(
             "the answer goes on into the next turn of the conversation",
-            expected="the end token where the turn ends",
-            fix=_END_ROWS,
+            "goes on into the next turn of the conversation",
+            "the end token where the turn ends",
+            _END_ROWS,
         ),
-        "repeated-end": Symptom.warning(
+        "repeated-end": _symptom(
             "the end token is repeated",
-            expected="one end token",
-            fix="Check for padding with the end token that is trained on.",
+            "repeats the end token",
+            "one end token",
+            "Check for padding with the end token that is trained on.",
         ),
-        "padded-answers": Symptom.warning(
+        "padded-answers": _symptom(
             "the answer is followed by a run of one token",
-            expected="the end token right after the answer",
-            fix="Mask padding out of the loss, and put the end token before it.",
+            "follows its answer with a run of one token[, {token_text},]",
+            "the end token right after the answer",
+            "Mask padding out of the loss, and put the end token before it.",
         ),
     },
     limits=Limits(),
@@ -138,52 +135,55 @@ def end_token(
         refused = generations.load_failure is not None
         why = "the adapter could not be loaded" if refused else "there is no answer to look at"
         raise Inconclusive(why)
-    # Where some expected answers are known, the others say nothing about a right length.
-    lengths = [pair for pair in found if pair.item.expected is not None] or found
-    typical = _typical_length(rows)
-    knows_length = typical is not None or lengths[0].item.expected is not None
     wrong: dict[str, Callable[[OutputPair, Output], bool]] = {
         "empty-answers": lambda _, output: not output.content,
         "next-turn": lambda _, output: TURN.search(output.text) is not None,
-        "never-ends": partial(_is_endless, limits, typical),
         "repeated-end": lambda _, output: _longest_run_of_ends(output) >= limits.repeated_ends,
-        "padded-answers": lambda _, output: _is_padded(limits, output),
+        "padded-answers": lambda _, output: _is_padded(output, limits),
     }
     for symptom, is_wrong in wrong.items():
-        about_length = symptom == "never-ends"
-        counted = _rate(lengths if about_length else found, is_wrong, limits)
-        # Where the tuned model's own answers end, the base's say nothing against them.
-        cut_alike = min(counted.base or 0, counted.tuned)
-        if about_length and cut_alike > limits.cut_short * counted.prompts:
-            why = f"the length limit cuts {counted.base} of {counted.prompts} of the base's, too"
-            yield Unsought(("never-ends",), why)
-            continue
-        if not is_raised(counted, limits):
-            continue
-        certain = counted.is_broken
-        if about_length:
-            is_more = counted.base is not None and counted.interval.share >= limits.tuned_share
-            certain = knows_length and is_more and (certain or _expects_no_end(losses, limits))
-        extra = _padding(found, tokenizer, limits) if symptom == "padded-answers" else {}
-        yield Sign(
-            symptom,
-            f"The tuned model {_SAID[symptom]} on {counted.tuned} of {counted.prompts} prompts; "
-            f"{counted.against_base}.",
-            {**counted.measured, **extra},
-            severity=Severity.ERROR if certain else None,
-        )
-    ended = sum(pair.tuned.has_ended for pair in found)
-    if ended == len(found):
-        yield Seen(f"All {ended} answers end by themselves.", {"prompts": ended})
-    if (few := too_few(len(found), limits)) is not None:
+        counted = _rate(found, is_wrong, limits)
+        if is_raised(counted, limits):
+            measured: dict[str, Measurement] = dict(counted.measured)
+            if symptom == "padded-answers":
+                measured |= _padding(found, tokenizer, limits)
+            severity = Severity.ERROR if counted.is_broken else None
+            yield Sign(symptom, measured, severity=severity)
+    yield from _endless(found, rows, losses, limits)
+    if all(pair.tuned.has_ended for pair in found):
+        yield Seen("All {prompts:* answer} end by themselves.", {"prompts": len(found)})
+    if (few := too_few(len(found))) is not None:
         raise Inconclusive(few)
+
+
+def _endless(
+    found: Sequence[OutputPair],
+    rows: SupervisedRows | None,
+    losses: TokenLosses | None,
+    limits: Limits,
+) -> Iterator[Sign | Unsought]:
+    # Where some expected answers are known, the others say nothing about a right length.
+    lengths = [pair for pair in found if pair.item.expected is not None] or found
+    typical = _typical_length(rows)
+    counted = _rate(lengths, partial(_is_endless, limits, typical), limits)
+    # Where the tuned model's own answers end, the base's say nothing against them.
+    if min(counted.base or 0, counted.tuned) > limits.cut_short * counted.prompts:
+        why = f"the length limit cuts {counted.base} of {counted.prompts} of the base's, too"
+        yield Unsought(("never-ends",), why)
+    elif is_raised(counted, limits):
+        knows_length = typical is not None or lengths[0].item.expected is not None
+        is_more = counted.base is not None and counted.interval.share >= limits.tuned_share
+        is_sure = counted.is_broken or _expects_no_end(losses, limits)
+        severity = Severity.ERROR if knows_length and is_more and is_sure else None
+        yield Sign("never-ends", counted.measured, severity=severity)
 
 
 def _expects_no_end(losses: TokenLosses | None, limits: Limits) -> bool:
     """Whether the tuned model, after a complete answer of the rows, goes on, as it did before."""
     rows = [row for row in losses.rows if row.tuned is not None] if losses is not None else []
     after = change(rows, lambda one: one.end_after_answer)
-    if len(after.gains) < limits.rows or is_likely(after.tuned, limits.expected_end):
+    # From a probability of a half on, ending is the greedy choice.
+    if len(after.gains) < limits.rows or is_likely(after.tuned, 0.5):
         return False
     return after.gain <= 0
 
@@ -192,10 +192,10 @@ def _padding(
     found: Sequence[OutputPair], tokenizer: Tokenizer | None, limits: Limits
 ) -> dict[str, Measurement]:
     """The token that follows most of the padded answers."""
-    runs = [pair.tuned.content[-1] for pair in found if _is_padded(limits, pair.tuned)]
+    runs = [pair.tuned.content[-1] for pair in found if _is_padded(pair.tuned, limits)]
     token, share = top_share(runs)
     text = tokenizer.decode([token]) if tokenizer and isinstance(token, int) else str(token)
-    return {"token_text": quoted(text), "share_of_runs": round(share, 3)}
+    return {"token_text": quoted(text), "share_of_runs": share}
 
 
 def _rate(
@@ -206,13 +206,14 @@ def _rate(
     return rate([hit(pair, pair.tuned) for pair in found], known, limits)
 
 
-def _is_padded(limits: Limits, output: Output) -> bool:
+def _is_padded(output: Output, limits: Limits) -> bool:
     content = output.content
     run = tail_run(content)
     answer = content[: len(content) - run]
     if run < limits.padding_run or not answer:
         return False
-    return max(top_share(answer)[1], run_share(answer)) < limits.padded_share
+    # Where one token makes up half of the answer, there is no answer that padding follows.
+    return max(top_share(answer)[1], run_share(answer)) < 0.5
 
 
 def _is_endless(limits: Limits, typical: float | None, pair: OutputPair, output: Output) -> bool:

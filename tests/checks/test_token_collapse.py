@@ -1,9 +1,16 @@
-"""Collapsed answers: one token, token 0, loops."""
+"""Collapsed answers: one token, token 0, loops; and answers that skip tokens."""
+
+from __future__ import annotations
 
 import pytest
 
+from mlxdoctor.api import run_checks
+from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import SupervisedRows
+from mlxdoctor.finding import Outcome
 from mlxdoctor.models.generations import Generation, Generations
+from mlxdoctor.run import Run
+from tests.checks.data_evidence import DATA, rows_of
 from tests.conftest import RUNS, check_called, expected, run_names
 from tests.given import answers, findings, outcome
 
@@ -172,3 +179,72 @@ def test_commas_in_a_text_without_tokens() -> None:
     found = findings(token_collapse, Generations((), (row,)))
     assert found["token-collapse.single-token"].severity == "error"
     assert found["token-collapse.single-token"].measured["length"] == 50
+
+
+# Tokens that are skipped.
+
+SKIPS = "token-collapse.skips-tokens"
+
+
+def outcome_of(name: str) -> Outcome:
+    (found,) = run_checks([token_collapse], Run.discover([RUNS / name], allow_model=False))
+    return found
+
+
+@pytest.fixture(scope="module")
+def rows() -> SupervisedRows:
+    return rows_of(Dataset.read(DATA / "geography"))
+
+
+def stepping(rows: SupervisedRows, places: list[int], count: int = 24) -> Generations:
+    """Answers that go through the rows' answers in steps, one after another in turn."""
+    made = []
+    for row in rows.rows[:count]:
+        answer = row.tokens[row.prompt_length : row.length].tolist()
+        kept, at, turn = [], 0, 0
+        while at < len(answer):
+            kept.append(answer[at])
+            at += places[turn % len(places)]
+            turn += 1
+        made.append(tuple(kept))
+    return answers(made, None, ends=(), max_tokens=96)
+
+
+def test_a_run_with_labels_shifted_by_two() -> None:
+    found = {one.code: one for one in outcome_of("labels-double-shift").findings}
+    assert found[SKIPS].severity == "error"
+    assert found[SKIPS].measured["distance"] == 2
+    assert found[SKIPS].measured["share"] > 0.5
+    assert found[SKIPS].measured["adjacent_share"] < 0.2
+
+
+@pytest.mark.parametrize("name", [one for one in run_names() if one != "labels-double-shift"])
+def test_no_other_run_skips_tokens(name: str) -> None:
+    assert SKIPS not in {one.code for one in outcome_of(name).findings}
+
+
+@pytest.mark.slow
+def test_most_runs_are_judged() -> None:
+    assert sum(SKIPS not in outcome_of(name).unsought for name in run_names()) >= 10
+
+
+@pytest.mark.parametrize("distance", [2, 3, 4])
+def test_answers_that_skip(rows: SupervisedRows, distance: int) -> None:
+    finding = findings(token_collapse, stepping(rows, [distance]), rows)[SKIPS]
+    assert finding.measured["distance"] == distance
+    assert finding.measured["share"] == 1.0
+
+
+@pytest.mark.parametrize(("places", "hit"), [([1], False), ([2, 1], False), ([2, 2, 1], True)])
+def test_answers_that_skip_now_and_then(rows: SupervisedRows, places: list[int], hit: bool) -> None:
+    # The lead of the skipped pairs is about a third, and about nothing.
+    assert (SKIPS in findings(token_collapse, stepping(rows, places), rows)) is hit
+
+
+def test_what_says_nothing_about_skips(rows: SupervisedRows) -> None:
+    token = int(rows.rows[0].tokens[-3])
+    loop = answers([(token, token + 1, token + 2) * 10] * 12, None, ends=())
+    words = Generations((), tuple(Generation(f"p{i}", None, "in words") for i in range(8)))
+    assert SKIPS in outcome(token_collapse, loop, rows).unsought
+    assert SKIPS in outcome(token_collapse, words, rows).unsought
+    assert SKIPS in outcome(token_collapse, stepping(rows, [2])).unsought

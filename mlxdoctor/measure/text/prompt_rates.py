@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from mlxdoctor.check import limit
 from mlxdoctor.measure.text.statistics import Interval, mcnemar_exact, wilson
 
+#: Wald's sequential test: the share of prompts on which a sound model may do it, that on which a
+#: broken one does, and the probabilities of a false alarm and of a miss.
+SOUND_RATE, BROKEN_RATE, ALPHA, BETA = 0.05, 0.5, 0.001, 0.01
+
 
 @dataclass(frozen=True)
 class RateLimits:
@@ -29,17 +33,14 @@ class RateLimits:
         unit="share of prompts",
         source="above, the base model does the same and the tuning is not to blame",
     )
-    sound_rate: float = limit(
-        0.05, unit="share of prompts", source="sequential test, p0: what a sound model may do"
-    )
-    broken_rate: float = limit(
-        0.5, unit="share of prompts", source="sequential test, p1: what a broken model does"
-    )
-    alpha: float = limit(0.001, unit="probability", source="sequential test, false alarms")
-    beta: float = limit(0.01, unit="probability", source="sequential test, misses")
 
 
 USUAL = RateLimits()
+#: How the base model compares: the end of a sentence, filled from `Rate.measured`.
+AGAINST_BASE = (
+    "[the base model does so on {base_hits} of them|there is no answer of the base model to "
+    "compare with]"
+)
 
 
 @dataclass(frozen=True)
@@ -71,20 +72,11 @@ class Rate:
             "prompts": self.prompts,
             "tuned_hits": self.tuned,
             "base_hits": self.base,
-            "tuned_share": round(self.interval.share, 4),
-            "share_low": round(self.interval.low, 4),
-            "share_high": round(self.interval.high, 4),
+            "tuned_share": self.interval.share,
+            "share_low": self.interval.low,
+            "share_high": self.interval.high,
             "p_value": self.p_value,
         }
-
-    @property
-    def against_base(self) -> str:
-        """How the base model compares, as the end of a sentence."""
-        if self.base is None:
-            return "there is no answer of the base model to compare with"
-        if self.base == 0:
-            return "the base model does so on none of them"
-        return f"the base model does so on {self.base}"
 
 
 def rate(tuned: Sequence[bool], base: Sequence[bool] | None, limits: RateLimits = USUAL) -> Rate:
@@ -102,7 +94,7 @@ def rate(tuned: Sequence[bool], base: Sequence[bool] | None, limits: RateLimits 
         raise ValueError("one entry a prompt is needed, for both models")
     hits = sum(tuned)
     interval = wilson(hits, len(tuned))
-    decided = _decided(hits, len(tuned), limits)
+    decided = _decided(hits, len(tuned))
     is_large = interval.share >= limits.tuned_share
     if base is None:
         return Rate(len(tuned), hits, None, interval, None, decided, is_large and decided)
@@ -116,24 +108,20 @@ def rate(tuned: Sequence[bool], base: Sequence[bool] | None, limits: RateLimits 
     return Rate(len(tuned), hits, base_hits, interval, p_value, decided, is_broken)
 
 
-def answers_needed(limits: RateLimits = USUAL) -> int:
-    """Prompts without a single hit after which a broken model's rate is ruled out.
-
-    Wald's sequential test, as for the hits: below that, no finding says nothing.
-    """
-    each = math.log((1 - limits.broken_rate) / (1 - limits.sound_rate))
-    return math.ceil(math.log(limits.beta / (1 - limits.alpha)) / each)
+#: Prompts without a single hit after which a broken model's rate is ruled out, by the same test.
+ANSWERS_NEEDED = math.ceil(
+    math.log(BETA / (1 - ALPHA)) / math.log((1 - BROKEN_RATE) / (1 - SOUND_RATE))
+)
 
 
-def too_few(answers: int, limits: RateLimits = USUAL) -> str | None:
+def too_few(answers: int) -> str | None:
     """Why that many answers can't show that a model is sound; None where they can."""
-    needed = answers_needed(limits)
-    if answers >= needed:
+    if answers >= ANSWERS_NEEDED:
         return None
     are = "answer is" if answers == 1 else "answers are"
     return (
         f"{answers} {are} too few to say that nothing is wrong: it takes the answers to at least "
-        f"{needed} different prompts"
+        f"{ANSWERS_NEEDED} different prompts"
     )
 
 
@@ -145,8 +133,8 @@ def is_raised(found: Rate, limits: RateLimits = USUAL) -> bool:
     return found.is_broken or is_more
 
 
-def _decided(hits: int, total: int, limits: RateLimits) -> bool:
+def _decided(hits: int, total: int) -> bool:
     """Wald's sequential test, read once over all prompts so that their order is no matter."""
-    evidence = hits * math.log(limits.broken_rate / limits.sound_rate)
-    evidence += (total - hits) * math.log((1 - limits.broken_rate) / (1 - limits.sound_rate))
-    return evidence >= math.log((1 - limits.beta) / limits.alpha)
+    evidence = hits * math.log(BROKEN_RATE / SOUND_RATE)
+    evidence += (total - hits) * math.log((1 - BROKEN_RATE) / (1 - SOUND_RATE))
+    return evidence >= math.log((1 - BETA) / ALPHA)

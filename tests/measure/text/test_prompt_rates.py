@@ -2,7 +2,8 @@
 
 import pytest
 
-from mlxdoctor.measure.text.prompt_rates import RateLimits, answers_needed, is_raised, rate, too_few
+from mlxdoctor.measure.text.prompt_rates import AGAINST_BASE, is_raised, rate, too_few
+from mlxdoctor.template import fill
 
 
 def hits(count: int, total: int) -> list[bool]:
@@ -47,8 +48,8 @@ def test_figures_and_words() -> None:
     found = rate(hits(4, 8), hits(1, 8))
     assert found.measured["tuned_share"] == 0.5
     assert found.measured["base_hits"] == 1
-    assert found.against_base == "the base model does so on 1"
-    assert "no answer of the base" in rate(hits(4, 8), None).against_base
+    assert fill(AGAINST_BASE, found.measured) == "the base model does so on 1 of them"
+    assert "no answer of the base" in fill(AGAINST_BASE, rate(hits(4, 8), None).measured)
 
 
 def test_no_prompt_is_refused() -> None:
@@ -57,8 +58,6 @@ def test_no_prompt_is_refused() -> None:
 
 
 def test_eight_prompts_without_a_hit_rule_a_broken_model_out() -> None:
-    assert answers_needed() == 8
-    assert answers_needed(RateLimits(broken_rate=0.3)) > 8
     assert too_few(8) is None
     assert "7 answers are too few" in (too_few(7) or "")
     assert "1 answer is too few" in (too_few(1) or "")
