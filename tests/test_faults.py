@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mlxdoctor.experiments.shared import store
+from mlxdoctor.reproduce.rerun import RESULT_FILE, read_result, write_json
 from mlxdoctor.safety import atomic
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
@@ -172,28 +172,28 @@ def test_a_write_that_fails_leaves_nothing_behind(
 def test_a_stored_result_that_cannot_be_written_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.write(tmp_path, {"verdict": "before"})
+    write_json(tmp_path / RESULT_FILE, {"verdict": "before"})
 
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(InputError, match="No space left on device"):
-        store.write(tmp_path, {"verdict": "after"})
+        write_json(tmp_path / RESULT_FILE, {"verdict": "after"})
     monkeypatch.undo()
-    assert store.read(tmp_path) == {"verdict": "before"}
-    assert [path.name for path in tmp_path.iterdir()] == [store.RESULT_FILE]
+    assert read_result(tmp_path) == {"verdict": "before"}
+    assert [path.name for path in tmp_path.iterdir()] == [RESULT_FILE]
 
 
 def test_a_result_cut_at_any_byte_counts_as_unfinished(tmp_path: Path) -> None:
-    store.write(tmp_path, {"verdict": "confirmed", "loss": [1.5, 2.5]})
-    path = tmp_path / store.RESULT_FILE
+    write_json(tmp_path / RESULT_FILE, {"verdict": "confirmed", "loss": [1.5, 2.5]})
+    path = tmp_path / RESULT_FILE
     whole = path.read_bytes().rstrip()
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
-        assert store.read(tmp_path) is None
+        assert read_result(tmp_path) is None
     path.write_bytes(whole)
-    assert store.read(tmp_path) is not None
+    assert read_result(tmp_path) is not None
 
 
 def test_metrics_cut_at_any_byte_are_read(tmp_path: Path) -> None:

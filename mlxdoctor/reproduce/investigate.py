@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mlxdoctor.causes import Cause
@@ -10,27 +10,21 @@ from mlxdoctor.confirmation import Agreement
 from mlxdoctor.diagnosis import Diagnosed, rank
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.experiments import Counterfactual, Direct, Experiment, Measured
-from mlxdoctor.experiments.shared.bench import Bench, Failure
-from mlxdoctor.experiments.shared.laboratory import BudgetSpent
-from mlxdoctor.experiments.shared.rules import (
-    PROBE,
-    Limits,
-    Question,
-    Ruling,
-    Trials,
-    judge_plain,
-    undecided,
-)
-from mlxdoctor.experiments.shared.symptoms import symptom_checks
 from mlxdoctor.judge.remedy import fix_for
-from mlxdoctor.reproduce.agreement import agreement
+from mlxdoctor.reproduce.bench import Bench, Failure
+from mlxdoctor.reproduce.changes import has_rerun, try_cure, try_injection
+from mlxdoctor.reproduce.direct import DIRECT, Measured, measured
+from mlxdoctor.reproduce.folding import agreement
+from mlxdoctor.reproduce.rerun import BudgetSpent
+from mlxdoctor.reproduce.rules import PROBE, Limits, Ruling, Trials, judge_plain, undecided
+from mlxdoctor.reproduce.symptoms import symptom_checks
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 
 #: Leading causes that are tried.
 CAUSES = 3
 _MORE_TIME = "more time (--budget): the same command goes on from there"
+_REMEDY = "the remedy tried where the run was made, and that run diagnosed"
 
 
 @dataclass(frozen=True)
@@ -61,16 +55,15 @@ def candidates(
     A rival is a cause that shares a symptom and whose change restores a known value: what
     lowers the rate cures a scale that is too large just as well.
     """
-    every = {one.cause.id: one for one in rank(failure.outcomes, failure.knowledge)}
+    ranked = {one.cause.id: one for one in rank(failure.outcomes, failure.knowledge)}
     leading = diagnosis[:CAUSES]
     # To re-create a cause that the evidence all but rules out would prove nothing.
     near = leading[0].score - failure.limits.margin if leading else 0.0
     chosen = [one.cause.id for one in leading if not one.cause.inject or one.score > near]
     chosen += [
         name
-        for name, one in every.items()
-        if one.cause.change is not None
-        and one.cause.change.operation == "set"
+        for name, one in ranked.items()
+        if _restores(one)
         and fix_for(one.cause.change, config) is not None
         and failure.recorded.of(one.cause) & failure.recorded.errors
     ]
@@ -78,17 +71,13 @@ def candidates(
         name: Diagnosed(failure.knowledge.causes[name], float("-inf"), (), (), (), ())
         for name in asked
     }
-    known = unsupported | every
+    every = unsupported | ranked
     wanted = dict.fromkeys((*chosen, *asked))
-    return sorted((known[name] for name in wanted), key=lambda one: -one.score)
+    return sorted((every[name] for name in wanted), key=lambda one: -one.score)
 
 
 def investigate(
-    bench: Bench,
-    run: Run,
-    causes: Sequence[Diagnosed],
-    asked: Sequence[str],
-    experiments: Sequence[Experiment],
+    bench: Bench, run: Run, causes: Sequence[Diagnosed], asked: Sequence[str]
 ) -> Investigation:
     """Try each cause: those that need no training first, the others most likely first.
 
@@ -97,107 +86,85 @@ def investigate(
         run: the run that was examined.
         causes: to try, best first.
         asked: ids of those that the user asked for, which are tried in any case.
-        experiments: all there are.
     """
-    direct = {one.cause: one for one in experiments if isinstance(one, Direct)}
-    reruns = [one for one in experiments if isinstance(one, Counterfactual)]
+    settled: dict[str, Ruling] = {}
     rulings: dict[str, Ruling] = {}
-    measured: dict[str, Measured] = {}
-    # Causes of which a direct experiment said what there is to say, and those it left to reruns.
-    settled: set[str] = set()
-    open_: dict[str, Ruling] = {}
-    shown: list[str] = []
+    made: dict[str, Measured] = {}
     same: Agreement | None = None
-    wanted = list(causes)
+    wanted = [one.cause for one in causes]
+    shown = ""
     try:
-        for one in [one.cause for one in causes if one.cause.id in direct]:
-            measured[one.id] = direct[one.id].made(bench.lab, run)
-            ruling = measured[one.id].ruling
-            if ruling.verdict == "undecided" and any(other.shows(one) for other in reruns):
-                open_[one.id] = ruling
-            else:
-                rulings[one.id] = ruling
-                settled.add(one.id)
-            if ruling.verdict == "confirmed" and not one.of_the_report:
-                shown.append(one.id)
+        for cause in [cause for cause in wanted if cause.id in DIRECT]:
+            made[cause.id] = measured(cause.id, bench.lab, run)
+            ruling = made[cause.id].ruling
+            if ruling.verdict != "undecided" or not has_rerun(cause):
+                settled[cause.id] = ruling
+            if ruling.verdict == "confirmed" and not cause.of_the_report:
+                shown = shown or cause.id
         if shown:
             # What was shown explains it: the rest is tried only where it was asked for.
-            wanted = [one for one in causes if one.cause.id in (*settled, *asked)]
-        rest = [one.cause for one in wanted if one.cause.id not in settled]
-        found = _without_rerun(bench.failure, rest, reruns)
-        rulings |= {name: _after(open_.get(name), one) for name, one in found.items()}
-        rest = [one for one in rest if one.id not in found]
-        bench = bench.shortened() if rest else bench
-        plain = bench.plain() if rest else {}
-        recorded = plain.get(bench.lab.recipe.seed)
-        same = agreement(run.get(TrainingLog), recorded, bench.failure.limits)
-        for cause in rest:
-            ruling = _tried(bench, cause, plain, same, reruns)
-            rulings[cause.id] = _after(open_.get(cause.id), ruling)
+            wanted = [cause for cause in wanted if cause.id in (*settled, *asked)]
+        rest = [cause for cause in wanted if cause.id not in settled]
+        rulings = {c.id: one for c in rest if (one := _without_rerun(bench.failure, c)) is not None}
+        rest = [cause for cause in rest if cause.id not in rulings]
+        if rest:
+            bench = bench.shortened()
+            plain = bench.plain()
+            recorded = plain.get(bench.lab.recipe.seed)
+            same = agreement(run.get(TrainingLog), recorded, bench.failure.limits)
+            for cause in rest:
+                rulings[cause.id] = _tried(bench, cause, plain, same)
     except BudgetSpent as spent:
-        rulings = _out_of_time(rulings, wanted, spent, settled)
+        names = [cause.id for cause in wanted if cause.id not in rulings | settled]
+        rulings = _out_of_time(rulings, names, spent)
     except InputError as error:
         # As recorded it can't be trained on at all: no cause has a rerun to be judged by.
         reason = f"the rerun as recorded is refused: {error}"
-        for name in (one.cause.id for one in wanted):
-            ruling = undecided(reason, "files that mlx_lm.lora trains on")
-            rulings.setdefault(name, _after(open_.get(name), ruling))
-    rerun = {name: one for name, one in rulings.items() if name not in settled}
-    resolved = resolve(rerun, causes, bench.failure.limits)
-    verdicts = {**rulings, **_behind(shown, resolved)}
-    return Investigation(verdicts, measured, same, bench.failure.iterations)
+        refused = undecided(reason, "files that mlx_lm.lora trains on")
+        rulings = dict.fromkeys((c.id for c in wanted if c.id not in settled), refused) | rulings
+    rulings = resolve(rulings, causes, bench.failure.limits)
+    after = {name: _after(made.get(name), shown, ruling) for name, ruling in rulings.items()}
+    return Investigation(settled | after, made, same, bench.failure.iterations)
 
 
-def _after(before: Ruling | None, ruling: Ruling) -> Ruling:
-    """The verdict of reruns on a cause that a direct experiment had left open."""
-    if before is None or ruling.verdict != "undecided":
-        return ruling
-    wanted = dict.fromkeys((before.wanted, ruling.wanted))
-    return undecided(f"{before.reason}; {ruling.reason}", " or ".join(wanted))
+def _after(directly: Measured | None, shown: str, ruling: Ruling) -> Ruling:
+    """The verdict of reruns, behind what direct experiments said.
+
+    Args:
+        directly: the direct experiment for the same cause, which left it open.
+        shown: the cause that was shown directly and explains the failure; "" for none.
+    """
+    if directly is not None and ruling.verdict == "undecided":
+        before = directly.ruling
+        wanted = dict.fromkeys((before.wanted, ruling.wanted))
+        return undecided(f"{before.reason}; {ruling.reason}", " or ".join(wanted))
+    if shown and ruling.verdict == "confirmed":
+        reason = f"{ruling.reason}; but {shown} was shown directly"
+        return undecided(reason, "that cured first, and the run diagnosed again")
+    return ruling
 
 
-def _without_rerun(
-    failure: Failure, causes: Sequence[Cause], reruns: Sequence[Counterfactual]
-) -> dict[str, Ruling]:
-    """The verdicts on causes of which no rerun could say anything."""
-    found: dict[str, Ruling] = {}
-    for one in causes:
-        if one.no_experiment:
-            remedy = "the remedy tried where the run was made, and that run diagnosed"
-            found[one.id] = undecided(one.no_experiment, remedy)
-        elif not _question(failure, one, reruns).wanted:
-            reason = "none of the symptoms that a rerun could show is one of this cause"
-            found[one.id] = undecided(reason, _symptom_of(one))
-    return found
+def _without_rerun(failure: Failure, cause: Cause) -> Ruling | None:
+    """The verdict on a cause of which no rerun could say anything; None: one can."""
+    if cause.no_experiment:
+        return undecided(cause.no_experiment, _REMEDY)
+    if failure.question(cause).wanted:
+        return None
+    # The finding that a rerun could show and that speaks for the cause most.
+    checks = {check.name for check in symptom_checks()}
+    codes = [code for code in cause.weights if code.split(".", 1)[0] in checks]
+    likeliest = max(codes, key=lambda code: cause.weights[code], default="")
+    wanted = f"a finding such as {likeliest}, which this run does not have"
+    reason = "none of the symptoms that a rerun could show is one of this cause"
+    return undecided(reason, wanted if likeliest else _REMEDY)
 
 
-def _symptom_of(cause: Cause) -> str:
-    """The finding that a rerun could show and that speaks for a cause most, as what is wanted."""
-    names = {one.name for one in symptom_checks()}
-    codes = [one for one in cause.weights if one.split(".", 1)[0] in names]
-    if not codes:
-        return "the remedy tried where the run was made, and that run diagnosed"
-    likeliest = max(codes, key=lambda one: cause.weights[one])
-    return f"a finding such as {likeliest}, which this run does not have"
-
-
-def _question(failure: Failure, cause: Cause, reruns: Sequence[Counterfactual]) -> Question:
+def _tried(bench: Bench, cause: Cause, plain: Trials, same: Agreement | None) -> Ruling:
+    failure = bench.failure
     question = failure.question(cause)
-    any_symptom = any(one.any_symptom and one.shows(cause) for one in reruns)
-    return failure.everything if any_symptom and not question.wanted else question
-
-
-def _tried(
-    bench: Bench,
-    cause: Cause,
-    plain: Trials,
-    same: Agreement | None,
-    reruns: Sequence[Counterfactual],
-) -> Ruling:
-    question = _question(bench.failure, cause, reruns)
     fails = judge_plain(question, plain) is not False
     if not fails:
-        if any(not question.is_sound(one) for one in plain.values()):
+        if not all(map(question.is_sound, plain.values())):
             reason = "rerun as recorded it fails, but with none of the symptoms of this cause"
             return Ruling("refuted", reason)
         if same is not None and same.agrees and cause.changes_losses:
@@ -206,15 +173,11 @@ def _tried(
                 "the reference trainer, which does not have this fault, gives the recorded losses "
                 f"to within {same.difference:.2g} nats (up to iteration {same.last:,})",
             )
-    for one in reruns:
-        if one.of == ("failing" if fails else "sound") and one.shows(cause):
-            try:
-                ruling = one.make(bench, cause, question, plain)
-            except InputError as error:
-                return undecided(f"it can't be tried: {error}", "files with which it can be")
-            if ruling is not None:
-                return ruling
-    return _untried_as_it_fails(cause) if fails else _untried_as_it_is_sound(bench.failure)
+    try:
+        ruling = (try_cure if fails else try_injection)(bench, cause, question, plain)
+    except InputError as error:
+        return undecided(f"it can't be tried: {error}", "files with which it can be")
+    return ruling or (_untried_as_it_fails(cause) if fails else _untried_as_it_is_sound(failure))
 
 
 def _untried_as_it_fails(cause: Cause) -> Ruling:
@@ -226,9 +189,7 @@ def _untried_as_it_fails(cause: Cause) -> Ruling:
     if cause.change is not None:
         return Ruling("refuted", f"{cause.change.key} already has the value that would cure it")
     reason = "it is reproduced, but no single change that would cure this cause is known"
-    return undecided(
-        reason, "a healthy run to compare with (`mlxdoctor diagnose --against HEALTHY`)"
-    )
+    return undecided(reason, "a healthy run to compare with (`diagnose --against HEALTHY`)")
 
 
 def _untried_as_it_is_sound(failure: Failure) -> Ruling:
@@ -246,45 +207,27 @@ def _untried_as_it_is_sound(failure: Failure) -> Ruling:
 
 
 def _out_of_time(
-    rulings: Mapping[str, Ruling],
-    causes: Sequence[Diagnosed],
-    spent: BudgetSpent,
-    settled: Collection[str],
+    rulings: Mapping[str, Ruling], untried: Sequence[str], spent: BudgetSpent
 ) -> dict[str, Ruling]:
     """The verdicts so far; what was not tried says so, and what was confirmed waits for it."""
-    left = [one.cause.id for one in causes if one.cause.id not in rulings]
-    found: dict[str, Ruling] = {}
-    for name, one in rulings.items():
-        if one.verdict == "confirmed" and name not in settled:
-            rivals = f"the time was over before {', '.join(left)} could be tried as well"
-            found[name] = undecided(f"{one.reason}; but {rivals}", _MORE_TIME)
-        else:
-            found[name] = one
-    for place, name in enumerate(left):
+    after: dict[str, Ruling] = {}
+    for name, ruling in rulings.items():
+        after[name] = ruling
+        if ruling.verdict == "confirmed":
+            rivals = f"the time was over before {', '.join(untried)} could be tried as well"
+            after[name] = undecided(f"{ruling.reason}; but {rivals}", _MORE_TIME)
+    for place, name in enumerate(untried):
         reason = "the time was over before it was tried"
         if place == 0:
             reason = f"the time was over before this could be done: {spent}"
-        found[name] = undecided(reason, _MORE_TIME)
-    return found
-
-
-def _behind(shown: Sequence[str], resolved: Mapping[str, Ruling]) -> dict[str, Ruling]:
-    """The verdicts of reruns, behind what was shown directly and explains the failure."""
-    return {
-        name: undecided(
-            f"{one.reason}; but {shown[0]} was shown directly",
-            "that cured first, and the run diagnosed again",
-        )
-        if shown and one.verdict == "confirmed"
-        else one
-        for name, one in resolved.items()
-    }
+        after[name] = undecided(reason, _MORE_TIME)
+    return after
 
 
 def resolve(
     rulings: Mapping[str, Ruling], causes: Sequence[Diagnosed], limits: Limits
 ) -> dict[str, Ruling]:
-    """The verdicts, with one cause confirmed at the most.
+    """The verdicts of reruns, with one cause confirmed at the most.
 
     A smaller step cures a scale that is too large, and a smaller scale a rate that is too
     high: where a change that restores a known value (`set`) cures, one that only makes a
@@ -293,62 +236,47 @@ def resolve(
     run itself has to, by a margin.
     """
     tried = {one.cause.id: one for one in causes}
-    resolved = {
-        name: _behind_the_evidence(one, tried[name], rulings, causes, limits)
-        for name, one in rulings.items()
-    }
+    resolved = dict(rulings)
+    for name, ruling in rulings.items():
+        # A re-creation of a cause that the evidence all but rules out proves little.
+        ahead = [
+            one.cause.id
+            for one in causes
+            if one.score - tried[name].score >= limits.margin
+            and rulings.get(one.cause.id, ruling).verdict == "undecided"
+        ]
+        if ruling.verdict == "confirmed" and tried[name].cause.inject and ahead:
+            resolved[name] = undecided(
+                f"{ruling.reason}; but what the run left speaks for {ahead[0]} by far, which is "
+                "undecided",
+                f"what decides {ahead[0]}",
+            )
     confirmed = [tried[name] for name, one in resolved.items() if one.verdict == "confirmed"]
-    if len(confirmed) < 2:
+    if not confirmed:
         return resolved
-    best = max(
-        confirmed, key=lambda one: (_restores(one), rulings[one.cause.id].strength, one.score)
-    )
-    for one in confirmed:
-        if one is best:
+
+    def strength(one: Diagnosed) -> float:
+        return rulings[one.cause.id].strength
+
+    best = max(confirmed, key=lambda one: (_restores(one), strength(one), one.score))
+    for other in confirmed:
+        if other is best:
             continue
-        if _beats(best, one, rulings, limits):
+        outranks = _restores(best) and not _restores(other) and other.cause.change is not None
+        is_ahead = best.score - other.score >= limits.margin
+        if outranks or strength(best) > strength(other) or is_ahead:
             reason = (
-                f"{rulings[one.cause.id].reason}; but so does the experiment for "
+                f"{rulings[other.cause.id].reason}; but so does the experiment for "
                 f"{best.cause.id}, which explains the failure better"
             )
-            resolved[one.cause.id] = undecided(reason, f"the cure of {best.cause.id} tried first")
+            wanted = f"the cure of {best.cause.id} tried first"
+            resolved[other.cause.id] = undecided(reason, wanted)
             continue
         reason = "the experiments for {} succeed as well, and nothing tells them apart"
-        resolved[one.cause.id] = undecided(reason.format(best.cause.id), PROBE)
-        resolved[best.cause.id] = undecided(reason.format(one.cause.id), PROBE)
+        resolved[other.cause.id] = undecided(reason.format(best.cause.id), PROBE)
+        resolved[best.cause.id] = undecided(reason.format(other.cause.id), PROBE)
     return resolved
-
-
-def _behind_the_evidence(
-    ruling: Ruling,
-    cause: Diagnosed,
-    rulings: Mapping[str, Ruling],
-    causes: Sequence[Diagnosed],
-    limits: Limits,
-) -> Ruling:
-    """A re-creation of a cause that the evidence all but rules out proves little."""
-    ahead = [
-        one.cause.id
-        for one in causes
-        if one.score - cause.score >= limits.margin
-        and rulings.get(one.cause.id, ruling).verdict == "undecided"
-    ]
-    if ruling.verdict != "confirmed" or not cause.cause.inject or not ahead:
-        return ruling
-    return undecided(
-        f"{ruling.reason}; but what the run left speaks for {ahead[0]} by far, which is undecided",
-        f"what decides {ahead[0]}",
-    )
 
 
 def _restores(one: Diagnosed) -> bool:
     return one.cause.change is not None and one.cause.change.operation == "set"
-
-
-def _beats(
-    best: Diagnosed, other: Diagnosed, rulings: Mapping[str, Ruling], limits: Limits
-) -> bool:
-    if _restores(best) and not _restores(other) and other.cause.change is not None:
-        return True
-    mine, theirs = rulings[best.cause.id].strength, rulings[other.cause.id].strength
-    return mine > theirs or best.score - other.score >= limits.margin

@@ -10,10 +10,10 @@ from typing import Any, get_args
 import pytest
 
 from mlxdoctor.confirmation import Rerun
-from mlxdoctor.experiments.shared.observation import Kind
 from mlxdoctor.formats import experiments_text
 from mlxdoctor.formats.figures import draw as figures
 from mlxdoctor.formats.figures.experiment_curves import draw_reruns
+from mlxdoctor.reproduce.rerun import Kind
 from tests.formats import sample
 from tests.formats.test_escape import HOSTILE
 from tests.formats.test_figures import size

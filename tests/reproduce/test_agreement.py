@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
-from mlxdoctor.experiments.shared.laboratory import Laboratory
-from mlxdoctor.experiments.shared.observation import Condition, Observation
-from mlxdoctor.experiments.shared.recipe import recipe_of
-from mlxdoctor.experiments.shared.rules import Limits
-from mlxdoctor.reproduce.agreement import agreement
+from mlxdoctor.reproduce.folding import agreement
+from mlxdoctor.reproduce.recipe import recipe_of
+from mlxdoctor.reproduce.rerun import Change, Laboratory, Observation, rerun
+from mlxdoctor.reproduce.rules import Limits
 from mlxdoctor.run import Run
 from tests.conftest import RUNS
 
@@ -80,9 +79,9 @@ def test_what_cannot_be_compared_is_not() -> None:
 def test_a_calm_run_of_mlx_lm_is_made_again_step_for_step(tmp_path: Path) -> None:
     run = Run.discover([RUNS / "rate-too-low"], allow_model=False)
     recorded, recipe = run.get(TrainingLog), recipe_of(run)
-    condition = Condition("as recorded", "rerun as recorded", 20)
-    rerun = Laboratory(recipe, tmp_path).observe(condition, recipe.seed)
+    change = Change("as recorded", "rerun as recorded", 20)
+    seen = rerun(Laboratory(recipe, tmp_path), change, recipe.seed)
     assert recorded is not None
-    found = agreement(recorded, rerun, LIMITS)
+    found = agreement(recorded, seen, LIMITS)
     assert found is not None
     assert (found.agrees, found.last) == (True, 20)

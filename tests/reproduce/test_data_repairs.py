@@ -59,7 +59,7 @@ def written(folder: Path, rows: list[dict[str, Any]]) -> Path:
 def test_exactly_the_rows_in_question_are_named(
     tmp_path: Path, what: str, places: set[int]
 ) -> None:
-    from mlxdoctor.experiments.leave_out_rows import named_rows
+    from mlxdoctor.reproduce.repairs import named_rows
 
     dataset = Dataset.read(written(tmp_path / "data", ROWS))
     assert named_rows(dataset.splits["train"], dataset.features, (what,)) == places
@@ -71,13 +71,13 @@ def test_exactly_the_rows_in_question_are_named(
     [("plain", False), ("café – “so”", False), ("Ã¼ber", True), ("â€œsoâ€\u009d", False)],
 )
 def test_text_in_a_wrong_encoding(text: str, damaged: bool) -> None:
-    from mlxdoctor.experiments.leave_out_rows import is_damaged
+    from mlxdoctor.reproduce.repairs import is_damaged
 
     assert is_damaged(text) is damaged
 
 
 def test_rows_are_left_out_of_a_copy_and_as_many_at_random(tmp_path: Path) -> None:
-    from mlxdoctor.experiments.leave_out_rows import AT_RANDOM, LEFT_OUT
+    from mlxdoctor.reproduce.repairs import AT_RANDOM, LEFT_OUT
     from tests.reproduce.real import settings
 
     data = written(tmp_path / "data", ROWS)
@@ -99,7 +99,7 @@ def test_rows_are_left_out_of_a_copy_and_as_many_at_random(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("batch", "refused"), [(6, False), (7, True)])
 def test_fewer_than_a_batch_left_is_refused(tmp_path: Path, batch: int, refused: bool) -> None:
-    from mlxdoctor.experiments.leave_out_rows import rows_left_out
+    from mlxdoctor.reproduce.repairs import rows_left_out
     from mlxdoctor.train.parts import parts_of
     from tests.reproduce.real import settings
 

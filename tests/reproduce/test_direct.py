@@ -12,28 +12,30 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.experiments import Direct, discover
-from mlxdoctor.experiments.evaluate_base import BASE as BASE_SUSPECT
-from mlxdoctor.experiments.evaluate_base import OWN, TOKENIZER, Suspect
-from mlxdoctor.experiments.evaluate_base import judged as judged_bases
-from mlxdoctor.experiments.fresh_shapes import same_shapes
-from mlxdoctor.experiments.fuse_again import judged as judged_fusion
-from mlxdoctor.experiments.shared.laboratory import Laboratory
-from mlxdoctor.experiments.shared.recipe import recipe_of
-from mlxdoctor.experiments.shared.rules import Ruling
+from mlxdoctor.reproduce.bases import BASE as BASE_SUSPECT
+from mlxdoctor.reproduce.bases import (
+    OWN,
+    TOKENIZER,
+    Suspect,
+    first_validation,
+    judge_bases,
+    judge_same_shapes,
+)
+from mlxdoctor.reproduce.direct import fused_fully, judge_fusion, measured
+from mlxdoctor.reproduce.recipe import recipe_of
+from mlxdoctor.reproduce.rerun import Laboratory
+from mlxdoctor.reproduce.rules import Ruling
 from mlxdoctor.run import Run
 from tests.conftest import RUNS
 from tests.reproduce.real import BASE, DATA, settings, trained, with_validation_rows
 
 Copied = Callable[[str], Path]
-DIRECT = {one.cause: one for one in discover() if isinstance(one, Direct)}
 
 
 def tried(cause: str, folder: Path, work: Path, base: Path | None = None) -> Ruling:
     """What the experiment for a cause says of a run."""
     run = Run.discover([folder], base=base, data=None, allow_model=False)
-    experiment = DIRECT[cause]
-    return experiment.made(Laboratory(recipe_of(run), work), run).ruling
+    return measured(cause, Laboratory(recipe_of(run), work), run).ruling
 
 
 def at_home(folder: Path) -> Path:
@@ -150,7 +152,6 @@ def test_a_model_fused_at_two_bits_is_told_from_a_faithful_one(tmp_path: Path) -
     from mlx_lm import load
     from mlx_lm.utils import save
 
-    from mlxdoctor.experiments.fuse_again import _fused
     from mlxdoctor.train.faults.of_files import fuse_and_quantize
 
     run = trained(tmp_path / "run", iters=30)
@@ -161,7 +162,7 @@ def test_a_model_fused_at_two_bits_is_told_from_a_faithful_one(tmp_path: Path) -
     assert "fused again at full precision" in found.reason
     shutil.rmtree(run / "fused")
     model, tokenizer, config = load(str(BASE), adapter_path=str(run), return_config=True)
-    save(str(run / "fused"), str(BASE), _fused(model), tokenizer, config)
+    save(str(run / "fused"), str(BASE), fused_fully(model), tokenizer, config)
     assert tried("fused-model-differs", run, tmp_path / "work").verdict == "refuted"
     for path in run.glob("*adapters.safetensors"):
         path.unlink()
@@ -183,7 +184,7 @@ def test_a_model_fused_at_two_bits_is_told_from_a_faithful_one(tmp_path: Path) -
 def test_how_far_a_fused_model_may_be_off(
     tuned: float, again: float, saved: float, verdict: str
 ) -> None:
-    assert judged_fusion(tuned, again, saved).verdict == verdict
+    assert judge_fusion(tuned, again, saved).verdict == verdict
 
 
 def noisy_base(folder: Path) -> Path:
@@ -249,7 +250,7 @@ def test_what_cures_alone_decides(suspect: Suspect) -> None:
         losses = {OWN: own}
         if cure is not None:
             losses |= {suspect.cure: cure, suspect.other: other}
-        return judged_bases(losses, uniform, suspect).verdict
+        return judge_bases(losses, uniform, suspect).verdict
 
     assert verdict(good) == "refuted"
     assert verdict(bad) == "undecided"
@@ -257,10 +258,10 @@ def test_what_cures_alone_decides(suspect: Suspect) -> None:
     assert verdict(bad, bad) == "refuted"
     assert verdict(bad, good, good) == "undecided"
     assert verdict(math.nan, good) == "confirmed"
-    began_elsewhere = judged_bases({OWN: 2.0}, uniform, BASE_SUSPECT, 3.1)
+    began_elsewhere = judge_bases({OWN: 2.0}, uniform, BASE_SUSPECT, 3.1)
     assert began_elsewhere.verdict == "undecided"
     assert "the log began at 3.100" in began_elsewhere.reason
-    assert judged_bases({OWN: 2.0}, uniform, BASE_SUSPECT, 2.9).verdict == "refuted"
+    assert judge_bases({OWN: 2.0}, uniform, BASE_SUSPECT, 2.9).verdict == "refuted"
     # Clearly better than a guess, by the limit and not by a hair.
     assert verdict(0.91 * uniform) == "undecided"
     assert verdict(0.89 * uniform) == "refuted"
@@ -279,7 +280,9 @@ def test_what_cures_alone_decides(suspect: Suspect) -> None:
 def test_bases_of_the_same_shapes_are_told_by_the_first_validation(
     here: float | None, named: float | None, verdict: str, said: str
 ) -> None:
-    log = Run.discover([RUNS / "overfitting"], allow_model=False).get(TrainingLog)
-    found = same_shapes(log, here, named)
+    logged = first_validation(
+        Run.discover([RUNS / "overfitting"], allow_model=False).get(TrainingLog)
+    )
+    found = judge_same_shapes(logged, here, named)
     assert (found.verdict, said in found.reason) == (verdict, True)
-    assert same_shapes(None, here, named).verdict == "undecided"
+    assert judge_same_shapes(None, here, named).verdict == "undecided"

@@ -12,15 +12,14 @@ import pytest
 from mlxdoctor.causes import load_causes
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.experiments import Measured, discover
-from mlxdoctor.experiments.shared.bench import Bench, Failure
-from mlxdoctor.experiments.shared.laboratory import BudgetSpent
-from mlxdoctor.experiments.shared.observation import Condition, Observation
-from mlxdoctor.experiments.shared.recipe import Recipe, recipe_of
-from mlxdoctor.experiments.shared.rules import Limits, Ruling, undecided
-from mlxdoctor.experiments.shared.symptoms import symptom_checks
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
+from mlxdoctor.reproduce.bench import Bench, Failure
+from mlxdoctor.reproduce.direct import Measured
 from mlxdoctor.reproduce.investigate import Investigation, investigate
+from mlxdoctor.reproduce.recipe import Recipe, recipe_of
+from mlxdoctor.reproduce.rerun import BudgetSpent, Change, Observation
+from mlxdoctor.reproduce.rules import Limits, Ruling, undecided
+from mlxdoctor.reproduce.symptoms import symptom_checks
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
@@ -30,7 +29,7 @@ LOOKED = tuple(one.name for one in symptom_checks())
 RUN = Run.discover([RUNS / "collapse-frequent-token"], allow_model=False)
 RECIPE = recipe_of(RUN)
 
-Answer = Callable[[Condition, int], Observation]
+Answer = Callable[[Change, int], Observation]
 
 
 @dataclass(frozen=True)
@@ -47,14 +46,15 @@ class Canned:
     spent_after: int | None = None
     recipe: Recipe = RECIPE
     budget: float = math.inf
-    asked: list[Condition] = field(default_factory=list)
+    asked: list[Change] = field(default_factory=list)
 
-    def observe(self, condition: Condition, seed: int) -> Observation:
+    def rerun(self, lab: Any, change: Change, seed: int) -> Observation:
         """The known result."""
+        assert lab is self
         if self.spent_after is not None and len(self.asked) >= self.spent_after:
-            raise BudgetSpent(f"{condition.label}, seed {seed}")
-        self.asked.append(condition)
-        return self.answer(condition, seed)
+            raise BudgetSpent(f"{change.label}, seed {seed}")
+        self.asked.append(change)
+        return self.answer(change, seed)
 
     def remembered(self, *arguments: Any) -> Measured:
         """The known result of every direct experiment."""
@@ -87,8 +87,8 @@ def case_with(*codes: str) -> Failure:
 def tried(lab: Canned, case: Failure, *causes: str, asked: tuple[str, ...] = ()) -> Investigation:
     """What comes of trying these causes, all as likely."""
     ranked = [Diagnosed(KNOWLEDGE.causes[name], 3.0, (), (), (), ()) for name in causes]
-    bench: Any = Bench(lab, case)  # type: ignore[arg-type]
-    return investigate(bench, RUN, ranked, asked, discover())
+    bench: Any = Bench(lab, case, lab.rerun)  # type: ignore[arg-type]
+    return investigate(bench, RUN, ranked, asked)
 
 
 def fix_of(found: Investigation, cause: str) -> Any:
@@ -101,9 +101,9 @@ def fix_of(found: Investigation, cause: str) -> Any:
 def cured_by(key: str, to: Callable[[Any], bool]) -> Answer:
     """Reruns that fail unless a key has a value."""
 
-    def answer(condition: Condition, seed: int) -> Observation:
+    def answer(change: Change, seed: int) -> Observation:
         del seed
-        value = (condition.values or RECIPE.values).get(key)
+        value = (change.values or RECIPE.values).get(key)
         return GOOD if to(value) else BAD
 
     return answer
@@ -158,7 +158,7 @@ def test_overwritten_weights_are_a_symptom() -> None:
     ],
 )
 def test_what_the_models_on_disk_say_is_a_symptom(code: str, cause: str) -> None:
-    lab = Canned(lambda condition, _: seen(code) if condition.kind == "injection" else GOOD)
+    lab = Canned(lambda change, _: seen(code) if change.kind == "injection" else GOOD)
     assert tried(lab, case_with(code), cause).rulings[cause].verdict == "confirmed"
 
 
@@ -174,7 +174,7 @@ def test_what_no_rerun_can_show_is_no_symptom(code: str) -> None:
 
 
 def test_a_change_that_cures_nothing_is_refuted_and_has_no_placebo() -> None:
-    lab = Canned(lambda condition, seed: BAD)
+    lab = Canned(lambda change, seed: BAD)
     found = tried(lab, DIVERGED, "learning-rate-too-high")
     assert found.rulings["learning-rate-too-high"].verdict == "refuted"
     assert "another order" not in [one.kind for one in lab.asked]
@@ -185,16 +185,16 @@ def test_a_change_that_cures_nothing_is_refuted_and_has_no_placebo() -> None:
 )
 def test_an_earlier_stop_that_is_no_better_does_not_refute(loss: float, verdict: str) -> None:
     late, early = seen("loss-trend.overfitting", loss=1.0), replace(GOOD, loss=loss)
-    lab = Canned(lambda condition, _: early if condition.kind == "change" else late)
+    lab = Canned(lambda change, _: early if change.kind == "change" else late)
     found = tried(lab, case_with("loss-trend.overfitting"), "overfitting")
     assert found.rulings["overfitting"].verdict == verdict
-    same = Canned(lambda condition, _: late)
+    same = Canned(lambda change, _: late)
     again = tried(same, case_with("loss-trend.overfitting"), "overfitting")
     assert again.rulings["overfitting"].verdict == "refuted"
 
 
 def test_a_rerun_that_is_sound_refutes_the_configuration() -> None:
-    found = tried(Canned(lambda condition, seed: GOOD), DIVERGED, "learning-rate-too-high")
+    found = tried(Canned(lambda change, seed: GOOD), DIVERGED, "learning-rate-too-high")
     judgement = found.rulings["learning-rate-too-high"]
     assert judgement.verdict == "refuted"
     assert "50 iterations are sound" in judgement.reason
@@ -202,7 +202,7 @@ def test_a_rerun_that_is_sound_refutes_the_configuration() -> None:
 
 def test_a_fault_of_the_trainer_is_refuted_where_ours_fails_alike() -> None:
     found = tried(
-        Canned(lambda condition, seed: seen("adapter-presence.zero-b")),
+        Canned(lambda change, seed: seen("adapter-presence.zero-b")),
         case_with("adapter-presence.zero-b"),
         "gradients-blocked",
     )
@@ -211,9 +211,9 @@ def test_a_fault_of_the_trainer_is_refuted_where_ours_fails_alike() -> None:
 
 @pytest.mark.slow
 def test_a_fault_that_is_re_created_is_confirmed_by_its_first_form_that_does() -> None:
-    def answer(condition: Condition, seed: int) -> Observation:
+    def answer(change: Change, seed: int) -> Observation:
         del seed
-        is_it = condition.kind == "injection" and condition.severity == "all"
+        is_it = change.kind == "injection" and change.severity == "all"
         return seen("adapter-presence.zero-b") if is_it else GOOD
 
     lab = Canned(answer)
@@ -241,7 +241,7 @@ def test_a_fault_that_shows_in_the_losses_is_refuted_by_the_same_losses(
     off: float, verdict: str
 ) -> None:
     fails = seen("learned-targets.identity-learned")
-    lab = Canned(lambda condition, _: fails if condition.kind == "injection" else as_logged(off))
+    lab = Canned(lambda change, _: fails if change.kind == "injection" else as_logged(off))
     lab = replace(lab, recipe=replace(RECIPE, seed=0))
     found = tried(lab, case_with("learned-targets.identity-learned"), "labels-misaligned")
     assert found.rulings["labels-misaligned"].verdict == verdict
@@ -251,7 +251,7 @@ def test_a_fault_that_shows_in_the_losses_is_refuted_by_the_same_losses(
 
 
 def test_what_has_no_experiment_says_why() -> None:
-    lab = Canned(lambda condition, seed: BAD)
+    lab = Canned(lambda change, seed: BAD)
     found = tried(lab, DIVERGED, "known-upstream-bug", "memory-pressure")
     assert {one.verdict for one in found.rulings.values()} == {"undecided"}
     assert not lab.asked
@@ -261,7 +261,7 @@ def test_what_has_no_experiment_says_why() -> None:
 
 @pytest.mark.slow
 def test_bad_rows_that_nobody_named_are_undecided() -> None:
-    found = tried(Canned(lambda condition, seed: BAD), DIVERGED, "bad-data")
+    found = tried(Canned(lambda change, seed: BAD), DIVERGED, "bad-data")
     assert found.rulings["bad-data"].verdict == "undecided"
     said = found.rulings["bad-data"].sentence
     assert "directly nothing; the findings name no rows" in said
@@ -281,7 +281,7 @@ def test_rows_left_out_cure_only_if_any_rows_do_not(
     repaired: Observation, at_random: Observation, verdict: str, said: str
 ) -> None:
     answers = {"repair": repaired, "random rows": at_random}
-    lab = Canned(lambda condition, seed: answers.get(condition.kind, BAD))
+    lab = Canned(lambda change, seed: answers.get(change.kind, BAD))
     case = case_with("loss-trend.diverged", "data-quality.damaged-answers")
     found = tried(lab, case, "bad-data").rulings["bad-data"]
     assert found.verdict == verdict
@@ -295,8 +295,9 @@ def test_out_of_time_nothing_is_confirmed_and_what_is_missing_is_named(after: in
     found = tried(lab, DIVERGED, "learning-rate-too-high", "bad-data")
     assert {one.verdict for one in found.rulings.values()} == {"undecided"}
     first = found.rulings["learning-rate-too-high"].reason
-    label = "rerun as recorded" if after < 2 else "learning_rate 0.005 → 0.0005"
-    assert f"the time was over before this could be done: {label}, seed" in first
+    labels = ["rerun as recorded", "learning_rate 0.005 → 0.0005", "placebo: another order of the"]
+    label = labels[after // 2]
+    assert f"the time was over before this could be done: {label}" in first
     assert "not tried" not in first
     assert "over before it was tried" in found.rulings["bad-data"].reason
 
@@ -313,7 +314,7 @@ def test_what_was_confirmed_before_the_time_was_over_waits_for_its_rivals() -> N
 
 
 def test_what_is_shown_directly_settles_it() -> None:
-    lab = Canned(lambda condition, seed: BAD, direct=Ruling("confirmed", "shown", 1.0))
+    lab = Canned(lambda change, seed: BAD, direct=Ruling("confirmed", "shown", 1.0))
     found = tried(lab, DIVERGED, "adapter-not-loaded", "learning-rate-too-high")
     assert found.rulings.keys() == {"adapter-not-loaded"}
     assert not lab.asked
@@ -335,7 +336,7 @@ def test_a_report_that_is_spoiled_settles_nothing_else() -> None:
 
 
 def test_a_run_that_is_refused_leaves_every_cause_undecided() -> None:
-    def answer(condition: Condition, seed: int) -> Observation:
+    def answer(change: Change, seed: int) -> Observation:
         raise InputError(None, "the data are unreadable")
 
     found = tried(Canned(answer), DIVERGED, "learning-rate-too-high", "scale-too-large")
@@ -350,7 +351,7 @@ def test_a_run_that_is_refused_leaves_every_cause_undecided() -> None:
 )
 def test_reruns_are_as_short_as_the_time_asks_for(budget: float, iterations: int) -> None:
     slow = replace(BAD, seconds=12.5, step_seconds=0.5)
-    lab = Canned(lambda condition, seed: slow, budget=budget)
+    lab = Canned(lambda change, seed: slow, budget=budget)
     found = tried(lab, DIVERGED, "learning-rate-too-high")
     assert found.iterations == iterations
     reruns = [one for one in lab.asked if one.kind != "trial"]
@@ -377,7 +378,7 @@ def test_what_is_left_open_directly_is_not_rerun_once_another_cause_is_shown() -
             cause = str(arguments[0]).removeprefix("direct-")
             return Measured("directly", shown.get(cause, self.direct), 0)
 
-    lab = Shown(lambda condition, seed: BAD)
+    lab = Shown(lambda change, seed: BAD)
     found = tried(lab, DIVERGED, "wrong-base-model", "bad-data")
     assert found.rulings.keys() == {"wrong-base-model"}
     assert not lab.asked

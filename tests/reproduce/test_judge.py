@@ -8,9 +8,10 @@ import pytest
 
 from mlxdoctor.causes import load_causes
 from mlxdoctor.diagnosis import Diagnosed
-from mlxdoctor.experiments.shared.bench import length_of
-from mlxdoctor.experiments.shared.observation import Observation
-from mlxdoctor.experiments.shared.rules import (
+from mlxdoctor.reproduce.bench import length_of
+from mlxdoctor.reproduce.investigate import resolve
+from mlxdoctor.reproduce.rerun import Observation
+from mlxdoctor.reproduce.rules import (
     Limits,
     Question,
     Ruling,
@@ -18,8 +19,7 @@ from mlxdoctor.experiments.shared.rules import (
     judge_injection,
     needed,
 )
-from mlxdoctor.experiments.shared.symptoms import signs
-from mlxdoctor.reproduce.investigate import resolve
+from mlxdoctor.reproduce.symptoms import signs
 
 KNOWLEDGE = load_causes()
 LIMITS = Limits()

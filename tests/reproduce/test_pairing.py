@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlxdoctor.experiments.change_prompts import Worth, _chance, change_prompts, judged
-from mlxdoctor.experiments.shared.laboratory import Laboratory
-from mlxdoctor.experiments.shared.recipe import recipe_of
-from mlxdoctor.experiments.shared.rules import Ruling
+from mlxdoctor.reproduce.pairing import Worth, chance, change_prompts, judge_pairs
+from mlxdoctor.reproduce.recipe import recipe_of
+from mlxdoctor.reproduce.rerun import Laboratory
+from mlxdoctor.reproduce.rules import Ruling
 from mlxdoctor.run import Run
 
 RANDOM = np.random.default_rng(0)
@@ -28,7 +28,7 @@ def gains(mean: float, count: int = 48, spread: float = 0.5) -> list[float]:
 
 
 def verdict(train: Sequence[float], valid: Sequence[float]) -> str | None:
-    found = judged(Worth.of(train), Worth.of(valid), "the base")
+    found = judge_pairs(Worth.of(train), Worth.of(valid), "the base")
     return found.verdict if found is not None else None
 
 
@@ -52,12 +52,12 @@ def test_what_the_worth_of_prompts_says(train: float, valid: float, said: str | 
 def test_a_part_of_the_answers_elsewhere() -> None:
     sound = gains(1.5, 192, 0.6)
     mixed = [*gains(1.5, 96, 0.6), *gains(0.0, 96, 0.6)]
-    found = judged(Worth.of(mixed), Worth.of(sound), "the base")
+    found = judge_pairs(Worth.of(mixed), Worth.of(sound), "the base")
     assert found is not None
     assert found.verdict == "confirmed"
     assert "a part of the training answers" in found.reason
     assert 0.4 < found.strength < 0.6
-    few = judged(Worth.of(mixed[90:102]), Worth.of(sound[:12]), "the base")
+    few = judge_pairs(Worth.of(mixed[90:102]), Worth.of(sound[:12]), "the base")
     assert few is None or few.verdict == "undecided"
 
 
@@ -76,8 +76,8 @@ def test_too_few_rows_and_rows_that_are_not_finite() -> None:
 def test_the_chance_is_fishers() -> None:
     one, other = Worth(0.0, 0.1, 10, 8), Worth(0.0, 0.1, 10, 2)
     # By hand: (C(10,8) C(10,2) + C(10,9) C(10,1) + C(10,10)) / C(20,10).
-    assert _chance(one, other) == pytest.approx((45 * 45 + 10 * 10 + 1) / 184756)
-    assert _chance(other, one) == pytest.approx(1.0, abs=0.01)
+    assert chance(one, other) == pytest.approx((45 * 45 + 10 * 10 + 1) / 184756)
+    assert chance(other, one) == pytest.approx(1.0, abs=0.01)
 
 
 def made(folder: Path, answers: str) -> Run:
@@ -108,7 +108,7 @@ def tried(folder: Path, answers: str) -> Ruling:
     run = made(folder / "run", answers)
     work = folder / "work"
     work.mkdir()
-    return change_prompts.make(Laboratory(recipe_of(run), work), run, work)
+    return change_prompts(Laboratory(recipe_of(run), work), run, work)
 
 
 @pytest.mark.slow(30)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.experiments.shared.recipe import Recipe, recipe_of, usual_values
+from mlxdoctor.reproduce.recipe import Recipe, recipe_of, usual_values
 from mlxdoctor.run import Run
 from tests.conftest import RUNS
 

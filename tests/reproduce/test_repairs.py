@@ -14,14 +14,13 @@ from safetensors.numpy import load_file, save_file
 
 from mlxdoctor.causes import load_causes
 from mlxdoctor.cli import main
-from mlxdoctor.experiments.end_the_rows import ENDED, ends_of, is_ended
-from mlxdoctor.experiments.inject_fault import (
-    forms_of,
+from mlxdoctor.finding import Finding, Outcome, Severity, Status
+from mlxdoctor.reproduce.bench import Failure
+from mlxdoctor.reproduce.changes import (
     padding_shown,
 )
-from mlxdoctor.experiments.shared.bench import Failure
-from mlxdoctor.experiments.shared.rules import Limits
-from mlxdoctor.finding import Finding, Outcome, Severity, Status
+from mlxdoctor.reproduce.repairs import ENDED, ends_of, is_ended
+from mlxdoctor.reproduce.rules import Limits
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train.batches import Batch, Batches
 from mlxdoctor.train.faults import FAULTS
@@ -105,13 +104,6 @@ def test_padding_takes_the_form_that_the_findings_show(tmp_path: Path) -> None:
     assert padding_shown(counted, plain) == (Padding(7, 64), Padding(7))
     # An average is no width.
     assert padding_shown(failure(pad_id=7, tokens_per_iteration=251.3), plain) == (Padding(7),)
-    bench: Any = SimpleNamespace(
-        failure=failure(pad_id=7),
-        lab=SimpleNamespace(
-            recipe=SimpleNamespace(seed=0, settings=lambda *_: settings(tmp_path, batch_size=4))
-        ),
-    )
-    assert forms_of(FAULTS["padding-in-batch"], bench) == [Padding(7), Padding(0)]
 
 
 def test_every_place_of_a_batch_is_filled_and_supervised(tmp_path: Path) -> None:

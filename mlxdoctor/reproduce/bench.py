@@ -9,25 +9,12 @@ from functools import cached_property
 
 from mlxdoctor.causes import Cause, KnowledgeBase
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.experiments.shared.laboratory import Laboratory
-from mlxdoctor.experiments.shared.observation import Condition, Observation
-from mlxdoctor.experiments.shared.rules import (
-    Limits,
-    Question,
-    Ruling,
-    Trials,
-    judge_change,
-    needed,
-)
-from mlxdoctor.experiments.shared.symptoms import Signs, recorded_signs
-from mlxdoctor.finding import Outcome, Severity
+from mlxdoctor.finding import Finding, Outcome, Severity
 from mlxdoctor.judge.remedy import fix_for, needed_values
 from mlxdoctor.report import Fix
-
-_IRRELEVANT = {
-    "another order": "another order of the rows",
-    "random rows": "as many rows left out at random",
-}
+from mlxdoctor.reproduce.rerun import Change, Laboratory, Observation, rerun
+from mlxdoctor.reproduce.rules import Limits, Question, Trials, needed
+from mlxdoctor.reproduce.symptoms import Signs, recorded_signs
 
 
 @dataclass(frozen=True)
@@ -52,6 +39,11 @@ class Failure:
     usual: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     least: int = 0
 
+    @property
+    def findings(self) -> list[Finding]:
+        """What the checks found."""
+        return [finding for outcome in self.outcomes for finding in outcome.findings]
+
     @cached_property
     def recorded(self) -> Signs:
         """Its symptoms."""
@@ -69,28 +61,26 @@ class Failure:
 
     def question(self, cause: Cause) -> Question:
         """Whether a rerun shows the symptoms of one cause."""
-        return self._question(self.recorded.of(cause), self.recorded.key(cause))
+        wanted = self.recorded.of(cause)
+        if not wanted and cause.leave_out:
+            # Bad rows can have any symptom.
+            return self.everything
+        return self._question(wanted, self.recorded.key(cause))
 
     def _question(self, wanted: frozenset[str], key: str | None = None) -> Question:
         return Question(wanted, key, self.recorded, self.limits, len(self.seeds))
 
     def fixes(self, config: TrainingConfig, cause: Cause) -> list[Fix]:
         """The change: as the report advises it, as it stands, to the usual range, well into it."""
-        usual = self.usual
-        speaking = [
-            one
-            for outcome in self.outcomes
-            for one in outcome.findings
-            if cause.weights.get(one.code, 0.0) > 0
-        ]
+        speaking = [one for one in self.findings if cause.weights.get(one.code, 0.0) > 0]
         factor = cause.change.value if cause.change is not None else 1
         inner = {
             key: (min(low * factor, high), max(high / factor, low))
-            for key, (low, high) in usual.items()
+            for key, (low, high) in self.usual.items()
             if isinstance(factor, int | float) and factor > 0
         }
         fixes: dict[str, Fix] = {}
-        for ranges in (needed_values(speaking), {}, usual, inner):
+        for ranges in (needed_values(speaking), {}, self.usual, inner):
             fix = fix_for(cause.change, config, ranges)
             if fix is not None:
                 fixes.setdefault(str(fix.after), fix)
@@ -100,11 +90,11 @@ class Failure:
 def onset_of(outcomes: Iterable[Outcome]) -> int | None:
     """The first iteration at which an error shows in the loss; None where none does."""
     onsets = [
-        one.onset
+        finding.onset
         for outcome in outcomes
         if outcome.marks_onset
-        for one in outcome.findings
-        if one.onset is not None and one.severity is Severity.ERROR
+        for finding in outcome.findings
+        if finding.onset is not None and finding.severity is Severity.ERROR
     ]
     return min(onsets, default=None)
 
@@ -133,7 +123,7 @@ class Trial:
     """
 
     cause: str | None
-    condition: Condition
+    change: Change
     seed: int
     observation: Observation
     shows: bool
@@ -144,26 +134,30 @@ class Bench:
     """Where reruns are made and written down, each once.
 
     Attributes:
+        lab: where they are made.
+        failure: what they are compared with.
+        make: makes one: `rerun`.
         trials: the notebook: every rerun, in the order in which it was asked for. The one
             thing that grows, so that what was seen survives an experiment that is cut short.
     """
 
     lab: Laboratory
     failure: Failure
+    make: Callable[[Laboratory, Change, int], Observation] = rerun
     trials: list[Trial] = field(default_factory=list)
 
     def observe(
-        self, condition: Condition, seed: int, question: Question, cause: str | None = None
+        self, change: Change, seed: int, question: Question, cause: str | None = None
     ) -> Observation:
         """Make one rerun, or recall it.
 
         Raises:
-            InputError: training is not possible under this condition.
+            InputError: training is not possible with this change.
             BudgetSpent: there was not enough time for it.
         """
-        seen = self.lab.observe(condition, seed)
-        if not any(one.condition == condition and one.seed == seed for one in self.trials):
-            self.trials.append(Trial(cause, condition, seed, seen, question.shows(seen)))
+        seen = self.make(self.lab, change, seed)
+        if not any(one.change == change and one.seed == seed for one in self.trials):
+            self.trials.append(Trial(cause, change, seed, seen, question.shows(seen)))
         return seen
 
     def shortened(self) -> Bench:
@@ -177,11 +171,10 @@ class Bench:
         """
         failure, limits = self.failure, self.failure.limits
         least = max(limits.least, failure.onset or 0, failure.least)
-        has_choice = 0 < self.lab.budget < math.inf and failure.iterations > least
-        if not has_choice:
+        if not 0 < self.lab.budget < math.inf or failure.iterations <= least:
             return self
-        condition = Condition("trial", "a few iterations, for the time they take", limits.trial)
-        seen = self.lab.observe(condition, failure.seeds[0])
+        change = Change("trial", "a few iterations, for the time they take", limits.trial)
+        seen = self.make(self.lab, change, failure.seeds[0])
         fixed = max(seen.seconds - limits.trial * seen.step_seconds, 0.0)
         room = self.lab.budget / limits.reruns - fixed
         affordable = int(room / max(seen.step_seconds, 1e-6))
@@ -190,82 +183,39 @@ class Bench:
 
     def plain(self) -> dict[int, Observation]:
         """Rerun as recorded, with as many seeds as it takes for enough of them to agree."""
-        condition = Condition("as recorded", "rerun as recorded", self.failure.iterations)
+        change = Change("as recorded", "rerun as recorded", self.failure.iterations)
         question, enough = self.failure.everything, needed(len(self.failure.seeds))
-        found: dict[int, Observation] = {}
+        seen: dict[int, Observation] = {}
         for seed in self.failure.seeds:
-            found[seed] = self.observe(condition, seed, question)
-            shown = sum(question.shows(one) for one in found.values())
-            if shown >= enough or len(found) - shown >= enough:
+            seen[seed] = self.observe(change, seed, question)
+            shown = sum(map(question.shows, seen.values()))
+            if shown >= enough or len(seen) - shown >= enough:
                 break
-        return found
+        return seen
 
     def until_decided(
         self,
-        condition: Condition,
+        change: Change,
         seeds: Sequence[int],
         question: Question,
         cause: str,
         is_success: Callable[[int, Observation], bool],
         *,
         screen: bool = False,
-    ) -> dict[int, Observation]:
-        """Seeds until enough have succeeded, or enough can't any more.
+    ) -> Trials:
+        """Rerun seeds until enough have succeeded, or enough can't any more.
 
         Args:
-            screen: give up after the first failure: there are other severities.
+            screen: give up after the first failure: there are other forms of the change.
         """
-        of = len(self.failure.seeds)
-        found: dict[int, Observation] = {}
+        seeds_in_all = len(self.failure.seeds)
+        enough = needed(seeds_in_all)
+        seen: dict[int, Observation] = {}
         succeeded = 0
         for seed in seeds:
-            found[seed] = self.observe(condition, seed, question, cause)
-            succeeded += is_success(seed, found[seed])
-            failed = len(found) - succeeded
-            if succeeded >= needed(of) or failed > of - needed(of) or (screen and not succeeded):
+            seen[seed] = self.observe(change, seed, question, cause)
+            succeeded += is_success(seed, seen[seed])
+            failed = len(seen) - succeeded
+            if succeeded >= enough or failed > seeds_in_all - enough or (screen and not succeeded):
                 break
-        return found
-
-    def changed(
-        self,
-        condition: Condition,
-        question: Question,
-        cause: str,
-        plain: Trials,
-        better: float | None = None,
-    ) -> Trials:
-        """Rerun the seeds that fail under a condition that should cure, until it is decided.
-
-        Args:
-            plain: reruns as recorded, of which at least one fails.
-            better: as in `Question.is_cured`.
-        """
-
-        def is_cured(seed: int, one: Observation) -> bool:
-            return question.is_cured(plain[seed], one, better)
-
-        failing = [seed for seed, one in plain.items() if question.shows(one)]
-        return self.until_decided(condition, failing, question, cause, is_cured)
-
-    def against_placebo(
-        self,
-        condition: Condition,
-        question: Question,
-        plain: Trials,
-        changed: Trials,
-        *,
-        better: float | None = None,
-        placebo: Condition | None = None,
-    ) -> Ruling:
-        """The verdict on a condition that cures, beside an irrelevant one, which must not.
-
-        Args:
-            plain, changed, better: as in `changed`, and what it gave.
-            placebo: the irrelevant condition; another order of the rows by default.
-        """
-        what = placebo or Condition(
-            "another order", "placebo: another order of the rows", self.failure.iterations
-        )
-        alike = {seed: self.observe(what, seed, question) for seed in changed}
-        words = {"what": condition.label, "irrelevant": _IRRELEVANT[what.kind]}
-        return judge_change(question, plain, alike, changed, better, **words)
+        return seen

@@ -11,7 +11,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS
-from mlxdoctor.evidence.run_files import resolve_file
+from mlxdoctor.evidence.run_files import resolve, resolve_file
 from mlxdoctor.judge.rate import BandLimits, usual_rates
 from mlxdoctor.report import Fix
 from mlxdoctor.run import Run
@@ -19,11 +19,12 @@ from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train import Settings
 from mlxdoctor.train.settings import TABLE
 
-#: Keys that say where a run reported to, or what it ran besides training.
+#: Keys that say where a run reported to, what it ran besides training, or where rows are hosted.
 _LEFT_OUT = frozenset(
-    {"config", "mlxdoctor", "report_to", "project_name", "test", "trust_remote_code", "wandb"}
+    {"config", "hf_dataset", "mlxdoctor", "report_to", "project_name", "test"}
+    | {"trust_remote_code", "wandb"}
 )
-_KNOWN = frozenset(one.name for one in fields(Settings)) - _LEFT_OUT
+_KEYS = frozenset(one.name for one in fields(Settings) if not one.metadata["ours"]) - _LEFT_OUT
 
 
 class NotReproducible(Exception):  # noqa: N818 - an answer, not an error
@@ -63,14 +64,13 @@ class Recipe:
         Raises:
             InputError: the reference trainer does not take a value.
         """
-        stated = dict(self.values if values is None else values)
         # Where the configuration has a table of our own, our trainer made the run.
         own = self.config.values.get(TABLE)
         if isinstance(own, Mapping):
             own = {key: own.get(key) for key in ("mode", "grad_clip")}
         return Settings.from_values(
             {
-                **stated,
+                **(self.values if values is None else values),
                 "adapter_path": str(folder),
                 "iters": iterations,
                 "seed": seed,
@@ -80,6 +80,12 @@ class Recipe:
             },
             self.config.path,
         )
+
+    def named_base(self, run: Run) -> Path | None:
+        """The folder of the base that the run's own configuration names; None: not here."""
+        named = self.config.model
+        found = resolve(named, run.files.roots, model=True) if named is not None else None
+        return found.resolve() if found is not None else None
 
 
 def recipe_of(run: Run) -> Recipe:
@@ -100,14 +106,14 @@ def recipe_of(run: Run) -> Recipe:
         raise NotReproducible(_why(run, BaseModel))
     if run.files.data is None or run.get(Dataset) is None:
         raise NotReproducible(_why(run, Dataset))
-    values = trainable_values(config)
+    values = {key: value for key, value in config.values.items() if key in _KEYS}
     if config.resume_adapter_file is not None:
-        found = resolve_file(config.resume_adapter_file, run.files.roots)
-        if found is None:
+        path = resolve_file(config.resume_adapter_file, run.files.roots)
+        if path is None:
             raise NotReproducible(
                 f"{config.resume_adapter_file}, which it was resumed from, is not here"
             )
-        values["resume_adapter_file"] = str(found)
+        values["resume_adapter_file"] = str(path)
     base = run.files.base.resolve()
     data = (run.files.data if run.files.data.is_dir() else run.files.data.parent).resolve()
     recipe = Recipe(
@@ -117,7 +123,7 @@ def recipe_of(run: Run) -> Recipe:
         data=data,
         iterations=config.iters or Settings.iters,
         seed=config.seed or 0,
-        ignored=tuple(sorted(config.values.keys() - _KNOWN - _LEFT_OUT)),
+        ignored=tuple(sorted(config.values.keys() - _KEYS - _LEFT_OUT)),
     )
     try:
         recipe.settings(Path("adapters"), 1, 0)
@@ -126,45 +132,23 @@ def recipe_of(run: Run) -> Recipe:
     return recipe
 
 
-def trainable_values(config: TrainingConfig) -> dict[str, Any]:
-    """The keys of a configuration that the reference trainer knows and a rerun heeds."""
-    values = {key: value for key, value in config.values.items() if key in _KNOWN}
-    values.pop("hf_dataset", None)
-    return values
-
-
-def with_values(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with other values; a dot enters a table, which loses a key that is None."""
-    changed = dict(values)
-    for name, value in changes.items():
-        table, _, key = name.rpartition(".")
-        if not table:
-            changed[key] = value
-            continue
-        stated = changed.get(table)
-        default = MLX_LM_LORA_DEFAULTS if table == "lora_parameters" else {}
-        inner = {**(stated if isinstance(stated, Mapping) else default), key: value}
-        changed[table] = {
-            name: old for name, old in inner.items() if name != key or old is not None
-        }
-    return changed
-
-
 def changed_values(recipe: Recipe, fix: Fix) -> dict[str, Any]:
     """The recipe's values with a fix made, a schedule rescaled with its rate."""
-    values = with_values(recipe.values, fix.after)
+    values: dict[str, Any] = dict(recipe.values)
+    for name, value in fix.after.items():
+        table, _, key = name.rpartition(".")
+        if table:
+            default = MLX_LM_LORA_DEFAULTS if table == "lora_parameters" else {}
+            stated: Mapping[str, Any] = values.get(table) or default
+            values[table] = {**stated, key: value}
+        else:
+            values[key] = value
     schedule, rate = values.get("lr_schedule"), fix.after.get("learning_rate")
-    if rate is not None and isinstance(schedule, Mapping):
+    arguments = schedule.get("arguments") if isinstance(schedule, Mapping) else None
+    if rate is not None and isinstance(schedule, Mapping) and arguments:
         factor = float(rate) / float(fix.before["learning_rate"])
-        values["lr_schedule"] = _rescaled(schedule, factor)
+        values["lr_schedule"] = {**schedule, "arguments": [arguments[0] * factor, *arguments[1:]]}
     return values
-
-
-def _rescaled(schedule: Mapping[str, Any], factor: float) -> dict[str, Any]:
-    arguments = schedule.get("arguments")
-    if not isinstance(arguments, list) or not arguments:
-        return dict(schedule)
-    return {**schedule, "arguments": [arguments[0] * factor, *arguments[1:]]}
 
 
 def usual_values(config: TrainingConfig, base: BaseModel | None) -> dict[str, tuple[float, float]]:

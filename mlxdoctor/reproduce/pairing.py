@@ -5,39 +5,29 @@ validation rows, by a model that saw neither: the base. Where the base does not 
 (what prompts are worth to it on the validation rows is next to nothing), it learns it first, on
 one half of the validation and test rows, and is asked about the other half and the training rows;
 then the halves change places. Rows of one kind gain alike; answers that were shuffled gain
-nothing. Where they are shifted by a few rows the order they had is found by the same measure.
+nothing.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mlxdoctor.check import limit
-from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Row
 from mlxdoctor.evidence.kind import Missing
-from mlxdoctor.evidence.supervision import Role, SupervisedRow, build
-from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.experiments import direct
-from mlxdoctor.experiments.shared.copies import write_rows
-from mlxdoctor.experiments.shared.laboratory import Laboratory
-from mlxdoctor.experiments.shared.rules import Limits as Lengths
-from mlxdoctor.experiments.shared.rules import Ruling, undecided
-from mlxdoctor.models.forward import Continuation, continuation_losses
-from mlxdoctor.models.load import Which, load
-from mlxdoctor.models.prompt_gains import ANSWER_TOKENS, PromptGains
+from mlxdoctor.models.load import Which
+from mlxdoctor.models.prompt_gains import PromptGains
+from mlxdoctor.reproduce.repairs import write_rows
+from mlxdoctor.reproduce.rerun import Laboratory
+from mlxdoctor.reproduce.rules import Limits, Ruling, undecided
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 
-#: Rows by which answers may be shifted.
-SHIFTS = (-1, 1, -2, 2, -3, 3)
 #: Rows of each split that are asked at first, and where the first leave it open.
 FIRST, MOST = 48, 192
 
@@ -45,7 +35,7 @@ _WANTED = "rows whose answers are known to be those to their prompts, as validat
 
 
 @dataclass(frozen=True)
-class Limits:
+class PairingLimits:
     """When answers belong to other prompts, and when nobody can tell."""
 
     rows: int = limit(12, unit="rows of a split", source="a mean of fewer is led by one row")
@@ -94,7 +84,7 @@ class Worth:
     @classmethod
     def of(cls, gains: Sequence[float]) -> Worth:
         """From the gain of each row; those that are not finite are left out."""
-        values = np.array([one for one in gains if math.isfinite(one)], np.float64)
+        values = np.array([gain for gain in gains if math.isfinite(gain)], np.float64)
         if len(values) < 2:
             return cls(math.nan, math.nan, len(values), 0)
         error = float(values.std(ddof=1)) / math.sqrt(len(values))
@@ -104,7 +94,6 @@ class Worth:
         return f"{self.mean:+.2f} nats a token (standard error {self.error:.2f}, {self.rows} rows)"
 
 
-@direct("bad-data", "answers after their own and after other rows' prompts")
 def change_prompts(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     """Compare what prompts are worth on the training rows and on the validation rows."""
     gains = run.get(PromptGains)
@@ -115,23 +104,17 @@ def change_prompts(lab: Laboratory, run: Run, folder: Path) -> Ruling:
         )
     if not gains.rows.keys() >= {"train", "valid"}:
         return undecided("there are no training and validation rows to compare", _WANTED)
-    ruling = _by_the_base(gains) or _by_a_taught_one(lab, run, folder)
-    shift = _shift(run) if ruling.verdict == "confirmed" else ""
-    return replace(ruling, reason=f"{ruling.reason}{shift}")
-
-
-def _by_the_base(gains: PromptGains) -> Ruling | None:
     ruling = None
     for count in (FIRST, MOST):
         train, valid = (
             Worth.of(list(_gains(gains, name, count, "base").values()))
             for name in ("train", "valid")
         )
-        ruling = judged(train, valid, "the base, before any training")
+        ruling = judge_pairs(train, valid, "the base, before any training")
         # What looks like less may be chance, and is looked at more closely.
-        if ruling is None or ruling.verdict != "undecided" or _is_alike(train, valid):
+        if ruling is None or _is_settled(ruling, train, valid):
             break
-    return ruling
+    return ruling or _by_a_taught_base(lab, run, folder)
 
 
 def _gains(gains: PromptGains, split: str, count: int, which: Which) -> dict[int, float]:
@@ -140,24 +123,24 @@ def _gains(gains: PromptGains, split: str, count: int, which: Which) -> dict[int
     return {index: pair[1] - pair[0] for index, pair in rows if pair is not None}
 
 
-def _is_alike(train: Worth, valid: Worth) -> bool:
-    return train.mean > Limits().alike * valid.mean
+def _is_settled(ruling: Ruling, train: Worth, valid: Worth) -> bool:
+    return ruling.verdict != "undecided" or train.mean > PairingLimits().alike * valid.mean
 
 
-def judged(train: Worth, valid: Worth, who: str) -> Ruling | None:
+def judge_pairs(train: Worth, valid: Worth, model: str) -> Ruling | None:
     """The verdict from what prompts are worth on rows of both splits; None: nobody can tell.
 
     Args:
         train, valid: of rows that the model was not trained on.
-        who: the model, in words.
+        model: which it is, in words.
     """
-    limits = Limits()
+    limits = PairingLimits()
     if valid.rows < limits.rows or not valid.mean - limits.errors * valid.error > limits.clear:
         return None
     if train.rows < limits.rows:
         return undecided(f"{train.rows} training rows can be asked about", "more training rows")
     text = (
-        f"to {who}, an answer's own prompt is worth {train} more than another row's on the "
+        f"to {model}, an answer's own prompt is worth {train} more than another row's on the "
         f"training rows, and {valid} on the validation rows"
     )
     error = math.hypot(train.error, limits.none * valid.error)
@@ -167,7 +150,7 @@ def judged(train: Worth, valid: Worth, who: str) -> Ruling | None:
         )
     is_less = train.mean + limits.errors * math.hypot(train.error, valid.error) < valid.mean
     is_part = train.mean < limits.less * valid.mean
-    if is_less and is_part and _chance(train, valid) < limits.chance:
+    if is_less and is_part and chance(train, valid) < limits.chance:
         return Ruling(
             "confirmed",
             f"{text}; {train.against} of the former are likelier after another row's prompt, and "
@@ -184,21 +167,17 @@ def judged(train: Worth, valid: Worth, who: str) -> Ruling | None:
     )
 
 
-def _chance(train: Worth, valid: Worth) -> float:
+def chance(train: Worth, valid: Worth) -> float:
     """Fisher's exact test: how likely so many of the rows against their prompts are in train."""
-    total, against = train.rows + valid.rows, train.against + valid.against
-    ways = math.comb(total, train.rows)
-    highest = min(against, train.rows)
-    found = (
-        math.comb(against, count) * math.comb(total - against, train.rows - count)
-        for count in range(train.against, highest + 1)
-    )
-    return sum(found) / ways
+    from scipy.stats import fisher_exact
+
+    table = [[one.against, one.rows - one.against] for one in (train, valid)]
+    return float(fisher_exact(table, alternative="greater")[1])
 
 
-def _by_a_taught_one(lab: Laboratory, run: Run, folder: Path) -> Ruling:
+def _by_a_taught_base(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     """The verdict of the base once it has learned the task from rows that were held out."""
-    splits, limits = run.need(Dataset).splits, Limits()
+    splits, limits = run.need(Dataset).splits, PairingLimits()
     held_out = [row for name in ("valid", "test") if name in splits for row in splits[name].rows]
     halves = held_out[::2], held_out[1::2]
     if len(halves[1]) < limits.rows:
@@ -210,15 +189,19 @@ def _by_a_taught_one(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     of_valid: list[float] = []
     ruling = None
     for number, (taught, asked) in enumerate((halves, halves[::-1])):
-        rows = _Rows(taught, asked, tuple(splits["train"].rows))
-        gains = _taught(lab, run, folder / f"half-{number}", rows)
+        written: dict[str, dict[str, Sequence[Row]]] = {
+            "taught": {"train": taught, "valid": asked},
+            "asked": {"train": splits["train"].rows, "valid": asked},
+        }
+        gains = _taught(lab, run, folder / f"half-{number}", written)
         for index, gain in _gains(gains, "train", MOST, "tuned").items():
             of_train.setdefault(index, []).append(gain)
         of_valid += _gains(gains, "valid", MOST, "tuned").values()
         train = Worth.of([float(np.mean(each)) for each in of_train.values()])
         valid = Worth.of(of_valid)
-        ruling = judged(train, valid, "the base, trained on half of the validation and test rows")
-        if ruling is not None and (ruling.verdict != "undecided" or _is_alike(train, valid)):
+        model = "the base, trained on half of the validation and test rows"
+        ruling = judge_pairs(train, valid, model)
+        if ruling is not None and _is_settled(ruling, train, valid):
             break
     return ruling or undecided(
         "what prompts are worth on the validation rows is next to nothing, to the base and "
@@ -227,38 +210,27 @@ def _by_a_taught_one(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     )
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Rows that were held out, to teach and to ask; and the run's own training rows."""
-
-    taught: Sequence[Row]
-    asked: Sequence[Row]
-    train: Sequence[Row]
-
-
-def _taught(lab: Laboratory, run: Run, folder: Path, rows: _Rows) -> PromptGains:
-    """Train on some rows with the run's configuration, and ask about the others.
+def _taught(
+    lab: Laboratory, run: Run, folder: Path, written: dict[str, dict[str, Sequence[Row]]]
+) -> PromptGains:
+    """Train on the rows of `taught` with the run's configuration, and ask about those of `asked`.
 
     Raises:
         InputError: they can't be trained on.
     """
-    written = {
-        "taught": {"train": rows.taught, "valid": rows.asked},
-        "asked": {"train": rows.train, "valid": rows.asked},
-    }
     for name, splits in written.items():
         (folder / name).mkdir(parents=True)
-        for split, content in splits.items():
-            write_rows(folder / name / f"{split}.jsonl", content)
+        for split, rows in splits.items():
+            write_rows(folder / name / f"{split}.jsonl", rows)
     recipe = lab.recipe
-    size = min(int(recipe.values.get("batch_size") or 4), len(rows.taught), len(rows.asked))
+    smallest = min(len(rows) for rows in written["taught"].values())
     values = {
         **recipe.values,
         "data": str(folder / "taught"),
-        "batch_size": size,
+        "batch_size": min(int(recipe.values.get("batch_size") or 4), smallest),
         "resume_adapter_file": None,
     }
-    iterations = min(recipe.iterations, Lengths().usual)
+    iterations = min(recipe.iterations, Limits().usual)
     settings = recipe.settings(folder / "adapter", iterations, recipe.seed, values)
     lab.train(settings, "trained on half of the validation and test rows")
     asking = Run.discover(
@@ -268,50 +240,3 @@ def _taught(lab: Laboratory, run: Run, folder: Path, rows: _Rows) -> PromptGains
         return asking.need(PromptGains)
     except Missing as reason:
         raise InputError(folder, f"the rows can't be asked about ({reason})") from None
-
-
-def _shift(run: Run) -> str:
-    """By how many rows the answers are shifted, as a clause; empty where no such order is known."""
-    dataset, tokenizer, limits = run.need(Dataset), run.need(Tokenizer), Limits()
-    rows = build(dataset, tokenizer, run.get(TrainingConfig), split="train").rows
-    inner = range(max(SHIFTS), len(rows) - max(SHIFTS))
-    near = [rows[at - max(SHIFTS) : at + max(SHIFTS) + 1] for at in inner]
-    known = [at for at, some in zip(inner, near, strict=True) if all(map(_is_pair, some))][:FIRST]
-    if len(known) < limits.rows:
-        return ""
-    model = load(run.need(BaseModel)).select("base")
-    own = _losses(model, rows, known, 0)
-    for shift in SHIFTS:
-        worth = Worth.of((own - _losses(model, rows, known, shift)).tolist())
-        if worth.mean - limits.errors * worth.error > limits.clear:
-            count = "the row" if abs(shift) == 1 else f"{abs(shift)} rows"
-            return (
-                f"; after the prompt {count} {'after' if shift > 0 else 'before'} it an answer's "
-                f"loss is lower by {worth}: the answers are shifted against the prompts"
-            )
-    return ""
-
-
-def _losses(
-    model: object, rows: Sequence[SupervisedRow], chosen: Sequence[int], shift: int
-) -> NDArray[np.float64]:
-    """Mean loss of each chosen row's answer after the prompt so many rows on, nats a token."""
-    asked = [
-        Continuation.of(_prompt(rows[at + shift]).tolist(), _answer(rows[at]).tolist())
-        for at in chosen
-    ]
-    return np.array([np.mean(one, dtype=np.float64) for one in continuation_losses(model, asked)])
-
-
-def _is_pair(row: SupervisedRow) -> bool:
-    return len(_prompt(row)) > 0 and len(_answer(row)) > 0
-
-
-def _prompt(row: SupervisedRow) -> NDArray[np.int32]:
-    return row.tokens[: row.prompt_length]
-
-
-def _answer(row: SupervisedRow) -> NDArray[np.int32]:
-    answer = slice(row.prompt_length, min(row.length, row.prompt_length + ANSWER_TOKENS))
-    tokens: NDArray[np.int32] = row.tokens[answer][row.roles[answer] == Role.ANSWER]
-    return tokens

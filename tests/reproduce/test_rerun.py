@@ -1,7 +1,8 @@
-"""What the laboratory remembers, and when it stops."""
+"""What is remembered of a rerun, and when it stops."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,12 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.experiments import Measured
-from mlxdoctor.experiments.shared import store
-from mlxdoctor.experiments.shared.laboratory import BudgetSpent, Laboratory
-from mlxdoctor.experiments.shared.observation import Condition
-from mlxdoctor.experiments.shared.recipe import recipe_of
-from mlxdoctor.experiments.shared.rules import Ruling
+from mlxdoctor.reproduce.direct import Measured
+from mlxdoctor.reproduce.recipe import recipe_of
+from mlxdoctor.reproduce.rerun import (
+    KEY_LENGTH,
+    RESULT_FILE,
+    BudgetSpent,
+    Change,
+    Laboratory,
+    key_of,
+    read_result,
+    rerun,
+    write_json,
+)
+from mlxdoctor.reproduce.rules import Ruling
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
@@ -68,7 +77,7 @@ def test_an_experiment_is_made_once(lab: Laboratory) -> None:
 def test_a_damaged_or_foreign_result_is_made_again(lab: Laboratory, content: str) -> None:
     calls: list[Path] = []
     remembered(lab, calls)
-    (calls[0] / store.RESULT_FILE).write_text(content)
+    (calls[0] / RESULT_FILE).write_text(content)
     assert remembered(lab, calls).ruling == MADE.ruling
     assert len(calls) == 2
 
@@ -77,12 +86,12 @@ def test_what_a_stopped_experiment_left_is_cleared(lab: Laboratory) -> None:
     calls: list[Path] = []
     remembered(lab, calls)
     folder = calls[0]
-    (folder / store.RESULT_FILE).unlink()
+    (folder / RESULT_FILE).unlink()
     (folder / "half.safetensors").write_text("half")
     beside = folder.with_name(f"{folder.name}-data")
     beside.mkdir()
     remembered(lab, calls)
-    assert sorted(one.name for one in folder.iterdir()) == [store.RESULT_FILE]
+    assert sorted(one.name for one in folder.iterdir()) == [RESULT_FILE]
     assert not beside.exists()
 
 
@@ -111,31 +120,70 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(lab: Laboratory, tmp_path:
 
 @pytest.mark.slow
 def test_a_rerun_that_runs_out_of_time_is_not_kept(lab: Laboratory) -> None:
-    condition = Condition("as recorded", "rerun as recorded", 400)
+    change = Change("as recorded", "rerun as recorded", 400)
     # Enough to load the model, not to train.
     hurried = replace(lab, deadline=time.monotonic() + 1.0)
     with pytest.raises(BudgetSpent, match="rerun as recorded, seed 42"):
-        hurried.observe(condition, 42)
-    assert not list(lab.folder.glob(f"*/{store.RESULT_FILE}"))
+        rerun(hurried, change, 42)
+    assert not list(lab.folder.glob(f"*/{RESULT_FILE}"))
 
 
 @pytest.mark.slow
 def test_the_same_rerun_gives_the_same_observation(lab: Laboratory, tmp_path: Path) -> None:
-    condition = Condition("as recorded", "rerun as recorded", 5)
-    first = lab.observe(condition, 42)
-    other = replace(lab, folder=tmp_path / "elsewhere").observe(condition, 42)
+    change = Change("as recorded", "rerun as recorded", 5)
+    first = rerun(lab, change, 42)
+    other = rerun(replace(lab, folder=tmp_path / "elsewhere"), change, 42)
     untimed = {"seconds": 0.0, "step_seconds": 0.0}
     assert replace(first, **untimed) == replace(other, **untimed)
     assert len(first.iterations) == 5
     assert not list(lab.folder.rglob("*.safetensors"))
-    assert lab.observe(condition, 42) == first
+    assert rerun(lab, change, 42) == first
 
 
 @pytest.mark.slow
 def test_a_full_fine_tune_is_judged_by_its_weights(tmp_path: Path) -> None:
     folder = trained(tmp_path / "run", iters=1, fine_tune_type="full", learning_rate=3e-2)
     run = Run.discover([folder], allow_model=False)
-    condition = Condition("as recorded", "rerun as recorded", 20)
-    seen = Laboratory(recipe_of(run), tmp_path / "work").observe(condition, 0)
+    change = Change("as recorded", "rerun as recorded", 20)
+    seen = rerun(Laboratory(recipe_of(run), tmp_path / "work"), change, 0)
     assert "full-weights.exploded" in seen.errors
     assert "full-weights" in seen.looked
+
+
+def test_a_result_comes_back(tmp_path: Path) -> None:
+    write_json(tmp_path / "one" / RESULT_FILE, {"loss": float("nan"), "steps": 3})
+    assert read_result(tmp_path / "one") == {"loss": "NaN", "steps": 3}
+    assert [one.name for one in (tmp_path / "one").iterdir()] == [RESULT_FILE]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[1, 2]", b"null", b"\xff\xfe\x00", b'{"a": 1} {"b": 2}', b"[" * 100000]
+)
+def test_what_is_no_result_counts_as_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / RESULT_FILE).write_bytes(content)
+    assert read_result(tmp_path) is None
+
+
+def test_no_folder_is_no_result(tmp_path: Path) -> None:
+    assert read_result(tmp_path / "nothing") is None
+
+
+def test_the_key_changes_with_every_fact() -> None:
+    facts = {"settings": {"iters": 5}, "seed": 1}
+    keys = {key_of(one) for one in (facts, {**facts, "seed": 2}, {**facts, "fault": "x"})}
+    assert len(keys) == 3
+    assert key_of(dict(reversed(facts.items()))) == key_of(facts)
+    assert {len(key) for key in keys} == {KEY_LENGTH}
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_json(tmp_path / "file" / RESULT_FILE, {"a": 1})
+
+
+def test_an_interrupted_write_leaves_the_old_result(tmp_path: Path) -> None:
+    write_json(tmp_path / RESULT_FILE, {"a": 1})
+    with pytest.raises(TypeError):
+        write_json(tmp_path / RESULT_FILE, {"a": object()})
+    assert json.loads((tmp_path / RESULT_FILE).read_text()) == {"a": 1}

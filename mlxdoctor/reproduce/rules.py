@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from mlxdoctor.check import limit
 from mlxdoctor.confirmation import Confirmation
-from mlxdoctor.experiments.shared.observation import Observation
-from mlxdoctor.experiments.shared.symptoms import Signs, signs
 from mlxdoctor.report import Fix
+from mlxdoctor.reproduce.rerun import Observation
+from mlxdoctor.reproduce.symptoms import Signs, signs
 
 #: What settles a fault in a trainer's code that reruns leave open.
 PROBE = "what a step of the run's own trainer does (`mlxdoctor probe FILE:FUNCTION`)"

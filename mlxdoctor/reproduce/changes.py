@@ -1,0 +1,277 @@
+"""What to change for a cause, and how to judge it: cured by the change, or re-created by a fault.
+
+causes.toml says what a cause's change of the configuration is (`change`), which rows a finding is
+about (`leave_out`), and which faults re-create it in a trainer that lacks them (`inject`). Where a
+run fails as recorded, `try_cure` changes one thing, which has to cure it in most seeds, where an
+irrelevant change does not. Where the reference trainer is sound, `try_injection` puts the fault
+in, which has to bring the same failure back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mlxdoctor.causes import Cause
+from mlxdoctor.finding import Severity
+from mlxdoctor.report import Fix
+from mlxdoctor.reproduce.bench import Bench, Failure
+from mlxdoctor.reproduce.recipe import Recipe, changed_values
+from mlxdoctor.reproduce.repairs import (
+    ANSWERED_ROWS,
+    AT_RANDOM,
+    ENDED,
+    FILLED,
+    LEFT_OUT,
+    OTHER_ORDER,
+    count_ends,
+)
+from mlxdoctor.reproduce.rerun import Change, Observation
+from mlxdoctor.reproduce.rules import (
+    Question,
+    Ruling,
+    Trials,
+    judge_change,
+    judge_injection,
+    undecided,
+)
+from mlxdoctor.train.faults import FAULTS
+from mlxdoctor.train.faults.of_trainer import Padding
+from mlxdoctor.train.settings import Settings
+
+#: The cause that the end token, put at the end of each row, cures.
+NO_END = "missing-end-token"
+#: What causes.toml says of findings about rows with an empty answer.
+EMPTY = "empty"
+#: Keys after whose change the held-out loss is over other tokens.
+_OTHER_TOKENS = frozenset({"max_seq_length", "mask_prompt"})
+#: Of the rows, at most this share may lack the end token where the rows are not at fault.
+MOST_ENDED = 0.1
+_IRRELEVANT = {
+    "another order": "another order of the rows",
+    "random rows": "as many rows left out at random",
+}
+
+
+@dataclass(frozen=True)
+class Cure:
+    """What should cure a cause.
+
+    Attributes:
+        changes: tried in this order; the first that cures is kept.
+        fixes: the same as changes of the configuration, where that is what they are.
+        placebo: the irrelevant change beside it; None: another order of the rows.
+        better: the share of the held-out loss that it takes away; None where the two losses
+            are not over the same tokens.
+        strict: whether a cured rerun must be free of every other error, too.
+        premise: what was counted before, as a clause before the reason.
+        leaves_open: why a failure to cure refutes nothing, and what would decide it; None
+            where it refutes.
+        only_if_gone: the former holds only where the symptom went away all the same.
+    """
+
+    changes: tuple[Change, ...]
+    fixes: tuple[Fix, ...] = ()
+    placebo: Change | None = None
+    better: float | None = None
+    strict: bool = True
+    premise: str = ""
+    leaves_open: tuple[str, str] | None = None
+    only_if_gone: bool = False
+
+
+def has_rerun(cause: Cause) -> bool:
+    """Whether reruns with a change can show a cause."""
+    return bool(cause.change or cause.leave_out or cause.inject or cause.id == NO_END)
+
+
+def try_cure(bench: Bench, cause: Cause, question: Question, plain: Trials) -> Ruling | None:
+    """Rerun with what should cure the cause, and with a placebo; None: no cure is known.
+
+    Args:
+        plain: reruns as recorded, of which at least one fails.
+    """
+    cure = cure_of(bench, cause)
+    if not isinstance(cure, Cure):
+        return cure
+    question = replace(question, strict=cure.strict)
+    failing = [seed for seed, seen in plain.items() if question.shows(seen)]
+
+    def is_cured(seed: int, seen: Observation) -> bool:
+        return question.is_cured(plain[seed], seen, cure.better)
+
+    for change in cure.changes:
+        is_last = change is cure.changes[-1]
+        if not is_last:
+            seen = bench.observe(change, failing[0], question, cause.id)
+            if not is_cured(failing[0], seen):
+                continue
+        changed = bench.until_decided(change, failing, question, cause.id, is_cured)
+        ruling = judge_change(question, plain, {}, changed, cure.better, what=change.label)
+        if ruling.verdict == "confirmed":
+            placebo = cure.placebo or another_order(bench)
+            alike = {seed: bench.observe(placebo, seed, question) for seed in changed}
+            words = {"what": change.label, "irrelevant": _IRRELEVANT[placebo.kind]}
+            ruling = judge_change(question, plain, alike, changed, cure.better, **words)
+            break
+    is_gone = not any(map(question.shows, changed.values()))
+    if ruling.verdict == "refuted" and cure.leaves_open and (is_gone or not cure.only_if_gone):
+        why, wanted = cure.leaves_open
+        ruling = undecided(f"{ruling.reason}; {why}", wanted)
+    if cure.fixes:
+        ruling = replace(ruling, fix=cure.fixes[cure.changes.index(change)])
+    return replace(ruling, reason=f"{cure.premise}{ruling.reason}")
+
+
+def another_order(bench: Bench) -> Change:
+    """The placebo: the same rows in another order."""
+    label = "placebo: another order of the rows"
+    return Change("another order", label, bench.failure.iterations, fault=OTHER_ORDER)
+
+
+def cure_of(bench: Bench, cause: Cause) -> Cure | Ruling | None:
+    """What should cure a cause; a ruling where that is known without a rerun."""
+    if cause.change is not None:
+        return _change_of_configuration(bench, cause)
+    if cause.leave_out:
+        return _repair_of_rows(bench, cause)
+    return _end_of_rows(bench) if cause.id == NO_END else None
+
+
+def _change_of_configuration(bench: Bench, cause: Cause) -> Cure | None:
+    """What the report advises, and then others: the mildest that cures is kept.
+
+    A rate a thousand times too high is still too high after one division.
+    """
+    failure, recipe = bench.failure, bench.lab.recipe
+    fixes = failure.fixes(recipe.config, cause)
+    if not fixes:
+        return None
+    key = next(iter(fixes[0].after))
+    better: float | None = failure.limits.better
+    if key in _OTHER_TOKENS:
+        better = None
+    elif key == "iters":
+        better = failure.limits.better_earlier
+    # An earlier stop can miss the minimum on its other side.
+    open_ = "held-out answers are no better", "more validation rows, or longer reruns (--iters)"
+    return Cure(
+        tuple(_with_fix(recipe, failure, fix) for fix in fixes),
+        tuple(fixes),
+        better=better,
+        leaves_open=open_ if key == "iters" else None,
+        only_if_gone=True,
+    )
+
+
+def _with_fix(recipe: Recipe, failure: Failure, fix: Fix) -> Change:
+    key, after = next(iter(fix.after.items()))
+    before = fix.before[key]
+    if key == "iters":
+        # The rerun is shorter than the run, and may be too short for the stop that is advised.
+        share = failure.iterations * after / before
+        shorter = after if after < failure.iterations else max(1, round(share))
+        return Change("change", f"iters {failure.iterations} → {shorter}", shorter)
+    label = f"{key} {before} → {after}"
+    return Change("change", label, failure.iterations, changed_values(recipe, fix))
+
+
+def _repair_of_rows(bench: Bench, cause: Cause) -> Cure | Ruling:
+    """The rows that the findings name left out; empty answers filled in by the base model."""
+    codes = [finding.code for finding in bench.failure.findings]
+    named = tuple(dict.fromkeys(cause.leave_out[code] for code in codes if code in cause.leave_out))
+    if not named:
+        return undecided(
+            "the findings name no rows that could be left out or repaired",
+            "which rows are wrong, which only somebody who knows the answers can say",
+        )
+    iterations = bench.failure.iterations
+    if named == (EMPTY,):
+        filled = Change("repair", FILLED.id, iterations, fault=FILLED, severity=ANSWERED_ROWS)
+        return Cure((filled,), strict=False)
+    left_out = Change(
+        "repair",
+        f"{LEFT_OUT.id} ({', '.join(named)})",
+        iterations,
+        fault=LEFT_OUT,
+        severity=named,
+    )
+    # Other rows than the run's own may have errors of their own.
+    return Cure(
+        (left_out,),
+        placebo=replace(left_out, kind="random rows", label=AT_RANDOM.id, fault=AT_RANDOM),
+        strict=False,
+        leaves_open=(
+            "other rows than those that the findings name may be at fault",
+            "which rows those are",
+        ),
+    )
+
+
+def _end_of_rows(bench: Bench) -> Cure | Ruling:
+    """The end token put at the end of each row, as a repaired chat template would."""
+    recipe = bench.lab.recipe
+    count, lacking, cut = count_ends(recipe.settings(Path("adapters"), 1, recipe.seed))
+    if lacking <= MOST_ENDED * count:
+        return Ruling(
+            "refuted",
+            f"{count - lacking} of {count} training rows end with a token that generation stops "
+            "at, and the reference trainer, which trains it, fails in the same way",
+        )
+    if cut > lacking / 2:
+        return undecided(
+            f"{lacking} of {count} training rows end without the end token, {cut} of them because "
+            "max_seq_length cuts them off",
+            "the verdict on answers-truncated (--cause answers-truncated)",
+        )
+    change = Change("repair", ENDED.id, bench.failure.iterations, fault=ENDED)
+    text = f"{lacking} of {count} training rows end without a token that generation stops at; "
+    # The answers end elsewhere than before: other errors are not what is asked about.
+    return Cure((change,), strict=False, premise=text)
+
+
+def try_injection(bench: Bench, cause: Cause, question: Question, plain: Trials) -> Ruling | None:
+    """Rerun with each form of the cause's faults; None where the configuration has the fault.
+
+    It has where the cure is to set a value that it lacks. A smaller batch, say, is always to
+    be had: that says nothing of whose fault it is.
+    """
+    restores = cause.change is not None and cause.change.operation == "set"
+    recipe, failure = bench.lab.recipe, bench.failure
+    if not cause.inject or (restores and failure.fixes(recipe.config, cause)):
+        return None
+
+    def is_same(seed: int, seen: Observation) -> bool:
+        del seed
+        return question.is_recreated(seen)
+
+    rulings: list[Ruling] = []
+    settings = recipe.settings(Path("adapters"), 1, recipe.seed)
+    for fault in (FAULTS[name] for name in cause.inject):
+        # What the findings show first, and then the severest.
+        shown = padding_shown(failure, settings) if fault.id == "padding-in-batch" else ()
+        for severity in dict.fromkeys((*shown, *reversed(fault.severities))):
+            label = f"with the fault {fault.id} ({severity})"
+            change = Change("injection", label, failure.iterations, fault=fault, severity=severity)
+            injected = bench.until_decided(
+                change, failure.seeds, question, cause.id, is_same, screen=True
+            )
+            rulings.append(judge_injection(question, plain, injected))
+            if rulings[-1].verdict == "confirmed":
+                return rulings[-1]
+    order = ("refuted", "undecided", "confirmed")
+    return max(rulings, key=lambda ruling: (order.index(ruling.verdict), ruling.strength))
+
+
+def padding_shown(failure: Failure, settings: Settings) -> Sequence[Any]:
+    """The padding that the findings tell of: the token that was learned, and the width counted."""
+    # A note tells of the one padding token that mlx-lm trains after each row.
+    measured = [one.measured for one in failure.findings if one.severity is not Severity.INFO]
+    tokens = [token for one in measured if isinstance(token := one.get("pad_id"), int)]
+    counted = [one.get("tokens_per_iteration") for one in measured]
+    per_row = [one / settings.batch_size for one in counted if isinstance(one, int | float)]
+    # A whole number a row in every batch: rows are padded to a width of their own.
+    widths = [round(one) + 1 for one in per_row if one == round(one)]
+    return tuple(Padding(token, width) for token in tokens for width in (*widths, None))

@@ -1,0 +1,239 @@
+"""Rows repaired, left out or put in another order for a rerun: each a `Fault`, put in likewise."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.dataset import Dataset, Features, Row, Split
+from mlxdoctor.evidence.prompt_answer import Pair, pair_of
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.models.load import load_tokenizer
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.train.batches import Batches
+from mlxdoctor.train.faults import Fault
+from mlxdoctor.train.parts import Parts, parts_of
+from mlxdoctor.train.settings import Settings
+from mlxdoctor.train.token_rows import TokenRow, TokenRows
+
+#: Added to the seed that orders the rows.
+OTHER_SEED = 1000
+#: A template may put a line break after the end token: so many tokens at the end are looked at.
+LAST_TOKENS = 3
+#: Tokens of an answer that the base model is asked for, where the data has none.
+ANSWER_TOKENS = 48
+#: Rows with an empty answer that get one.
+ANSWERED_ROWS = 64
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Write rows of data, one JSON document a line."""
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    path.write_text(text, "utf-8")
+
+
+def named_rows(split: Split, features: Features, what: Collection[str]) -> frozenset[int]:
+    """The rows of a split, by their place, that a finding of one of these names is about.
+
+    Of rows that repeat each other the first is not among them; of rows that contradict each
+    other all are: nobody knows which is right.
+    """
+    pairs = [pair_of(row, split.format, features) for row in split.rows]
+    answers: dict[str, set[str]] = defaultdict(set)
+    for pair in pairs:
+        answers[pair.prompt].add(pair.answer)
+    seen: set[Pair] = set()
+    places: set[int] = set()
+    for place, (row, pair) in enumerate(zip(split.rows, pairs, strict=True)):
+        problems = {
+            "duplicates": pair in seen,
+            "contradictory": len(answers[pair.prompt]) > 1,
+            "damaged": is_damaged(pair.text),
+            "empty": not pair.answer.strip(),
+            "other format": features.format_of(row) != split.format,
+        }
+        if any(problems[name] for name in what):
+            places.add(place)
+        seen.add(pair)
+    return frozenset(places)
+
+
+def is_damaged(text: str) -> bool:
+    """Whether a text was read in a wrong encoding: characters were lost, or it is twice UTF-8."""
+    if "\ufffd" in text:
+        return True
+    if text.isascii():
+        return False
+    try:
+        return text.encode("cp1252").decode("utf-8") != text
+    except (UnicodeEncodeError, UnicodeDecodeError):
+        return False
+
+
+def _left_out(settings: Settings, named: Collection[str], *, at_random: bool) -> Settings:
+    source, folder = Path(settings.data), Path(settings.adapter_path) / "data"
+    dataset = Dataset.read(source)
+    train = dataset.splits["train"]
+    gone = named_rows(train, dataset.features, named)
+    count = len(train.rows)
+    if count - len(gone) < settings.batch_size:
+        raise InputError(
+            train.path,
+            f"has {count - len(gone)} rows left without those that the findings name, fewer than "
+            "a batch",
+        )
+    if at_random:
+        gone = frozenset(random.Random(settings.seed).sample(range(count), len(gone)))
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+    write_rows(
+        folder / train.path.name,
+        (row for place, row in enumerate(train.rows) if place not in gone),
+    )
+    return replace(settings, data=str(folder))
+
+
+def rows_left_out(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+    """Leave out the training rows that findings name."""
+    return _left_out(settings, severity, at_random=False), parts
+
+
+def random_rows_left_out(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+    """Leave out as many training rows, whichever they are."""
+    return _left_out(settings, severity, at_random=True), parts
+
+
+def answers_filled(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+    """Give rows with an empty answer the base model's own; those beyond the count are left out."""
+    from mlx_lm import generate
+
+    model, tokenizer = parts.load(settings)
+    folder = Path(settings.adapter_path) / "data"
+    shutil.copytree(settings.data, folder, dirs_exist_ok=True)
+    for path in folder.glob("*.jsonl"):
+        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+        for row in rows[: int(severity)]:
+            messages = row.get("messages")
+            if not messages or _has_answer(row):
+                continue
+            prompt = tokenizer.apply_chat_template(
+                messages[:-1], add_generation_prompt=True, return_dict=False
+            )
+            answer = generate(model, tokenizer, prompt, max_tokens=ANSWER_TOKENS)
+            messages[-1] = {**messages[-1], "content": answer.strip()}
+        write_rows(path, filter(_has_answer, rows))
+    return replace(settings, data=str(folder)), parts
+
+
+def _has_answer(row: Mapping[str, Any]) -> bool:
+    messages = row.get("messages") or [{}]
+    return bool(str(messages[-1].get("content") or "").strip())
+
+
+def ends_of(base: Path) -> tuple[int, ...]:
+    """The tokens that generation stops at, the tokenizer's own first.
+
+    Raises:
+        InputError: there is none, or the base's files can't be read.
+    """
+    tokenizer = Tokenizer.read(base)
+    own = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+    ends = (*own, *tokenizer.eos_token_ids, *BaseModel.read(base).eos_token_ids)
+    if not ends:
+        raise InputError(base, "names no token that ends an answer", "add eos_token to it")
+    return tuple(dict.fromkeys(ends))
+
+
+def is_ended(row: TokenRow, ends: Collection[int], limit: int) -> bool:
+    """Whether a row, cut to `limit` tokens, ends with a token that generation stops at."""
+    return bool(np.isin(row.tokens[:limit][-LAST_TOKENS:], list(ends)).any())
+
+
+def count_ends(settings: Settings) -> tuple[int, int, int]:
+    """Training rows; those without an end token as trained on; those that had one, uncut."""
+    base = Path(settings.model)
+    rows = parts_of(settings).encode(settings, load_tokenizer(base)).train
+    ends = ends_of(base)
+    lacking = [row for row in rows if not is_ended(row, ends, settings.max_seq_length)]
+    cut = sum(is_ended(row, ends, len(row.tokens)) for row in lacking)
+    return len(rows), len(lacking), cut
+
+
+def rows_ended(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+    """Put the end token after the answer of each row that lacks it, within the limit of its length.
+
+    A line break that the template puts after the answer stays behind the end token.
+    """
+    del severity
+    encode, limit = parts.encode, settings.max_seq_length
+    ends = ends_of(Path(settings.model))
+
+    def encode_ended(settings: Settings, tokenizer: Any) -> TokenRows:
+        def end(row: TokenRow) -> TokenRow:
+            if is_ended(row, ends, limit):
+                return row
+            kept = row.tokens[: limit - 1]
+            place = len(kept)
+            while place > row.offset + 1 and not tokenizer.decode([int(kept[place - 1])]).strip():
+                place -= 1
+            return replace(row, tokens=np.insert(kept, place, np.int32(ends[0])))
+
+        return encode(settings, tokenizer).map(end)
+
+    return settings, replace(parts, encode=encode_ended)
+
+
+def other_order(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+    """Train on the batches of another seed."""
+    del severity
+
+    def batches(settings: Settings) -> Batches:
+        other = parts.batches(replace(settings, seed=settings.seed + OTHER_SEED))
+        return parts.batches(settings)._replace(train=other.train)
+
+    return settings, replace(parts, batches=batches)
+
+
+LEFT_OUT = Fault(
+    "leaving out the rows that the findings name",
+    "bad-data",
+    "Training rows are left out.",
+    ((),),
+    rows_left_out,
+)
+AT_RANDOM = Fault(
+    "placebo: as many rows left out at random",
+    "bad-data",
+    "As many training rows are left out at random.",
+    ((),),
+    random_rows_left_out,
+)
+FILLED = Fault(
+    "filling empty answers with the base model's own",
+    "bad-data",
+    "Rows with an empty answer get the base model's own answer.",
+    (ANSWERED_ROWS,),
+    answers_filled,
+)
+ENDED = Fault(
+    "the end token put at the end of each row",
+    "missing-end-token",
+    "Rows that lack the end token get it.",
+    ("every row",),
+    rows_ended,
+)
+OTHER_ORDER = Fault(
+    "another order of the rows",
+    "bad-data",
+    "The rows come in the order of another seed.",
+    ("every row",),
+    other_order,
+)

@@ -1,0 +1,56 @@
+"""Every cause has an experiment or a reason; which changes a cause asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mlxdoctor.causes import load_causes
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.reproduce.changes import Cure, cure_of, has_rerun
+from mlxdoctor.reproduce.direct import DIRECT
+from mlxdoctor.reproduce.repairs import AT_RANDOM, FILLED, LEFT_OUT, named_rows
+from mlxdoctor.train.faults import FAULTS
+
+CAUSES = load_causes().causes
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_every_cause_has_an_experiment_or_a_reason(name: str) -> None:
+    cause = CAUSES[name]
+    assert bool(cause.no_experiment) or name in DIRECT or has_rerun(cause)
+
+
+def test_experiments_are_for_known_causes_with_known_faults(tmp_path: Path) -> None:
+    assert CAUSES.keys() >= DIRECT.keys()
+    assert {name for cause in CAUSES.values() for name in cause.inject} <= FAULTS.keys()
+    (tmp_path / "train.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    dataset = Dataset.read(tmp_path)
+    for cause in CAUSES.values():
+        what = cause.leave_out.values()
+        assert not named_rows(dataset.splits["train"], dataset.features, what)
+
+
+@pytest.mark.parametrize(
+    ("codes", "fault"),
+    [
+        (["data-format.many-empty-answers"], FILLED),
+        (["data-quality.duplicates"], LEFT_OUT),
+        # As many rows are named for another reason: leaving them out tells more.
+        (["data-format.many-empty-answers", "data-quality.duplicates"], LEFT_OUT),
+        ([], None),
+    ],
+)
+def test_bad_rows_are_left_out_and_empty_answers_filled_in(codes: list[str], fault: Any) -> None:
+    findings = [SimpleNamespace(code=code) for code in codes]
+    bench: Any = SimpleNamespace(failure=SimpleNamespace(findings=findings, iterations=9))
+    cure = cure_of(bench, CAUSES["bad-data"])
+    if fault is None:
+        assert not isinstance(cure, Cure)
+        return
+    assert isinstance(cure, Cure)
+    assert [change.fault for change in cure.changes] == [fault]
+    assert (cure.placebo and cure.placebo.fault) == (AT_RANDOM if fault is LEFT_OUT else None)
