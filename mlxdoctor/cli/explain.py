@@ -75,8 +75,8 @@ def _rule(rule: Rule) -> str:
         shown += [_wrapped(paragraph), ""]
     for title, example in (("Instead of", rule.bad), ("write", rule.good)):
         shown += [_bold(title), textwrap.indent(example.strip("\n"), "  "), ""]
-    if rule.symptom is not None:
-        shown += [f"{_bold('Seen by')} the probe as {rule.symptom}", ""]
+    if rule.symptoms:
+        shown += [f"{_bold('Seen by')} the probe as {" or ".join(rule.symptoms)}", ""]
     shown.append(f"Silence it with `# mlxdoctor: ignore[{rule.code}] reason` on its line.")
     return "\n".join(shown)
 

@@ -41,7 +41,6 @@ def command(
       mlxdoctor lint src/ --format github
       mlxdoctor lint src/ --format sarif > lint.sarif
     """
-    import os
 
     from mlxdoctor.lint.hit_formats import FORMATS
     from mlxdoctor.lint.linter import lint
@@ -52,7 +51,7 @@ def command(
         return EXIT_CLEAN
     if not paths:
         raise click.UsageError("Missing argument 'FILE...'.")
-    hits = lint(paths, select, os.cpu_count() or 1)
+    hits = lint(paths, select)
     click.echo(FORMATS[output_format](hits), nl=False)
     return EXIT_FOUND if options.fails(hits, fail_on) else EXIT_CLEAN
 

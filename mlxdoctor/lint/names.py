@@ -1,29 +1,40 @@
 """Dotted names that are the same thing: MLX and mlx-lm re-export what they define.
 
 `mlx_lm.load` is `mlx_lm.utils.load`, `mlx.nn.value_and_grad` is `mlx.nn.utils.value_and_grad`:
-what is defined further down is offered further up. mlx-lm's scripts are imported from as well, so
-that in it the last part alone decides.
+what is defined further down is offered further up. Scripts of mlx-lm are imported from as well, so
+for that package the last part alone decides.
 """
 
 from __future__ import annotations
 
 import re
 
-#: Packages whose names are told apart by their last part: no two public ones are alike.
-_FLAT = ("mlx_lm",)
 #: `from .backend import mx`: nobody calls anything else so.
 _OWN_MX = re.compile(r"^\.++(?:\w+\.)*mx(?=\.|$)")
-_MADE_FOR_MLX = re.compile(r"mlx(?:[._].*)?")
+_IMPORTS_MLX = re.compile(
+    r"^\s*(?:from\s+mlx|import\s+(?:[\w. ,]+,\s*)?mlx|from\s+\.[\w.]*\s+import\s[^\n]*\bmx\b)", re.M
+)
+_IMPORTS_OWN = re.compile(r"^\s*from\s+(?:\.|\S+\s+import\s+\*)", re.M)
+_IMPORTS_OTHER_ARRAYS = re.compile(
+    r"^\s*(?:import|from)\s+(?:torch|tensorflow|jax|keras|tinygrad|paddle|numpy)\b", re.M
+)
+
+
+def uses_mlx(text: str) -> bool:
+    """Whether a source imports MLX or a package made for it.
+
+    A source that names MLX, imports from its own package and imports no other arrays may have MLX
+    from there.
+    """
+    if _IMPORTS_MLX.search(text):
+        return True
+    names_mlx = "mlx" in text or "mx." in text
+    return bool(names_mlx and _IMPORTS_OWN.search(text) and not _IMPORTS_OTHER_ARRAYS.search(text))
 
 
 def imported_name(name: str) -> str:
     """The dotted name of an import as rules write it; relative ones begin with a dot."""
     return _OWN_MX.sub("mlx.core", name, count=1) if name.startswith(".") else name
-
-
-def is_mlx(name: str) -> bool:
-    """Whether a dotted name is MLX's, or of a package made for it: `mlx_lm`, `mlx_vlm`."""
-    return _MADE_FOR_MLX.fullmatch(name) is not None
 
 
 def is_same(name: str, wanted: str) -> bool:
@@ -34,14 +45,17 @@ def is_same(name: str, wanted: str) -> bool:
     """
     if name == wanted:
         return True
-    where, _, last = name.rpartition(".")
-    wanted_where, _, wanted_last = wanted.rpartition(".")
+    module, _, last = name.rpartition(".")
+    wanted_module, _, wanted_last = wanted.rpartition(".")
     if last != wanted_last:
         return False
-    if wanted_where == "*":
+    if wanted_module == "*":
         return True
-    top = where.partition(".")[0]
-    if not top or top != wanted_where.partition(".")[0]:
+    package = module.partition(".")[0]
+    if not package or package != wanted_module.partition(".")[0]:
         return False
-    within, wanted_within = f"{where}.", f"{wanted_where}."
-    return top in _FLAT or within.startswith(wanted_within) or wanted_within.startswith(within)
+    if package == "mlx_lm":
+        return True
+    return f"{module}.".startswith(f"{wanted_module}.") or f"{wanted_module}.".startswith(
+        f"{module}."
+    )

@@ -10,8 +10,8 @@ import ast
 from collections.abc import Iterator
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import Function, SourceFile, names_in
 from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import SourceFile
 
 BAD = """
 import mlx.core as mx
@@ -29,119 +29,65 @@ def train(model, optimizer, step, batches, every):
             total = None
         mx.eval(model.parameters(), optimizer.state, total)
 """
-GOOD = """
-import mlx.core as mx
-from mlx.utils import tree_map
-
-def train(model, optimizer, step, batches, every):
-    total, number = None, 0
-    for batch in batches:
-        if batch.size == 0:
-            continue
-        number += 1
-        loss, grads = step(model, batch)
-        total = grads if total is None else tree_map(mx.add, total, grads)
-        if number % every == 0:
-            optimizer.update(model, tree_map(lambda g: g / every, total))
-            total = None
-        mx.eval(model.parameters(), optimizer.state, total)
-"""
-UPDATES = (".update", ".apply_gradients", ".apply_grads")
+GOOD = BAD.replace(
+    "total = None\n    for number, batch in enumerate(batches, 1)",
+    "total, number = None, 0\n    for batch in batches",
+).replace("        loss, grads", "        number += 1\n        loss, grads")
 
 
-@rule(severity=Severity.WARNING, bad=BAD, good=GOOD, words=("%", ".update(|.apply_grad", "for "))
+@rule(Severity.WARNING, BAD, GOOD)
 def accumulation_boundary(source: SourceFile) -> Hits:
     """In one loop: a test of the loop's own number for an update, and a `continue` above it; or a
     sum of gradients that the branch with the update does not set again.
     """
-    for loop in source.of(ast.For):
-        for test in loop.body:
-            if not isinstance(test, ast.If) or not _updates(source, test):
-                continue
-            number = _counted(loop, test)
-            if number is not None and (skip := _skip(source, loop, test, number)) is not None:
+    for update in source.calls(".update", ".apply_gradients", ".apply_grads"):
+        loop = source.enclosing(update, ast.For)
+        if not isinstance(loop, ast.For) or len(update.args) != 2:
+            continue
+        test = next(one for one in [*loop.body, *loop.orelse] if source.is_within(update, one))
+        named = (ast.unparse(update.func) + ast.unparse(update.args[0])).lower()
+        if not isinstance(test, ast.If) or "opt" not in named:
+            continue
+        remainders = [
+            node for node in source.of(ast.BinOp, within=test.test) if isinstance(node.op, ast.Mod)
+        ]
+        for number in {name for node in remainders for name in source.names_in(node.left)}:
+            skips = list(_skips(source, loop, test, number))
+            if number in source.names_in(loop.target) and skips:
                 yield (
-                    skip,
+                    skips[0],
                     f"where this skips a step whose {number} is a multiple, its update is skipped "
                     "too: count the steps that are made",
                 )
-            yield from _never_emptied(source, loop, test)
+        for name in sorted(source.names_in(update.args[1])) if remainders else ():
+            before = {*_given(source, loop, name)} - {*_given(source, test, name)}
+            is_sum = any(
+                one.lineno < test.lineno
+                and (isinstance(one, ast.AugAssign) or name in source.names_in(one.value))
+                for one in before
+            )
+            emptied = any(one.lineno >= update.lineno for one in _given(source, test, name))
+            if is_sum and not emptied:
+                yield update, f"{name} is not emptied after the update: the next repeats it"
 
 
-def _updates(source: SourceFile, test: ast.If) -> bool:
-    """Whether the model is updated under a test of `x % n`."""
-    modulo = any(isinstance(node.op, ast.Mod) for node in source.of(ast.BinOp, within=test.test))
-    return modulo and any(_update_calls(source, test))
-
-
-def _update_calls(source: SourceFile, test: ast.If) -> Iterator[ast.Call]:
-    for call in source.calls(*UPDATES, within=test):
-        held = call.func.value if isinstance(call.func, ast.Attribute) else call
-        if len(call.args) == 2 and (
-            "opt" in ast.unparse(held).lower() or "opt" in ast.unparse(call.args[0]).lower()
-        ):
-            yield call
-
-
-def _counted(loop: ast.For, test: ast.If) -> str | None:
-    """The loop's own variable that the test divides, and that nothing in the loop changes."""
-    own = names_in(loop.target)
-    divided = {
-        name
-        for node in ast.walk(test.test)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
-        for name in names_in(node.left)
-    }
-    found = sorted(own & divided)
-    return found[0] if found else None
-
-
-def _skip(source: SourceFile, loop: ast.For, test: ast.If, number: str) -> ast.Continue | None:
+def _skips(source: SourceFile, loop: ast.For, test: ast.If, number: str) -> Iterator[ast.Continue]:
     """A `continue` of this loop above the test, under a condition that is not the number's."""
     for node in source.of(ast.Continue, within=loop):
-        if node.lineno > test.lineno:
-            continue
-        above: ast.AST | None = node
-        conditions: list[ast.expr] = []
-        while above is not None and above is not loop:
-            above = source.parents.get(above)
-            if isinstance(above, ast.For | ast.While | Function) and above is not loop:
-                break
-            if isinstance(above, ast.If):
-                conditions.append(above.test)
+        condition = source.enclosing(node, ast.If)
         # A resumed run skips the steps it has made: all of them.
-        if above is loop and conditions and number not in names_in(conditions[0]):
-            return node
-    return None
+        if (
+            node.lineno < test.lineno
+            and source.enclosing(node, ast.For, ast.While) is loop
+            and isinstance(condition, ast.If)
+            and number not in source.names_in(condition.test)
+        ):
+            yield node
 
 
-def _never_emptied(source: SourceFile, loop: ast.For, test: ast.If) -> Hits:
-    """The sum that an update uses, where the branch does not set it again."""
-    for call in _update_calls(source, test):
-        for name in sorted(names_in(call.args[1])):
-            if not _is_sum(source, loop, test, name):
-                continue
-            emptied = any(
-                one.id == name and isinstance(one.ctx, ast.Store | ast.Del)
-                for one in source.of(ast.Name, within=test)
-                if one.lineno >= call.lineno
-            )
-            if not emptied:
-                yield call, f"{name} is not emptied after the update: the next repeats it"
-
-
-def _is_sum(source: SourceFile, loop: ast.For, test: ast.If, name: str) -> bool:
-    """Whether a name is given something made of itself in the loop, outside the test."""
-    for changed in source.of(ast.AugAssign, within=loop):
-        if changed.lineno < test.lineno and _is_name(changed.target, name):
-            return True
-    return any(
-        one.lineno < test.lineno
-        and name in names_in(one.value)
-        and any(_is_name(target, name) for target in one.targets)
-        for one in source.of(ast.Assign, within=loop)
-    )
-
-
-def _is_name(node: ast.expr, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
+def _given(source: SourceFile, within: ast.AST, name: str) -> Iterator[ast.Assign | ast.AugAssign]:
+    """The assignments that give a name a value."""
+    for node in source.of(ast.Assign, ast.AugAssign, within=within):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if any(name in source.names_in(target) for target in targets):
+            yield node

@@ -1,16 +1,16 @@
-"""Layers are converted to LoRA, and the model is never frozen.
+"""Layers are converted to LoRA, and the model is not frozen before.
 
 A conversion freezes nothing, not even the weights that the LoRA layers wrap: the whole model is
 trained, at a rate that was meant for LoRA, and what is saved as an adapter is not what was learned.
+Frozen after the conversion, the new layers are frozen too, and nothing is trainable.
 """
 
 import ast
 import re
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.conversions import CONVERTERS, Deed, Done, done_in, is_handed_on
-from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import OPTIMIZERS, SourceFile, last_name
 
 BAD = """
 import mlx.optimizers as optim
@@ -22,66 +22,49 @@ def prepare(path, parameters):
     linear_to_lora_layers(model, 16, parameters)
     return model, optim.Adam(1e-5)
 """
-GOOD = """
-import mlx.optimizers as optim
-from mlx_lm import load
-from mlx_lm.tuner.utils import linear_to_lora_layers
-
-def prepare(path, parameters):
-    model, tokenizer = load(path)
-    model.freeze()
-    linear_to_lora_layers(model, 16, parameters)
-    return model, optim.Adam(1e-5)
-"""
+GOOD = BAD.replace("    linear_to_lora", "    model.freeze()\n    linear_to_lora")
+#: The conversion that mlx-lm offers, or a copy of it.
+_CONVERTER = "*.linear_to_lora_layers"
 #: Functions that only read a model are called so: `load`, `load_model`, `load_base`.
 _LOADER = re.compile(r"load(?:_(?:base|model|tokenizer|pretrained|and|the))*")
-OPTIMIZERS = tuple(
-    f"mlx.optimizers.{name}"
-    for name in ("Adam", "AdamW", "SGD", "Adafactor", "Muon", "Lion", "RMSprop", "Adagrad")
-)
 
 
 @rule(
-    severity=Severity.ERROR,
-    symptom="step-state.outside-adapter",
-    bad=BAD,
-    good=GOOD,
-    words=("linear_to_lora_layers",),
+    Severity.ERROR,
+    BAD,
+    GOOD,
+    symptoms=("step-state.outside-adapter", "step-state.nothing-trainable"),
 )
 def adapter_without_freeze(source: SourceFile) -> Hits:
-    """A model is loaded, converted and trained in a file that freezes nothing.
+    """A model is loaded, converted and trained in a file that freezes nothing; or it is frozen
+    after its conversion, and nothing is unfrozen.
 
-    A model that was handed to a function of another file may have been frozen there.
+    A model that is handed to a function of another file may be frozen there.
     """
-    conversions = list(source.calls(*CONVERTERS))
-    if not conversions or any(source.calls(".freeze")):
-        return
-    if not any(source.calls("mlx.nn.value_and_grad", "mlx_lm.tuner.train", *OPTIMIZERS)):
-        return
-    for scope in dict.fromkeys(source.scope(one) for one in source.of(ast.Call)):
-        for done in done_in(source, scope):
-            if done.deed is not Deed.CONVERT or not _is_loaded(source, done):
-                continue
-            if not is_handed_on(source, scope, done.model):
+    trains = any(source.calls("mlx.nn.value_and_grad", "mlx_lm.tuner.train", *OPTIMIZERS))
+    freezes = list(source.calls(".freeze"))
+    for conversion in source.calls(_CONVERTER):
+        if not conversion.args:
+            continue
+        model, scope = ast.unparse(conversion.args[0]), source.scope(conversion)
+        if trains and not freezes and _is_loaded(source, conversion.args[0]):
+            if not source.is_handed_on(model, scope, _CONVERTER):
                 yield (
-                    done.call,
-                    f"{done.model}.freeze() is never called: the whole model is trained, not LoRA "
-                    "alone",
+                    conversion,
+                    f"{model}.freeze() is never called: the whole model is trained, not LoRA alone",
                 )
+        elif freezes and not any(source.calls(".unfreeze")):
+            for freeze in freezes:
+                same = ast.unparse(freeze.func) == f"{model}.freeze" and not freeze.args
+                if same and source.scope(freeze) is scope and source.is_before(conversion, freeze):
+                    yield (
+                        freeze,
+                        f"{model} is frozen after its layers were converted: freeze it before",
+                    )
 
 
-def _is_loaded(source: SourceFile, done: Done) -> bool:
+def _is_loaded(source: SourceFile, model: ast.expr) -> bool:
     """Whether the model is read in this file, where nothing is frozen."""
-    handed = [one for one in done.call.args if ast.unparse(one) == done.model]
-    return any(
-        _loads(source, held)
-        for one in handed
-        for value in source.values(one)
-        if isinstance(value, ast.Subscript)
-        for held in source.values(value.value)
-    )
-
-
-def _loads(source: SourceFile, node: ast.expr) -> bool:
-    called = source.name_of(node.func) if isinstance(node, ast.Call) else ""
-    return _LOADER.fullmatch(called.rpartition(".")[2]) is not None
+    pairs = [value.value for value in source.values(model) if isinstance(value, ast.Subscript)]
+    loaded = [value for pair in pairs for value in source.values(pair)]
+    return any(isinstance(call, ast.Call) and _LOADER.fullmatch(last_name(call)) for call in loaded)

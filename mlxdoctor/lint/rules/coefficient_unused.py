@@ -10,10 +10,8 @@ import re
 from collections.abc import Iterator
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.made_of import is_stored, model_updates
-from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Hits, rule
-from mlxdoctor.lint.rules.adapter_without_freeze import OPTIMIZERS
+from mlxdoctor.lint.source import OPTIMIZERS, SourceFile, last_name
 
 BAD = """
 import mlx.core as mx
@@ -42,20 +40,31 @@ GOOD = BAD.replace(
 )
 #: What coefficients of losses and limits of gradients are called.
 _NAME = re.compile(
-    r"^_*(?:(?:dpo|kto|orpo|cpo|grpo|ppo|kl|kl_loss)_)?beta$"
-    r"|^_*(?:\w+_)?(?:kl|entropy|ent|vf|value|critic|aux|distill\w*|contrastive|sft|nll|commit\w*)"
-    r"(?:_loss)?_(?:coef|coeff|coefficient|weight|penalty)$"
-    r"|^_*(?:kl|ent)_coe?f{1,2}$|^_*label_smoothing$|^_*(?:max_grad_norm|grad_clip|gradient_clip"
-    r"|clip_grad_norm|grad_clip_norm|max_norm|gradient_clipping)$"
-    r"|^_*(?:clip_(?:eps|epsilon|range|ratio)|epsilon_(?:low|high))$"
-    r"|^_*(?:gradient_accumulation(?:_steps)?|grad_accum(?:_steps|ulation_steps)?)$"
-    r"|^_*weight_decay$|^_*distill\w*_(?:alpha|temperature)$|^_*(?:warmup_steps|warmup_ratio)$"
+    r"_*(?:(?:(?:dpo|kto|orpo|cpo|grpo|ppo|kl|kl_loss)_)?beta"
+    r"|(?:\w+_)?(?:kl|entropy|ent|vf|value|critic|aux|distill\w*|contrastive|sft|nll|commit\w*)"
+    r"(?:_loss)?_(?:coef|coeff|coefficient|weight|penalty)"
+    r"|(?:kl|ent)_coe?f{1,2}|label_smoothing|max_grad_norm|grad_clip|gradient_clip"
+    r"|clip_grad_norm|grad_clip_norm|max_norm|gradient_clipping"
+    r"|clip_(?:eps|epsilon|range|ratio)|epsilon_(?:low|high)"
+    r"|gradient_accumulation(?:_steps)?|grad_accum(?:_steps|ulation_steps)?"
+    r"|weight_decay|distill\w*_(?:alpha|temperature)|warmup_steps|warmup_ratio)"
 )
 #: Calls that only show a value.
-SHOWING = ("print", "info", "debug", "warning", "log", "write", "echo", "rule", "add_row", "format")
+_SHOWING = (
+    "print",
+    "info",
+    "debug",
+    "warning",
+    "log",
+    "write",
+    "echo",
+    "rule",
+    "add_row",
+    "format",
+)
 
 
-@rule(severity=Severity.WARNING, bad=BAD, good=GOOD, words=("self.", "value_and_grad|optim"))
+@rule(Severity.WARNING, BAD, GOOD)
 def coefficient_unused(source: SourceFile) -> Hits:
     """An attribute of `self` in a class that trains, read nowhere in the class but to be shown, nor
     elsewhere in the file of another object.
@@ -63,12 +72,17 @@ def coefficient_unused(source: SourceFile) -> Hits:
     A class that hands `self` on whole, or has a base in another file, is left alone: its loss may
     be computed there.
     """
-    for made in source.of(ast.ClassDef):
-        if not _trains(source, made) or not _bases_are_here(source, made):
+    classes = list(source.of(ast.ClassDef))
+    names = {made.name for made in classes} | {"object", "ABC", "abc.ABC"}
+    for made in classes:
+        is_whole = all(ast.unparse(base) in names for base in made.bases)
+        if not is_whole or not _trains(source, made) or _hands_self_on(source, made):
             continue
-        if _is_handed_on(source, made):
-            continue
-        family = [one for one in source.of(ast.ClassDef) if _is_of(one, made)]
+        family = [
+            other
+            for other in classes
+            if made in source.family(other) or other in source.family(made)
+        ]
         for target in _stored(source, made):
             if not _is_used(source, target, family):
                 yield (
@@ -80,45 +94,35 @@ def coefficient_unused(source: SourceFile) -> Hits:
 def _trains(source: SourceFile, made: ast.ClassDef) -> bool:
     """Whether gradients are computed and applied in a class."""
     gradients = source.calls("mlx.nn.value_and_grad", "mlx.core.value_and_grad", within=made)
-    if any(gradients) and any(model_updates(source, within=made)):
+    if any(gradients) and any(source.updates(within=made)):
         return True
     # A trainer without its loop: the loss is a method, and the optimizer is kept.
-    losses = [one for one in source.of(ast.FunctionDef, within=made) if "loss" in one.name.lower()]
+    has_loss = any("loss" in one.name.lower() for one in source.of(ast.FunctionDef, within=made))
     computes = any(
         source.name_of(call.func).startswith("mlx.nn.losses.")
         for call in source.of(ast.Call, within=made)
     )
-    return bool(losses) and computes and any(source.calls(*OPTIMIZERS, within=made))
+    return has_loss and computes and any(source.calls(*OPTIMIZERS, within=made))
 
 
-def _bases_are_here(source: SourceFile, made: ast.ClassDef) -> bool:
-    known = {one.name for one in source.of(ast.ClassDef)} | {"object", "ABC", "abc.ABC"}
-    return all(ast.unparse(base) in known for base in made.bases)
-
-
-def _is_of(one: ast.ClassDef, made: ast.ClassDef) -> bool:
-    """Whether a class is another, its base, or made from it."""
-    bases = {ast.unparse(base) for base in made.bases}
-    return one is made or one.name in bases or made.name in {ast.unparse(b) for b in one.bases}
-
-
-def _is_handed_on(source: SourceFile, made: ast.ClassDef) -> bool:
+def _hands_self_on(source: SourceFile, made: ast.ClassDef) -> bool:
     """Whether `self` goes somewhere whole, or is asked by text."""
-    for node in source.of(ast.Name, within=made):
-        if node.id != "self":
-            continue
-        above = source.parents.get(node)
-        if not isinstance(above, ast.Attribute) or above.attr in ("__dict__", "__class__"):
-            return True
-    return False
+    parents = (
+        source.parent(name) for name in source.of(ast.Name, within=made) if name.id == "self"
+    )
+    return any(
+        not isinstance(parent, ast.Attribute) or parent.attr in ("__dict__", "__class__")
+        for parent in parents
+    )
 
 
 def _stored(source: SourceFile, made: ast.ClassDef) -> Iterator[ast.Attribute]:
-    """The attributes of `self` that are given a value, each once."""
-    seen: set[str] = set()
+    """The coefficients that a class stores in `self`, each once."""
+    seen = set[str]()
     for node in source.of(ast.Attribute, within=made):
         is_own = isinstance(node.value, ast.Name) and node.value.id == "self"
-        if is_own and is_stored(node) and _NAME.match(node.attr) and node.attr not in seen:
+        is_stored = is_own and isinstance(node.ctx, ast.Store)
+        if is_stored and _NAME.fullmatch(node.attr) and node.attr not in seen:
             seen.add(node.attr)
             yield node
 
@@ -126,40 +130,31 @@ def _stored(source: SourceFile, made: ast.ClassDef) -> Iterator[ast.Attribute]:
 def _is_used(source: SourceFile, target: ast.Attribute, family: list[ast.ClassDef]) -> bool:
     """Whether the coefficient is read for anything but to be shown or stored.
 
-    In the classes a plain name or another object's attribute of this name is one too: the loss may
-    use what it was stored from. Outside only an attribute is.
+    In the family a plain name or another object's attribute of this name is one too: the loss may
+    use what it was stored from. Outside any class only an attribute is.
     """
     wanted = target.attr.lstrip("_")
-    found: list[ast.Name | ast.Attribute] = []
-    found += [one for one in source.of(ast.Attribute) if one.attr.lstrip("_") == wanted]
-    found += [one for one in source.of(ast.Name) if one.id.lstrip("_") == wanted]
-    for one in found:
-        within = source.class_of(one)
-        known = within in family or (within is None and isinstance(one, ast.Attribute))
-        if known and not is_stored(one) and not _is_shown_or_stored(source, one, target.attr):
+    for node in source.of(ast.Attribute, ast.Name):
+        if last_name(node).lstrip("_") != wanted or isinstance(node.ctx, ast.Store):
+            continue
+        made = source.class_of(node)
+        counts = made in family or (made is None and isinstance(node, ast.Attribute))
+        if counts and not _is_shown_or_stored(source, node, target.attr):
             return True
     return False
 
 
 def _is_shown_or_stored(source: SourceFile, node: ast.AST, name: str) -> bool:
-    above = source.parents.get(node)
+    above = source.parent(node)
     while above is not None and not isinstance(above, ast.stmt):
-        if isinstance(above, ast.JoinedStr) or _shows(above):
+        if isinstance(above, ast.JoinedStr):
             return True
-        above = source.parents.get(above)
+        if isinstance(above, ast.Call) and last_name(above) in _SHOWING:
+            return True
+        above = source.parent(above)
     targets = above.targets if isinstance(above, ast.Assign) else []
-    return any(isinstance(one, ast.Attribute) and one.attr == name for one in _flat(targets))
-
-
-def _flat(targets: list[ast.expr]) -> Iterator[ast.expr]:
-    for one in targets:
-        yield from one.elts if isinstance(one, ast.Tuple) else [one]
-
-
-def _shows(node: ast.AST) -> bool:
-    """Whether a node is a call that only shows a value."""
-    if not isinstance(node, ast.Call):
-        return False
-    func = node.func
-    name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
-    return name in SHOWING
+    return any(
+        isinstance(part, ast.Attribute) and part.attr == name
+        for target in targets
+        for part in (target.elts if isinstance(target, ast.Tuple) else [target])
+    )

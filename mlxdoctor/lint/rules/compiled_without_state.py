@@ -10,9 +10,8 @@ cannot be read. `inputs=` and `outputs=` name the state: `[model.state, optimize
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.made_of import model_updates
-from mlxdoctor.lint.python_file import Function, SourceFile, keyword
 from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import Function, SourceFile, keyword, parameters
 
 BAD = """
 import mlx.core as mx
@@ -26,89 +25,66 @@ def make_step(model, optimizer, loss_fn):
         loss, grads = loss_and_grad(inputs, targets)
         optimizer.update(model, grads)
         return loss
-
     return step
 """
-GOOD = """
-from functools import partial
-import mlx.core as mx
-import mlx.nn as nn
+GOOD = BAD.replace(
+    "    @mx.compile",
+    """    state = [model.state, optimizer.state]
 
-def make_step(model, optimizer, loss_fn):
-    loss_and_grad = nn.value_and_grad(model, loss_fn)
-    state = [model.state, optimizer.state]
-
-    @partial(mx.compile, inputs=state, outputs=state)
-    def step(inputs, targets):
-        loss, grads = loss_and_grad(inputs, targets)
-        optimizer.update(model, grads)
-        return loss
-
-    return step
-"""
+    @partial(mx.compile, inputs=state, outputs=state)""",
+).replace("import mlx.core", "from functools import partial\nimport mlx.core")
 
 
-@rule(
-    severity=Severity.ERROR,
-    symptom="step-update.nothing-changed",
-    bad=BAD,
-    good=GOOD,
-    words=("compile", "grad|update("),
-)
+@rule(Severity.ERROR, BAD, GOOD, symptoms=("step-update.nothing-changed",))
 def compiled_without_state(source: SourceFile) -> Hits:
     """`mx.compile` without `inputs` or `outputs`, of a gradient by a module's parameters, or of a
     function that updates a model.
     """
     for call in source.calls("mlx.core.compile"):
-        if not call.args or any(one.arg in (None, "inputs", "outputs") for one in call.keywords):
+        if len(call.args) != 1 or _states(call):
             continue
-        if len(call.args) > 1:
-            continue
-        function = call.args[0]
-        made = source.values(function)
-        if len(made) == 1 and source.is_call(made[0], "mlx.nn.value_and_grad"):
+        compiled = source.values(call.args[0])
+        if len(compiled) == 1 and source.is_call(compiled[0], "mlx.nn.value_and_grad"):
             yield (
                 call,
-                (
-                    "the compiled gradient is that of the weights at its first call, for ever: "
-                    "name the model's state in inputs="
-                ),
+                "the compiled gradient is that of the weights at its first call, for ever: name "
+                "the model's state in inputs=",
             )
-            continue
-        named = source.function_named(function)
-        if named is not None and (update := _update(source, named)):
-            yield call, _said(update)
-    for node in source.of(ast.FunctionDef):
-        compiled = any(_is_compile(source, one) for one in node.decorator_list)
-        if compiled and (update := _update(source, node)):
-            yield node, _said(update)
+        elif (function := source.function(call.args[0])) is not None:
+            yield from _updating(source, call, function)
+    for function in source.of(ast.FunctionDef):
+        if any(_compiles(source, decorator) for decorator in function.decorator_list):
+            yield from _updating(source, function, function)
 
 
-def _is_compile(source: SourceFile, node: ast.expr) -> bool:
-    """`@mx.compile`, bare or with `shapeless=` alone."""
-    if source.is_named(node, "mlx.core.compile"):
-        return True
-    if not isinstance(node, ast.Call):
-        return False
-    if source.is_call(node, "functools.partial"):
-        is_compile = bool(node.args) and source.is_named(node.args[0], "mlx.core.compile")
-    else:
-        is_compile = source.is_call(node, "mlx.core.compile")
-    stated = keyword(node, "inputs") is not None or keyword(node, "outputs") is not None
-    return is_compile and not stated and all(one.arg is not None for one in node.keywords)
-
-
-def _said(update: str) -> str:
+def _states(call: ast.Call) -> bool:
+    """Whether a call names the state, or may."""
     return (
-        f"the compiled function updates {update}, which is neither in inputs= nor in outputs=: "
-        "the update stays inside"
+        keyword(call, "inputs") is not None
+        or keyword(call, "outputs") is not None
+        or any(given.arg is None for given in call.keywords)
     )
 
 
-def _update(source: SourceFile, function: Function) -> str | None:
-    """The model that an optimizer updates in a function, where it is not handed in."""
-    own = {one.arg for one in (*function.args.posonlyargs, *function.args.args)}
-    for call in model_updates(source, within=function):
+def _compiles(source: SourceFile, decorator: ast.expr) -> bool:
+    """`@mx.compile`, bare or with `shapeless=` alone."""
+    if not isinstance(decorator, ast.Call):
+        return source.is_named(decorator, "mlx.core.compile")
+    compiler = decorator.func
+    if source.is_call(decorator, "functools.partial") and decorator.args:
+        compiler = decorator.args[0]
+    return source.is_named(compiler, "mlx.core.compile") and not _states(decorator)
+
+
+def _updating(source: SourceFile, node: ast.AST, function: Function) -> Hits:
+    """The hit, where an optimizer updates a model in a function that is not handed it."""
+    handed = set(parameters(function)) - {"self"}
+    for call in source.updates(within=function):
         model = ast.unparse(call.args[0])
-        return model if model.partition(".")[0] not in own - {"self"} else None
-    return None
+        if model.partition(".")[0] not in handed:
+            yield (
+                node,
+                f"the compiled function updates {model}, which is neither in inputs= nor in "
+                "outputs=: the update stays inside",
+            )
+        return

@@ -1,16 +1,17 @@
-"""`mx.value_and_grad` or `mx.grad` with respect to a model of which a part is frozen.
+"""`mx.value_and_grad` or `mx.grad` where the gradient by what is trainable is meant.
 
-These two go by every array that a module holds, and pay no heed to `freeze()`: the base model gets
-gradients as well, and an update with them changes it. A module that also holds lists of something
-else, as many of mlx-lm's do, is refused ("should contain only arrays").
-`nn.value_and_grad(model, loss)` is made for modules: it goes by what is trainable.
+These two go by their first argument. Of a module they take every array that it holds, and pay no
+heed to `freeze()`: the base model gets gradients as well, and an update with them changes it; a
+module that also holds lists of something else is refused ("should contain only arrays"). Of the
+batch they give the gradient by the inputs, which has nothing of the model's parameters in it.
+`nn.value_and_grad(model, loss)` goes by what is trainable.
 """
 
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile, body
 from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import Function, SourceFile, constant, is_model
 
 BAD = """
 import mlx.core as mx
@@ -32,29 +33,24 @@ GOOD = BAD.replace("mx.value_and_grad(loss_fn)", "nn.value_and_grad(model, loss_
 )
 
 
-@rule(
-    severity=Severity.ERROR,
-    symptom="step-update.failed",
-    bad=BAD,
-    good=GOOD,
-    words=("value_and_grad|grad(",),
-)
+@rule(Severity.ERROR, BAD, GOOD, symptoms=("step-update.failed", "step-gradients.failed"))
 def gradient_of_module(source: SourceFile) -> Hits:
-    """The differentiated parameter is called in the loss, or a model is handed over for it.
+    """The differentiated parameter is called in the loss, or a model is handed over for it; or it
+    goes into the call of the model, and the gradient into the model's update.
 
     Where no freezing, adapter or mlx-lm is spoken of, a gradient by everything is meant.
     """
+    text = source.text.lower()
+    is_partly_frozen = any(word in text for word in ("freeze", "lora", "adapter", "mlx_lm"))
     for call, function, name in source.differentiated():
-        if not _is_partly_frozen(source):
-            return
-        given = [use.args[0] for use in source.uses_of(call) if use.args]
-        if any(source.are_parameters(one) for one in given):
-            continue
-        statements = body(function)
-        used = any(
-            one.id == name for part in statements for one in source.of(ast.Name, within=part)
-        )
-        if (used and any(_is_model(one) for one in given)) or _is_called(source, name, statements):
+        uses = list(source.uses_of(call))
+        if any(_updates_model(source, use) for use in uses) and _is_input(source, name, function):
+            yield (
+                call,
+                f"the gradient is by {name!r}, which is the model's input: use "
+                "nn.value_and_grad(model, loss)",
+            )
+        elif is_partly_frozen and _is_by_module(source, uses, name, function):
             yield (
                 call,
                 f"the gradient is by all that {name!r} holds, frozen or not, and fails where that "
@@ -62,20 +58,32 @@ def gradient_of_module(source: SourceFile) -> Hits:
             )
 
 
-def _is_partly_frozen(source: SourceFile) -> bool:
-    """Whether the file speaks of freezing or of adapters, or reads a model of mlx-lm."""
-    said = source.text.lower()
-    return any(one in said for one in ("freeze", "lora", "adapter", "mlx_lm"))
+def _is_by_module(source: SourceFile, uses: list[ast.Call], name: str, function: Function) -> bool:
+    given = [use.args[0] for use in uses if use.args]
+    if any(source.are_parameters(argument) for argument in given):
+        return False
+    is_called = any(
+        isinstance(call.func, ast.Name) and call.func.id == name
+        for call in source.of(ast.Call, within=function)
+    )
+    return is_called or (any(map(is_model, given)) and name in source.names_in(function))
 
 
-def _is_called(source: SourceFile, name: str, statements: list[ast.AST]) -> bool:
+def _is_input(source: SourceFile, name: str, function: Function) -> bool:
+    """Whether a model is called with the name itself."""
     return any(
-        isinstance(one.func, ast.Name) and one.func.id == name
-        for statement in statements
-        for one in source.of(ast.Call, within=statement)
+        ast.unparse(call.func) in {"model", "self.model"}
+        and any(isinstance(argument, ast.Name) and argument.id == name for argument in call.args)
+        for call in source.of(ast.Call, within=function)
     )
 
 
-def _is_model(node: ast.expr) -> bool:
-    last = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-    return last == "model" or last.endswith("_model")
+def _updates_model(source: SourceFile, use: ast.Call) -> bool:
+    """Whether the gradients of this call are given to an optimizer, with a model."""
+    for update in source.updates(within=source.scope(use)):
+        if ast.unparse(update.args[0]) not in {"model", "self.model"}:
+            continue
+        for value in source.values(update.args[1]):
+            if isinstance(value, ast.Subscript) and value.value is use:
+                return constant(value.slice) == 1
+    return False

@@ -7,8 +7,8 @@ read: the gradient with respect to them is exactly zero, and nothing is learned.
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile, body
 from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import Function, SourceFile
 
 BAD = """
 import mlx.core as mx
@@ -28,30 +28,22 @@ def step(model, batch):
 """
 
 
-@rule(
-    severity=Severity.ERROR,
-    symptom="step-update.nothing-changed",
-    bad=BAD,
-    good=GOOD,
-    words=("value_and_grad|grad(",),
-)
+@rule(Severity.ERROR, BAD, GOOD, symptoms=("step-update.nothing-changed",))
 def gradient_of_unused(source: SourceFile) -> Hits:
     """The differentiated parameter does not appear in the body."""
     for call, function, name in source.differentiated():
-        used = {one.id for part in body(function) for one in source.of(ast.Name, within=part)}
-        if name not in used and "locals" not in used and not _is_empty(function):
+        if not {name, "locals"} & source.names_in(function) and not _is_stub(function):
             yield (
                 call,
-                f"the loss never uses {name!r}, by which it is differentiated: the "
-                f"gradient is zero",
+                f"the loss never uses {name!r}, by which it is differentiated: the gradient is "
+                "zero",
             )
 
 
-def _is_empty(function: ast.AST) -> bool:
+def _is_stub(function: Function) -> bool:
     """A stub says nothing about what it will do."""
-    statements = getattr(function, "body", None)
-    return isinstance(statements, list) and all(
-        isinstance(one, ast.Pass | ast.Raise)
-        or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
-        for one in statements
+    return not isinstance(function, ast.Lambda) and all(
+        isinstance(statement, ast.Pass | ast.Raise)
+        or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
+        for statement in function.body
     )

@@ -8,12 +8,12 @@ One position too few is as easily made, and leaves the end token untrained.
 """
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.made_of import given_here, resolved, returned
-from mlxdoctor.lint.python_file import SourceFile, constant, keyword
 from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import SourceFile, constant, last_name
 
 BAD = """
 import mlx.core as mx
@@ -26,237 +26,138 @@ def loss_fn(model, batch, lengths):
     return losses.sum() / mx.maximum(mask.sum(), 1)
 """
 GOOD = BAD.replace("< lengths[:, None]", "< lengths[:, None] - 1")
-#: Calls that hand on the first of their arguments, as far as places along the sequence go.
-_SAME = (
-    "mlx.core.array", "mlx.core.minimum", "mlx.core.expand_dims", "mlx.core.broadcast_to",
-    "mlx.core.repeat", "mlx.core.tile",
-)  # fmt: skip
-_SAME_METHODS = ("astype", "reshape", "squeeze")
+#: Methods and functions that return what they are given, with another shape, type or range.
+_SAME = ("astype", "reshape", "squeeze", "expand_dims", "clip", "maximum", "minimum")
+_LENGTHS = re.compile(r"(?!.*(?:target|label|completion|response)).*len")
+_DEPTH = 6
 
 
-@rule(
-    severity=Severity.WARNING,
-    symptom="step-alignment.padding-target",
-    bad=BAD,
-    good=GOOD,
-    words=("cross_entropy",),
-)
+@rule(Severity.WARNING, BAD, GOOD, symptoms=("step-alignment.padding-target",))
 def mask_off_by_one(source: SourceFile) -> Hits:
     """The factor of a cross-entropy of shifted targets: a comparison of positions with lengths, or
     a mask without its last column.
     """
     for call in source.calls("mlx.nn.losses.cross_entropy"):
-        if len(call.args) < 2 or not _is_shifted(source, call.args[1]):
+        if len(call.args) < 2 or _columns(source.values(call.args[1])[0]) != ("1", ""):
             continue
-        for mask in _factors(source, call):
-            for node, off, shown in _ends(source, mask):
-                yield node, _said(off, shown)
-                break
+        ends = (_end(source, mask) for mask in _factors(source, call))
+        for node, excess in (end for end in ends if end is not None):
+            effect = (
+                "marks the last token of a row as an input to train, and its target is padding: "
+                "end the mask one position earlier"
+                if excess > 0
+                else "ends before the last target of a row, its end token: let the mask go one "
+                "position further"
+            )
+            yield node, f"{ast.unparse(node)} {effect}"
+            break
 
 
-def _said(off: int, shown: str) -> str:
-    if off > 0:
-        return (
-            f"{shown} marks the last token of a row as an input to train, and its target is "
-            "padding: end the mask one position earlier"
-        )
-    return (
-        f"{shown} ends before the last target of a row, its end token: let the mask go one "
-        "position further"
-    )
-
-
-def _is_shifted(source: SourceFile, targets: ast.expr) -> bool:
-    """Whether targets are `x[:, 1:]`."""
-    return _column_slice(resolved(source, targets)) == (1, None)
-
-
-def _column_slice(node: ast.expr) -> tuple[object, object] | None:
-    """(a, b) of `[:, a:b]`."""
-    if not (isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple)):
-        return None
-    parts = node.slice.elts
-    if len(parts) != 2 or not all(isinstance(one, ast.Slice) for one in parts):
-        return None
-    row, column = parts
-    assert isinstance(row, ast.Slice)
-    assert isinstance(column, ast.Slice)
-    if row.lower is not None or row.upper is not None or column.step is not None:
-        return None
-    bounds = (column.lower, column.upper)
-    values = tuple(None if one is None else constant(one) for one in bounds)
-    if any(one is not None and value is None for one, value in zip(bounds, values, strict=True)):
-        return None
-    return values[0], values[1]
+def _columns(node: ast.expr) -> tuple[str, str] | None:
+    """("a", "b") of `x[:, a:b]`, each empty where it is left out."""
+    match node:
+        case ast.Subscript(
+            slice=ast.Tuple(elts=[ast.Slice(lower=None, upper=None), ast.Slice(step=None) as part])
+        ):
+            bounds = (part.lower, part.upper)
+            first, end = ("" if bound is None else ast.unparse(bound) for bound in bounds)
+            return first, end
+    return None
 
 
 def _factors(source: SourceFile, call: ast.Call) -> Iterator[ast.expr]:
-    """What the losses are multiplied with: at once, or under the name they are given."""
-    weights = keyword(call, "weights")
-    if weights is not None:
-        yield weights
+    """What the losses are multiplied with: at once, or under the names they are given."""
     losses: list[ast.AST] = [call]
-    for one in losses:
-        yield from _multiplied(source, one)
-        above = _up(source, one)
-        if isinstance(above, ast.Assign) and isinstance(above.targets[0], ast.Name):
-            name = above.targets[0].id
+    for node in losses:
+        below, above = node, source.parent(node)
+        while isinstance(above, ast.BinOp | ast.UnaryOp | ast.Attribute) or (
+            isinstance(above, ast.Call) and last_name(above) in _SAME
+        ):
+            if isinstance(above, ast.BinOp) and isinstance(above.op, ast.Mult):
+                yield above.right if above.left is below else above.left
+            below, above = above, source.parent(above)
+        if isinstance(above, ast.Assign):
             losses += [
-                node
-                for node in source.of(ast.Name, within=source.scope(call))
-                if node.id == name
-                and isinstance(node.ctx, ast.Load)
-                and above.value in given_here(source, node)
-                and node not in losses
+                name
+                for name in source.of(ast.Name, within=source.scope(call))
+                if above.value in source.values_here(name) and name not in losses
             ]
 
 
-def _up(source: SourceFile, node: ast.AST) -> ast.AST | None:
-    """The node above: minus signs and changes of type left out."""
-    above = source.parents.get(node)
-    while isinstance(above, ast.UnaryOp | ast.Attribute) or (
-        isinstance(above, ast.Call)
-        and isinstance(above.func, ast.Attribute)
-        and above.func.attr in (*_SAME_METHODS, "clip", "maximum", "minimum")
-    ):
-        above = source.parents.get(above)
-    return above
+def _end(source: SourceFile, mask: ast.expr) -> tuple[ast.expr, int] | None:
+    """The part of a mask that says where rows end, and by how many positions that is off."""
+    parts = list(source.parts(mask))
+    for call in (part for part in parts if isinstance(part, ast.Call)):
+        # A helper of this file that is given lengths, under a name that says so.
+        helper = source.function(call.func)
+        if helper is not None and any(_LENGTHS.match(last_name(a).lower()) for a in call.args):
+            parts += [part for value in source.returned(helper) for part in source.parts(value)]
+    compared = [(part, _excess(source, part)) for part in parts if isinstance(part, ast.Compare)]
+    for part, excess in compared:
+        if excess is not None and abs(excess) == 1:
+            return part, excess
+    if any(excess is not None for _, excess in compared):
+        return None
+    for cut in parts:
+        is_mask = isinstance(cut, ast.Subscript) and "mask" in last_name(cut.value).lower()
+        if is_mask and _columns(cut) == ("", "-1"):
+            return cut, 1
+    return None
 
 
-def _multiplied(source: SourceFile, node: ast.AST) -> Iterator[ast.expr]:
-    below, above = node, source.parents.get(node)
-    while isinstance(above, ast.BinOp | ast.UnaryOp):
-        if isinstance(above, ast.BinOp) and isinstance(above.op, ast.Mult):
-            yield above.right if above.left is below else above.left
-        below, above = above, source.parents.get(above)
-    chosen = above is not None and source.is_call(above, "mlx.core.where")
-    if chosen and isinstance(above, ast.Call) and above.args[1:2] == [below]:
-        yield above.args[0]
-
-
-def _ends(source: SourceFile, mask: ast.expr) -> Iterator[tuple[ast.expr, int, str]]:
-    """The parts of a mask that say where rows end, and by how many positions that is off."""
-    node = resolved(source, mask)
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if node.func.attr not in _SAME_METHODS:
-            break
-        node = resolved(source, node.func.value)
-    if source.is_call(node, "mlx.core.logical_and") or (
-        isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.Mult)
-    ):
-        both = node.args if isinstance(node, ast.Call) else [node.left, node.right]
-        for one in both[:2]:
-            yield from _ends(source, one)
-    elif isinstance(node, ast.Call) and _hands_lengths(node):
-        # A helper of this file, whose own parameter is called a length as well.
-        function = source.function_named(node.func)
-        for one in returned(source, function) if function is not None else []:
-            yield from ((node, off, shown) for _, off, shown in _ends(source, one))
-    elif isinstance(node, ast.Compare) and len(node.ops) == 1:
-        off = _off(source, node)
-        if off in (-1, 1):
-            yield node, off, ast.unparse(node)
-    elif _column_slice(node) == (None, -1) and isinstance(node, ast.Subscript):
-        held = node.value
-        if isinstance(held, ast.Name) and "mask" in held.id.lower() and _is_of_rows(source, held):
-            yield node, 1, ast.unparse(node)
-
-
-def _hands_lengths(call: ast.Call) -> bool:
-    """Whether a call is given lengths as they are."""
-    return any(isinstance(one, ast.Name) and "len" in one.id.lower() for one in call.args)
-
-
-def _is_of_rows(source: SourceFile, mask: ast.Name) -> bool:
-    """Whether a mask comes as it is from outside, one mark a token."""
-    values = given_here(source, mask)
-    return all(isinstance(one, ast.Subscript) for one in values)
-
-
-def _off(source: SourceFile, node: ast.Compare) -> int | None:
+def _excess(source: SourceFile, node: ast.Compare) -> int | None:
     """How many positions too many `positions < lengths` marks; None where that cannot be told."""
-    left, op, right = node.left, node.ops[0], node.comparators[0]
-    if isinstance(op, ast.Gt | ast.GtE):
+    left, right = node.left, node.comparators[0]
+    if isinstance(node.ops[0], ast.Gt | ast.GtE):
         left, right = right, left
-    elif not isinstance(op, ast.Lt | ast.LtE):
+    elif not isinstance(node.ops[0], ast.Lt | ast.LtE):
         return None
-    first, fewer = _first_position(source, left), _fewer(source, right)
-    if first is None or fewer is None:
+    first = _counted(source, left, _first_position)
+    length = _counted(source, right, _length)
+    if first is None or length is None:
         return None
-    inclusive = isinstance(op, ast.LtE | ast.GtE)
-    return (2 if inclusive else 1) - (first + fewer)
+    last = length if isinstance(node.ops[0], ast.LtE | ast.GtE) else length - 1
+    # Of n tokens the last to be marked is number n - 2.
+    return last - first + 2
 
 
-def _first_position(source: SourceFile, node: ast.expr, depth: int = 6) -> int | None:
-    """What positions begin with: a of `arange(a, ...)`."""
-    node = resolved(source, node)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub) and depth:
-        first, more = _first_position(source, node.left, depth - 1), constant(node.right)
-        if first is None or not isinstance(more, int):
-            return None
-        return first + more if isinstance(node.op, ast.Add) else first - more
-    if isinstance(node, ast.Subscript):
-        return _first_position(source, node.value, depth - 1) if depth else None
-    if source.is_call(node, "mlx.core.arange"):
-        first_of = 0 if len(node.args) < 2 else constant(node.args[0])
-        return first_of if isinstance(first_of, int) and len(node.args) < 3 else None
-    inner = _inner(source, node)
-    return _first_position(source, inner, depth - 1) if inner is not None and depth else None
-
-
-def _fewer(source: SourceFile, node: ast.expr, depth: int = 6) -> int | None:
-    """How many fewer than a row's tokens a length says; None where it is no length of rows."""
-    if not depth:
-        return None
-    if isinstance(node, ast.Name):
-        values = given_here(source, node)
-        if values:
-            return _fewer(source, values[0], depth - 1)
-        return 0 if "len" in node.id.lower() and not _is_of_targets(node.id) else None
-    if isinstance(node, ast.Attribute):
-        return 0 if "lengths" in node.attr.lower() else None
-    if isinstance(node, ast.Subscript):
-        if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
-            return 0 if "lengths" in node.slice.value.lower() else None
-        return _fewer(source, node.value, depth - 1)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
-        held, more = _fewer(source, node.left, depth - 1), constant(node.right)
-        if held is None or not isinstance(more, int):
-            return None
-        return held - more if isinstance(node.op, ast.Add) else held + more
-    summed = _summed(source, node)
-    if summed is not None:
-        of_rows = (isinstance(summed, ast.Name) and _is_attention(summed)) or (
-            _column_slice(summed) == (None, -1)
-            and isinstance(summed, ast.Subscript)
-            and _is_attention(summed.value)
-        )
-        return 0 if of_rows else None
-    inner = _inner(source, node)
-    return _fewer(source, inner, depth - 1) if inner is not None else None
-
-
-def _is_of_targets(name: str) -> bool:
-    return any(word in name.lower() for word in ("target", "label", "completion", "response"))
-
-
-def _is_attention(node: ast.expr) -> bool:
-    return "attention_mask" in ast.unparse(node)
-
-
-def _summed(source: SourceFile, node: ast.expr) -> ast.expr | None:
-    """What a sum is of, with names resolved."""
-    if source.is_call(node, "mlx.core.sum") and node.args:
-        return resolved(source, node.args[0])
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return resolved(source, node.func.value) if node.func.attr == "sum" else None
+def _counted(
+    source: SourceFile, node: ast.expr, start: Callable[[SourceFile, ast.expr], int | None]
+) -> int | None:
+    """What an expression counts from: the start of what is in it, plus what is added to that."""
+    added = 0
+    for _ in range(_DEPTH):
+        node = source.values(node)[0]
+        if (first := start(source, node)) is not None:
+            return first + added
+        match node:
+            case ast.BinOp(op=ast.Add() | ast.Sub()):
+                number = constant(node.right)
+                if not isinstance(number, int):
+                    return None
+                added += number if isinstance(node.op, ast.Add) else -number
+                node = node.left
+            case ast.Subscript(value=held):
+                node = held
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="mx")), args=[held, *_]):
+                node = held
+            case ast.Call(func=ast.Attribute(value=held, attr=name)) if name in _SAME:
+                node = held
+            case _:
+                return None
     return None
 
 
-def _inner(source: SourceFile, node: ast.expr) -> ast.expr | None:
-    """What a call hands on with another shape or type."""
-    if source.is_call(node, *_SAME):
-        return node.args[0] if node.args else None
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.value if node.func.attr in _SAME_METHODS else None
-    return None
+def _first_position(source: SourceFile, node: ast.expr) -> int | None:
+    """a of `mx.arange(a, b)`."""
+    if not source.is_call(node, "mlx.core.arange"):
+        return None
+    first = constant(node.args[0]) if len(node.args) > 1 else 0
+    return first if isinstance(first, int) else None
+
+
+def _length(source: SourceFile, node: ast.expr) -> int | None:
+    """0 where an expression is the number of a row's tokens."""
+    if source.is_call(node, ".sum", "mlx.core.sum"):
+        return 0 if "attention_mask" in ast.unparse(node) else None
+    return 0 if _LENGTHS.match(last_name(node).lower()) else None

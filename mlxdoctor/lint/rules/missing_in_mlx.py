@@ -7,8 +7,8 @@ stops at the first such line with an AttributeError. What MLX has in its place i
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import SourceFile
 
 BAD = """
 import mlx.core as mx
@@ -55,47 +55,27 @@ IN_PLACE = {
     "mlx.optimizers.lr_scheduler": "optim.cosine_decay and the others, as the learning_rate",
     "mlx.optimizers.clip_grad_norm_": "optim.clip_grad_norm, which returns the clipped gradients",
 }
-LASTS = frozenset(name.rpartition(".")[2] for name in IN_PLACE)
-#: How they are written: short names after a dot or an import; `nn.relu` there is.
-_SHORT = frozenset(one for one in LASTS if len(one) < 8)
-_WRITTEN = "|".join(
-    [
-        *(LASTS - _SHORT),
-        *(f" import {one}" for one in _SHORT),
-        *(f".{one}(" for one in _SHORT - {"relu"}),
-        "core.relu",
-        "mx.relu",
-    ]
-)
 
 
-@rule(severity=Severity.ERROR, symptom="step-update.failed", bad=BAD, good=GOOD, words=(_WRITTEN,))
+@rule(Severity.ERROR, BAD, GOOD, symptoms=("step-update.failed",))
 def missing_in_mlx(source: SourceFile) -> Hits:
     """The full name, imports resolved; not where the file asks whether it is there."""
     for node in source.of(ast.ImportFrom):
-        for one in node.names:
-            name = f"{node.module}.{one.name}"
-            if not node.level and name in IN_PLACE and not _asked(source, node):
-                yield node, _said(name)
+        for alias in node.names if not node.level else ():
+            name = f"{node.module}.{alias.name}"
+            if name in IN_PLACE and not _is_asked(source, node):
+                yield node, f"MLX has no {name}: write {IN_PLACE[name]}"
+    lasts = {name.rpartition(".")[2] for name in IN_PLACE}
     for used in source.of(ast.Attribute):
-        if used.attr not in LASTS or not isinstance(used.value, ast.Name | ast.Attribute):
-            continue
-        name = source.name_of(used)
-        if name in IN_PLACE and isinstance(used.ctx, ast.Load) and not _asked(source, used):
-            yield used, _said(name)
+        if used.attr in lasts and isinstance(used.ctx, ast.Load):
+            name = source.name_of(used)
+            if name in IN_PLACE and not _is_asked(source, used):
+                yield used, f"MLX has no {name}: write {IN_PLACE[name]}"
 
 
-def _said(name: str) -> str:
-    return f"MLX has no {name}: write {IN_PLACE[name]}"
-
-
-def _asked(source: SourceFile, node: ast.AST) -> bool:
+def _is_asked(source: SourceFile, node: ast.AST) -> bool:
     """Whether a `try` or a `hasattr` stands around it."""
-    above: ast.AST | None = node
-    while above is not None and not isinstance(above, ast.FunctionDef | ast.Module):
-        above = source.parents.get(above)
-        if isinstance(above, ast.Try):
-            return True
-        if isinstance(above, ast.If | ast.IfExp) and "hasattr" in ast.unparse(above.test):
-            return True
-    return False
+    above = source.enclosing(node, ast.Try, ast.If, ast.IfExp)
+    while isinstance(above, ast.If | ast.IfExp) and "hasattr" not in ast.unparse(above.test):
+        above = source.enclosing(above, ast.Try, ast.If, ast.IfExp)
+    return above is not None

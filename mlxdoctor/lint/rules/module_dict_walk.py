@@ -7,8 +7,8 @@ and `module.__dict__` hold none of them. A converter that walks them converts no
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import SourceFile
 
 BAD = """
 import mlx.nn as nn
@@ -28,13 +28,7 @@ def convert(model):
 """
 
 
-@rule(
-    severity=Severity.ERROR,
-    symptom="step-state.claimed-adapter",
-    bad=BAD,
-    good=GOOD,
-    words=("__dict__|vars(", "isinstance"),
-)
+@rule(Severity.ERROR, BAD, GOOD, symptoms=("step-state.claimed-adapter",))
 def module_dict_walk(source: SourceFile) -> Hits:
     """What is found in `__dict__` or `vars` is asked for being an MLX module; and the function does
     not look into dicts as well, which modules are.
@@ -43,46 +37,40 @@ def module_dict_walk(source: SourceFile) -> Hits:
         walked = _walked(source, loop.iter)
         if walked is None:
             continue
-        where = source.parents[loop] if isinstance(loop, ast.comprehension) else loop
-        names = {one.id for one in source.of(ast.Name, within=loop.target)}
-        asked = [
-            call
-            for call in source.calls("isinstance", within=where)
-            if len(call.args) == 2 and isinstance(call.args[0], ast.Name)
-            if call.args[0].id in names and _names_modules(source, call.args[1])
-        ]
+        whole = source.parent(loop) if isinstance(loop, ast.comprehension) else loop
+        names = source.names_in(loop.target)
+        asked = any(
+            isinstance(call.args[0], ast.Name)
+            and call.args[0].id in names
+            and _names_modules(source, call.args[1])
+            for call in source.calls("isinstance", within=whole)
+            if len(call.args) == 2
+        )
         if asked and not _knows_better(source, source.scope(loop)):
             yield walked, "an MLX module keeps its parts as dict items: use named_modules()"
 
 
+def _walked(source: SourceFile, node: ast.expr) -> ast.AST | None:
+    """`X.__dict__` or `vars(X)` of `X.__dict__.items()`, `list(vars(X).values())`."""
+    if source.is_call(node, "list", "tuple", "sorted") and node.args:
+        node = node.args[0]
+    match node:
+        case ast.Call(func=ast.Attribute(attr="items" | "values", value=held)):
+            is_dict = isinstance(held, ast.Attribute) and held.attr == "__dict__"
+            return held if is_dict or source.is_call(held, "vars") else None
+    return None
+
+
 def _names_modules(source: SourceFile, node: ast.expr) -> bool:
     return any(
-        source.name_of(one).startswith("mlx.nn.")
-        for one in source.of(ast.Attribute, ast.Name, within=node)
+        source.name_of(name).startswith("mlx.nn.")
+        for name in source.of(ast.Attribute, ast.Name, within=node)
     )
 
 
 def _knows_better(source: SourceFile, scope: ast.AST) -> bool:
     """Whether a function also walks as MLX means it."""
-    dicts = any(
-        len(call.args) == 2
-        and "dict" in {one.id for one in source.of(ast.Name, within=call.args[1])}
+    return any(
+        len(call.args) == 2 and "dict" in source.names_in(call.args[1])
         for call in source.calls("isinstance", within=scope)
-    )
-    return dicts or any(
-        source.calls(".named_modules", ".modules", ".children", ".leaf_modules", within=scope)
-    )
-
-
-def _walked(source: SourceFile, node: ast.expr) -> ast.AST | None:
-    """`X.__dict__` or `vars(X)` of `X.__dict__.items()`, `list(vars(X).values())`."""
-    if isinstance(node, ast.Call) and source.is_call(node, "list", "tuple", "sorted") and node.args:
-        node = node.args[0]
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        held = node.func.value
-        if node.func.attr in {"items", "values"}:
-            if isinstance(held, ast.Attribute) and held.attr == "__dict__":
-                return held
-            if source.is_call(held, "vars"):
-                return held
-    return None
+    ) or any(source.calls(".named_modules", ".modules", ".children", ".leaf_modules", within=scope))

@@ -8,8 +8,8 @@ import ast
 import re
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import Function, SourceFile, constant, keyword
 from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import SourceFile, constant, keyword, last_name
 
 BAD = """
 import mlx.core as mx
@@ -28,110 +28,96 @@ def resume(model, path):
         raise ValueError(f"{path} does not fit: {sorted(weights.keys() ^ wanted.keys())[:5]}")
     model.update(tree_unflatten(list(weights.items())))
 """
-
-
 #: What is loaded for training to go on, or for what was trained to be used.
-_TRAINED = ("adapter", "lora", "dora", "resume", "checkpoint", "ckpt", "finetun", "fine_tun")
+_TRAINED = re.compile(r"adapter|lora|dora|resume|checkpoint|ckpt|fine_?tun")
 #: What is called as if it looked at names; and what holds what such a look gave.
 _LOOKS = re.compile(
     r"require|check(?!point)|validate|verif|compar|compat|match|fits|missing|unexpected|differ|assert"
 )
 _FOUND = re.compile(r"missing|unexpected|mismatch|unmatched|unknown_(?:keys|names)")
+#: Names are followed through this many others.
+_STEPS = 3
 
 
-@rule(severity=Severity.WARNING, bad=BAD, good=GOOD, words=("load_weights", "False"))
+@rule(Severity.WARNING, BAD, GOOD)
 def non_strict_load(source: SourceFile) -> Hits:
     """An adapter or a checkpoint, `strict` as a literal, and no look at the names before.
 
     What was taken out of a model fits it when it is put back.
     """
     for call in source.calls(".load_weights"):
-        value = keyword(call, "strict")
-        positional = call.args[1] if len(call.args) > 1 else None
-        if constant(value if value is not None else positional) is not False or not call.args:
+        strict = keyword(call, "strict") or (call.args[1] if len(call.args) > 1 else None)
+        if constant(strict) is not False or not call.args:
             continue
-        scope = source.scope(call)
-        if (
-            _is_trained(source, call, scope)
-            and not _is_of_a_model(source, call.args[0])
-            and not _looks_at_names(source, call, scope)
-        ):
-            yield call, "names that fit nothing are skipped in silence: compare them first"
+        scope, origins = source.scope(call), _origins(source, call.args[0])
+        said = " ".join([getattr(scope, "name", ""), *map(ast.unparse, origins)])
+        from_model = any(
+            any(source.calls(".parameters", ".trainable_parameters", within=origin))
+            for origin in origins
+        )
+        if _TRAINED.search(said.lower()) and not from_model:
+            names = {name for origin in origins for name in source.names_in(origin)}
+            if not _looks_at_names(source, call, names - {"str", "list"}):
+                yield call, "names that fit nothing are skipped in silence: compare them first"
 
 
-def _is_trained(source: SourceFile, call: ast.Call, scope: ast.AST) -> bool:
-    """Whether the function, what is loaded, or where that comes from speaks of an adapter."""
-    words = [getattr(scope, "name", ""), *map(ast.unparse, _origins(source, call.args[0]))]
-    return any(one in word.lower() for word in words for one in _TRAINED)
-
-
-def _origins(source: SourceFile, node: ast.expr, steps: int = 3) -> list[ast.expr]:
+def _origins(source: SourceFile, node: ast.expr) -> list[ast.expr]:
     """An expression, and what the names in it were given."""
-    found = [node]
-    if steps:
-        for name in source.of(ast.Name, ast.Attribute, within=node):
-            for value in source.values(name):
-                if value is not name:
-                    found += _origins(source, value, steps - 1)
-    return found
+    origins, newest = [node], [node]
+    for _ in range(_STEPS):
+        given = [
+            value
+            for origin in newest
+            for name in source.of(ast.Name, ast.Attribute, within=origin)
+            for value in source.values(name)
+        ]
+        newest = [value for value in dict.fromkeys(given) if value not in origins]
+        origins += newest
+    return origins
 
 
-def _is_of_a_model(source: SourceFile, node: ast.expr) -> bool:
-    """Whether the weights were a model's parameters before."""
-    asked = (".parameters", ".trainable_parameters")
-    return any(
-        any(source.calls(*asked, within=one)) or source.is_call(one, *asked)
-        for one in _origins(source, node)
-    )
-
-
-def _looks_at_names(source: SourceFile, load: ast.Call, scope: ast.AST) -> bool:
+def _looks_at_names(source: SourceFile, load: ast.Call, loaded: set[str]) -> bool:
     """Whether the function compares names before, or calls what looks as if it did."""
-    before = source.found.number[load]
-    origins = _origins(source, load.args[0])
-    loaded = {name.id for one in origins for name in source.of(ast.Name, within=one)} - {
-        "str",
-        "list",
-    }
-    stored = (one.id for one in source.of(ast.Name, within=scope) if isinstance(one.ctx, ast.Store))
-    if any(_FOUND.search(one.lower()) for one in stored):
-        return True
-    for call in source.of(ast.Call, within=scope):
-        said = ast.unparse(call.func).rpartition(".")[2].lower()
-        if call is not load and _LOOKS.search(said) and _speaks_of(source, call, loaded):
+    scope, numbers = source.scope(load), source.index.number
+    for name in source.of(ast.Name, within=scope):
+        if isinstance(name.ctx, ast.Store) and _FOUND.search(name.id.lower()):
             return True
-    for one in source.of(ast.Compare, ast.BinOp, within=scope):
-        if source.found.number[one] > before:
+    for call in source.of(ast.Call, within=scope):
+        looks = call is not load and _LOOKS.search(last_name(call).lower())
+        if looks and loaded & source.names_in(call):
+            return True
+    for node in source.of(ast.Compare, ast.BinOp, within=scope):
+        if numbers[node] > numbers[load]:
             break
-        if isinstance(one, ast.BinOp):
+        if isinstance(node, ast.BinOp):
             # Sets of names: `set(weights) - set(model)`, `a ^ b`.
-            if isinstance(one.op, ast.Sub | ast.BitXor | ast.BitAnd) and _is_set(source, one.left):
+            of_sets = isinstance(node.op, ast.Sub | ast.BitXor | ast.BitAnd)
+            if of_sets and _is_set(source, node.left):
                 return True
-        elif "keys" in ast.unparse(one) or (
-            isinstance(one.ops[0], ast.NotIn) and _speaks_of(source, _around(source, one), loaded)
+        elif "keys" in ast.unparse(node) or (
+            isinstance(node.ops[0], ast.NotIn)
+            and loaded & source.names_in(_run_through(source, node))
         ):
             return True
     return False
 
 
-def _around(source: SourceFile, node: ast.AST) -> ast.AST:
-    """What a comparison runs through: the loop or comprehension that it is in, or itself."""
-    at: ast.AST | None = node
-    while at is not None and not isinstance(at, Function | ast.ClassDef):
-        if isinstance(at, ast.For):
-            return at.iter
-        if isinstance(at, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-            return at.generators[0].iter
-        at = source.parents.get(at)
+def _run_through(source: SourceFile, node: ast.AST) -> ast.AST:
+    """What the loop or comprehension that a comparison is in runs through; or itself."""
+    loop = source.enclosing(
+        node, ast.For, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
+    )
+    match loop:
+        case ast.For():
+            return loop.iter
+        case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            return loop.generators[0].iter
     return node
-
-
-def _speaks_of(source: SourceFile, node: ast.AST, names: set[str]) -> bool:
-    return any(one.id in names for one in source.of(ast.Name, within=node))
 
 
 def _is_set(source: SourceFile, node: ast.expr) -> bool:
     return any(
-        isinstance(one, ast.Set | ast.SetComp) or source.is_call(one, "set", "frozenset", ".keys")
-        for one in source.values(node)
+        isinstance(value, ast.Set | ast.SetComp)
+        or source.is_call(value, "set", "frozenset", ".keys")
+        for value in source.values(node)
     )

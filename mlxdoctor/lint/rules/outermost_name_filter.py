@@ -7,9 +7,8 @@ of them has "lora" in it. Such a filter keeps nothing, and an update with nothin
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.made_of import model_updates
-from mlxdoctor.lint.python_file import SourceFile, constant
 from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import SourceFile, constant
 
 BAD = """
 import mlx.core as mx
@@ -18,7 +17,6 @@ def update(model, optimizer, grads):
     lora = {name: grad for name, grad in grads.items() if "lora" in name}
     optimizer.update(model, lora)
 """
-_NESTED = (".parameters", ".trainable_parameters")
 GOOD = """
 import mlx.core as mx
 
@@ -27,71 +25,61 @@ def update(model, optimizer, grads):
 """
 
 
-@rule(
-    severity=Severity.ERROR,
-    symptom="step-update.nothing-changed",
-    bad=BAD,
-    good=GOOD,
-    words=("lora|LoRA", ".items()"),
-)
+@rule(Severity.ERROR, BAD, GOOD, symptoms=("step-update.nothing-changed",))
 def outermost_name_filter(source: SourceFile) -> Hits:
     """`.items()` of a nested tree, and a test for "lora" in the name."""
-    for node in source.of(ast.For, ast.comprehension):
-        target = node.target
-        if not (isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name)):
-            continue
-        where = node.ifs if isinstance(node, ast.comprehension) else node.body
-        name = target.elts[0].id
-        if any(_tests_lora(source, one, name) for one in where) and _is_nested(source, node.iter):
-            yield (
-                node.iter,
-                "these are the outermost names of a nested tree, none of which has 'lora' in "
-                "it: only what is trainable has a gradient, so pass the tree as it is",
-            )
+    for loop in source.of(ast.For, ast.comprehension):
+        match loop.target:
+            case ast.Tuple(elts=[ast.Name(id=name), *_]):
+                where = loop.ifs if isinstance(loop, ast.comprehension) else loop.body
+                tested = any(_tests_lora(source, node, name) for node in where)
+                if tested and _is_nested(source, loop.iter):
+                    yield (
+                        loop.iter,
+                        "these are the outermost names of a nested tree, none of which has 'lora' "
+                        "in it: only what is trainable has a gradient, so pass the tree as it is",
+                    )
+
+
+def _tests_lora(source: SourceFile, tree: ast.AST, name: str) -> bool:
+    return any(
+        isinstance(test.ops[0], ast.In)
+        and "lora" in str(constant(test.left)).lower()
+        and name in source.names_in(test)
+        for test in source.of(ast.Compare, within=tree)
+    )
 
 
 def _is_nested(source: SourceFile, node: ast.expr) -> bool:
     """`X.items()` where X are gradients as they come, or `parameters()`."""
-    if not source.is_call(node, ".items") or not isinstance(node.func, ast.Attribute):
+    if not (source.is_call(node, ".items") and isinstance(node.func, ast.Attribute)):
         return False
     held = node.func.value
     values = source.values(held)
-    if all(source.is_call(one, *_NESTED) or _is_gradient(source, one) for one in values):
+    if source.are_parameters(held) or all(_is_gradient(source, value) for value in values):
         return True
     # A parameter is what it is called, where it goes to an optimizer, which takes nested trees.
     named = isinstance(held, ast.Name) and held.id.lower() in {"grads", "grad", "gradients"}
     scope = source.scope(node)
-    walks = any(source.calls("isinstance", "mlx.utils.tree_flatten", within=scope))
-    if not named or values != [held] or walks:
+    if (
+        not named
+        or values != [held]
+        or any(source.calls("isinstance", "mlx.utils.tree_flatten", within=scope))
+    ):
         return False
-    return any(source.calls(".update", within=scope)) or _goes_to_optimizer(source, scope)
-
-
-def _goes_to_optimizer(source: SourceFile, function: ast.AST) -> bool:
-    """Whether an optimizer is given what a function returns."""
-    return any(
-        isinstance(one, ast.Call) and source.function_named(one.func) is function
-        for call in model_updates(source)
-        for one in source.values(call.args[1])
+    return any(source.calls(".update", within=scope)) or any(
+        isinstance(value, ast.Call) and source.function(value.func) is scope
+        for update in source.updates()
+        for value in source.values(update.args[1])
     )
 
 
 def _is_gradient(source: SourceFile, node: ast.expr) -> bool:
     """Whether a value is the second of what a function from `value_and_grad` returned."""
-    if not (isinstance(node, ast.Subscript) and constant(node.slice) == 1):
-        return False
-    called = node.value.func if isinstance(node.value, ast.Call) else None
-    return called is not None and any(
-        source.is_call(one, "mlx.nn.value_and_grad", "mlx.core.value_and_grad")
-        for one in source.values(called)
-    )
-
-
-def _tests_lora(source: SourceFile, tree: ast.AST, name: str) -> bool:
-    return any(
-        isinstance(node.ops[0], ast.In)
-        and isinstance(node.left, ast.Constant)
-        and "lora" in str(node.left.value).lower()
-        and any(one.id == name for one in source.of(ast.Name, within=node))
-        for node in source.of(ast.Compare, within=tree)
-    )
+    match node:
+        case ast.Subscript(value=ast.Call(func=called), slice=ast.Constant(value=1)):
+            return any(
+                source.is_call(value, "mlx.nn.value_and_grad", "mlx.core.value_and_grad")
+                for value in source.values(called)
+            )
+    return False

@@ -8,8 +8,8 @@ trained. Nor does `freeze()` have a say in it.
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import SourceFile
 
 BAD = """
 import mlx.nn as nn
@@ -22,46 +22,22 @@ class Model(nn.Module):
     def trainable_parameters(self):
         return {"head": self.head.parameters()}
 """
-GOOD = """
-import mlx.nn as nn
-
-class Model(nn.Module):
-    def __init__(self, body, head):
-        super().__init__()
-        self.body, self.head = body, head
-        self.body.freeze()
-"""
+GOOD = BAD[: BAD.index("\n    def trainable")] + "        self.body.freeze()\n"
 
 
-@rule(
-    severity=Severity.WARNING,
-    symptom="step-state.own-bookkeeping",
-    bad=BAD,
-    good=GOOD,
-    words=("def trainable_parameters",),
-)
+@rule(Severity.WARNING, BAD, GOOD, symptoms=("step-state.own-bookkeeping",))
 def own_trainable_parameters(source: SourceFile) -> Hits:
     """A method of that name in a class derived from a module, and it does not just hand on."""
-    for node in source.of(ast.ClassDef):
-        if not any(source.is_named(base, "mlx.nn.Module") for base in _bases(source, node)):
+    for method in source.of(ast.FunctionDef):
+        made = source.parent(method)
+        if method.name != "trainable_parameters" or not isinstance(made, ast.ClassDef):
             continue
-        for one in node.body:
-            if (
-                isinstance(one, ast.FunctionDef)
-                and one.name == "trainable_parameters"
-                and not _hands_on(source, one)
-            ):
-                yield one, f"{node.name} has its own trainable_parameters: use freeze and unfreeze"
-
-
-def _bases(source: SourceFile, first: ast.ClassDef) -> list[ast.expr]:
-    """The bases of a class, and of those of its bases that this file defines."""
-    return [base for one in source.family(first) for base in one.bases]
-
-
-def _hands_on(source: SourceFile, method: ast.FunctionDef) -> bool:
-    """`return self.model.trainable_parameters()`."""
-    last = method.body[-1]
-    return isinstance(last, ast.Return) and source.is_call(
-        last.value or last, ".trainable_parameters"
-    )
+        bases = [base for one in source.family(made) for base in one.bases]
+        last = method.body[-1]
+        hands_on = (
+            isinstance(last, ast.Return)
+            and last.value is not None
+            and source.is_call(last.value, ".trainable_parameters")
+        )
+        if not hands_on and any(source.is_named(base, "mlx.nn.Module") for base in bases):
+            yield method, f"{made.name} has its own trainable_parameters: use freeze and unfreeze"

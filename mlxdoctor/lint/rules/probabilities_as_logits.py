@@ -1,17 +1,16 @@
-"""Probabilities given to a loss that takes logits, or logits to one that takes log-probabilities.
+"""Probabilities given to a loss that takes logits, or to one that takes log-probabilities.
 
 `nn.losses.cross_entropy` applies the softmax itself, `nn.losses.binary_cross_entropy` the sigmoid
 unless it is told `with_logits=False`. Applied twice, the distribution is nearly flat whatever the
-model says: the loss cannot fall far below that of a guess, and the gradient is small. Given
-logits, `nll_loss` and `kl_div_loss` are no losses at all, and fall without end.
+model says: the loss cannot fall far below that of a guess, and the gradient is small. `nll_loss`
+and `kl_div_loss` take log-probabilities, and fall without end where they are given something else.
 """
 
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.made_of import resolved, returned
-from mlxdoctor.lint.python_file import SourceFile, constant, keyword
 from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import SourceFile, constant, keyword
 
 BAD = """
 import mlx.core as mx
@@ -27,72 +26,64 @@ import mlx.nn as nn
 def loss_fn(model, inputs, targets):
     return nn.losses.cross_entropy(model(inputs), targets, reduction="mean")
 """
-SOFTMAX = ("mlx.core.softmax", "mlx.nn.softmax", "mlx.nn.Softmax")
-LOG_SOFTMAX = ("mlx.nn.log_softmax", "mlx.nn.LogSoftmax")
-SIGMOID = ("mlx.core.sigmoid", "mlx.nn.sigmoid", "mlx.nn.Sigmoid")
+#: Loss -> what must not come last before it, and why.
+_LOSSES = {
+    "cross_entropy": ("softmax", "applies the softmax itself: give it the logits"),
+    "binary_cross_entropy": (
+        "sigmoid",
+        "applies the sigmoid itself: give it the logits, or with_logits=False",
+    ),
+    "nll_loss": ("softmax", "takes log-probabilities: nn.log_softmax in place of the softmax"),
+    "kl_div_loss": ("softmax", "takes log-probabilities: nn.log_softmax in place of the softmax"),
+}
+_DEPTH = 6
 
 
-@rule(
-    severity=Severity.ERROR,
-    symptom="step-forward.above-uniform",
-    bad=BAD,
-    good=GOOD,
-    words=("cross_entropy|nll_loss|kl_div_loss",),
-)
+@rule(Severity.ERROR, BAD, GOOD, symptoms=("step-forward.above-uniform",))
 def probabilities_as_logits(source: SourceFile) -> Hits:
-    """A softmax or sigmoid whose result goes into a loss that has its own, or none where one is
-    needed; models of this file that end in one included.
+    """A softmax or sigmoid whose result goes into a loss that has its own, models of this file that
+    end in one included.
     """
-    for call in source.calls("mlx.nn.losses.cross_entropy"):
-        if call.args and _is_last(source, call.args[0], SOFTMAX):
-            yield call, "cross_entropy applies the softmax itself: give it the logits"
-    for call in source.calls("mlx.nn.losses.binary_cross_entropy"):
-        raw = constant(keyword(call, "with_logits")) is not False and len(call.args) < 4
-        if raw and call.args and _is_last(source, call.args[0], SIGMOID):
-            yield (
-                call,
-                "binary_cross_entropy applies the sigmoid itself: give it the logits, or "
-                "with_logits=False",
-            )
-    for call in source.calls("mlx.nn.losses.nll_loss", "mlx.nn.losses.kl_div_loss"):
-        if call.args and _is_last(source, call.args[0], SOFTMAX):
-            name = source.name_of(call.func).rpartition(".")[2]
-            yield call, f"{name} takes log-probabilities: nn.log_softmax in place of the softmax"
+    for loss, (function, reason) in _LOSSES.items():
+        for call in source.calls(f"mlx.nn.losses.{loss}"):
+            # The fourth argument of binary_cross_entropy is `with_logits`.
+            of_logits = constant(keyword(call, "with_logits")) is not False and len(call.args) < 4
+            if of_logits and call.args and _is_last(source, call.args[0], function):
+                yield call, f"{loss} {reason}"
 
 
-def _is_last(source: SourceFile, node: ast.expr, names: tuple[str, ...], depth: int = 6) -> bool:
-    """Whether the last thing done to a value is one of these functions."""
-    node = resolved(source, node)
-    if isinstance(node, ast.Subscript):
-        return depth > 0 and _is_last(source, node.value, names, depth - 1)
-    if not isinstance(node, ast.Call):
-        return False
+def _is_last(source: SourceFile, node: ast.expr, function: str, depth: int = _DEPTH) -> bool:
+    """Whether the last thing done to a value is this function."""
+    node = source.values(node)[0]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Call):
+        # `nn.Softmax()(x)`.
+        node = node.func
+    names = (f"mlx.core.{function}", f"mlx.nn.{function}", f"mlx.nn.{function.title()}")
     if source.is_call(node, *names):
         return True
-    if isinstance(node.func, ast.Call):
-        return source.is_call(node.func, *names)
-    if isinstance(node.func, ast.Attribute) and node.func.attr in ("astype", "reshape", "squeeze"):
-        return depth > 0 and _is_last(source, node.func.value, names, depth - 1)
-    made = _class_of(source, node.func)
-    if made is None or not depth:
-        return False
-    ends = [
+    match node if depth else None:
+        case (
+            ast.Subscript(value=value)
+            | ast.Call(func=ast.Attribute(value=value, attr="astype" | "reshape" | "squeeze"))
+        ):
+            return _is_last(source, value, function, depth - 1)
+        case ast.Call(func=ast.Name(id="model") | ast.Attribute(attr="model")):
+            ends = _ends_of_model(source)
+            return bool(ends) and all(_is_last(source, end, function, depth - 1) for end in ends)
+    return False
+
+
+def _ends_of_model(source: SourceFile) -> list[ast.expr]:
+    """What the model of this file returns, where only one class is a module."""
+    modules = [
+        made
+        for made in source.of(ast.ClassDef)
+        if any(source.is_named(base, "mlx.nn.Module") for base in made.bases)
+    ]
+    return [
         value
-        for one in made.body
-        if isinstance(one, ast.FunctionDef) and one.name == "__call__"
-        for value in returned(source, one)
+        for made in (modules if len(modules) == 1 else [])
+        for method in made.body
+        if isinstance(method, ast.FunctionDef) and method.name == "__call__"
+        for value in source.returned(method)
     ]
-    return bool(ends) and all(_is_last(source, one, names, depth - 1) for one in ends)
-
-
-def _class_of(source: SourceFile, node: ast.expr) -> ast.ClassDef | None:
-    """The class in this file of the model that is called, where only one class is a model."""
-    last = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-    if last != "model":
-        return None
-    made = [
-        one
-        for one in source.of(ast.ClassDef)
-        if any(source.is_named(base, "mlx.nn.Module") for base in one.bases)
-    ]
-    return made[0] if len(made) == 1 else None

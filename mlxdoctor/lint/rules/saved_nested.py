@@ -8,8 +8,8 @@ after the training is done. `dict(tree_flatten(model.trainable_parameters()))` i
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import SourceFile
 
 BAD = """
 import mlx.core as mx
@@ -24,31 +24,21 @@ from mlx.utils import tree_flatten
 def save(model, path):
     mx.save_safetensors(path, dict(tree_flatten(model.trainable_parameters())))
 """
-FILES = ("mlx.core.save_safetensors", "mlx.core.save_gguf")
-NUMPY = ("mlx.core.savez", "mlx.core.savez_compressed")
 
 
-@rule(
-    severity=Severity.ERROR,
-    bad=BAD,
-    good=GOOD,
-    words=("save_safetensors|save_gguf|savez", "parameters()"),
-)
+@rule(Severity.ERROR, BAD, GOOD)
 def saved_nested(source: SourceFile) -> Hits:
     """What `parameters()` returned, as it is or in `dict(...)`, where arrays are written."""
-    for call in source.calls(*FILES, *NUMPY):
-        if source.is_call(call, *NUMPY):
-            given = [one.value for one in call.keywords if one.arg is None]
-        else:
-            given = call.args[1:2]
-        if given and _is_nested(source, given[0]):
+    for call in source.calls("mlx.core.save_safetensors", "mlx.core.save_gguf"):
+        if len(call.args) > 1 and _is_nested(source, call.args[1]):
+            yield call, "these parameters are nested: dict(tree_flatten(...)) makes them flat"
+    for call in source.calls("mlx.core.savez", "mlx.core.savez_compressed"):
+        if any(given.arg is None and _is_nested(source, given.value) for given in call.keywords):
             yield call, "these parameters are nested: dict(tree_flatten(...)) makes them flat"
 
 
 def _is_nested(source: SourceFile, node: ast.expr) -> bool:
-    values = source.values(node)
-    if len(values) == 1 and isinstance(values[0], ast.Call):
-        call = values[0]
-        if isinstance(call.func, ast.Name) and call.func.id == "dict" and len(call.args) == 1:
-            return not call.keywords and _is_nested(source, call.args[0])
+    match source.values(node):
+        case [ast.Call(func=ast.Name(id="dict"), args=[inner], keywords=[])]:
+            return source.are_parameters(inner)
     return source.are_parameters(node)

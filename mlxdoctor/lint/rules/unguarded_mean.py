@@ -8,105 +8,88 @@ import ast
 import re
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import SourceFile, last_name
 
-#: Packages whose arrays a part of a file may mean.
-OTHERS = frozenset(("torch", "tensorflow", "jax"))
 BAD = """
 import mlx.core as mx
 
 def masked_mean(losses, mask):
     return (losses * mask).sum() / mask.sum()
 """
-GOOD = """
-import mlx.core as mx
-
-def masked_mean(losses, mask):
-    return (losses * mask).sum() / mx.maximum(mask.sum(), 1)
-"""
-
-
+GOOD = BAD.replace("/ mask.sum()", "/ mx.maximum(mask.sum(), 1)")
+#: Packages whose arrays a part of a file may mean.
+_OTHERS = frozenset(("torch", "tensorflow", "jax"))
 #: What the mean of a loss is called, or computed from.
 _LOSSES = re.compile(
     r"loss|(?:^|_)(?:ce|nll|kl|xent|logps?|log_?probs?|scores?)(?:$|_)|cross_entropy"
 )
 
 
-@rule(
-    severity=Severity.WARNING,
-    symptom="step-forward.not-finite",
-    bad=BAD,
-    good=GOOD,
-    words=("mask", "sum(", "loss|nll|logp|log_p|cross_entropy|_scores|kl"),
-)
+@rule(Severity.WARNING, BAD, GOOD, symptoms=("step-forward.not-finite",))
 def unguarded_mean(source: SourceFile) -> Hits:
     """A loss divided by a sum of something called a mask, or by a name for one, and no guard.
 
     A mask that pools hidden states has always something to pool.
     """
     for node in source.of(ast.BinOp):
-        if not isinstance(node.op, ast.Div):
+        if not isinstance(node.op, ast.Div) or not _is_loss(source, node.left):
             continue
-        sums = source.values(node.right)
-        masks = [_mask_of_sum(source, one) for one in sums]
-        if not all(masks) or not _is_loss(source, node.left):
+        masks = [_summed_mask(source, value) for value in source.values(node.right)]
+        if not all(masks):
             continue
         scope = source.scope(node)
-        used = source.packages(scope)
-        if used & OTHERS or used == {"numpy"} or _is_guarded(source, scope, node):
-            continue
-        yield node, f"{ast.unparse(node.right)} is zero for a batch without a target: 0/0 is NaN"
-
-
-def _mask_of_sum(source: SourceFile, node: ast.expr) -> str:
-    """The mask whose sum a value is, as any type; empty where it is something else."""
-    if source.is_call(node, ".astype") and isinstance(node.func, ast.Attribute):
-        inner = [_mask_of_sum(source, one) for one in source.values(node.func.value)]
-        return inner[0] if all(inner) else ""
-    if source.is_call(node, "mlx.core.sum") and node.args:
-        return _mask(node.args[0])
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return _mask(node.func.value) if node.func.attr == "sum" else ""
-    return ""
-
-
-def _mask(node: ast.expr) -> str:
-    """A name with "mask" in it, as any type; not a product, whose sum may well be weighted."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return _mask(node.func.value) if node.func.attr == "astype" else ""
-    named = isinstance(node, ast.Name | ast.Attribute) and "mask" in ast.unparse(node).lower()
-    return ast.unparse(node) if named else ""
+        names = {name.id: name for name in source.of(ast.Name, within=scope)}
+        packages = {
+            source.name_of(name).partition(".")[0]
+            for name in names.values()
+            if name.id in source.imports
+        }
+        if not (packages & _OTHERS or packages == {"numpy"} or _is_guarded(source, node, masks)):
+            count = ast.unparse(node.right)
+            yield node, f"{count} is zero for a batch without a target: 0/0 is NaN"
 
 
 def _is_loss(source: SourceFile, node: ast.expr) -> bool:
     """Whether a dividend is called as losses are, or summed up from what is."""
     names = source.of(ast.Name, ast.Attribute, within=node)
-    said = [one.id if isinstance(one, ast.Name) else one.attr for one in names]
-    return any(_LOSSES.search(one.lower()) for one in said)
+    return any(_LOSSES.search(last_name(name).lower()) for name in names)
 
 
-def _is_guarded(source: SourceFile, scope: ast.AST, node: ast.BinOp) -> bool:
+def _summed_mask(source: SourceFile, node: ast.expr) -> str:
+    """The mask whose sum a value is, as any type; empty where it is something else."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="astype", value=held)):
+            masks = [_summed_mask(source, value) for value in source.values(held)]
+            return masks[0] if all(masks) else ""
+        case ast.Call(args=[held, *_]) if source.is_call(node, "mlx.core.sum"):
+            return _mask(held)
+        case ast.Call(func=ast.Attribute(attr="sum", value=held)):
+            return _mask(held)
+    return ""
+
+
+def _mask(node: ast.expr) -> str:
+    """A name with "mask" in it, as any type; not a product, whose sum may well be weighted."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="astype", value=held)):
+            return _mask(held)
+        case ast.Name() | ast.Attribute() if "mask" in ast.unparse(node).lower():
+            return ast.unparse(node)
+    return ""
+
+
+def _is_guarded(source: SourceFile, division: ast.BinOp, masks: list[str]) -> bool:
     """Whether a condition of the function looks at the count, or at what the mask holds."""
-    counts = {ast.unparse(node.right)}
-    masks = {_mask_of_sum(source, one) for one in source.values(node.right)}
-    tests = [one.test for one in source.of(ast.If, ast.IfExp, ast.While, within=scope)]
-    tests += [one.test for one in source.of(ast.Assert, within=scope)]
-    tests += [one.args[0] for one in source.calls("mlx.core.where", within=scope) if one.args]
-    for test in tests:
+    scope, count = source.scope(division), ast.unparse(division.right)
+    tests = [node.test for node in source.of(ast.If, ast.IfExp, within=scope)]
+    tests += [node.test for node in source.of(ast.While, ast.Assert, within=scope)]
+    tests += [call.args[0] for call in source.calls("mlx.core.where", within=scope) if call.args]
+    for written in map(ast.unparse, tests):
         # `if mask is not None` says nothing of what is in it.
-        is_none = {
-            compare.left
-            for compare in source.of(ast.Compare, within=test)
-            if isinstance(compare.ops[0], ast.Is | ast.IsNot)
-        }
-        for one in source.of(ast.Name, ast.Attribute, ast.Call, within=test):
-            if one in is_none:
-                continue
-            said = ast.unparse(one)
-            if said in counts or any(
-                said.startswith(f"{mask}.") or (isinstance(one, ast.Call) and mask in said)
-                for mask in masks
-            ):
-                return True
+        looks = any(
+            re.search(rf"{re.escape(mask)}\.|\([^()]*{re.escape(mask)}", written) for mask in masks
+        )
+        if looks or count in written:
+            return True
     return False

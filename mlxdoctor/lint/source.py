@@ -1,0 +1,615 @@
+"""A Python file as the rules see it: its syntax tree, what its names mean, and who calls what.
+
+What a rule asks a `SourceFile`:
+
+- `calls("mlx_lm.load", ".freeze")`: calls by what they mean, through aliases, re-exports, local
+  names and attributes of `self`; `.freeze` is a method, `*.train` a function from anywhere.
+- `of(ast.BinOp)`: the nodes of a kind, in the file or `within=` a node.
+- `scope(node)`, `enclosing(node, ast.For)`: the function or loop that a node is in.
+- `name_of(node)`: the dotted name that an expression stands for.
+- `values(node)`: the expressions that it may stand for where it is used; after `a, b = f(x)` the
+  value of `b` is the part `f(x)[1]`.
+- `parts(node)`: every expression that it is computed from in its function.
+- `function(node)`: the function of this file that it is; `reached(scope)`: a function with those
+  that it calls, so that `calls(..., through=scope)` finds what a helper does.
+- `losses()`, `uses_of(call)`, `updates()`: what is differentiated, where a function that a call
+  returned is called, and where an optimizer updates a model.
+
+Nothing is followed into other files, and nothing is imported or run.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import io
+import sys
+import tokenize
+import warnings
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypeGuard, TypeVar, overload
+
+from mlxdoctor.lint.bindings import Binding, Comprehension, Function, Index, index
+from mlxdoctor.lint.names import imported_name, is_same
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import current, exceeded
+
+__all__ = ["Function", "SourceFile", "constant", "is_model", "keyword", "last_name", "parameters"]
+
+#: Names are followed through this many others.
+MOST_STEPS = 8
+#: A name that is given more often than this is taken for one that is not bound.
+MOST_GIVEN = 100
+#: Functions that return the function they are given first.
+WRAPPERS = ("functools.partial", "mlx.core.compile", "mlx.core.checkpoint", "mlx.nn.checkpoint")
+#: Calls that differentiate a loss -> which argument the loss is.
+DIFFERENTIATING = {
+    "mlx.nn.value_and_grad": 1,
+    "mlx.core.value_and_grad": 0,
+    "mlx.core.grad": 0,
+}
+OPTIMIZERS = tuple(
+    f"mlx.optimizers.{name}"
+    for name in ("Adam", "AdamW", "SGD", "Adafactor", "Muon", "Lion", "RMSprop", "Adagrad")
+)
+#: What MLX is imported as everywhere: a name that `from common import *` brought.
+_USUAL = {"mx": "mlx.core", "nn": "mlx.nn", "optim": "mlx.optimizers"}
+
+_A = TypeVar("_A", bound=ast.AST)
+_B = TypeVar("_B", bound=ast.AST)
+
+
+@dataclass(frozen=True, eq=False)
+class SourceFile:
+    """One parsed file.
+
+    Attributes:
+        path: the file; as the user named it.
+        text: its source.
+        tree: its syntax tree.
+    """
+
+    path: Path
+    text: str
+    tree: ast.Module
+
+    @classmethod
+    def parse(cls, text: str, path: Path) -> SourceFile:
+        """Parse source text; `path` is what it is called.
+
+        Raises:
+            InputError: this Python cannot parse it, or it has more nodes than `source_nodes`.
+        """
+        try:
+            with warnings.catch_warnings():
+                # What Python says of the style of a literal is for whoever runs it.
+                warnings.simplefilter("ignore")
+                tree = ast.parse(text)
+        except SyntaxError as error:
+            raise _invalid(path, f": {error.msg} (line {error.lineno})") from None
+        except (ValueError, RecursionError, MemoryError):
+            raise _invalid(path, "") from None
+        source = cls(path, text, tree)
+        _ = source.index
+        return source
+
+    @cached_property
+    def index(self) -> Index:
+        """The nodes in source order, and what they bind."""
+        made = index(self.tree, current().source_nodes)
+        if made is None:
+            raise exceeded(self.path, "has more code than a trainer", "source_nodes")
+        return made
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """The lines, without line breaks."""
+        return tuple(self.text.splitlines())
+
+    @cached_property
+    def comments(self) -> Mapping[int, str]:
+        """Line number -> the comment on it."""
+        try:
+            return {
+                token.start[0]: token.string
+                for token in tokenize.generate_tokens(io.StringIO(self.text).readline)
+                if token.type == tokenize.COMMENT
+            }
+        except (tokenize.TokenError, SyntaxError):
+            return {}
+
+    # Where nodes are.
+
+    @overload
+    def of(self, kind: type[_A], /, *, within: ast.AST | None = None) -> Iterator[_A]: ...
+    @overload
+    def of(
+        self, kind: type[_A], other: type[_B], /, *, within: ast.AST | None = None
+    ) -> Iterator[_A | _B]: ...
+    def of(self, *kinds: type[ast.AST], within: ast.AST | None = None) -> Iterator[ast.AST]:
+        """The nodes of these kinds in source order, `within` itself included."""
+        first = self.index.number.get(within or self.tree)
+        if first is None:
+            # A part that is not written in the source has no nodes of its own.
+            return
+        end = self.index.ends[first]
+        places = list[int]()
+        for kind in kinds:
+            of_kind = self.index.kinds.get(kind, [])
+            places += of_kind[bisect_left(of_kind, first) : bisect_left(of_kind, end)]
+        for place in sorted(places):
+            yield self.index.nodes[place]
+
+    def names_in(self, node: ast.AST) -> set[str]:
+        """Every plain name that is read or written below a node."""
+        return {name.id for name in self.of(ast.Name, within=node)}
+
+    def parent(self, node: ast.AST) -> ast.AST | None:
+        """The node that a node is part of."""
+        return self.index.parents.get(node)
+
+    def is_within(self, node: ast.AST, above: ast.AST) -> bool:
+        """Whether a node is below another, or is it."""
+        place, first = self.index.number.get(node), self.index.number.get(above)
+        if place is None or first is None:
+            return False
+        return first <= place < self.index.ends[first]
+
+    def enclosing(self, node: ast.AST, *kinds: type[ast.AST]) -> ast.AST | None:
+        """The nearest node of these kinds that a node is in, within its function."""
+        above = self.parent(node)
+        while above is not None and not isinstance(above, Function):
+            if isinstance(above, kinds):
+                return above
+            above = self.parent(above)
+        return None
+
+    def scope(self, node: ast.AST) -> ast.AST:
+        """The function that a node is in, or the module."""
+        owner = self.index.owner(node)
+        while owner is not None and not isinstance(owner, Function):
+            owner = self.index.owner(owner)
+        return owner or self.tree
+
+    def class_of(self, node: ast.AST) -> ast.ClassDef | None:
+        """The class that a node is in."""
+        owner = self.index.owner(node)
+        while owner is not None and not isinstance(owner, ast.ClassDef):
+            owner = self.index.owner(owner)
+        return owner
+
+    def family(self, first: ast.ClassDef | None) -> Iterator[ast.ClassDef]:
+        """A class and its bases as far as they are defined in this file."""
+        waiting, seen = [first] if first is not None else [], set[ast.AST]()
+        while waiting:
+            made = waiting.pop(0)
+            if made in seen:
+                continue
+            seen.add(made)
+            yield made
+            for base in made.bases:
+                given = self.given(base) if isinstance(base, ast.Name) else []
+                waiting += [one.node for one in given if isinstance(one.node, ast.ClassDef)]
+
+    # What names mean.
+
+    @cached_property
+    def imports(self) -> Mapping[str, str]:
+        """Local name -> what it stands for, such as `mx` -> `mlx.core`."""
+        return {
+            name: imported_name(binding.imported)
+            for names in self.index.names.values()
+            for name, bindings in names.items()
+            for binding in bindings
+            if binding.imported
+        }
+
+    @cached_property
+    def _packages(self) -> frozenset[str]:
+        return frozenset(name.partition(".")[0] for name in self.imports.values())
+
+    def given(self, name: ast.Name) -> list[Binding]:
+        """What a name may have been given last where it is used; nothing where it is not bound."""
+        owner = inner = self.index.owner(name)
+        while isinstance(inner, Comprehension):
+            inner = self.index.owner(inner)
+        near = True
+        while owner is not None:
+            bindings = self.index.names.get(owner, {}).get(name.id)
+            # The names of a class are not seen from its methods.
+            if bindings and (near or not isinstance(owner, ast.ClassDef)):
+                if len(bindings) > MOST_GIVEN:
+                    return []
+                return self._reaching(name, bindings) if near else bindings
+            near = near and owner is not inner
+            owner = self.index.owner(owner)
+        return []
+
+    def _reaching(self, use: ast.Name, bindings: list[Binding]) -> list[Binding]:
+        """The bindings that may be the last before a use."""
+        place = self.index.number.get(use)
+        if place is None or len(bindings) == 1:
+            return bindings
+        loop = self.enclosing(use, ast.For, ast.AsyncFor, ast.While)
+        reaching: list[Binding] = []
+        for binding in reversed(bindings):
+            first = self.index.number[binding.node]
+            # `x = x + 1`: what is on the right is still the old one.
+            bound = first if binding.value is None else self.index.ends[first] - 1
+            if bound >= place:
+                # Later in the same loop comes before, the next time round.
+                if loop is not None and self.is_within(binding.node, loop):
+                    reaching.append(binding)
+                continue
+            reaching.append(binding)
+            if self.is_before(binding.node, use):
+                if loop is not None and self.is_within(binding.node, loop):
+                    reaching = [one for one in reaching if self.index.number[one.node] < place]
+                break
+        return reaching or bindings
+
+    def is_before(self, node: ast.AST, use: ast.AST) -> bool:
+        """Whether a node comes first, and nothing below it is reached without passing it."""
+        if self.index.number[node] > self.index.number[use]:
+            return False
+        block, above = node, self.parent(node)
+        while isinstance(above, ast.With | ast.Try) or not isinstance(block, ast.stmt):
+            if above is None:
+                return True
+            block, above = above, self.parent(above)
+        if above is None or isinstance(above, Function | ast.Module):
+            return True
+        branches = [getattr(above, field, None) for field in ("body", "orelse", "cases")]
+        for branch in branches:
+            if isinstance(branch, list) and block in branch:
+                return any(self.is_within(use, statement) for statement in branch)
+        return False
+
+    def attribute(self, node: ast.Attribute) -> list[Binding]:
+        """What the methods of a class give an attribute of `self`, bases of the file included."""
+        if not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+            return []
+        return [
+            binding
+            for made in self.family(self.class_of(node))
+            for binding in self.index.attributes.get(made, {}).get(node.attr, [])
+        ]
+
+    def values(self, node: ast.expr, steps: int = MOST_STEPS) -> list[ast.expr]:
+        """The expressions that one may stand for; itself where it cannot be followed further.
+
+        Names, attributes of `self`, both sides of `a if c else b`, and elements of tuples that are
+        unpacked are followed; a parameter or the variable of a loop stands for itself.
+        """
+        known = self._values_known.get((node, steps))
+        if known is None:
+            known = self._values_known[node, steps] = self._follow(node, steps)
+        return known
+
+    @cached_property
+    def _values_known(self) -> dict[tuple[ast.expr, int], list[ast.expr]]:
+        """Names that lead to each other are followed once, so that they come to an end."""
+        return {}
+
+    def _follow(self, node: ast.expr, steps: int) -> list[ast.expr]:
+        if not steps:
+            return [node]
+        given: list[ast.expr | None] = []
+        match node:
+            case ast.IfExp():
+                given = [node.body, node.orelse]
+            case ast.NamedExpr() | ast.Await():
+                given = [node.value]
+            case ast.Name():
+                given = [binding.value for binding in self.given(node)]
+            case ast.Attribute():
+                given = [binding.value for binding in self.attribute(node)]
+            case ast.Subscript(slice=ast.Constant(value=int() as place)):
+                held = self.values(node.value, steps - 1)
+                given = [_element(sequence, place) for sequence in held]
+                if None in given:
+                    return [node]
+        followed = dict[ast.expr, None]()
+        for value in given:
+            followed |= dict.fromkeys([node] if value is None else self.values(value, steps - 1))
+        return list(followed) or [node]
+
+    def values_here(self, name: ast.Name) -> list[ast.expr]:
+        """What a name may have been given in its own function; nothing if it was handed in."""
+        scope = self.scope(name)
+        return [
+            binding.value
+            for binding in self.given(name)
+            if binding.value is not None and self.scope(binding.node) is scope
+        ]
+
+    def parts(
+        self, node: ast.expr, stop: Callable[[ast.AST], bool] = lambda _: False
+    ) -> Iterator[ast.expr]:
+        """Every expression that a value is computed from in its function, itself first.
+
+        Args:
+            stop: nodes that are not looked into.
+        """
+        waiting, seen = [node], set[ast.AST]()
+        while waiting:
+            part = waiting.pop()
+            if part in seen or stop(part):
+                continue
+            seen.add(part)
+            yield part
+            if isinstance(part, ast.Name):
+                waiting += self.values_here(part)
+            children = (
+                child.value if isinstance(child, ast.keyword) else child
+                for child in ast.iter_child_nodes(part)
+            )
+            waiting += [child for child in children if isinstance(child, ast.expr)]
+
+    def name_of(self, node: ast.AST, steps: int = MOST_STEPS) -> str:
+        """The dotted name of an expression, imports and aliases resolved; else empty.
+
+        A name that stands for nothing imported is itself: `print`, `model.layers`.
+        """
+        if isinstance(node, ast.Attribute):
+            given = self.attribute(node)
+            if len(given) == 1 and (full := self._alias(given[0], steps)):
+                return full
+            held = self.name_of(node.value, steps)
+            return f"{held}.{node.attr}" if held else ""
+        if not isinstance(node, ast.Name):
+            return ""
+        given = self.given(node)
+        # The first import: `try: import ... except ImportError: mx = None`.
+        imported = next((binding.imported for binding in given if binding.imported), "")
+        if imported:
+            return imported_name(imported)
+        if not given:
+            return _USUAL.get(node.id, node.id)
+        return (self._alias(given[0], steps) if len(given) == 1 else "") or node.id
+
+    def _alias(self, binding: Binding, steps: int) -> str:
+        """The imported name that a binding gives another name; empty where it is none."""
+        if not steps or not isinstance(binding.value, ast.Name | ast.Attribute):
+            return ""
+        full = self.name_of(binding.value, steps - 1)
+        return full if full.partition(".")[0] in self._packages else ""
+
+    def is_named(self, node: ast.AST, *names: str) -> bool:
+        """Whether an expression is one of these names, wherever it is re-exported from."""
+        full = self.name_of(node)
+        return any(is_same(full, name) for name in names)
+
+    # Calls and functions.
+
+    def calls(
+        self, *names: str, within: ast.AST | None = None, through: ast.AST | None = None
+    ) -> Iterator[ast.Call]:
+        """Calls of any of these: `mlx.core.eval`, `.freeze` for a method, `*.train` from anywhere.
+
+        Args:
+            within: only those below this node.
+            through: only those below this node, or in functions of this file that it calls.
+        """
+        if through is not None:
+            for scope in self.reached(through):
+                yield from self.calls(*names, within=scope)
+            return
+        candidates = {
+            call
+            for last in {name.rpartition(".")[2] for name in names}
+            for call in self._calls_by_last.get(last, ())
+            if within is None or self.is_within(call, within)
+        }
+        for call in sorted(candidates, key=self.index.number.__getitem__):
+            if self.is_call(call, *names):
+                yield call
+
+    @cached_property
+    def _calls_by_last(self) -> Mapping[str, list[ast.Call]]:
+        """Last part of a name -> the calls of it, as it is written and as it is resolved."""
+        found: dict[str, list[ast.Call]] = {}
+        for call in self.of(ast.Call):
+            for last in {self.name_of(call.func).rpartition(".")[2], last_name(call)}:
+                found.setdefault(last, []).append(call)
+        return found
+
+    def is_call(self, node: ast.AST, *names: str) -> TypeGuard[ast.Call]:
+        """Whether a node is a call of one of these names; see `calls`."""
+        if not isinstance(node, ast.Call):
+            return False
+        if isinstance(node.func, ast.Attribute) and f".{node.func.attr}" in names:
+            return True
+        full = self.name_of(node.func)
+        return bool(full) and any(is_same(full, name) for name in names)
+
+    def function(self, node: ast.AST) -> Function | None:
+        """The function of this file that an expression is: by a name, as a method, as a lambda.
+
+        `partial(f, ...)` and `mx.compile(f)` are f. Of two functions with one name, which is meant
+        cannot be told.
+        """
+        functions, waiting, seen = dict[Function, None](), [node], set[ast.AST]()
+        while waiting:
+            part = waiting.pop()
+            if part in seen:
+                continue
+            seen.add(part)
+            given: list[Binding] = []
+            match part:
+                case ast.Lambda():
+                    functions[part] = None
+                case ast.Call() if part.args and self.is_named(part.func, *WRAPPERS):
+                    waiting.append(part.args[0])
+                case ast.Name():
+                    given = self.given(part)
+                case ast.Attribute():
+                    given = self.attribute(part) or self._methods(part)
+            for binding in given:
+                if isinstance(binding.node, Function):
+                    functions[binding.node] = None
+                elif binding.value is not None:
+                    waiting.append(binding.value)
+        return next(iter(functions)) if len(functions) == 1 else None
+
+    def _methods(self, node: ast.Attribute) -> list[Binding]:
+        """The methods an attribute may be; of anything but `self` the one of that name."""
+        if not isinstance(node.value, ast.Name) or node.value.id in self.imports:
+            return []
+        own = node.value.id in {"self", "cls"}
+        classes = self.family(self.class_of(node)) if own else self.of(ast.ClassDef)
+        methods = [self.index.names.get(made, {}).get(node.attr, [])[-1:] for made in classes]
+        methods = [method for method in methods if method]
+        return methods[0] if methods and (own or len(methods) == 1) else []
+
+    def reached(self, scope: ast.AST) -> tuple[ast.AST, ...]:
+        """A part of the file, and the functions of this file that it calls, directly or not."""
+        reached, waiting = dict.fromkeys([scope]), [scope]
+        while waiting:
+            for call in self.of(ast.Call, within=waiting.pop()):
+                function = self.function(call.func)
+                if function is not None and function not in reached:
+                    reached[function] = None
+                    waiting.append(function)
+        return tuple(reached)
+
+    def returned(self, function: Function) -> list[ast.expr]:
+        """What a function returns, functions in it left out."""
+        if isinstance(function, ast.Lambda):
+            return [function.body]
+        return [
+            node.value
+            for node in self.of(ast.Return, within=function)
+            if node.value is not None and self.scope(node) is function
+        ]
+
+    # Training.
+
+    def losses(self, *names: str) -> Iterator[tuple[ast.Call, ast.expr]]:
+        """Calls that differentiate (all of them, or those of `names`), and the loss of each."""
+        for name, place in DIFFERENTIATING.items():
+            if names and name not in names:
+                continue
+            for call in self.calls(name):
+                loss = keyword(call, "fn") or keyword(call, "fun")
+                loss = call.args[place] if len(call.args) > place else loss
+                if loss is not None and not any(isinstance(arg, ast.Starred) for arg in call.args):
+                    yield call, loss
+
+    def differentiated(self) -> Iterator[tuple[ast.Call, Function, str]]:
+        """Calls of `mx.value_and_grad` and `mx.grad`: the loss, and its parameter they go by."""
+        for call, loss in self.losses("mlx.core.value_and_grad", "mlx.core.grad"):
+            function = self.function(loss)
+            number = keyword(call, "argnums")
+            place = 0 if number is None else constant(number)
+            # `partial(loss, model)`: which parameter is meant would have to be counted.
+            bound_first = any(
+                self.is_call(value, "functools.partial") and len(value.args) > 1
+                for value in self.values(loss)
+            )
+            if function is None or bound_first or not isinstance(place, int):
+                continue
+            names = parameters(function)
+            # A bound method has lost its `self`.
+            if isinstance(self.parent(function), ast.ClassDef) and names[:1] in (["self"], ["cls"]):
+                del names[0]
+            if 0 <= place < len(names):
+                yield call, function, names[place]
+
+    def uses_of(self, made: ast.Call) -> Iterator[ast.Call]:
+        """Where a function that a call returns is called: at once, or by the name it was given."""
+        parent = self.parent(made)
+        if isinstance(parent, ast.Call) and parent.func is made:
+            yield parent
+            return
+        for call in self.of(ast.Call):
+            if isinstance(call.func, ast.Name | ast.Attribute) and made in self.values(call.func):
+                yield call
+
+    def are_parameters(self, node: ast.expr) -> bool:
+        """Whether an expression is what `parameters()` of a module returns, or a name for it."""
+        return all(
+            self.is_call(value, ".parameters", ".trainable_parameters")
+            for value in self.values(node)
+        )
+
+    def is_handed_on(self, model: str, within: ast.AST, *besides: str) -> bool:
+        """Whether a model is given to a function of another file, which may do anything.
+
+        Args:
+            besides: functions that are known, besides those of Python and MLX.
+        """
+        for call in self.of(ast.Call, within=within):
+            full = self.name_of(call.func)
+            known = full in vars(builtins) or full.startswith(("mlx.", "mlx_lm."))
+            if known or self.is_call(call, *besides) or self.function(call.func) is not None:
+                continue
+            if model in map(ast.unparse, [*call.args, *(given.value for given in call.keywords)]):
+                return True
+        return False
+
+    def names(self) -> Iterator[str]:
+        """The names that the file calls, defines and imports."""
+        yield from (last_name(call) for call in self.of(ast.Call))
+        yield from (made.name for made in self.of(ast.FunctionDef, ast.ClassDef))
+        yield from (alias.name for alias in self.of(ast.alias))
+
+    def updates(self, within: ast.AST | None = None) -> Iterator[ast.Call]:
+        """`optimizer.update(model, gradients)`, by the name of the optimizer."""
+        for call in self.calls(".update", within=within):
+            is_method = isinstance(call.func, ast.Attribute)
+            if is_method and len(call.args) == 2 and "opt" in ast.unparse(call.func).lower():
+                yield call
+
+
+def parameters(function: Function) -> list[str]:
+    """The names of a function's positional parameters."""
+    return [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
+
+
+def keyword(call: ast.Call, name: str) -> ast.expr | None:
+    """The value of a keyword argument."""
+    return next((given.value for given in call.keywords if given.arg == name), None)
+
+
+def constant(node: ast.AST | None) -> object:
+    """The value of a literal, negative numbers included; None for anything else."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = constant(node.operand)
+        return -value if isinstance(value, int | float) else None
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def last_name(node: ast.AST) -> str:
+    """The last part of a name as it is written; of a call, that of what is called."""
+    match node:
+        case ast.Call():
+            return last_name(node.func)
+        case ast.Attribute():
+            return node.attr
+        case ast.Name():
+            return node.id
+    return ""
+
+
+def is_model(node: ast.AST) -> bool:
+    """Whether an expression is called a model: `model`, `self.model`, `policy_model`."""
+    name = "" if isinstance(node, ast.Call) else last_name(node)
+    return name == "model" or name.endswith("_model")
+
+
+def _element(sequence: ast.expr, place: int) -> ast.expr | None:
+    """An element of a tuple or list that is written in the file."""
+    if not isinstance(sequence, ast.Tuple | ast.List):
+        return None
+    inside = -len(sequence.elts) <= place < len(sequence.elts)
+    return sequence.elts[place] if inside else None
+
+
+def _invalid(path: Path, reason: str) -> InputError:
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return InputError(path, f"is not valid Python {python}{reason}", "name Python files")
