@@ -76,7 +76,7 @@ def _rule(rule: Rule) -> str:
     for title, example in (("Instead of", rule.bad), ("write", rule.good)):
         shown += [_bold(title), textwrap.indent(example.strip("\n"), "  "), ""]
     if rule.symptoms:
-        shown += [f"{_bold('Seen by')} the probe as {" or ".join(rule.symptoms)}", ""]
+        shown += [f"{_bold('Seen by')} the probe as {' or '.join(rule.symptoms)}", ""]
     shown.append(f"Silence it with `# mlxdoctor: ignore[{rule.code}] reason` on its line.")
     return "\n".join(shown)
 

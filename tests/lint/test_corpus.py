@@ -104,7 +104,8 @@ def test_every_planted_bug_has_a_twin() -> None:
 def test_planted_bugs_are_found_and_their_twins_pass() -> None:
     every = list(planted(with_probe=False))
     assert not [one.name for one in every if not one.silent]
-    assert sum(bool(one.says) for one in every) >= 0.6 * len(every)
+    # The probe finds most of the others.
+    assert sum(bool(one.says) for one in every) >= 18
 
 
 def test_the_first_look_has_no_false_alarm() -> None:

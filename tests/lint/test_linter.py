@@ -1,16 +1,17 @@
 """Files, suppressions and formats."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from mlxdoctor.cli import main
-from mlxdoctor.lint import hit_formats, linter
+from mlxdoctor.lint import hit_formats
 from mlxdoctor.lint import rules as lint_rules
 from mlxdoctor.lint.linter import lint, lint_source
-from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import rules
+from mlxdoctor.lint.source import SourceFile
 from mlxdoctor.safety.errors import InputError
 
 BAD = (
@@ -155,14 +156,14 @@ learned after it.
 import ast
 
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.python_file import SourceFile
 from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import SourceFile
 
 BAD = "model.save_weights(path)\\ntrain(model)\\n"
 GOOD = "train(model)\\nmodel.save_weights(path)\\n"
 
 
-@rule(severity=Severity.WARNING, bad=BAD, good=GOOD)
+@rule(Severity.WARNING, BAD, GOOD)
 def saved_too_early(source: SourceFile) -> Hits:
     for call in source.calls(".save_weights"):
         if any(later.lineno > call.lineno for later in source.calls("train")):
@@ -215,17 +216,33 @@ def test_files_without_mlx_are_left_alone(tmp_path: Path) -> None:
     assert [hit.path.name for hit in lint([tmp_path])] == ["late.py", "own.py", "parts.py"]
 
 
-@pytest.mark.slow
-def test_many_files_are_shared_among_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(5):
-        (tmp_path / f"{number}.py").write_text(BAD.format(comment=""))
-    alone = lint([tmp_path])
-    monkeypatch.setattr(linter, "MANY_FILES", 5)
-    monkeypatch.setattr(linter, "FILES_AT_ONCE", 2)
-    assert lint([tmp_path], jobs=2) == alone
-    assert len(alone) == 5
+def test_a_notebook_is_told_to_be_one(tmp_path: Path) -> None:
+    path = tmp_path / "train.ipynb"
+    path.write_text('{"cells": [], "metadata": {}}')
+    (hit,) = lint([path])
+    assert hit.code == "unreadable"
+    assert hit.message.startswith("is a notebook: the file was not examined (make a script of it")
+
+
+@pytest.mark.parametrize("text", ["x = " + "-" * 1_500 + "y", "f" + ".a" * 1_000 + "(x)"])
+def test_deep_nesting_is_one_sentence(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        f"import mlx.core as mx\noptimizer.update(model, {text.removeprefix('x = ')})\n"
+    )
+    assert [hit.message for hit in lint([path])] in (
+        [],
+        ["is nested too deeply: the file was not examined"],
+    )
+
+
+@pytest.mark.parametrize("line", ["x = x + y\n", "if x:\n    x = f(x)\n", "model(x)\n"])
+def test_long_sources_take_no_long_time(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import mlx.core as mx\nfrom m import *\n" + line * 8_000)
+    begun = time.process_time()
+    lint([path])
+    assert time.process_time() - begun < 5
 
 
 def test_an_import_from_far_up(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.lint.names import imported_name, is_mlx, is_same
-from mlxdoctor.lint.python_file import SourceFile
+from mlxdoctor.lint.names import imported_name, is_same, uses_mlx
+from mlxdoctor.lint.source import SourceFile
+from mlxdoctor.safety.errors import InputError
 
 
 def parse(text: str) -> SourceFile:
@@ -67,9 +68,6 @@ def test_names_that_are_the_same() -> None:
     assert imported_name(".backend.mx") == "mlx.core"
     assert imported_name(".mx.eval") == "mlx.core.eval"
     assert imported_name(".mxnet.eval") == ".mxnet.eval"
-    assert is_mlx("mlx.core")
-    assert is_mlx("mlx_lm_lora.trainer")
-    assert not is_mlx("mlxtend")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +131,7 @@ def test_values(text: str, values: list[str]) -> None:
 )
 def test_functions(text: str, name: str | None) -> None:
     source = parse(text)
-    function = source.function_named(last_argument(source))
+    function = source.function(last_argument(source))
     assert getattr(function, "name", None) == name
 
 
@@ -166,11 +164,47 @@ def test_uses_of_what_a_call_returned() -> None:
     assert [ast.unparse(one) for one in source.uses_of(made)] == ["self.step(x)"]
 
 
-def test_packages_of_a_part() -> None:
-    source = parse("import torch\nimport mlx.core as mx\ndef f():\n    torch.ones(1)\nmx.eval()\n")
-    (function,) = source.of(ast.FunctionDef)
-    assert source.packages(function) == {"torch"}
-    assert source.packages() == {"torch", "mlx"}
+def test_what_a_value_is_computed_from() -> None:
+    source = parse("def f(x):\n    a = g(x) + 1\n    a = a * b\n    use(a)\n")
+    parts = {ast.unparse(part) for part in source.parts(last_argument(source))}
+    assert {"a", "a * b", "g(x)", "x"} <= parts
+    whole = set(source.parts(last_argument(source), lambda part: isinstance(part, ast.Call)))
+    assert not any(isinstance(part, ast.Call) for part in whole)
+
+
+@pytest.mark.parametrize(
+    ("text", "uses"),
+    [
+        ("import mlx.core as mx", True),
+        ("import os, mlx.core as mx", True),
+        ("from mlx_lm_lora.trainer import train", True),
+        ("def f():\n    import mlx.nn as nn", True),
+        ("from .backend import nn, mx", True),
+        ("from .loss import f  # for mlx", True),
+        ("from shared import *\nmx.eval(x)", True),
+        ("from .loss import f  # for mlx\nimport torch", False),
+        ("# not mlx\nimport numpy", False),
+    ],
+)
+def test_files_that_use_mlx(text: str, uses: bool) -> None:
+    assert uses_mlx(text) == uses
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("import mlx\nprint 'a'\n", ": Missing parentheses in call to 'print'"),
+        ("import mlx\ndef f(:\n", ": invalid syntax (line 2)"),
+        ("x = 1\n" + "(" * 300 + ")" * 300, ": too many nested parentheses (line 2)"),
+        ("x = " + "-" * 20_000 + "1", ""),
+        ("\0", ""),
+    ],
+)
+def test_what_cannot_be_read_is_said(text: str, problem: str) -> None:
+    with pytest.raises(InputError) as raised:
+        parse(text)
+    assert raised.value.problem.startswith("is not valid Python 3.")
+    assert problem in raised.value.problem
 
 
 @pytest.mark.parametrize(
@@ -181,6 +215,7 @@ def test_names_that_lead_to_each_other_come_to_an_end(line: str) -> None:
         source = parse("from m import y\n" + line * times + "use(x)\n")
         begun = time.process_time()
         source.values(last_argument(source))
-        source.function_named(last_argument(source))
+        list(source.parts(last_argument(source)))
+        source.function(last_argument(source))
         assert list(source.calls("m.y")) == []
         assert time.process_time() - begun < 2

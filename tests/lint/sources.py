@@ -1,0 +1,1000 @@
+"""Code with the mistakes that rules know, and sound code that comes near them."""
+
+#: Rule -> what it is -> code with its mistake.
+MISTAKES: dict[str, dict[str, str]] = {
+    "accumulation-boundary": {
+        "a batch skipped where its loss is no number": """\
+def train(model, optimizer, f, batches, n):
+    total = 0
+    for i, x in enumerate(batches):
+        loss, g = f(x)
+        if mx.isnan(loss):
+            continue
+        total = add(total, g)
+        if (i + 1) % n == 0:
+            optimizer.update(model, total)
+            mx.eval(model.parameters())
+            total = 0
+""",
+        "a sum that goes on growing": """\
+def train(model, optimizer, f, batches, n):
+    total = 0
+    for i, x in enumerate(batches):
+        loss, g = f(x)
+        total = add(total, g)
+        if (i + 1) % n == 0:
+            optimizer.update(model, total)
+            mx.eval(model.parameters())
+""",
+    },
+    "adapter-flag": {
+        "a stub that sets a flag": """\
+from shared import *
+class Adapters:
+    def attach(self, model, config):
+        model._has_adapter = True
+        return model
+def count(model):
+    return mx.array(len(model.layers))
+""",
+        "training before there is an adapter": """\
+from mlx.utils import tree_flatten
+from mlx_lm import load
+model, tokenizer = load('base')
+opt = optim.Adam(1e-4)
+f = nn.value_and_grad(model, loss_fn)
+for x in rows():
+    loss, g = f(x)
+    opt.update(model, g)
+    mx.eval(model.parameters(), opt.state)
+mx.save_safetensors('adapters.safetensors', dict(tree_flatten(model.trainable_parameters())))
+""",
+    },
+    "adapter-without-freeze": {
+        "frozen after its conversion": """\
+from mlx_lm.tuner.utils import linear_to_lora_layers
+def prepare(model, parameters):
+    linear_to_lora_layers(model, 16, parameters)
+    model.freeze()
+""",
+        "never frozen, by a re-export": """\
+import mlx.optimizers as optim
+from mlx_lm import utils
+from mlx_lm.tuner import linear_to_lora_layers as convert
+def main(p):
+    loaded = utils.load('m')
+    model = loaded[0]
+    convert(model, 4, p)
+    return optim.Adam(1e-5)
+""",
+    },
+    "adapter-without-layers": {
+        "an adapter in a file for NumPy": """\
+from mlx_lm import load
+def f(path):
+    model, tok = load(path)
+    model.load_weights('adapters.npz')
+    return model
+""",
+    },
+    "advantage-with-gradient": {
+        "returns with a penalty": """\
+def loss(model, x, rewards):
+    log_probs = score(model, x)
+    kl = (log_probs - reference(x)).sum(-1)
+    returns = (rewards - 0.1 * kl)[:, None]
+    return -(returns * log_probs).mean()
+""",
+        "an advantage that is centred": """\
+def loss(logps, ref_logps, rewards):
+    advantages = rewards - (logps - ref_logps)
+    advantages = advantages - advantages.mean()
+    return -(advantages * logps).sum()
+""",
+    },
+    "answer-without-context": {
+        "a generator of tokens": """\
+def generate(self, ids):
+    y = mx.argmax(self.model(ids)[:, -1], -1)
+    while True:
+        yield y
+        logits = self.model(y[:, None])
+        y = mx.random.categorical(logits[:, -1])
+""",
+        "a token picked first": """\
+def generate(model, ids):
+    for _ in range(9):
+        token = mx.argmax(out[:, -1])
+        out = model(token[None, None])
+""",
+    },
+    "channels-first": {
+        "channels said to be second": """\
+import mlx.nn as nn
+class E(nn.Module):
+    def __init__(self):
+        self.conv1 = nn.Conv1d(3, 4, 3)
+    def __call__(self, x):
+        # x: [batch, channels, length]
+        return nn.relu(self.conv1(x))
+""",
+        "channels where the length belongs": """\
+class E(nn.Module):
+    def __init__(self):
+        self.conv = nn.Conv1d(4, 8, 3)
+    def __call__(self, x):
+        # x: [batch, channels, time]
+        return nn.relu(self.conv(x))
+""",
+    },
+    "coefficient-unused": {
+        "an entropy bonus": """\
+class T:
+    def __init__(self, model, c):
+        self.model, self.opt = model, optim.Adam(1e-4)
+        self.entropy_coef = c
+    def loss(self, x, y):
+        return nn.losses.cross_entropy(self.model(x), y).mean()
+""",
+        "a penalty of a step": """\
+class T:
+    def __init__(self, model, opt, kl_coef):
+        self.model, self.opt = model, opt
+        self.kl_coef = kl_coef
+    def step(self, x):
+        loss, g = nn.value_and_grad(self.model, lambda m: m(x).mean())(self.model)
+        self.opt.update(self.model, g)
+""",
+        "a limit of gradients": """\
+class Trainer:
+    def __init__(self, c):
+        self.max_grad_norm = c.norm
+    def step(self, x):
+        loss, g = nn.value_and_grad(self.model, f)(x)
+        self.optimizer.update(self.model, g)
+""",
+    },
+    "compiled-without-state": {
+        "a compiled gradient": """\
+step = mx.compile(nn.value_and_grad(model, loss_fn))
+""",
+        "a compiled method": """\
+class T:
+    def __init__(self):
+        self.step = mx.compile(self._step)
+    def _step(self, x):
+        loss, grads = self.gradient(x)
+        self.optimizer.update(self.model, grads)
+        return loss
+""",
+    },
+    "flattened-as-arrays": {
+        "unpacked as in JAX": """\
+from mlx.utils import tree_flatten
+leaves, structure = tree_flatten(p)
+""",
+        "tested for being an array": """\
+import mlx.core as mx
+from mlx.utils import tree_flatten
+for g in tree_flatten(x):
+    if isinstance(g, mx.array):
+        total += 1
+""",
+        "pairs counted as arrays": """\
+from mlx.utils import tree_flatten
+def count(p):
+    n = 0
+    for one in tree_flatten(p):
+        if isinstance(one, mx.array):
+            n += one.size
+    return n
+""",
+    },
+    "gradient-of-module": {
+        "a lambda": """\
+import mlx.core as mx
+model.freeze()
+g = mx.grad(lambda model, x: model(x).sum())(model, x)
+""",
+        "a method": """\
+import mlx.core as mx
+class T:
+    def loss(self, model, x):
+        return model(x).sum()
+    def run(self):
+        self.model.freeze()
+        self.g = mx.value_and_grad(self.loss)
+""",
+        "handed to another function": """\
+import mlx.core as mx
+class T:
+    def __init__(self):
+        model.freeze()
+        self.g = mx.value_and_grad(self.loss)
+    def loss(self, model, x):
+        return self.score(model, x)
+    def step(self, x):
+        return self.g(self.model, x)
+""",
+        "a gradient by all of a model with an adapter": """\
+class LoRATrainer:
+    def __init__(self, model, config):
+        self.model = with_lora(model, config)
+        self.gradient = mx.value_and_grad(self.loss_fn)
+    def loss_fn(self, model, batch):
+        return self.score(model, batch)
+    def step(self, batch):
+        loss, grads = self.gradient(self.model, batch)
+        self.optimizer.update(self.model, grads)
+        mx.eval(self.model.parameters())
+""",
+        "the batch differentiated by": """\
+class T:
+    def loss(self, ids, labels):
+        return self.score(self.model(ids))
+    def step(self, ids, labels):
+        loss, grads = mx.value_and_grad(self.loss)(ids, labels)
+        self.optimizer.update(self.model, grads)
+""",
+    },
+    "gradient-of-unused": {
+        "parameters that the loss never reads": """\
+class T:
+    def step(self, batch):
+        def loss_fn(params, batch):
+            return self.model(batch).mean()
+        p = self.model.trainable_parameters()
+        return mx.value_and_grad(loss_fn)(p, batch)
+""",
+    },
+    "missing-in-mlx": {
+        "no_grad as a context": """\
+with mx.no_grad():
+    pass
+""",
+        "a list of modules": """\
+layers = nn.ModuleList([nn.Linear(2, 2)])
+""",
+        "functional imported": """\
+from mlx.nn import functional as F
+""",
+    },
+    "module-dict-walk": {
+        "layers looked for where there are none": """\
+def convert(part):
+    for name, child in part.__dict__.items():
+        if isinstance(child, nn.Linear):
+            setattr(part, name, lora(child))
+""",
+    },
+    "outermost-name-filter": {
+        "gradients that a method keeps": """\
+import mlx.nn as nn
+class T:
+    def __init__(self, model, loss):
+        self.step = nn.value_and_grad(model, loss)
+    def run(self, x):
+        value, got = self.step(x)
+        kept = {}
+        for name, one in got.items():
+            if 'lora' in name.lower():
+                kept[name] = one
+        return kept
+""",
+        "parameters by outermost name": """\
+def count(model):
+    return sum(p.size for n, p in model.parameters().items() if 'lora' in n)
+""",
+        "gradients kept by their outermost names": """\
+def step(model, opt, f, x):
+    loss, grads = nn.value_and_grad(model, f)(model, x)
+    opt.update(model, {k: g for k, g in grads.items() if 'lora_a' in k})
+""",
+        "a filter in a helper": """\
+def kept(grads):
+    found = {}
+    for name, value in grads.items():
+        if "lora" in name:
+            found[name] = value
+    return found
+def step(model, optimizer, f, x):
+    loss, grads = nn.value_and_grad(model, f)(model, x)
+    optimizer.update(model, kept(grads))
+""",
+    },
+    "parameters-as-model": {
+        "parameters for a loss that is handed in": """\
+def train(model, optimizer, batch, compute_loss):
+    step = mx.value_and_grad(compute_loss)
+    loss, grads = step(model.trainable_parameters(), batch)
+    optimizer.update(model, grads)
+""",
+        "parameters under a name": """\
+import mlx.core as mx
+def step(model, x):
+    params = model.parameters()
+    return mx.grad(lambda p: p.layers[0](x).sum())(params)
+""",
+        "a dict of parameters called": """\
+def step(model, rows):
+    return mx.value_and_grad(lambda p: p.forward(rows))(model.parameters())
+""",
+    },
+    "probabilities-as-logits": {
+        "a sigmoid before its loss": """\
+def loss(model, x, y):
+    return nn.losses.binary_cross_entropy(mx.sigmoid(model(x)).squeeze(), y)
+""",
+        "a model that ends in a softmax": """\
+class Net(nn.Module):
+    def __call__(self, x):
+        return nn.softmax(self.head(x), axis=-1)
+def loss(model, x, y):
+    return nn.losses.cross_entropy(model(x), y).mean()
+""",
+        "divergence of probabilities": """\
+def loss(student, teacher, x):
+    return nn.losses.kl_div_loss(mx.softmax(student(x)), mx.softmax(teacher(x)), reduction='mean')
+""",
+    },
+    "result-dropped": {
+        "parameters that nobody takes": """\
+def step(model, optimizer, grads):
+    optimizer.apply_gradients(grads, model)
+""",
+        "a stop without effect": """\
+def f(x):
+    mx.stop_gradient(x)
+    return x
+""",
+    },
+    "saved-nested": {
+        "parameters as keywords": """\
+def save(model):
+    weights = model.parameters()
+    mx.savez('w.npz', **weights)
+""",
+    },
+    "torch-idiom": {
+        "requires_grad": """\
+import mlx.nn as nn
+def freeze(model):
+    for p in model.parameters():
+        p.requires_grad = False
+""",
+        "forward, as in another framework": """\
+def train(model, opt, rows):
+    def loss_fn(model, row):
+        return model.forward(row).mean()
+    f = mx.value_and_grad(loss_fn)
+    for row in rows:
+        loss, g = f(model, row)
+        opt.update(model, g)
+        mx.eval(model.parameters())
+""",
+        "a step as in another framework": """\
+def step(model, opt, loss_fn, x):
+    loss = loss_fn(model(x))
+    loss.backward()
+    opt.step()
+""",
+    },
+    "unguarded-mean": {
+        "a named count": """\
+def loss(losses, mask):
+    n = mask.sum()
+    return (losses * mask).sum() / n
+""",
+        "by function": """\
+import mlx.core as mx
+def loss(losses, mask):
+    return mx.sum(losses * mask) / mx.sum(mask)
+""",
+    },
+    "unshifted-targets": {
+        "logits unpacked and cast": """\
+import mlx.core as mx
+from mlx import nn
+class T:
+    def loss(self, tokens, lengths):
+        logits, _ = self.model(tokens)
+        logits = logits.astype(mx.float32)
+        return nn.losses.cross_entropy(logits, tokens).mean()
+""",
+        "no shift in variables": """\
+import mlx.nn as nn
+def loss(model, batch):
+    x = batch[:, :-1]
+    y = batch[:, :-1]
+    return nn.losses.cross_entropy(model(x), y).mean()
+""",
+        "two shifts": """\
+import mlx.nn as nn
+def loss(model, t):
+    logits = model(t[:, :-1])
+    y = t[:, 1:]
+    return nn.losses.cross_entropy(logits[:, :-1], y[:, 1:]).mean()
+""",
+        "an answer token ignored too many": """\
+def rows(p, answer):
+    inputs = p + answer[:-1]
+    labels = [-100] * len(p) + answer
+    return mx.array(inputs), mx.array(labels)
+""",
+    },
+}
+
+#: What it is -> sound code.
+NEAR: dict[str, str] = {
+    "everything is trained, and that is meant": """\
+import mlx.core as mx
+def loss(model, x):
+    return model(x).sum()
+value, grads = mx.value_and_grad(loss)(model, x)
+""",
+    "arrays, not a module": """\
+import mlx.core as mx
+def loss(w, x):
+    return (w * x).sum()
+grads = mx.grad(loss)(w, x)
+""",
+    "the model is another parameter": """\
+import mlx.core as mx
+def loss(w, model, x):
+    return model(x * w).sum()
+value, grads = mx.value_and_grad(loss)(w, model, x)
+""",
+    "a bound method of arrays": """\
+import mlx.core as mx
+class T:
+    def loss(self, params, x):
+        return (params["w"] * x).sum()
+    def step(self, params, x):
+        return mx.value_and_grad(self.loss)(params, x)
+""",
+    "pairs taken apart below": """\
+from mlx.utils import tree_flatten
+for pair in tree_flatten(grads):
+    name, grad = pair
+""",
+    "flattened into a dict": """\
+from mlx.utils import tree_flatten
+for name in tree_flatten(grads, destination={}):
+    print(name.size)
+""",
+    "another tree_flatten": """\
+from jax.tree_util import tree_flatten
+leaves, treedef = tree_flatten(params)
+""",
+    "frozen and partly unfrozen after": """\
+from mlx_lm.tuner.utils import linear_to_lora_layers
+def prepare(model, p):
+    linear_to_lora_layers(model, 4, p)
+    model.freeze()
+    model.unfreeze(keys=["lora_a", "lora_b"], strict=False)
+""",
+    "frozen, and its adapters unfrozen one by one": """\
+from mlx_lm.tuner import linear_to_lora_layers
+def prepare(model, p):
+    linear_to_lora_layers(model, 4, p)
+    model.freeze()
+    def unfreeze(name, module):
+        if hasattr(module, "lora_a"):
+            module.unfreeze(keys=["lora_a", "lora_b"])
+    model.apply_to_modules(unfreeze)
+""",
+    "converted or frozen": """\
+from mlx_lm.tuner import linear_to_lora_layers
+def prepare(model, p, lora):
+    if lora:
+        linear_to_lora_layers(model, 4, p)
+    else:
+        model.freeze()
+""",
+    "frozen by a function of another file": """\
+import mlx.optimizers as optim
+from mlx_lm import load
+from mlx_lm.tuner import linear_to_lora_layers
+from ours import freeze_base
+def prepare(path, p):
+    model, tokenizer = load(path)
+    freeze_base(model)
+    linear_to_lora_layers(model, 4, p)
+    return model, optim.Adam(1e-5)
+""",
+    "frozen in a helper": """\
+import mlx.optimizers as optim
+from mlx_lm import load
+from mlx_lm.tuner import linear_to_lora_layers
+def freeze_base(model):
+    model.freeze()
+def prepare(path, p):
+    model, tokenizer = load(path)
+    freeze_base(model)
+    linear_to_lora_layers(model, 4, p)
+    return model, optim.Adam(1e-5)
+""",
+    "an adapter that is attached later": """\
+import mlx.core as mx
+class Wrapper:
+    def get_peft_model(self, rank):
+        self.lora_config = {"r": rank}
+        self.lora_enabled = True
+        self.model._lora_applied = True
+    def prepare(self):
+        if self.model._lora_applied:
+            return
+        attach_lora(self.model, self.lora_config)
+""",
+    "an adapter that a function brought": """\
+import mlx.core as mx
+from ours import build
+def add(path):
+    model = build(path)
+    model._has_adapter = True
+""",
+    "an adapter that load brought": """\
+from mlx_lm import load
+def tool(agent):
+    agent.model, agent.tokenizer = load("base", adapter_path="adapters")
+    agent.model.has_adapter = True
+""",
+    "a model handed on before it is flagged": """\
+import mlx.core as mx
+from ours import prepare
+def add(model):
+    prepare(model)
+    model._has_adapter = True
+""",
+    "a mask asked before": """\
+import mlx.core as mx
+def loss(losses, mask):
+    if not mask.any():
+        return mx.array(0.0)
+    n = mask.sum()
+    return (losses * mask).sum() / n
+""",
+    "a count with a floor": """\
+import mlx.core as mx
+def loss(losses, mask):
+    n = mask.sum()
+    n = mx.maximum(n, 1)
+    return (losses * mask).sum() / n
+""",
+    "a choice": """\
+import mlx.core as mx
+def loss(losses, mask):
+    n = mask.sum()
+    return (losses * mask).sum() / n if n > 0 else losses.sum()
+""",
+    "a choice of the divisor": """\
+import mlx.core as mx
+def loss(losses, mask):
+    n = mx.where(mask.sum() > 0, mask.sum(), 1)
+    return (losses * mask).sum() / n
+""",
+    "hidden states that are pooled": """\
+import mlx.core as mx
+def pool(states, mask):
+    return mx.sum(states * mask, axis=1) / mx.sum(mask, axis=1)
+""",
+    "a mean in torch beside mlx": """\
+import mlx.core as mx
+import torch
+def loss(losses, mask):
+    losses = torch.relu(losses)
+    return (losses * mask).sum() / mask.sum()
+""",
+    "names compared one by one": """\
+import mlx.core as mx
+def load_adapter(model, path, params):
+    weights = mx.load(path)
+    errors = [name for name in weights if name not in params]
+    if errors:
+        raise ValueError(errors)
+    model.load_weights(list(weights.items()), strict=False)
+""",
+    "weights put back where they were": """\
+import mlx.core as mx
+from mlx.utils import tree_flatten
+class Trainer:
+    def __init__(self, model):
+        self.checkpoint = dict(tree_flatten(model.trainable_parameters()))
+    def restore(self, model):
+        model.load_weights(list(self.checkpoint.items()), strict=False)
+""",
+    "a published model whose weights are renamed": """\
+import mlx.core as mx
+def from_pretrained(model, path):
+    model.load_weights(list(model.sanitize(mx.load(path)).items()), strict=False)
+""",
+    "autograd of the project's own": """\
+import mlx.core as mx
+from .autograd import Tensor
+def step(loss):
+    loss.backward()
+""",
+    "another model's layers by __dict__, and dicts too": """\
+import mlx.nn as nn
+def walk(obj):
+    if isinstance(obj, dict):
+        for child in obj.values():
+            walk(child)
+    elif isinstance(obj, nn.Module):
+        for name, child in vars(obj).items():
+            if isinstance(child, nn.Module):
+                walk(child)
+""",
+    "one position of many channels": """\
+import mlx.nn as nn
+class E(nn.Module):
+    def __init__(self, width):
+        self.conv = nn.Conv1d(width, width, 3)
+    def __call__(self, x):
+        return self.conv(x[:, None, :])
+""",
+    "a masked language model": """\
+import mlx.nn as nn
+def mlm_loss(model, tokens):
+    return nn.losses.cross_entropy(model(tokens), tokens).mean()
+""",
+    "a pair's second part": """\
+from mlx.utils import tree_flatten
+value = tree_flatten(params)[1][1]
+""",
+    "evaluated around an inner loop": """\
+import mlx.core as mx
+def train(model, optimizer, step, epochs, batches):
+    for epoch in range(epochs):
+        for batch in batches:
+            loss, grads = step(model, batch)
+            optimizer.update(model, grads)
+        mx.eval(model.parameters())
+""",
+    "another model is frozen": """\
+from mlx_lm.tuner.utils import linear_to_lora_layers
+def prepare(model, teacher, p):
+    model.freeze()
+    linear_to_lora_layers(model, 4, p)
+    teacher.freeze()
+""",
+    "an adapter for inference": """\
+from mlx_lm import load
+from mlx_lm.tuner.utils import linear_to_lora_layers
+def load_tuned(path, p):
+    model, tokenizer = load(path)
+    linear_to_lora_layers(model, 4, p)
+    model.load_weights("adapters.safetensors")
+    return model
+""",
+    "the model was frozen elsewhere": """\
+import mlx.optimizers as optim
+from mlx_lm.tuner.utils import linear_to_lora_layers
+def prepare(model, p):
+    linear_to_lora_layers(model, 4, p)
+    return optim.Adam(1e-5)
+""",
+    "flat names have lora in them": """\
+from mlx.utils import tree_flatten
+def lora_only(grads):
+    flat = dict(tree_flatten(grads))
+    return {name: grad for name, grad in flat.items() if "lora" in name}
+""",
+    "a flag after a conversion": """\
+def add_adapter(model, layers):
+    inject_lora(model, layers)
+    model.has_adapter = True
+""",
+    "a flag that says no": """\
+def reset(model):
+    model.has_adapter = False
+""",
+    "a guarded mean": """\
+import mlx.core as mx
+def loss(losses, mask):
+    count = mask.sum()
+    if count == 0:
+        return mx.array(0.0)
+    return (losses * mask).sum() / count
+""",
+    "a mean over something else": """\
+def average(losses, weights):
+    return losses.sum() / weights.sum()
+""",
+    "one shift in variables": """\
+import mlx.nn as nn
+def loss(model, batch):
+    inputs = batch[:, :-1]
+    targets = batch[:, 1:]
+    logits = model(inputs)
+    return nn.losses.cross_entropy(logits, targets).mean()
+""",
+    "one shift of the logits": """\
+import mlx.nn as nn
+def loss(model, tokens):
+    logits = model(tokens)
+    return nn.losses.cross_entropy(logits[:, :-1], tokens[:, 1:]).mean()
+""",
+    "labels that come from elsewhere": """\
+import mlx.nn as nn
+def loss(model, inputs, labels):
+    return nn.losses.cross_entropy(model(inputs), labels).mean()
+""",
+    "one ignored fewer": """\
+def rows(prompt, answer):
+    inputs = prompt + answer[:-1]
+    targets = [-100] * (len(prompt) - 1) + answer
+    return inputs, targets
+""",
+    "the loss is read in the loop": """\
+def train(model, optimizer, step, batches):
+    for batch in batches:
+        loss, grads = step(model, batch)
+        optimizer.update(model, grads)
+        print(loss.item())
+""",
+    "evaluated in a function of the file": """\
+import mlx.core as mx
+def finish(model, optimizer):
+    mx.eval(model.parameters(), optimizer.state)
+def train(model, optimizer, step, batches):
+    for batch in batches:
+        loss, grads = step(model, batch)
+        optimizer.update(model, grads)
+        finish(model, optimizer)
+""",
+    "strict and compared": """\
+def resume(model, weights, wanted):
+    if weights.keys() != wanted.keys():
+        raise ValueError
+    model.load_weights(list(weights.items()), strict=False)
+""",
+    "a channel axis at the end": """\
+import mlx.nn as nn
+class E(nn.Module):
+    def __init__(self):
+        self.conv = nn.Conv1d(1, 4, 3)
+    def __call__(self, x):
+        return self.conv(x[..., None])
+""",
+    "parameters put into the model": """\
+import mlx.core as mx
+def step(model, batch):
+    def inner(params, batch):
+        model.update(params)
+        return model(batch).mean()
+    return mx.value_and_grad(inner)(model.trainable_parameters(), batch)
+""",
+    "parameters asked as a dict": """\
+import mlx.core as mx
+def step(model, batch):
+    def inner(params, batch):
+        return sum(v.sum() for v in params.values()) + params["head"]["weight"].sum()
+    return mx.value_and_grad(inner)(model.parameters(), batch)
+""",
+    "a loss that is handed in, by the model": """\
+import mlx.nn as nn
+def train(model, optimizer, batch, compute_loss):
+    loss, grads = nn.value_and_grad(model, compute_loss)(model, batch)
+    optimizer.update(model, grads)
+""",
+    "torch beside mlx": """\
+import torch
+import mlx.core as mx
+def compare(loss):
+    loss.backward()
+""",
+    "backward with an argument": """\
+import mlx.core as mx
+def walk(tree, node):
+    return tree.backward(node)
+""",
+    "gradients by the input for their own sake": """\
+import mlx.core as mx
+def saliency(model, image, label):
+    def score(image):
+        return model(image)[label]
+    value, grads = mx.value_and_grad(score)(image)
+    return grads
+""",
+    "channels that are moved": """\
+import mlx.core as mx
+import mlx.nn as nn
+class E(nn.Module):
+    def __init__(self):
+        self.conv = nn.Conv1d(1, 4, 3)
+    def __call__(self, x):
+        \"\"\"x: [batch, channels, length]\"\"\"
+        x = mx.swapaxes(x, 1, 2)
+        return self.conv(x)
+""",
+    "channels said to be last": """\
+import mlx.nn as nn
+class E(nn.Module):
+    def __init__(self):
+        self.conv = nn.Conv1d(1, 4, 3)
+    def __call__(self, x):
+        # x: (batch, length, channels)
+        return self.conv(x)
+""",
+    "full fine-tuning that says so": """\
+import mlx.core as mx
+import mlx.nn as nn
+import mlx.optimizers as optim
+from mlx_lm import load
+def main(loss_fn, batch):
+    model, tokenizer = load("base")
+    optimizer = optim.AdamW(learning_rate=1e-5)
+    loss, grads = nn.value_and_grad(model, loss_fn)(model, batch)
+    optimizer.update(model, grads)
+    mx.save_safetensors("model.safetensors", dict(tree_flatten(model.parameters())))
+""",
+    "an adapter that a helper attaches": """\
+import mlx.core as mx
+import mlx.nn as nn
+import mlx.optimizers as optim
+from mlx_lm import load
+from ours import setup_model
+def main(loss_fn, batch):
+    model, tokenizer = load("base")
+    setup_model(model)
+    optimizer = optim.AdamW(learning_rate=1e-5)
+    loss, grads = nn.value_and_grad(model, loss_fn)(model, batch)
+    optimizer.update(model, grads)
+    weights = dict(tree_flatten(model.trainable_parameters()))
+    mx.save_safetensors("adapters.safetensors", weights)
+""",
+    "vars of a plain object": """\
+def show(options):
+    return {name: value for name, value in vars(options).items()}
+""",
+    "a loss told of probabilities": """\
+def loss(model, x, y):
+    return nn.losses.binary_cross_entropy(mx.sigmoid(model(x)).squeeze(), y, with_logits=False)
+""",
+    "a model that ends in logits": """\
+class Net(nn.Module):
+    def __call__(self, x):
+        return self.head(x)
+def loss(model, x, y):
+    return nn.losses.cross_entropy(model(x), y).mean()
+""",
+    "probabilities as targets": """\
+def loss(student, teacher, x):
+    return nn.losses.cross_entropy(student(x), mx.softmax(teacher(x), axis=-1), reduction='mean')
+""",
+    "a penalty behind stop_gradient": """\
+def loss(model, x, rewards):
+    log_probs = score(model, x)
+    kl = mx.stop_gradient((log_probs - reference(x)).sum(-1))
+    returns = (rewards - 0.1 * kl)[:, None]
+    return -(returns * log_probs).mean()
+""",
+    "the shape of log-probabilities": """\
+def loss(logps, ref_logps, rewards):
+    n = logps.shape[0]
+    advantages = rewards.reshape(n) - rewards.mean()
+    return -(advantages * mx.exp(logps - ref_logps)).sum()
+""",
+    "a shift through a helper": """\
+def run(model, x):
+    return model(x[:, :-1]), None
+def loss(model, tokens):
+    logits, _ = run(model, tokens)
+    return nn.losses.cross_entropy(logits, tokens[:, 1:], reduction="mean")
+""",
+    "parameters put into the model by update": """\
+def step(model, optimizer, grads):
+    model.update(optimizer.apply_gradients(grads, model))
+""",
+    "a call that is returned": """\
+def f(x):
+    return mx.eval(x)
+""",
+    "a compiled gradient with its state": """\
+step = mx.compile(nn.value_and_grad(model, loss_fn), inputs=model.state)
+""",
+    "compiled arithmetic": """\
+def loss(logps, mask):
+    return (logps * mask).sum()
+fast = mx.compile(loss)
+params = {}
+@mx.compile
+def add(x):
+    return x + 1
+""",
+    "a filter of flat names": """\
+def kept(grads):
+    return {name: value for name, value in grads.items() if "lora" in name}
+def report(model, f, x):
+    loss, grads = nn.value_and_grad(model, f)(model, x)
+    print(kept(flat(grads)))
+""",
+    "a function asked for before": """\
+if hasattr(mx, 'no_grad'):
+    mx.no_grad()
+""",
+    "modules in a list": """\
+layers = [nn.Linear(2, 2)]
+""",
+    "losses imported": """\
+from mlx.nn import losses as F
+""",
+    "a coefficient in the loss": """\
+class T:
+    def __init__(self, model, c):
+        self.model, self.opt = model, optim.Adam(1e-4)
+        self.entropy_coef = c
+    def loss(self, x, y):
+        return self.entropy_coef * nn.losses.cross_entropy(self.model(x), y).mean()
+""",
+    "a coefficient under another name": """\
+class T:
+    def __init__(self, model, opt, kl_coef):
+        self.model, self.opt = model, opt
+        self.kl_coef = kl_coef
+    def step(self, x):
+        c = self.kl_coef
+        f = nn.value_and_grad(self.model, lambda m: c * m(x).mean())
+        loss, g = f(self.model)
+        self.opt.update(self.model, g)
+""",
+    "self handed to the loss": """\
+class Trainer:
+    def __init__(self, c):
+        self.max_grad_norm = c.norm
+    def step(self, x):
+        loss, g = nn.value_and_grad(self.model, f)(self, x)
+        self.optimizer.update(self.model, g)
+""",
+    "layers made by a function of another file": """\
+from mlx_lm import load
+from ours import to_lora
+def f(path):
+    model, tok = load(path)
+    to_lora(model)
+    model.load_weights('adapters.npz')
+    return model
+""",
+    "steps that a resumed run skips": """\
+def train(model, optimizer, f, batches, n, done):
+    total = 0
+    for i, x in enumerate(batches):
+        if i < done:
+            continue
+        loss, g = f(x)
+        total = add(total, g)
+        if (i + 1) % n == 0:
+            optimizer.update(model, total)
+            mx.eval(model.parameters())
+            total = 0
+""",
+    "nothing is summed": """\
+def train(model, optimizer, f, batches, n):
+    for i, x in enumerate(batches):
+        loss, g = f(x)
+        if (i + 1) % n == 0:
+            optimizer.update(model, g)
+            mx.eval(model.parameters())
+""",
+    "parameters made flat": """\
+from mlx.utils import tree_flatten
+def save(model):
+    mx.savez('w.npz', **dict(tree_flatten(model.parameters())))
+""",
+    "a token with its cache": """\
+def generate(self, ids, cache):
+    y = mx.argmax(self.model(ids)[:, -1], -1)
+    while True:
+        yield y
+        logits = self.model(y[:, None], cache)
+        y = mx.random.categorical(logits[:, -1])
+""",
+    "a token joined to the text": """\
+def generate(model, ids):
+    for _ in range(9):
+        token = mx.argmax(model(ids)[:, -1])
+        ids = mx.concatenate([ids, token[None, None]], axis=1)
+        out = model(ids)
+""",
+}

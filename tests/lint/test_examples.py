@@ -1,0 +1,339 @@
+"""What every rule claims, seen by running its bad example and its good one."""
+
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import mlx.optimizers as optim
+import mlx_lm
+import pytest
+from mlx import nn
+from mlx.utils import tree_flatten
+from mlx_lm.tuner.utils import linear_to_lora_layers
+
+from mlxdoctor.lint.rule import Rule, rules
+from tests.lint.tiny import (
+    LORA,
+    TOKENS,
+    Layer,
+    TinyModel,
+    changed,
+    loss_fn,
+    names,
+    raised,
+    run,
+    weights,
+)
+
+#: Rule -> what the bad example shows, what the good one does, and how either is observed.
+PROOFS: dict[str, tuple[object, object, Callable[[ModuleType], object]]] = {}
+
+
+def proof(bad: object, good: object) -> Callable[[Callable[[ModuleType], Any]], object]:
+    """Keep an observation of a rule's examples, by its name, with what each has to show."""
+
+    def keep(observe: Callable[[ModuleType], Any]) -> object:
+        PROOFS[observe.__name__.replace("_", "-")] = (bad, good, observe)
+        return observe
+
+    return keep
+
+
+@pytest.fixture
+def tiny_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`mlx_lm.load` gives a tiny model, and files are written where they may be."""
+    monkeypatch.setattr(mlx_lm, "load", lambda *_, **__: (TinyModel(), None))
+    monkeypatch.setattr(mlx_lm.utils, "load", mlx_lm.load)
+    monkeypatch.chdir(tmp_path)
+    mx.random.seed(0)
+
+
+@pytest.mark.usefixtures("tiny_world")
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.code)
+def test_the_examples_do_what_the_rule_says(rule: Rule) -> None:
+    bad, good, observe = PROOFS[rule.code]
+    assert bad != good
+    assert observe(run(rule.bad)) == bad
+    assert observe(run(rule.good)) == good
+
+
+def test_every_proof_is_of_a_rule() -> None:
+    assert set(PROOFS) == {rule.code for rule in rules()}
+
+
+@proof(1, 2)
+def accumulation_boundary(example: ModuleType) -> int:
+    """How many updates four batches with rows give, by two each, with an empty one among them."""
+    model, optimizer = TinyModel(), optim.SGD(0.1)
+    gradient = nn.value_and_grad(model, loss_fn)
+    empty = mx.zeros((0, 6), mx.int32)
+    batches = [TOKENS, empty, TOKENS, TOKENS, TOKENS]
+
+    def step(model: nn.Module, one: mx.array) -> object:
+        return gradient(model, one[:, :-1], one[:, 1:])
+
+    example.train(model, optimizer, step, batches, 2)
+    return int(optimizer.step.item())
+
+
+@proof(False, True)
+def adapter_flag(example: ModuleType) -> bool:
+    """After a flag is set alone, the model has no LoRA weights."""
+    config = SimpleNamespace(num_layers=2, lora_parameters=LORA)
+    model = example.add_adapter(TinyModel(), config)
+    return any("lora" in name for name in names(model.trainable_parameters()))
+
+
+@proof((True, True, True), (True, False, False))
+def adapter_without_freeze(example: ModuleType) -> tuple[bool, ...]:
+    """Whether LoRA, what was not converted, and what LoRA layers wrap are trainable."""
+    model, _ = example.prepare("base", LORA)
+    trained = names(model.trainable_parameters())
+    wrapped = "layers.0.q_proj.linear.weight"
+    return "layers.0.q_proj.lora_b" in trained, "embed.weight" in trained, wrapped in trained
+
+
+@proof("ValueError", "")
+def adapter_without_layers(example: ModuleType) -> str:
+    """The tensors have no place in the model; one with the layers takes them."""
+    base, tuned = TinyModel(), TinyModel()
+    linear_to_lora_layers(tuned, 2, LORA)
+    factors = {
+        f"layers.{number}.v_proj.{name}": layer.v_proj[name]
+        for number, layer in enumerate(tuned.layers)
+        for name in ("lora_a", "lora_b")
+    }
+    mx.save_safetensors("adapters.safetensors", factors)
+    given = vars(example)
+    # What mlx-lm's own load does with the folder of an adapter: layers first, then the weights.
+    given["load"] = lambda path, adapter_path=None: (tuned if adapter_path else base, None)
+    return raised(lambda: example.load_tuned("base", Path.cwd()))
+
+
+@proof(True, False)
+def advantage_with_gradient(example: ModuleType) -> bool:
+    """Whether a step down the gradient raises the log-probability of a punished sample."""
+    logprobs = mx.full((1, 20), -3.0)
+    gradient = mx.grad(example.policy_loss)(logprobs, logprobs, mx.array([-1.0]))
+    return bool(mx.all(gradient < 0))
+
+
+@proof([2, 1, 1], [2, 3, 4])
+def answer_without_context(example: ModuleType) -> list[int]:
+    """How many tokens the model was given at a time, of a prompt of two."""
+    lengths: list[int] = []
+
+    def model(tokens: mx.array) -> mx.array:
+        lengths.append(tokens.shape[1])
+        return mx.zeros((1, tokens.shape[1], 8))
+
+    example.generate(model, [3, 5], 2)
+    return lengths
+
+
+@proof("ValueError", "")
+def channels_first(example: ModuleType) -> str:
+    """The convolution refuses the channels in second place."""
+    return raised(lambda: mx.eval(example.Encoder()(mx.ones((2, 10)))))
+
+
+@proof(True, False)
+def coefficient_unused(example: ModuleType) -> bool:
+    """Whatever the coefficient, the step is the same."""
+    found = []
+    for beta in (0.0, 5.0):
+        mx.random.seed(0)
+        trainer = example.Trainer(TinyModel(), optim.SGD(0.1), beta=beta)
+        trainer.step(TOKENS, mx.array([-9.0, -9.5]), mx.array([1.0, -1.0]))
+        found.append(trainer.model.head.weight)
+    return bool(mx.array_equal(*found))
+
+
+@proof(("RuntimeError", False), ("", True))
+def compiled_without_state(example: ModuleType) -> tuple[str, bool]:
+    """After a compiled step the model's weights cannot be read, or are trained."""
+    model, optimizer = TinyModel(), optim.SGD(0.1)
+    before = weights(model)
+    step = example.make_step(model, optimizer, lambda x, y: loss_fn(model, x, y))
+    first = step(TOKENS[:, :-1], TOKENS[:, 1:]).item()
+    losses = {first, step(TOKENS[:, :-1], TOKENS[:, 1:]).item()}
+    error = raised(lambda: mx.eval(model.parameters()))
+    return error, not error and bool(changed(model, before)) and len(losses) == 2
+
+
+@proof("AttributeError", "")
+def flattened_as_arrays(example: ModuleType) -> str:
+    """A pair has no `square`."""
+    return raised(lambda: example.norm({"a": mx.ones(3), "b": mx.ones(2)}))
+
+
+@proof(True, False)
+def gradient_of_module(example: ModuleType) -> bool:
+    """Whether a step changes what is frozen."""
+    model = TinyModel()
+    example.prepare(model, LORA)
+    before = weights(model)
+    _, grads = example.step(model, TOKENS[:, :-1], TOKENS[:, 1:])
+    optim.SGD(0.1).update(model, grads)
+    return bool(changed(model, before) & {"embed.weight", "head.weight"})
+
+
+@proof(False, True)
+def gradient_of_unused(example: ModuleType) -> bool:
+    """Whether any gradient differs from zero."""
+    _, grads = example.step(TinyModel(), TOKENS)
+    return any(value.any().item() for _, value in tree_flatten(grads))
+
+
+def pending(example: ModuleType, steps: int) -> int:
+    """How many operations the weights still wait for after so many steps."""
+    model = TinyModel()
+    mx.eval(model.parameters())
+    step = nn.value_and_grad(model, loss_fn)
+    batches = [TOKENS] * steps
+    example.train(
+        model, optim.SGD(0.1), lambda model, one: step(model, one[:, :-1], one[:, 1:]), batches
+    )
+    graph = StringIO()
+    mx.export_to_dot(graph, model.head.weight)
+    return graph.getvalue().count("->")
+
+
+@proof(True, False)
+def loop_without_eval(example: ModuleType) -> bool:
+    """What is left to compute grows with every step."""
+    return pending(example, 4) > 2 * pending(example, 1)
+
+
+@proof(True, False)
+def mask_off_by_one(example: ModuleType) -> bool:
+    """Whether the gradient reaches the logits at a row's last token, whose target is padding."""
+    tokens, lengths = mx.array([[3, 5, 2, 0, 0]]), mx.array([3])
+
+    def loss(logits: mx.array) -> mx.array:
+        return example.loss_fn(lambda inputs: logits, tokens, lengths)
+
+    gradient = mx.grad(loss)(mx.zeros((1, 4, 8)))
+    trained = [bool(mx.any(gradient[0, place] != 0)) for place in range(4)]
+    assert trained[:2] == [True, True]
+    return trained[2]
+
+
+@proof("AttributeError", "")
+def missing_in_mlx(example: ModuleType) -> str:
+    """The name is not there."""
+    return raised(lambda: example.loss_fn(TinyModel(), TOKENS, TOKENS))
+
+
+class Wrapped(nn.Module):
+    pass
+
+
+@proof(0, 2)
+def module_dict_walk(example: ModuleType) -> int:
+    """How many layers are converted."""
+    made: list[nn.Module] = []
+    example.wrap = lambda layer: made.append(layer) or Wrapped()
+    example.convert(Layer())
+    return len(made)
+
+
+@proof(("", set()), ("ValueError", set()))
+def non_strict_load(example: ModuleType) -> tuple[str, set[str]]:
+    """A file whose names all miss loads without a word, and changes nothing."""
+    model = TinyModel()
+    mx.save_safetensors("w.safetensors", {f"base.{k}": v + 1 for k, v in weights(model).items()})
+    before = weights(model)
+    return raised(lambda: example.resume(model, "w.safetensors")), changed(model, before)
+
+
+@proof(False, True)
+def outermost_name_filter(example: ModuleType) -> bool:
+    """Whether a step changes anything."""
+    model = TinyModel()
+    model.freeze()
+    linear_to_lora_layers(model, 2, LORA)
+    before = weights(model)
+    _, grads = nn.value_and_grad(model, loss_fn)(model, TOKENS[:, :-1], TOKENS[:, 1:])
+    example.update(model, optim.SGD(0.1), grads)
+    mx.eval(model.parameters())
+    return bool(changed(model, before))
+
+
+class Outer(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+
+@proof((True, True), (False, False))
+def own_trainable_parameters(example: ModuleType) -> tuple[bool, bool]:
+    """Whether the body is trained in a larger model, and the head after freeze()."""
+    model = example.Model(nn.Linear(2, 2), nn.Linear(2, 2))
+    trained = names(Outer(model).trainable_parameters())
+    model.freeze()
+    return "inner.body.weight" in trained, bool(names(model.trainable_parameters()))
+
+
+@proof("AttributeError", "")
+def parameters_as_model(example: ModuleType) -> str:
+    """A dict has no `forward`."""
+    return raised(lambda: example.step(TinyModel(), TOKENS))
+
+
+@proof(True, False)
+def probabilities_as_logits(example: ModuleType) -> bool:
+    """Whether a model that is right and sure of it has a loss above 1."""
+    loss = example.loss_fn(lambda tokens: 50.0 * mx.eye(8)[tokens], TOKENS, TOKENS)
+    return loss.item() > 1.0
+
+
+@proof(False, True)
+def result_dropped(example: ModuleType) -> bool:
+    """Whether the norm of the gradient that the optimizer got is 1."""
+    model = TinyModel()
+    before = weights(model)
+
+    def large(model: TinyModel, tokens: mx.array) -> mx.array:
+        return 1000 * loss_fn(model, tokens[:, :-1], tokens[:, 1:])
+
+    example.step(model, optim.SGD(1.0), large, TOKENS)
+    after = weights(model)
+    squares = [mx.sum((after[name] - value) ** 2) for name, value in before.items()]
+    return abs(mx.sqrt(sum(squares)).item() - 1) < 0.01
+
+
+@proof(("RuntimeError", False), ("", True))
+def saved_nested(example: ModuleType) -> tuple[str, bool]:
+    """Nothing is written."""
+    path = Path("w.safetensors")
+    path.unlink(missing_ok=True)
+    return raised(lambda: example.save(TinyModel(), str(path))), path.is_file()
+
+
+@proof(("AttributeError", False), ("", True))
+def torch_idiom(example: ModuleType) -> tuple[str, bool]:
+    """Optimizers of MLX have no `zero_grad`, arrays no `backward`."""
+    model, optimizer = TinyModel(), optim.SGD(0.1)
+    assert not hasattr(mx.array(1.0), "backward")
+    before = weights(model)
+    loss = loss_fn if hasattr(example, "nn") else nn.losses.cross_entropy
+    error = raised(lambda: example.step(model, optimizer, loss, TOKENS[:, :-1], TOKENS[:, 1:]))
+    return error, bool(changed(model, before))
+
+
+@proof(False, True)
+def unguarded_mean(example: ModuleType) -> bool:
+    """Whether the loss of a batch without a target is finite."""
+    loss = example.masked_mean(mx.ones((2, 3)), mx.zeros((2, 3)))
+    return bool(mx.isfinite(loss).item())
+
+
+@proof(True, False)
+def unshifted_targets(example: ModuleType) -> bool:
+    """Whether a model that gives each token back is thought to be good."""
+    loss = example.loss_fn(lambda tokens: 20.0 * mx.eye(8)[tokens], TOKENS)
+    return loss.item() < 0.1
