@@ -61,22 +61,38 @@ class Limits:
     )
 
 
+_HELD_OUT = (
+    "on held-out rows[, where the chosen answer now wins in {held_out_accuracy:.0%} of the pairs]"
+)
+
+
 @check(
     codes={
         "exactly-equal": Symptom.error(
             "chosen and rejected answers stay exactly as likely as before",
+            says="The chosen reward less the rejected one is exactly 0 in all {reports} reports[; "
+            "the loss stays between {lowest_loss:.3f} and {highest_loss:.3f}, where DPO begins "
+            "(ln 2)].",
             expected="a chosen reward that rises above the rejected one",
             fix="Print one pair as tokens, the reference's log-likelihoods and beta: the two "
             "answers must differ, the reference must stay as it was, and beta be above 0.",
         ),
         "rejected-wins": Symptom.error(
             "the loss falls while the rejected answers become the likelier ones",
+            says="The chosen reward less the rejected one went from {first_margin:.3f} to "
+            "{last_margin:.3f} on the rows trained on[, and the chosen answer wins in "
+            "{last_accuracy:.0%} of the pairs], while the loss fell from {first_loss:.3f} to "
+            "{last_loss:.3f}: it asks for the wrong side.",
             expected="a margin that rises while the loss falls",
             fix="Look for a lost minus sign, or for chosen and rejected in the wrong order, in the "
             "loss function.",
         ),
         "held-out-reversed": Symptom.error(
             "the margin rises on the rows trained on and falls on held-out ones",
+            says="The margin went from {first_margin:.3f} to {last_margin:.3f} on the rows trained "
+            "on, and from {first_held_out:.3f} to {last_held_out:.3f} on held-out rows[, where the "
+            "chosen answer now wins in {held_out_accuracy:.0%} of the pairs]: what one file calls "
+            "chosen the other calls rejected.",
             expected="a margin that rises on both",
             fix="Read ten pairs of the training file and ten of the validation file: in one of "
             "them chosen and rejected are swapped.",
@@ -103,12 +119,8 @@ def preference_pairs(
         why = "the log has no margin on held-out rows; validate while training"
         yield Unsought(("held-out-reversed",), why)
     trained = course(margin)
-    for sign in (
-        _equal(curves, trained, limits),
-        _rejected_wins(curves, trained, limits),
-        _held_out_reversed(curves, trained, limits),
-    ):
-        if sign is not None:
+    for judge in (_equal, _rejected_wins, _held_out_reversed):
+        if (sign := judge(curves, trained, limits)) is not None:
             yield sign
 
 
@@ -116,18 +128,11 @@ def _equal(curves: PolicyCurves, margin: Course, limits: Limits) -> Sign | None:
     if margin.reports < limits.certain or not margin.least == margin.most == 0.0:
         return None
     loss = curves.of("loss")
-    stays = ""
     measured: dict[str, Measurement] = {"reports": margin.reports}
     if loss is not None and np.all(np.abs(loss.values - _LN_2) <= limits.chance):
-        lowest, highest = float(loss.values.min()), float(loss.values.max())
-        stays = f"; the loss stays between {lowest:.3f} and {highest:.3f}, where DPO begins (ln 2)"
-        measured |= {"lowest_loss": lowest, "highest_loss": highest}
-    return Sign(
-        "exactly-equal",
-        f"The chosen reward less the rejected one is exactly 0 in all {margin.reports} "
-        f"reports{stays}.",
-        measured,
-    )
+        measured["lowest_loss"] = float(loss.values.min())
+        measured["highest_loss"] = float(loss.values.max())
+    return Sign("exactly-equal", measured)
 
 
 def _rejected_wins(curves: PolicyCurves, margin: Course, limits: Limits) -> Sign | None:
@@ -138,12 +143,8 @@ def _rejected_wins(curves: PolicyCurves, margin: Course, limits: Limits) -> Sign
     if lost or loss is None or not loss_asks_for_it(curves):
         return None
     losses = course(loss)
-    won = f", and the chosen answer wins in {wins:.0%} of the pairs" if wins is not None else ""
     return Sign(
         "rejected-wins",
-        f"The chosen reward less the rejected one went from {margin.first:.3f} to "
-        f"{margin.last:.3f} on the rows trained on{won}, while the loss fell from "
-        f"{losses.first:.3f} to {losses.last:.3f}: it asks for the wrong side.",
         {
             "first_margin": margin.first,
             "last_margin": margin.last,
@@ -165,14 +166,8 @@ def _held_out_reversed(curves: PolicyCurves, trained: Course, limits: Limits) ->
     wins = float(np.median(accuracy.values[-2:])) if accuracy is not None else None
     if wins is not None and wins > limits.wrong_side:
         return None
-    won = (
-        f", where the chosen answer now wins in {wins:.0%} of the pairs" if wins is not None else ""
-    )
     return Sign(
         "held-out-reversed",
-        f"The margin went from {trained.first:.3f} to {trained.last:.3f} on the rows trained on, "
-        f"and from {first:.3f} to {last:.3f} on held-out rows{won}: what one file calls chosen the "
-        "other calls rejected.",
         {
             "first_margin": trained.first,
             "last_margin": trained.last,
