@@ -16,8 +16,10 @@ from mlxdoctor.safety.errors import InputError
 FILE = "known_bugs.toml"
 #: Of trainers other than mlx-lm; their bugs are seen in code and in training steps.
 TRAINERS_FILE = "trainer_bugs.toml"
-_REQUIRED = {"title", "package", "signature", "references", "explanation", "remedy"}
-_OPTIONAL = {"since", "fixed", "verified", "needs-version", "error", "seen-by"}
+_REQUIRED = {"title", "package", "references", "explanation", "remedy"}
+_OPTIONAL = {"since", "fixed", "verified", "needs-version", "trace", "says", "error", "seen-by"}
+#: What is said of a bug that ends a command with a message.
+MESSAGE = "The log ends with the message of a known bug: {text}"
 #: A package's name as registries normalise it.
 _PACKAGE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -31,7 +33,8 @@ class KnownBug:
         title: a short sentence.
         affected: the versions that have it.
         verified: the last release in which a bug without a fix was seen.
-        signature: the name of what it leaves behind.
+        trace: the name of what it leaves behind in a run; "" where only its code shows it.
+        says: the sentence on that, a template.
         error: a pattern of the message that it ends a command with, None where it ends none.
         needs_version: whether that counts only where the version is known to have the bug.
         seen_by: what finds it in a trainer's code or step: `lint RULE` or `probe CODE`.
@@ -44,7 +47,8 @@ class KnownBug:
     title: str
     affected: Affected
     verified: Version | None
-    signature: str
+    trace: str
+    says: str
     error: re.Pattern[str] | None
     needs_version: bool
     seen_by: tuple[str, ...]
@@ -102,7 +106,8 @@ def _bug(file: str, name: str, table: Any) -> KnownBug:
         title=table["title"],
         affected=Affected(table["package"], since, fixed),
         verified=verified,
-        signature=table["signature"],
+        trace=table.get("trace", ""),
+        says=table.get("says", MESSAGE if "error" in table else ""),
         error=pattern_in(file, name, table, "error"),
         needs_version=bool(table.get("needs-version", False)),
         seen_by=tuple(table.get("seen-by", ())),

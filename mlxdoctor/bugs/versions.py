@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.environment import Environment
 from mlxdoctor.evidence.training_log import TrainingLog
 
 _VERSION = re.compile(
@@ -80,14 +79,12 @@ class KnownVersion:
         below: it is an earlier one; None where nothing is known.
         exact: the version; None where only the bounds are known.
         source: where that is from, as a clause.
-        of_the_run: whether it is of the environment that trained, and not of this one.
     """
 
     since: Version | None
     below: Version | None
     exact: Version | None
     source: str
-    of_the_run: bool = True
 
     def __str__(self) -> str:
         if self.exact is not None:
@@ -147,29 +144,22 @@ class Affected:
 
 
 def known_versions(
-    config: TrainingConfig | None, log: TrainingLog | None, here: Environment | None
+    config: TrainingConfig | None, log: TrainingLog | None
 ) -> Mapping[str, KnownVersion]:
     """What is known of the versions of mlx and mlx-lm that a run was made with.
 
     A version that the log names comes first, then the bounds that the keys of an
-    adapter_config.json by `mlx_lm.lora` and the form of the log give, then, for want of
-    better, the version installed here.
+    adapter_config.json by `mlx_lm.lora` and the form of the log give.
     """
     known: dict[str, KnownVersion] = {}
     for package in ("mlx", "mlx-lm"):
-        found = _stated(log.versions.get(package) if log is not None else None, "named in the log")
-        if found is None and package == "mlx-lm":
-            found = _bounds(config, log)
-        if found is None and here is not None:
-            found = _stated(here.here.get(package), "installed here", of_the_run=False)
-        if found is not None:
-            known[package] = found
+        text = log.versions.get(package) if log is not None else None
+        version = parse_version(text) if text is not None else None
+        if version is not None:
+            known[package] = KnownVersion(None, None, version, "named in the log")
+        elif package == "mlx-lm" and (bounds := _bounds(config, log)) is not None:
+            known[package] = bounds
     return known
-
-
-def _stated(text: str | None, source: str, *, of_the_run: bool = True) -> KnownVersion | None:
-    version = parse_version(text) if text is not None else None
-    return KnownVersion(None, None, version, source, of_the_run) if version is not None else None
 
 
 def _bounds(config: TrainingConfig | None, log: TrainingLog | None) -> KnownVersion | None:

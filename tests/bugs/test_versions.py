@@ -10,7 +10,6 @@ import pytest
 
 from mlxdoctor.bugs.versions import Affected, KnownVersion, Version, known_versions, parse_version
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.environment import Environment
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.conftest import RUNS
 
@@ -110,18 +109,15 @@ def test_a_bug_without_a_fix_is_in_everything_later() -> None:
     assert OPEN.holds(None) is None
 
 
-def of(folder: Path, here: dict[str, str] | None = None) -> KnownVersion | None:
+def of(folder: Path) -> KnownVersion | None:
     config = TrainingConfig.read(folder)
     log = next(one for one in (folder / "train.log", folder / "train.jsonl") if one.is_file())
-    environment = Environment((), here or {}, "")
-    return known_versions(config, TrainingLog.read([log]), environment).get("mlx-lm")
+    return known_versions(config, TrainingLog.read([log])).get("mlx-lm")
 
 
 def test_the_form_of_the_log_tells_a_new_version() -> None:
-    known = of(RUNS / "healthy-ordinary", {"mlx-lm": "0.20.0"})
-    assert known == KnownVersion(
-        version("0.32.0"), None, None, "mlx_lm.lora prints a table", of_the_run=True
-    )
+    known = of(RUNS / "healthy-ordinary")
+    assert known == KnownVersion(version("0.32.0"), None, None, "mlx_lm.lora prints a table")
 
 
 def test_the_keys_tell_both_bounds_of_a_run_of_0_31_3() -> None:
@@ -161,17 +157,11 @@ def test_nor_does_that_of_a_trainer_which_grew_from_it(copied: Callable[[str], P
     assert of(folder) is None
 
 
-def test_what_is_installed_here_is_the_last_resort() -> None:
-    # The callback trainer's configuration has a few keys of its own.
-    known = of(RUNS / "healthy-masked-warmup", {"mlx-lm": "0.31.3"})
-    assert known == KnownVersion(None, None, version("0.31.3"), "installed here", of_the_run=False)
-
-
 def test_a_version_that_the_log_names_comes_first(copied: Callable[[str], Path]) -> None:
     folder = copied("healthy-noisy-batch1")
     log = folder / "train.log"
     log.write_text("mlx-lm==0.31.3, mlx==0.24.0\n" + log.read_text())
-    known = known_versions(TrainingConfig.read(folder), TrainingLog.read([log]), None)
+    known = known_versions(TrainingConfig.read(folder), TrainingLog.read([log]))
     assert {name: one.exact for name, one in known.items()} == {
         "mlx": version("0.24.0"),
         "mlx-lm": version("0.31.3"),

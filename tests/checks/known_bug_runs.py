@@ -27,11 +27,6 @@ def findings(folder: Path, **options: Any) -> dict[str, Finding]:
     return {one.code.split(".")[1]: one for one in outcome(folder, **options).findings}
 
 
-def at_work(folder: Path) -> tuple[str, ...]:
-    found = findings(folder).get("at-work")
-    return found.measured["bugs"] if found is not None else ()  # type: ignore[return-value]
-
-
 def change(folder: Path, **values: Any) -> None:
     """Change a run's configuration; a key with None is removed."""
     path = folder / "adapter_config.json"

@@ -12,25 +12,20 @@ import pytest
 import yaml
 from safetensors.numpy import load_file, save_file
 
-from mlxdoctor.bugs.sightings import BugLimits
+from mlxdoctor.bugs.traces import BugLimits
 from mlxdoctor.finding import Finding, Severity, Status
 from tests.checks.data_evidence import DATA
-from tests.checks.known_bug_runs import as_of_0_20, at_work, change, findings, outcome
+from tests.checks.known_bug_runs import as_of_0_20, change, findings, outcome
 from tests.conftest import RUNS, check_called, expected, run_names
 from tests.given import Given
-
-NOTES = {"known-bugs.at-work", "known-bugs.affected-version"}
-
 
 # --- all fixture runs
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [one for one in run_names() if expected(one)["cause"] is None])
-def test_a_healthy_run_gives_notes_at_most(name: str) -> None:
-    for one in outcome(RUNS / name).findings:
-        assert one.severity is Severity.INFO
-        assert one.code in NOTES
+def test_a_healthy_run_shows_no_bug(name: str) -> None:
+    assert outcome(RUNS / name).findings == ()
 
 
 @pytest.mark.parametrize(
@@ -46,13 +41,8 @@ def test_a_run_made_by_a_bug_shows_it(name: str, bug: str) -> None:
 
 
 @pytest.mark.slow
-def test_no_other_fixture_shows_more_than_a_note() -> None:
-    shown = {
-        name
-        for name in run_names()
-        for one in outcome(RUNS / name).findings
-        if one.severity is not Severity.INFO
-    }
+def test_no_other_fixture_shows_one() -> None:
+    shown = {name for name in run_names() for _ in outcome(RUNS / name).findings}
     assert shown == {"adapter-not-loaded", "no-supervised-tokens", "resume-nothing-loaded"}
 
 
@@ -185,7 +175,7 @@ def test_a_yaml_file_that_is_not_here_is_no_evidence(with_yaml: Callable[..., Pa
 
 @pytest.mark.parametrize(
     ("iters", "steps", "severity"),
-    [(600, 4, None), (600, 1, None), (602, 4, "note"), (600, 450, "warning"), (609, 70, "note")],
+    [(600, 4, None), (600, 1, None), (602, 4, None), (600, 450, "warning"), (609, 70, None)],
 )
 def test_batches_left_over(
     copied: Callable[[str], Path], iters: int, steps: int, severity: str | None
@@ -193,10 +183,7 @@ def test_batches_left_over(
     folder = copied("healthy-ordinary")
     change(folder, iters=iters, grad_accumulation_steps=steps)
     seen = findings(folder).get("leftover-accumulation")
-    assert ("leftover-accumulation" in at_work(folder)) is (severity == "note")
-    assert (seen.severity.value if seen is not None else None) == (
-        "warning" if severity == "warning" else None
-    )
+    assert (seen.severity.value if seen is not None else None) == severity
 
 
 def test_an_adapter_that_was_trained_was_updated_after_all(copied: Callable[[str], Path]) -> None:
@@ -301,14 +288,10 @@ def test_all_training_losses_nan_with_a_sound_start(copied: Callable[[str], Path
     assert "nan-before-mlx-0-24-1" in _nan(copied("healthy-noisy-batch1"), "0.24.0", rows)
 
 
-def test_nan_later_on_is_something_else_and_the_version_a_note(
-    copied: Callable[[str], Path],
-) -> None:
+def test_nan_later_on_is_something_else(copied: Callable[[str], Path]) -> None:
     rows = [*LATER, "Iter 20: Train loss nan, It/sec 1.0"]
     said = _nan(copied("healthy-noisy-batch1"), "0.24.0", rows)
     assert "nan-before-mlx-0-24-1" not in said
-    assert "nan-before-mlx-0-24-1" in said["affected-version"].measured["bugs"]  # type: ignore[operator]
-    assert said["affected-version"].severity is Severity.INFO
 
 
 def test_nan_without_a_known_version_is_no_signature(copied: Callable[[str], Path]) -> None:
@@ -324,28 +307,6 @@ def test_an_empty_batch_with_finite_losses_was_guarded(copied: Callable[[str], P
     assert "empty-mask-nan" in findings(folder, data=data)
     log.write_text("\n".join([*LATER, "Iter 20: Train loss 3.5, It/sec 1.0"]) + "\n")
     assert "empty-mask-nan" not in findings(folder, data=data)
-
-
-# --- notes on versions
-
-
-def test_a_seed_of_zero_is_a_note_where_the_version_has_the_bug(
-    copied: Callable[[str], Path],
-) -> None:
-    folder = copied("healthy-noisy-batch1")
-    change(folder, seed=0)
-    found = findings(folder)["affected-version"]
-    assert (found.severity, found.measured["bugs"]) == (Severity.INFO, ("seed-zero-ignored",))
-    assert found.measured["mlx-lm"] == "0.31.2 or later, earlier than 0.32.0"
-
-
-@pytest.mark.parametrize(("name", "seed"), [("healthy-noisy-batch1", 7), ("healthy-ordinary", 0)])
-def test_another_seed_or_a_later_version_gives_no_note(
-    copied: Callable[[str], Path], name: str, seed: int
-) -> None:
-    folder = copied(name)
-    change(folder, seed=seed)
-    assert "affected-version" not in findings(folder)
 
 
 @pytest.mark.parametrize(

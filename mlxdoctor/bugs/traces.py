@@ -1,0 +1,334 @@
+"""What known bugs leave behind in a run: one function a trace, by the name that bugs give it.
+
+A function returns what it measured, or None where the bug left no trace. None of them asks for
+versions: that is the check's part. What they measure is computed from the artifacts, not taken
+from another check.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mlxdoctor.check import limit
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import StatedConfig, TrainingConfig
+from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
+from mlxdoctor.evidence.resumed import ResumedAdapter
+from mlxdoctor.evidence.supervision import SupervisedRows
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.finding import Measurement, Severity
+from mlxdoctor.measure.weights.adapter_facts import factor_facts
+from mlxdoctor.models.generations import Generations
+from mlxdoctor.safety.quoting import MAX_LINE, quoted
+
+#: mlx-lm pads with this token, whatever the tokenizer says.
+_PAD = 0
+#: DoRA computes the number of inputs from how many values of so many bits fit a word.
+_WORD_BITS = 32
+#: `train_mode` of mlx-lm-lora, and its coefficient of the KL term where none is given.
+_REINFORCE, _BETA = "rlhf_reinforce", 0.1
+
+
+@dataclass(frozen=True)
+class BugLimits:
+    """When a trace is one."""
+
+    most: float = limit(
+        0.5,
+        unit="share of answers",
+        source="29 of 30 in a run of mlx_lm.lora whose rows end with no end token",
+        false_alarms="0 of 131 sound runs of four base models, which reach 2 of 12",
+    )
+    answers: int = limit(8, unit="answers", source="as for every comparison of answers")
+    left_over: float = limit(
+        0.1,
+        unit="share of the iterations",
+        source="a run that loses a tenth of its batches learned from other data than it was given",
+        false_alarms="0 of 131 sound runs, none of which loses any",
+    )
+
+
+@dataclass(frozen=True)
+class Artifacts:
+    """What a run left behind, as far as traces are looked for in it, and the thresholds."""
+
+    limits: BugLimits
+    config: TrainingConfig | None = None
+    stated: StatedConfig | None = None
+    log: TrainingLog | None = None
+    adapter: Adapter | None = None
+    resumed: ResumedAdapter | None = None
+    base: BaseModel | None = None
+    rows: SupervisedRows | None = None
+    generations: Generations | None = None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a bug left behind.
+
+    Attributes:
+        severity: what that means for the run.
+        measured: the figures, for the bug's sentence.
+        where: the tensor, key, line or row it was seen in.
+    """
+
+    severity: Severity
+    measured: Mapping[str, Measurement] = field(default_factory=dict)
+    where: str | None = None
+
+
+def padding_in_answers(run: Artifacts) -> Trace | None:
+    """Answers that run into the padding token, where rows have no token that ends them."""
+    rows, generations = run.rows, run.generations
+    if rows is None or generations is None:
+        return None
+    padded = [row for row in rows.rows if row.padded and len(row.targets)]
+    # Where an answer has an end token, generation stops there and never comes to the padding.
+    taught = [row.tokens[row.prompt_length : row.length] for row in padded]
+    ended = sum(bool(np.isin(tokens, rows.eos_token_ids).any()) for tokens in taught)
+    if not padded or ended > (1.0 - run.limits.most) * len(padded):
+        return None
+    if any((row.targets == _PAD).any() for row in rows.rows):
+        return None
+    items = generations.items
+    answers = [(item.tuned_tokens, item.base_tokens or ()) for item in items if item.tuned_tokens]
+    # As the first token it would mean NaN logits.
+    affected = sum(
+        _PAD in tuned and tuned[0] != _PAD and _PAD not in base for tuned, base in answers
+    )
+    if len(answers) < run.limits.answers or affected < run.limits.most * len(answers):
+        return None
+    return Trace(Severity.WARNING, {"affected_answers": affected, "answers": len(answers)})
+
+
+def leftover_accumulation(run: Artifacts) -> Trace | None:
+    """Iterations that are no multiple of the accumulation steps."""
+    config = run.config
+    if config is None or not config.describes_training or config.iters is None:
+        return None
+    steps = config.grad_accumulation_steps or 1
+    left_over = config.iters % steps
+    measured: dict[str, Measurement] = {
+        "iters": config.iters,
+        "grad_accumulation_steps": steps,
+        "updates": config.iters // steps,
+        "left_over": left_over,
+    }
+    if config.iters < steps:
+        if run.adapter is None or not run.adapter.modules or config.resume_adapter_file:
+            return None
+        if not all(module.b.is_zero for module in factor_facts(run.adapter)):
+            return None
+        modules = run.adapter.modules
+        return Trace(Severity.ERROR, {**measured, "zero_b": len(modules)}, modules[0].name)
+    share = left_over / config.iters if config.iters else 0.0
+    if share < run.limits.left_over:
+        return None
+    return Trace(Severity.WARNING, {**measured, "share": share})
+
+
+def resumed_tensors_dropped(run: Artifacts) -> Trace | None:
+    """Tensors of the adapter resumed from that the trained one lacks, or whose rank it has."""
+    if run.resumed is None or run.adapter is None:
+        return None
+    before, after = run.resumed.adapter, run.adapter
+    if dropped := sorted(before.tensors.keys() - after.tensors.keys()):
+        measured: dict[str, Measurement] = {
+            "file": before.path.name,
+            "resumed_tensors": len(before.tensors),
+            "dropped_tensors": len(dropped),
+            "dropped": tuple(dropped[:3]),
+        }
+        return Trace(Severity.ERROR, measured, dropped[0])
+    rank = run.config.rank if run.config is not None else None
+    ranks = {module.name: module.rank for module in before.modules}
+    taken = [module for module in after.modules if rank != module.rank == ranks.get(module.name)]
+    if rank is None or not taken or len(taken) < len(after.modules):
+        return None
+    measured = {
+        "configured_rank": rank,
+        "resumed_rank": taken[0].rank,
+        "modules": len(taken),
+    }
+    return Trace(Severity.ERROR, measured, taken[0].name)
+
+
+def adapter_loaded_unchecked(run: Artifacts) -> Trace | None:
+    """An adapter of unknown names that changes no answer."""
+    if run.adapter is None or run.base is None or run.generations is None:
+        return None
+    modules = run.adapter.modules
+    if not modules or any(run.base.module_for(module.name) is not None for module in modules):
+        return None
+    items = [item for item in run.generations.items if item.base is not None]
+    if len(items) < run.limits.answers or any(item.base != item.tuned for item in items):
+        return None
+    return Trace(Severity.ERROR, {"modules": len(modules), "answers": len(items)}, modules[0].name)
+
+
+def more_layers_than_asked(run: Artifacts) -> Trace | None:
+    """Factors in more layers than `num_layers`."""
+    config = run.config
+    if config is None or run.adapter is None or config.origin != "mlx-lm":
+        return None
+    asked = config.num_layers
+    if asked is None or asked <= 0 or config.values.get("num_layers") is None:
+        return None
+    if any(".layers." in f".{key}" for key in config.keys or ()):
+        # A key that is a whole name means that module, wherever it is.
+        return None
+    trained = _layers(run.adapter)
+    if len(trained) <= asked:
+        return None
+    measured: dict[str, Measurement] = {
+        "num_layers": asked,
+        "adapted_layers": len(trained),
+        "first_layer": min(trained),
+    }
+    return Trace(Severity.WARNING, measured, f"layer {min(trained)}")
+
+
+def lora_layers_not_read(run: Artifacts) -> Trace | None:
+    """`lora_layers` in the configuration, and as many layers as `num_layers` says."""
+    if run.config is None or run.adapter is None:
+        return None
+    old, new = (run.config.values.get(key) for key in ("lora_layers", "num_layers"))
+    if type(old) is not int or type(new) is not int or old == new:
+        return None
+    total = run.base.num_layers if run.base is not None else None
+    trained = len(_layers(run.adapter))
+    if total is None:
+        # More than were trained, or all, may be as many as the model has.
+        is_ignored = trained == new and 0 < old < trained
+    else:
+        meant = [min(count, total) if count > 0 else total for count in (old, new)]
+        is_ignored = trained == meant[1] != meant[0]
+    if not is_ignored:
+        return None
+    measured: dict[str, Measurement] = {
+        "lora_layers": old,
+        "num_layers": new,
+        "adapted_layers": trained,
+        "default_layers": MLX_LM_DEFAULTS["num_layers"],
+    }
+    return Trace(Severity.WARNING, measured, "lora_layers")
+
+
+def _layers(adapter: Adapter) -> set[int]:
+    return {module.layer for module in adapter.modules if module.layer is not None}
+
+
+def _yaml_key_ignored(
+    key: str, stated: tuple[object, ...], default: object
+) -> Callable[[Artifacts], Trace | None]:
+    """A key of the YAML file that lost against the command line's own default."""
+
+    def find(run: Artifacts) -> Trace | None:
+        if run.stated is None or run.config is None:
+            return None
+        asked, used = run.stated.values.get(key), run.config.values.get(key)
+        if asked not in stated or used != default:
+            return None
+        measured: dict[str, Measurement] = {
+            "file": run.stated.sources[0].path.name,
+            "stated": str(asked).lower(),
+            "used": str(used).lower(),
+        }
+        return Trace(Severity.WARNING, measured, key)
+
+    return find
+
+
+def nan_from_the_start(run: Artifacts) -> Trace | None:
+    """A validation before training, or all training losses, that are not finite."""
+    segment = run.log.main if run.log is not None else None
+    train = segment.get("train_loss") if segment is not None else None
+    if segment is None or train is None or not len(train):
+        return None
+    start = segment.base_val_loss
+    if start is not None and not math.isfinite(start):
+        return Trace(Severity.ERROR, {"first_validation_loss": start})
+    if np.isfinite(train.values).any():
+        return None
+    return Trace(Severity.ERROR, {"reports": len(train)})
+
+
+def nan_of_an_empty_batch(run: Artifacts) -> Trace | None:
+    """A batch that masking leaves without a target, and a loss that is not finite."""
+    rows, log = run.rows, run.log
+    if rows is None or log is None or not rows.mask_prompt or not rows.empty_batches:
+        return None
+    losses = [log.main.get(name) for name in ("train_loss", "val_loss")]
+    if all(series is None or np.isfinite(series.values).all() for series in losses):
+        return None
+    first = rows.rows[rows.empty_batches[0][0]]
+    return Trace(
+        Severity.ERROR,
+        {"empty_batches": len(rows.empty_batches), "batches": len(rows.batches)},
+        f"row {first.index + 1} of {rows.split}",
+    )
+
+
+def dora_odd_bits(run: Artifacts) -> Trace | None:
+    """DoRA on a base of 3, 5 or 6 bits whose training broke off over shapes."""
+    is_dora = run.config is not None and run.config.fine_tune_type == "dora"
+    if run.base is None or run.log is None or not is_dora:
+        return None
+    odd = sorted({part.bits for part in run.base.quantized.values() if _WORD_BITS % part.bits})
+    stopped = [
+        failure
+        for failure in run.log.failures
+        if "shape" in failure.text or "matmul" in failure.text
+    ]
+    if not odd or not stopped:
+        return None
+    return _at_line(stopped[0].line_number, stopped[0].text, bits=tuple(odd))
+
+
+def reinforce_advantage(run: Artifacts) -> Trace | None:
+    """A configuration of mlx-lm-lora's REINFORCE whose KL term is not switched off."""
+    if run.config is None or run.config.values.get("train_mode") != _REINFORCE:
+        return None
+    stated = run.config.values.get("beta", _BETA)
+    beta = float(stated) if isinstance(stated, int | float) else _BETA
+    return Trace(Severity.WARNING, {"beta": beta}, "train_mode") if beta else None
+
+
+def error_message(run: Artifacts, pattern: re.Pattern[str]) -> Trace | None:
+    """The message of a bug at the end of the log; None where the log ends otherwise."""
+    if run.log is None:
+        return None
+    last = run.log.main.last_line
+    for failure in run.log.failures:
+        if failure.line_number > last and pattern.search(failure.text):
+            return _at_line(failure.line_number, failure.text)
+    return None
+
+
+def _at_line(number: int, text: str, **measured: Measurement) -> Trace:
+    figures = {**measured, "line": number, "text": quoted(text, MAX_LINE)}
+    return Trace(Severity.ERROR, figures, f"line {number} of the log")
+
+
+#: Name of a trace in the lists of bugs -> how it is found.
+TRACES: Mapping[str, Callable[[Artifacts], Trace | None]] = {
+    "padding-in-answers": padding_in_answers,
+    "leftover-accumulation": leftover_accumulation,
+    "resumed-tensors-dropped": resumed_tensors_dropped,
+    "adapter-loaded-unchecked": adapter_loaded_unchecked,
+    "more-layers-than-asked": more_layers_than_asked,
+    "lora-layers-not-read": lora_layers_not_read,
+    "yaml-fine-tune-type": _yaml_key_ignored("fine_tune_type", ("dora", "full"), "lora"),
+    "yaml-mask-prompt": _yaml_key_ignored("mask_prompt", (True,), False),
+    "nan-from-the-start": nan_from_the_start,
+    "nan-of-an-empty-batch": nan_of_an_empty_batch,
+    "dora-odd-bits": dora_odd_bits,
+    "reinforce-advantage": reinforce_advantage,
+}
