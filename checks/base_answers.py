@@ -37,7 +37,7 @@ from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.engines.text import top_share
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Measurement, Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.judge.collapse import OneTokenLimits
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.prompt_rates import rate
@@ -72,14 +72,14 @@ class Limits(OneTokenLimits):
     codes={
         "degenerate": Symptom.error(
             "the base model itself answers with nothing, one token, or garble",
-            says="The base model itself answers {degenerate} of {prompts} prompts with nothing, "
+            says="The base model itself answers {degenerate} of {prompts:* prompt} with nothing, "
             "with one token over and over, or with garble: it was broken before training.",
             expected="answers in sentences",
             fix="Generate with the base model alone; if that is garbage too, convert it again.",
         ),
         "sound": Symptom.info(
             "the base model's own answers are in order",
-            says="The base model's own answers are in order: {texts} of {prompts} are text, and "
+            says="The base model's own answers are in order: {sound} of {prompts} are text, and "
             "they name what their own prompt names more often than the other answers do.",
         ),
         "off-topic": Symptom.info(
@@ -100,31 +100,31 @@ def base_answers(
     limits: Limits,
 ) -> Iterator[Sign]:
     """Judge the answers of the base model, the adapter left aside."""
-    answered = pairs(generations, tokenizer, base)
-    answers = [pair.base for pair in answered if pair.base is not None]
+    found = pairs(generations, tokenizer, base)
+    answers = [pair.base for pair in found if pair.base is not None]
     if not answers:
         raise NotApplicable("the base model's answers were not recorded")
     if len(answers) < limits.prompts:
         raise Inconclusive(f"{len(answers)} prompts; {limits.prompts} are needed")
     bad = rate([_is_degenerate(answer, limits) for answer in answers], None, limits)
-    gain, p_value = _relatedness(answered) or (0.0, None)
-    to_the_point = gain > 0.0 and p_value is not None and p_value < limits.related
-    beside_the_point = p_value is not None and (gain <= 0.0 or p_value >= 2 * limits.related)
-    is_enough = len(answers) >= limits.enough
-    measured: dict[str, Measurement] = {
+    related = _relatedness(found)
+    gain, p_value = related or (0.0, 1.0)
+    is_to_the_point = gain > 0.0 and p_value < limits.related
+    is_beside = related is not None and (gain <= 0.0 or p_value >= 2 * limits.related)
+    measured = {
         "degenerate": bad.tuned,
-        "texts": len(answers) - bad.tuned,
+        "sound": len(answers) - bad.tuned,
         "prompts": len(answers),
         "share_low": bad.interval.low,
         "share_high": bad.interval.high,
         "own_words_gain": gain,
         "p_value": p_value,
     }
-    if bad.interval.low >= limits.share_low or (bad.decided and not to_the_point):
+    if bad.interval.low >= limits.share_low or (bad.decided and not is_to_the_point):
         yield Sign("degenerate", measured)
-    elif to_the_point and not bad.decided and is_enough:
+    elif len(answers) >= limits.enough and is_to_the_point and not bad.decided:
         yield Sign("sound", measured)
-    elif beside_the_point and is_enough:
+    elif len(answers) >= limits.enough and is_beside:
         yield Sign("off-topic", measured)
 
 

@@ -75,15 +75,26 @@ class Limits:
     near: float = limit(0.5, unit="overlap", source="answers known by heart share most words")
 
 
+_GAINED = (
+    "The tuned model's answers to {prompts:* prompt} overlap with the expected ones by "
+    "{tuned_overlap:.0%}, the base model's by {base_overlap:.0%}."
+)
+
+
 @check(
     codes={
         "no-gain": Symptom.warning(
             "answers are no nearer to the expected ones than the base model's",
+            says="The tuned model's answers are no nearer to the expected ones than the base "
+            "model's ({prompts:* prompt}; they overlap by {tuned_overlap:.0%}, before by "
+            "{base_overlap:.0%})[, although the log puts their loss at {promised_loss:.2f} nats a "
+            "token].",
             expected="answers nearer to the expected ones than before training",
             fix="Ask a training prompt exactly as it was trained on, with the adapter loaded.",
         ),
         "gained": Symptom.info(
             "answers are nearer to the expected ones than the base model's",
+            says=_GAINED,
             expected="answers nearer to the expected ones",
         ),
     },
@@ -117,26 +128,16 @@ def expected_answers(
     p_value = paired_permutation(after - before)
     measured: dict[str, Measurement] = {
         "prompts": len(known),
-        "base_overlap": round(float(before.mean()), 3),
-        "tuned_overlap": round(float(after.mean()), 3),
-        "gain": round(gain.share, 3),
-        "gain_low": round(gain.low, 3),
-        "gain_high": round(gain.high, 3),
+        "base_overlap": float(before.mean()),
+        "tuned_overlap": float(after.mean()),
+        "gain": gain.share,
+        "gain_low": gain.low,
+        "gain_high": gain.high,
         "p_value": p_value,
     }
     if gain.share > 0 and p_value < limits.significance:
-        yield Sign(
-            "gained",
-            f"The tuned model's answers overlap with the expected ones by {after.mean():.0%}, the "
-            f"base model's by {before.mean():.0%} ({len(known)} prompts).",
-            measured,
-        )
-        yield Seen(
-            f"The answers to {len(known)} prompts overlap with the expected ones by "
-            f"{after.mean():.0%}, the base model's by {before.mean():.0%}.",
-            measured,
-            learned=True,
-        )
+        yield Sign("gained", measured)
+        yield Seen(_GAINED, measured, learned=True)
         return
     if gain.high >= limits.gain:
         raise Inconclusive(f"{len(known)} prompts are too few to see whether anything was gained")
@@ -145,24 +146,14 @@ def expected_answers(
     if log is not None and not log.is_preference:
         logged = logged_loss(log, planned=planned)
     loss = _answer_loss(logged, config, rows)
-    measured["answer_loss_at_most"] = round(loss, 3) if loss is not None else None
+    measured["answer_loss_at_most"] = loss
     severity = _severity(logged, loss, limits)
     # By heart, answers must be near; what the data does not ask, nobody need know.
     is_near = reached.high >= limits.near
-    own = [pair for pair, _ in known]
-    if severity is Severity.ERROR and (is_near or not _are_own(own, dataset)):
+    if severity is Severity.ERROR and (is_near or not _are_own([one for one, _ in known], dataset)):
         severity = Severity.WARNING
-    said = ""
-    if severity is Severity.ERROR and loss:
-        said = f", although the log puts their loss at {loss:.2f} nats a token"
-    yield Sign(
-        "no-gain",
-        f"The tuned model's answers are {'hardly' if gain.share > 0 else 'no'} nearer to the "
-        f"expected ones than the base model's ({len(known)} prompts; they overlap by "
-        f"{after.mean():.0%}, before by {before.mean():.0%}){said}.",
-        measured,
-        severity=severity,
-    )
+    measured["promised_loss"] = loss if severity is Severity.ERROR else None
+    yield Sign("no-gain", measured, severity=severity)
 
 
 def _severity(logged: LoggedLoss | None, loss: float | None, limits: Limits) -> Severity:
@@ -177,16 +168,12 @@ def _severity(logged: LoggedLoss | None, loss: float | None, limits: Limits) -> 
 
 
 def _overlap(output: Output, expected: str) -> float:
-    said, wanted = output.words, answer_words(expected)
-    if not output.has_ended and len(said) < len(wanted):
-        wanted = wanted[: len(said)]
+    words, wanted = output.words, answer_words(expected)
+    if not output.has_ended and len(words) < len(wanted):
+        wanted = wanted[: len(words)]
     if len(wanted) < 2:
-        return word_f1(said, wanted)
-    return (word_f1(said, wanted) + word_f1(_couples(said), _couples(wanted))) / 2
-
-
-def _couples(said: Sequence[str]) -> list[str]:
-    return [f"{first} {second}" for first, second in pairwise(said)]
+        return word_f1(words, wanted)
+    return (word_f1(words, wanted) + word_f1([*pairwise(words)], [*pairwise(wanted)])) / 2
 
 
 def _answer_loss(

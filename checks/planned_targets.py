@@ -24,19 +24,31 @@ from mlxdoctor.evidence.planned_run import PlannedRun
 from mlxdoctor.finding import Sign, Symptom, some_of
 from mlxdoctor.measure.weights.lora_targets import matches, target_modules
 
+_NAMES = "names of the base model's modules, such as self_attn.q_proj"
+_FIX = "[write {meant}|look the names up with `mlxdoctor inspect`]"
+
 
 @check(
     codes={
         "no-target": Symptom.error(
             "no module of the base model has a name that lora_parameters.keys states",
-            expected="names of the base model's modules, such as self_attn.q_proj",
+            says="No module of the base model is called {names}: no LoRA layer would be made, and "
+            "nothing trained.",
+            expected=_NAMES,
+            fix=_FIX,
         ),
         "some-no-target": Symptom.warning(
             "a key of lora_parameters.keys is no module of the base model",
-            expected="names of the base model's modules, such as self_attn.q_proj",
+            says="No module of the base model is called {names}: mlx-lm passes over {unmatched} of "
+            "{keys:* key}.",
+            expected=_NAMES,
+            fix=_FIX,
         ),
         "half-precision-on-cpu": Symptom.warning(
             "half precision is many times slower than float32 on a processor",
+            says="{half} of the base model's {tensors:* tensor} are of half precision, and no "
+            "graphics card for MLX was found here: on a processor that is ten times slower than "
+            "float32.",
             expected="a float32 model where there is no graphics card",
             fix="convert the model with `mlx_lm.convert --dtype float32`, or train where MLX has a "
             "graphics card",
@@ -48,7 +60,10 @@ def planned_targets(planned: PlannedRun, base: BaseModel) -> Iterator[Sign]:
     if planned.config.origin != "mlx-lm":
         raise DoesNotArise("the configuration is not one of mlx_lm.lora")
     yield from _targets(planned.config, base)
-    yield from _precision(planned, base)
+    types = [one.dtype for one in base.tensors.values()]
+    half = sum(one in ("F16", "BF16") for one in types)
+    if half > len(types) / 2 and not planned.has_gpu:
+        yield Sign("half-precision-on-cpu", {"half": half, "tensors": len(types)})
 
 
 def _targets(config: TrainingConfig, base: BaseModel) -> Iterator[Sign]:
@@ -59,43 +74,18 @@ def _targets(config: TrainingConfig, base: BaseModel) -> Iterator[Sign]:
     lost = [key for key in keys if not any(matches(key, name, config) for name in modules)]
     if not lost:
         return
-    near = {one.rpartition(".")[2]: one for one in _within(modules)}
+    # The names of modules within their layer, as mlx-lm's keys have them.
+    within = {name for layer, name in map(layer_of, modules) if layer is not None}
+    near = {name.rpartition(".")[2]: name for name in within}
     meant = [near[key] for key in lost if key in near]
-    fix = f"write {some_of(meant)}" if meant else "look the names up with `mlxdoctor inspect`"
-    targets = target_modules(config, base)
-    if len(lost) == len(keys) and not targets:
-        yield Sign(
-            "no-target",
-            f"No module of the base model is called {some_of(lost)}: no LoRA layer would be made, "
-            "and nothing trained.",
-            {"keys": len(keys), "unmatched": len(lost)},
-            where="lora_parameters.keys",
-            fix=fix,
-        )
-    else:
-        yield Sign(
-            "some-no-target",
-            f"No module of the base model is called {some_of(lost)}: mlx-lm passes over "
-            f"{len(lost)} of {len(keys)} keys.",
-            {"keys": len(keys), "unmatched": len(lost)},
-            where="lora_parameters.keys",
-            fix=fix,
-        )
-
-
-def _within(modules: list[str]) -> set[str]:
-    """The names of modules within their layer, as mlx-lm's keys have them."""
-    return {projection for layer, projection in map(layer_of, modules) if layer is not None}
-
-
-def _precision(planned: PlannedRun, base: BaseModel) -> Iterator[Sign]:
-    kinds = [one.dtype for one in base.tensors.values()]
-    half = sum(one in ("F16", "BF16") for one in kinds)
-    if planned.has_gpu or not kinds or half <= len(kinds) / 2:
-        return
+    is_none = len(lost) == len(keys) and not target_modules(config, base)
     yield Sign(
-        "half-precision-on-cpu",
-        f"{half} of the base model's {len(kinds)} tensors are of half precision, and no graphics "
-        "card for MLX was found here: on a processor that is ten times slower than float32.",
-        {"half": half, "tensors": len(kinds)},
+        "no-target" if is_none else "some-no-target",
+        {
+            "keys": len(keys),
+            "unmatched": len(lost),
+            "names": some_of(lost),
+            "meant": some_of(meant) if meant else None,
+        },
+        where="lora_parameters.keys",
     )

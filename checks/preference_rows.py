@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from mlxdoctor.check import DoesNotArise, Inconclusive, check, limit
 from mlxdoctor.evidence.dataset import Dataset, Split
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought, some_of
+from mlxdoctor.finding import Severity, Sign, Symptom, Unsought, some_of
 from mlxdoctor.measure.pairs import CHOSEN, pairs_of
 
 
@@ -52,12 +52,17 @@ class Limits:
     codes={
         "alike": Symptom.warning(
             "chosen and rejected answers are the same text",
+            says="In {alike} of {pairs:* pair} of {file} the chosen and the rejected answer are "
+            "the same text.",
             expected="two different answers in every pair",
             fix="Leave out the pairs whose two answers are the same, and look for the line of the "
             "script that writes both from one.",
         ),
         "split-reversed": Symptom.error(
             "what one file calls chosen the other calls rejected",
+            says="By the words that tell the pairs of train.jsonl apart ({train_agreement:.0%} of "
+            "them), the answer that is called rejected is the chosen one in {reversed:.0%} of the "
+            "{valid_pairs:* pair} of valid.jsonl.",
             expected="pairs the same way round in both files",
             fix="Read three pairs of each file, and swap the keys chosen and rejected in the file "
             "that is wrong.",
@@ -70,93 +75,88 @@ def preference_rows(
 ) -> Iterator[Sign | Unsought]:
     """Compare the two answers of each pair, and the files with each other."""
     pairs = {
-        name: [(one.chosen, one.rejected) for one in pairs_of(split)]
+        name: [(pair.chosen, pair.rejected) for pair in pairs_of(split)]
         for name, split in dataset.splits.items()
     }
-    train = pairs.get("train", [])
-    if not train:
-        if log is not None and log.is_preference and CHOSEN in _keys(dataset):
+    if not pairs.get("train"):
+        train = dataset.splits.get("train")
+        has_pairs = train is not None and train.rows and CHOSEN in train.rows[0]
+        if log is not None and log.is_preference and has_pairs:
             raise Inconclusive("the answers of the pairs are in a form that is not read")
         raise DoesNotArise("the rows are no pairs of answers")
     for name in ("train", "valid"):
         if pairs.get(name):
             yield from _alike(dataset.splits[name], pairs[name], limits)
-    valid = [one for one in pairs.get("valid", []) if one[0] != one[1]]
-    different = [one for one in train if one[0] != one[1]]
-    if min(len(valid), len(different)) < limits.pairs:
+    train_pairs, valid_pairs = (
+        [pair for pair in pairs.get(name, []) if pair[0] != pair[1]] for name in ("train", "valid")
+    )
+    if min(len(valid_pairs), len(train_pairs)) < limits.pairs:
         why = f"there are fewer than {limits.pairs} pairs of different answers in one of the files"
         yield Unsought(("split-reversed",), why)
         return
-    weights = _weights(different)
-    itself, against = _wins(different, weights), _wins(valid, weights)
+    weights = _weights(train_pairs)
+    itself, against = _wins(train_pairs, weights), _wins(valid_pairs, weights)
     if itself >= limits.itself and against <= limits.against:
         yield Sign(
             "split-reversed",
-            f"By the words that tell the pairs of train.jsonl apart ({itself:.0%} of them), the "
-            f"answer that is called rejected is the chosen one in {1 - against:.0%} of the "
-            f"{len(valid)} pairs of valid.jsonl.",
             {
-                "train_pairs": len(different),
-                "valid_pairs": len(valid),
+                "train_pairs": len(train_pairs),
+                "valid_pairs": len(valid_pairs),
                 "train_agreement": itself,
                 "valid_agreement": against,
+                "reversed": 1 - against,
             },
         )
 
 
-def _keys(dataset: Dataset) -> set[str]:
-    train = dataset.splits.get("train")
-    return set(train.rows[0]) if train is not None and train.rows else set()
-
-
 def _alike(split: Split, pairs: list[tuple[str, str]], limits: Limits) -> Iterator[Sign]:
-    same = [place for place, (one, other) in enumerate(pairs, 1) if one.strip() == other.strip()]
+    same = [
+        place
+        for place, (chosen, rejected) in enumerate(pairs, 1)
+        if chosen.strip() == rejected.strip()
+    ]
     share = len(same) / len(pairs)
-    if share < limits.alike:
-        return
-    measured: dict[str, Measurement] = {"alike": len(same), "pairs": len(pairs)}
-    is_most = split.name == "train" and share >= limits.mostly
-    yield Sign(
-        "alike",
-        f"In {len(same)} of {len(pairs)} pairs of {split.path.name} the chosen and the rejected "
-        "answer are the same text.",
-        measured,
-        where=f"{split.path.name}, pair {some_of([str(place) for place in same])}",
-        severity=Severity.ERROR if is_most else None,
-    )
+    if share >= limits.alike:
+        is_most = split.name == "train" and share >= limits.mostly
+        yield Sign(
+            "alike",
+            {"alike": len(same), "pairs": len(pairs), "file": split.path.name},
+            where=f"{split.path.name}, pair {some_of([str(place) for place in same])}",
+            severity=Severity.ERROR if is_most else None,
+        )
 
 
 def _features(text: str, other: str) -> set[str]:
     """The words of an answer that the other lacks, and whether it is the longer or the louder."""
-    mine, theirs = text.split(), other.split()
-    found = set(mine) - set(theirs)
+    own, others = text.split(), other.split()
+    features = set(own) - set(others)
     # No word holds a blank.
-    if len(mine) != len(theirs):
-        found.add("longer " if len(mine) > len(theirs) else "shorter ")
-    loud, quiet = (sum(map(str.isupper, one)) for one in (text, other))
-    if loud != quiet:
-        found.add("more capitals " if loud > quiet else "fewer capitals ")
-    return found
+    if len(own) != len(others):
+        features.add("longer " if len(own) > len(others) else "shorter ")
+    capitals, other_capitals = (sum(map(str.isupper, one)) for one in (text, other))
+    if capitals != other_capitals:
+        features.add("more capitals " if capitals > other_capitals else "fewer capitals ")
+    return features
 
 
 def _weights(pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
     """Word -> log-odds of standing in the chosen rather than in the rejected answer."""
-    chosen: Counter[str] = Counter()
-    rejected: Counter[str] = Counter()
-    for one, other in pairs:
-        chosen.update(_features(one, other))
-        rejected.update(_features(other, one))
+    in_chosen: Counter[str] = Counter()
+    in_rejected: Counter[str] = Counter()
+    for chosen, rejected in pairs:
+        in_chosen.update(_features(chosen, rejected))
+        in_rejected.update(_features(rejected, chosen))
     return {
-        name: math.log((chosen[name] + 1.0) / (rejected[name] + 1.0))
-        for name in chosen.keys() | rejected.keys()
+        name: math.log((in_chosen[name] + 1.0) / (in_rejected[name] + 1.0))
+        for name in in_chosen.keys() | in_rejected.keys()
     }
 
 
 def _wins(pairs: Sequence[tuple[str, str]], weights: Mapping[str, float]) -> float:
     """How often the chosen answer weighs more, ties by half."""
     total = 0.0
-    for one, other in pairs:
-        lead = sum(weights.get(name, 0.0) for name in _features(one, other))
-        lead -= sum(weights.get(name, 0.0) for name in _features(other, one))
+    for chosen, rejected in pairs:
+        lead = sum(weights.get(name, 0.0) for name in _features(chosen, rejected))
+        lead -= sum(weights.get(name, 0.0) for name in _features(rejected, chosen))
         total += 1.0 if lead > 0 else 0.5 if lead == 0 else 0.0
     return total / len(pairs)

@@ -1,7 +1,8 @@
 """Whose answers were recorded.
 
 What it finds. Recorded answers that are the base model's where the tuned model answers otherwise:
-the adapter was not loaded when they were made.
+the adapter was not loaded when they were made. And recorded answers that are empty where the tuned
+model, asked in its chat template, has an answer: it was asked in another way.
 
 Why it matters. `mlx_lm.generate` without `--adapter-path` answers as well as ever. A person then
 compares a fine-tune that nobody asked with what was hoped for, and mends a training that was
@@ -19,14 +20,14 @@ When it is wrong. Answers that were sampled may be neither model's: nothing is s
 adapter that changes little gives few telling prompts.
 
 What to do. Answer again with the adapter: `mlx_lm.generate --adapter-path ...`, or
-`mlx_lm.load(model, adapter_path=...)`.
+`mlx_lm.load(model, adapter_path=...)`, with the chat template.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
-from mlxdoctor.finding import Seen, Sign, Symptom
+from mlxdoctor.finding import Measurement, Seen, Sign, Symptom
 from mlxdoctor.measure.text.outputs import answer_words
 from mlxdoctor.models.generations import (
     Asked,
@@ -54,7 +55,7 @@ class Limits:
     )
     beside: int = limit(
         4,
-        unit="telling prompts with both models' answers recorded",
+        unit="telling prompts with both models' answers recorded, asked again",
         source="a model that learned answers one or the other as before",
     )
     prompts: int = limit(
@@ -73,10 +74,22 @@ class Limits:
     codes={
         "base-answers": Symptom.error(
             "the recorded answers are the base model's",
+            says="[The answers recorded as the tuned model's are those recorded as the base "
+            "model's on {alike} of {recorded_twice:* prompt}, and the two models themselves answer "
+            "{differ} of {prompts} differently|Of {telling:* recorded answer} {base} begin as the "
+            "base model's own do, word for word, and none as the tuned model's]: the adapter was "
+            "not loaded when they were made.",
             expected="the tuned model's answers",
             fix="Answer the prompts again with the adapter: `mlx_lm.generate --adapter-path "
             "FOLDER`, or `mlx_lm.load(model, adapter_path=FOLDER)`.",
-        )
+        ),
+        "empty-answers": Symptom.error(
+            "the recorded answers are empty where the model has an answer",
+            says="{empty} of {prompts:* recorded answer} are empty, and asked here in its chat "
+            "template the tuned model answers {answered} of these prompts.",
+            expected="the answers of the model asked in its chat template",
+            fix="Ask with the chat template, as mlx_lm.generate does, and record the answers anew.",
+        ),
     },
     cost=Cost.FORWARD,
     limits=Limits(),
@@ -89,11 +102,22 @@ def recorded_answers(
 ) -> Iterator[Sign | Seen]:
     """Compare the recorded answers with both models' own."""
     if asked is not None:
+        yield from _empty(asked, limits)
         yield from _by_the_same_prompts(asked, limits)
     elif recorded is not None:
         yield from _by_other_prompts(recorded, answers, limits)
     else:
         raise NotApplicable("no answers were recorded")
+
+
+def _empty(asked: AskedAgain, limits: Limits) -> Iterator[Sign]:
+    empty = [one for one in asked.items if not answer_words(one.recorded)]
+    # Where an empty answer is right, both models may give it.
+    wrong = [one for one in empty if one.expected is None or answer_words(one.expected)]
+    answered = sum(bool(answer_words(one.tuned)) for one in wrong)
+    if len(wrong) >= limits.prompts and answered >= limits.share * len(asked.items):
+        measured = {"empty": len(empty), "prompts": len(asked.items), "answered": answered}
+        yield Sign("empty-answers", measured)
 
 
 def _by_other_prompts(
@@ -109,14 +133,7 @@ def _by_other_prompts(
     enough = min(len(own), len(beside)) >= limits.prompts
     if not enough or alike < limits.alike * len(beside) or differing < limits.share * len(own):
         raise Inconclusive("the recorded prompts were not asked again")
-    yield Sign(
-        "base-answers",
-        f"The answers recorded as the tuned model's are those recorded as the base model's on "
-        f"{alike} of {len(beside)} prompts; of the {len(own)} prompts asked here the two models "
-        f"themselves answer {differing} differently: the adapter was not loaded when the recorded "
-        "ones were made.",
-        {"alike": alike, "recorded_twice": len(beside), "prompts": len(own), "differ": differing},
-    )
+    yield _alike(alike, len(beside), differing, len(own))
 
 
 def _by_the_same_prompts(asked: AskedAgain, limits: Limits) -> Iterator[Sign | Seen]:
@@ -129,39 +146,35 @@ def _by_the_same_prompts(asked: AskedAgain, limits: Limits) -> Iterator[Sign | S
     )
     of_tuned = sum(_is_of(one, one.tuned, one.base, limits) for one in differing)
     of_base = sum(_is_of(one, one.base, one.tuned, limits) for one in telling)
-    measured = {"prompts": len(differing), "base": of_base, "tuned": of_tuned}
     if len(beside) >= limits.beside and alike >= limits.alike * len(beside) and not of_tuned:
-        yield Sign(
-            "base-answers",
-            f"The answers recorded as the tuned model's are those recorded as the base model's on "
-            f"{alike} of {len(beside)} prompts, and the two models themselves answer every one of "
-            "these differently: the adapter was not loaded when they were made.",
-            {**measured, "alike": alike, "recorded_twice": len(beside)},
-        )
+        yield _alike(alike, len(beside), len(beside), len(beside))
         return
     if len(differing) < limits.telling:
         raise Inconclusive(
             f"only {len(differing)} of {len(asked.items)} recorded prompts are answered "
             "differently by the two models"
         )
+    measured: dict[str, Measurement] = {
+        "prompts": len(differing),
+        "telling": len(telling),
+        "base": of_base,
+        "tuned": of_tuned,
+    }
     if of_tuned >= limits.share * len(differing):
-        yield Seen(
-            f"Of {len(differing)} recorded answers {of_tuned} begin as the tuned model's own do, "
-            "word for word.",
-            measured,
-        )
+        said = "Of {prompts:* recorded answer} {tuned} begin as the tuned model's own do."
+        yield Seen(said, measured)
         return
     if len(telling) < limits.telling:
         why = "nearly all recorded answers are the expected ones, which either model may give"
         raise Inconclusive(why)
     if of_base < limits.share * len(telling) or of_tuned:
         raise Inconclusive("the recorded answers are neither model's: sampled, or asked otherwise")
-    yield Sign(
-        "base-answers",
-        f"Of {len(telling)} recorded answers {of_base} begin as the base model's own do, word for "
-        "word, and none as the tuned model's: the adapter was not loaded when they were made.",
-        {**measured, "telling": len(telling)},
-    )
+    yield Sign("base-answers", measured)
+
+
+def _alike(alike: int, recorded_twice: int, differ: int, prompts: int) -> Sign:
+    measured = {"alike": alike, "recorded_twice": recorded_twice}
+    return Sign("base-answers", measured | {"differ": differ, "prompts": prompts})
 
 
 def _is_as_expected(one: Asked | Generation) -> bool:

@@ -23,43 +23,34 @@ from collections.abc import Iterator
 
 from mlxdoctor.check import check
 from mlxdoctor.evidence.code_files import RemoteCode
-from mlxdoctor.finding import Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom, some_of
 from mlxdoctor.safety.quoting import quoted
-
-#: Names that are listed in a message.
-EXAMPLES = 3
 
 
 @check(
     codes={
-        "named": Symptom.warning("a configuration asks for code of its own"),
-        "trusted": Symptom.info("the run was told to run code that comes with the model"),
-        "pickles": Symptom.info("files that are pickles lie beside the weights"),
+        "named": Symptom.warning(
+            "a configuration asks for code of its own",
+            says="{file} asks for code of its own: {key} is {value}. Nothing of it was run.",
+        ),
+        "trusted": Symptom.info(
+            "the run was told to run code that comes with the model",
+            says="{file} says trust_remote_code: whoever trains with it again runs code that comes "
+            "with the model.",
+        ),
+        "pickles": Symptom.info(
+            "files that are pickles lie beside the weights",
+            says="Pickles lie beside the weights: {files}. They were not opened.",
+        ),
     }
 )
 def remote_code(found: RemoteCode) -> Iterator[Sign]:
     """Report what would run if something else loaded it."""
     for one in found.named:
-        yield Sign(
-            "named",
-            f"{one.path.name} asks for code of its own: {one.key} is {quoted(one.value)}. "
-            "Nothing of it was run.",
-            {"file": one.path.name, "key": one.key},
-            where=f"{one.path.parent.name}/{one.path.name}",
-        )
+        figures = {"file": one.path.name, "key": one.key, "value": quoted(one.value)}
+        yield Sign("named", figures, where=f"{one.path.parent.name}/{one.path.name}")
     for path in found.trusted:
-        yield Sign(
-            "trusted",
-            f"{path.name} says trust_remote_code: whoever trains with it again runs code that "
-            "comes with the model.",
-            {"file": path.name},
-        )
+        yield Sign("trusted", {"file": path.name})
     if found.pickles:
-        names = [path.name for path in found.pickles]
-        more = f" and {len(names) - EXAMPLES} more" if len(names) > EXAMPLES else ""
-        yield Sign(
-            "pickles",
-            f"Pickles lie beside the weights: {', '.join(names[:EXAMPLES])}{more}. "
-            "They were not opened.",
-            {"count": len(names)},
-        )
+        files = some_of([path.name for path in found.pickles])
+        yield Sign("pickles", {"count": len(found.pickles), "files": files})

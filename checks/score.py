@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, check, limit
-from mlxdoctor.finding import Seen, Sign, Symptom
+from mlxdoctor.finding import Measurement, Seen, Sign, Symptom
 from mlxdoctor.measure.text.statistics import mean_interval, paired_permutation
 from mlxdoctor.models.scoring import Scores
 from mlxdoctor.safety.quoting import quoted
@@ -42,11 +42,14 @@ class Limits:
     codes={
         "worse-than-base": Symptom.error(
             "the user's score is lower than the base model's",
+            says="By {name}, the tuned model scores {tuned_score:.3g} on {prompts:* prompt}, the "
+            "base model {base_score:.3g}.",
             expected="a score at least as high as the base model's",
             fix="Read the answers with the largest loss; an earlier checkpoint may be better.",
         ),
         "unscored-answers": Symptom.warning(
             "the scoring function failed on some answers",
+            says="{name} gave no number for {unscored:* answer} ({reason}).",
             expected="a finite number for every answer",
             fix="Let the scoring function return a number for any text, the empty one included.",
         ),
@@ -57,43 +60,35 @@ def score(scores: Scores, limits: Limits) -> Iterator[Sign | Seen]:
     """Compare the scores of both models."""
     count, reason = scores.unscored
     if count:
-        yield Sign(
-            "unscored-answers",
-            f"{scores.name} gave no number for {count} answers ({reason}).",
-            {"unscored": count, "scored": len(scores.items)},
-        )
+        yield Sign("unscored-answers", {"name": scores.name, "unscored": count, "reason": reason})
     known = [(item, item.base) for item in scores.items if item.base is not None]
     if len(known) < limits.prompts:
         raise Inconclusive(
             f"{len(known)} prompts scored for both models; {limits.prompts} are needed"
         )
-    differences = np.array([item.tuned - base for item, base in known])
-    p_value = paired_permutation(differences)
-    if differences.mean() >= 0 or p_value >= limits.significance:
-        if differences.mean() > 0 and p_value < limits.significance:
-            yield Seen(
-                f"By {scores.name}, the tuned model scores {differences.mean():.3g} higher than "
-                f"the base model ({len(known)} prompts).",
-                {"prompts": len(known), "difference": float(differences.mean())},
-                learned=True,
-            )
-        return
-    interval = mean_interval(differences)
-    worst = known[int(differences.argmin())][0]
-    base_mean = float(np.mean([base for _, base in known]))
-    tuned_mean = float(np.mean([item.tuned for item, _ in known]))
-    yield Sign(
-        "worse-than-base",
-        f"By {scores.name}, the tuned model scores {tuned_mean:.3g} on {len(known)} prompts, "
-        f"the base model {base_mean:.3g}.",
-        {
-            "prompts": len(known),
-            "base_score": base_mean,
-            "tuned_score": tuned_mean,
-            "difference": interval.share,
-            "difference_low": interval.low,
-            "difference_high": interval.high,
-            "p_value": p_value,
-        },
-        where=f"prompt {quoted(worst.prompt)}",
-    )
+    tuned = np.array([item.tuned for item, _ in known])
+    base = np.array([score for _, score in known])
+    p_value = paired_permutation(tuned - base)
+    interval = mean_interval(tuned - base)
+    measured: dict[str, Measurement] = {
+        "name": scores.name,
+        "prompts": len(known),
+        "base_score": float(base.mean()),
+        "tuned_score": float(tuned.mean()),
+        "difference": interval.share,
+        "difference_low": interval.low,
+        "difference_high": interval.high,
+        "p_value": p_value,
+    }
+    if interval.share < 0 and p_value < limits.significance:
+        worst = known[int((tuned - base).argmin())][0]
+        yield Sign("worse-than-base", measured, where=f"prompt {quoted(worst.prompt)}")
+    elif np.ptp([*tuned, *base]) == 0:
+        raise Inconclusive(f"every answer of both models scores {tuned[0]:.3g}")
+    else:
+        yield Seen(
+            "By {name}, the tuned model scores {tuned_score:.3g} on {prompts:* prompt}, the base "
+            "model {base_score:.3g}.",
+            measured,
+            learned=interval.share > 0 and p_value < limits.significance,
+        )

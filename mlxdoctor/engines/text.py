@@ -458,7 +458,7 @@ def is_looping(units: Sequence[Hashable]) -> bool:
     return period > 0 and covered >= max(3 * period, len(units) / 2)
 
 
-def word_f1(words_: Sequence[str], expected: Sequence[str]) -> float:
+def word_f1(units: Sequence[Hashable], expected: Sequence[Hashable]) -> float:
     """Overlap of two bags of words: 2·common / (both) (Rajpurkar et al. 2016)."""
-    common = sum((Counter(words_) & Counter(expected)).values())
-    return 2 * common / (len(words_) + len(expected)) if common else 0.0
+    common = sum((Counter(units) & Counter(expected)).values())
+    return 2 * common / (len(units) + len(expected)) if common else 0.0

@@ -94,6 +94,19 @@ def test_answers_of_one_word_are_compared_without_their_end_token() -> None:
     assert outcome(recorded_answers, both).status is Status.PASSED
 
 
+@pytest.mark.parametrize(
+    ("empty", "answer", "expected", "hit"),
+    [(8, TUNED, None, True), (7, TUNED, None, False), (8, "", None, False), (8, TUNED, "", False)],
+)
+def test_empty_answers_of_a_model_that_answers(
+    empty: int, answer: str, expected: str | None, hit: bool
+) -> None:
+    found = findings(
+        recorded_answers, asked(*["<|im_end|>"] * empty, tuned=answer, expected=expected)
+    )
+    assert ("recorded-answers.empty-answers" in found) is hit
+
+
 def test_what_was_hoped_for_may_be_both_models_answer() -> None:
     right = asked(*[BASE] * 8, beside=BASE, expected=BASE)
     assert outcome(recorded_answers, right).status is Status.INCONCLUSIVE

@@ -26,7 +26,17 @@ def test_a_lower_score_on_every_prompt() -> None:
 
 def test_a_higher_score_and_noise_pass() -> None:
     assert outcome(score, scores([0.0] * 8, [0.8] * 8)).status == "passed"
-    assert outcome(score, scores([0.5] * 8, [0.4, 0.6] * 4)).status == "passed"
+    noise = outcome(score, scores([0.5] * 8, [0.4, 0.6] * 4))
+    assert noise.status == "passed"
+    assert [one.learned for one in noise.seen] == [False]
+
+
+def test_a_score_that_is_the_same_for_all_answers_tells_nothing() -> None:
+    said = outcome(score, scores([0.0] * 8, [0.0] * 8))
+    assert (said.status, said.reason) == (
+        "inconclusive",
+        "every answer of both models scores 0",
+    )
 
 
 def test_too_few_prompts() -> None:

@@ -101,7 +101,7 @@ def test_pickles_and_trust_beside_a_run_are_notes(copied: Callable[[str], Path])
     found = {one.code: one for one in report.findings if one.code.startswith("remote-code")}
     assert set(found) == {"remote-code.pickles", "remote-code.trusted"}
     assert {one.severity for one in found.values()} == {"info"}
-    assert found["remote-code.pickles"].measured == {"count": 4}
+    assert found["remote-code.pickles"].measured["count"] == 4
     assert "and 1 more" in found["remote-code.pickles"].message
 
 
