@@ -25,7 +25,6 @@ Role = Literal[
     "margin",
     "accuracy",
     "chosen_logps",
-    "rejected_logps",
     "reward",
     "spread",
     "flat_groups",
@@ -35,7 +34,6 @@ Role = Literal[
     "length",
     "cut_off",
     "entropy",
-    "clipped",
 ]
 #: What is printed as a percentage, of what stands here as a share of one.
 _PERCENT = frozenset({"hit_limit", "kl_saturation"})
@@ -56,10 +54,6 @@ NAMES: Mapping[Role, tuple[str, ...]] = {
         *("reward_accuracy", "preference_accuracy", "pair_accuracy", "chosen_win"),
     ),
     "chosen_logps": ("logps_chosen", "policy_chosen_logps", "chosen_logps", "policy_chosen_logp"),
-    "rejected_logps": (
-        *("logps_rejected", "policy_rejected_logps", "rejected_logps"),
-        "policy_rejected_logp",
-    ),
     "reward": (
         *("reward", "total_rewards_mean", "rewards_mean", "reward_mean", "mean_reward"),
         *("rewards", "avg_reward", "average_reward", "mean_rewards", "objective_scores"),
@@ -83,13 +77,11 @@ NAMES: Mapping[Role, tuple[str, ...]] = {
         "completions_truncated_fraction",
     ),
     "entropy": ("entropy", "objective_entropy", "policy_entropy", "mean_entropy"),
-    "clipped": (
-        *("clip_ratio_region_mean", "clip_ratio_total", "clipping_total", "clip_ratio"),
-        "policy_clipfrac_avg",
-    ),
 }
 _HELD_OUT = re.compile(r"^(?:val|valid|validation|eval|test)_(?=.)")
 _TRAINED = re.compile(r"^train_(?=.)")
+#: A reward that is this near to 0 in a first report is one against a reference.
+NEAR_ZERO = 0.05
 #: Methods whose chosen and rejected rewards are measured against a reference.
 _OF_REFERENCE = frozenset({"dpo", "kto", "ipo", "online_dpo", "xpo", "dpop", "bco"})
 #: Methods that compare the pairs of a data set.
@@ -108,15 +100,26 @@ class PolicyCurves:
         method: "dpo", "orpo", "grpo", ...; empty where neither log nor configuration names it.
         trained: role -> its curve on the rows that were trained on.
         held_out: role -> its curve on other rows.
-        announced: how many iterations the run was to have, where the log says so.
+        stated_beta: what log-likelihoods are multiplied by to be rewards, as it is stated.
         unit: what the log counts, as `Segment.unit`.
     """
 
     method: str
     trained: Mapping[Role, Series]
     held_out: Mapping[Role, Series]
-    announced: int | None = None
+    stated_beta: float | None = None
     unit: str = "iteration"
+
+    @property
+    def beta(self) -> float | None:
+        """A usable beta; None where none is stated."""
+        beta = self.stated_beta
+        return beta if beta is not None and 0.0 < beta < math.inf else None
+
+    @property
+    def of_pairs(self) -> bool:
+        """Whether the method, where it is known, compares the pairs of a data set."""
+        return self.method in _OF_PAIRS
 
     @property
     def samples(self) -> bool:
@@ -147,79 +150,6 @@ class PolicyCurves:
         known = series.finite if series is not None else None
         return known if known is not None and len(known) else None
 
-    @property
-    def wins(self) -> float | None:
-        """In which share of the pairs trained on the chosen answer wins at last."""
-        accuracy = self.of("accuracy")
-        return course(accuracy).last if accuracy is not None else None
-
-
-#: A reward that is this near to 0 in a first report is one against a reference.
-NEAR_ZERO = 0.05
-
-
-#: A rank correlation of loss and margin that sound runs, where it is below 0, do not have.
-TOGETHER = 0.3
-
-
-@dataclass(frozen=True)
-class Course:
-    """How a curve went.
-
-    Attributes:
-        first, last: medians of the first and of the last fifth of the reports (at least three,
-            or a third of them where there are fewer than nine).
-        begun: its first value, where `first` is a median.
-        least, most: the lowest and the highest value.
-        noise: the robust standard deviation of a report around its neighbours.
-        reports: how many there are.
-    """
-
-    first: float
-    last: float
-    begun: float
-    least: float
-    most: float
-    noise: float
-    reports: int
-
-    @property
-    def change(self) -> float:
-        """What it rose by, from the first reports to the last."""
-        return self.last - self.first
-
-    def rose(self, by: float, noises: float) -> bool:
-        """Whether it rose by so much, and by so many times the noise of a report."""
-        return self.change >= max(by, noises * self.noise)
-
-    def fell(self, by: float, noises: float) -> bool:
-        """Whether it fell by so much, and by so many times the noise of a report."""
-        return -self.change >= max(by, noises * self.noise)
-
-
-def course(series: Series) -> Course:
-    """How a curve of finite values went."""
-    values = series.values
-    count = len(values)
-    edge = max(1, count // 5 if count >= 15 else min(3, count // 3))
-    return Course(
-        first=float(np.median(values[:edge])),
-        last=float(np.median(values[-edge:])),
-        begun=float(values[0]),
-        least=float(values.min()),
-        most=float(values.max()),
-        noise=_noise(values),
-        reports=count,
-    )
-
-
-def _noise(values: Floats) -> float:
-    if len(values) < 3:
-        return 0.0
-    steps = values[1:-1] - (values[:-2] + values[2:]) / 2.0
-    # The variance of one less the mean of two others is one and a half times its own.
-    return float(np.median(np.abs(steps)) * 1.482602218505602 / np.sqrt(1.5))
-
 
 def correlation(one: Series, other: Series) -> float | None:
     """The rank correlation of two curves where both report; None of fewer than five reports."""
@@ -239,56 +169,31 @@ def _ranks(values: Floats) -> Floats:
     return np.asarray((last - (counts - 1) / 2.0)[places], dtype=np.float64)
 
 
-def loss_asks_for_it(curves: PolicyCurves) -> bool:
-    """Whether the loss falls with the margin, where it should fall as the margin rises."""
-    loss, margin = curves.of("loss"), curves.of("margin")
-    if loss is None or margin is None or course(loss).change >= 0.0:
-        return False
-    together = correlation(loss, margin)
-    return together is not None and together >= TOGETHER
-
-
-def policy_curves(log: TrainingLog, config: TrainingConfig | None = None) -> PolicyCurves:
+def policy_curves(log: TrainingLog | None, config: TrainingConfig | None = None) -> PolicyCurves:
     """The curves of the log's main segment."""
-    segment = log.main
-    method = method_of(log, config)
     trained: dict[Role, Series] = {}
     held_out: dict[Role, Series] = {}
-    for side, split in ((trained, _split(segment, False)), (held_out, _split(segment, True))):
-        for role, names in NAMES.items():
-            name = next((one for one in names if one in split), None)
-            if name is not None:
-                one = split[name]
-                # Shares of one.
-                side[role] = Series(one.iterations, one.values / 100) if name in _PERCENT else one
-        _complete(side)
-    return PolicyCurves(method, trained, held_out, segment.announced_iterations, segment.unit)
-
-
-def of_pairs(method: str) -> bool:
-    """Whether a method compares the pairs of a data set."""
-    return method in _OF_PAIRS
-
-
-def beta_of(config: TrainingConfig | None) -> float | None:
-    """What log-likelihoods are multiplied by to be rewards; None where no usable beta is stated."""
-    stated = (
-        config.values.get("beta", config.values.get("dpo_beta")) if config is not None else None
-    )
+    if log is not None:
+        for side, is_held_out in ((trained, False), (held_out, True)):
+            split = _split(log.main, is_held_out)
+            for role, names in NAMES.items():
+                name = next((name for name in names if name in split), None)
+                if name is not None:
+                    scale = 100 if name in _PERCENT else 1
+                    side[role] = Series(split[name].iterations, split[name].values / scale)
+            _complete(side)
+    values = config.values if config is not None else {}
+    stated = values.get("beta", values.get("dpo_beta"))
     try:
-        beta = float(stated) if stated is not None else math.nan
+        beta = float(stated) if stated is not None else None
     except (TypeError, ValueError):
-        return None
-    return beta if math.isfinite(beta) and beta > 0.0 else None
-
-
-def method_of(log: TrainingLog | None, config: TrainingConfig | None) -> str:
-    """How a run was trained, by its configuration or its log: "dpo"; empty where neither says."""
-    stated = config.values.get("train_mode") if config is not None else None
-    said = log.header.get("training", "") if log is not None else ""
-    named = str(stated or said).lower().replace("-", "_")
-    known = sorted(_OF_PAIRS | _OF_REWARDS, key=len, reverse=True)
-    return next((one for one in known if one in named), "")
+        beta = None
+    named = values.get("train_mode") or (log.header.get("training", "") if log is not None else "")
+    words = str(named).lower().replace("-", "_")
+    methods = sorted(_OF_PAIRS | _OF_REWARDS, key=len, reverse=True)
+    method = next((method for method in methods if method in words), "")
+    unit = log.main.unit if log is not None else "iteration"
+    return PolicyCurves(method, trained, held_out, beta, unit)
 
 
 def _split(segment: Segment, held_out: bool) -> dict[str, Series]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
+from tests.checks.data_evidence import config_of
 from tests.checks.log_evidence import LogWriter, finding, found, judge
 from tests.conftest import check_called
 
@@ -48,12 +49,12 @@ def length_log(
 @pytest.mark.parametrize(
     ("earned", "spread", "symptoms"),
     [
-        ([0.0] * 10, 0.0, {"all-zero": "error"}),
-        ([0.0] * 9, 0.0, {"all-zero": "warning"}),
+        ([0.0] * 10, 0.0, {"no-signal": "error"}),
+        ([0.0] * 9, 0.0, {"no-signal": "warning"}),
         ([0.0] * 2, 0.0, {}),
         ([0.0] * 9 + [0.1], 0.1, {}),
-        ([1.0] * 10, 0.0, {"no-spread": "error"}),
-        ([1.0] * 9, 0.0, {"no-spread": "warning"}),
+        ([1.0] * 10, 0.0, {"no-signal": "error"}),
+        ([1.0] * 9, 0.0, {"no-signal": "warning"}),
         ([1.0] * 9 + [0.9], [0.0] * 9 + [0.2], {}),
     ],
 )
@@ -69,15 +70,15 @@ def test_a_task_that_was_learned_has_no_spread_left(logs: LogWriter) -> None:
     assert found(risen) == {}
     assert [one.learned for one in risen.seen] == [True]
     stuck = judge(rewards, group_log(logs, [0.5] * 30, spread))
-    assert found(stuck) == {"spread-lost": "warning"}
-    lost = finding(stuck, "spread-lost")
+    assert found(stuck) == {"no-signal": "warning"}
+    lost = finding(stuck, "no-signal")
     assert lost.onset == 11
     assert lost.message.startswith("From iteration 11 on")
 
 
 def test_what_a_log_does_not_number_is_counted_in_reports(logs: LogWriter) -> None:
     lines = (f"{{'reward': 0.5, 'reward_std': {0.3 if i < 10 else 0.0}}}" for i in range(30))
-    lost = finding(judge(rewards, logs.text(*lines)), "spread-lost")
+    lost = finding(judge(rewards, logs.text(*lines)), "no-signal")
     assert lost.message.startswith("From report 11 on")
 
 
@@ -112,7 +113,8 @@ def test_rewards_that_follow_the_length(logs: LogWriter) -> None:
     assert found(ended) == {}
     assert ended.seen[0].learned
     # Cut off from the first report on: length has nothing to do with it.
-    assert found(judge(rewards, length_log(logs, earned, [256.0] * 20, [1.0] * 20))) == {}
+    cut_off = judge(rewards, length_log(logs, earned, [256.0] * 20, [1.0] * 20))
+    assert found(cut_off) == {"cut-off": "error"}
 
 
 def test_groups_without_spread_as_trl_counts_them(logs: LogWriter) -> None:
@@ -125,8 +127,117 @@ def test_groups_without_spread_as_trl_counts_them(logs: LogWriter) -> None:
             )
         )
 
-    assert found(judge(rewards, log(1.0))) == {"no-spread": "error"}
+    assert found(judge(rewards, log(1.0))) == {"no-signal": "error"}
     assert found(judge(rewards, log(0.9))) == {}
+
+
+def records(logs: LogWriter, **series: Sequence[float]) -> TrainingLog:
+    """As TRL prints them."""
+    count = len(next(iter(series.values())))
+    every = {"loss": [0.0] * count, "reward": [0.1 * i for i in range(count)], **series}
+    return logs.text(
+        *(
+            "{"
+            + ", ".join(f"'{name.replace('__', '/')}': {one[i]}" for name, one in every.items())
+            + f", 'epoch': {i / 10}}}"
+            for i in range(count)
+        )
+    )
+
+
+def test_a_policy_that_stays_where_it_was(logs: LogWriter) -> None:
+    def log(kl: float, last: int = 60) -> TrainingLog:
+        return logs.text(
+            *(
+                f"Iter {i}: Train loss 0.000, Total rewards mean 0.3, Total rewards std 0.2, KL "
+                f"{kl:.7f}"
+                for i in range(last - 11, last + 1)
+            )
+        )
+
+    assert found(judge(rewards, log(0.00002, last=49))) == {}
+    assert found(judge(rewards, log(0.00002))) == {"unmoved": "warning"}
+    assert found(judge(rewards, log(0.0002))) == {}
+    # A divergence of 0 throughout was not measured.
+    assert "rewards.unmoved" in judge(rewards, log(0.0)).unsought
+
+
+@pytest.mark.parametrize(
+    ("last", "symptoms"),
+    [
+        (0.5, {}),
+        (2.9, {}),
+        (3.1, {"left-reference": "warning"}),
+        (10.1, {"left-reference": "error"}),
+    ],
+)
+def test_a_divergence_a_token(logs: LogWriter, last: float, symptoms: dict[str, str]) -> None:
+    outcome = judge(rewards, records(logs, kl=[last * i / 9 for i in range(7)] + [last] * 3))
+    assert found(outcome) == symptoms
+
+
+def test_a_divergence_an_answer_is_a_sum(logs: LogWriter) -> None:
+    def log(last: float) -> TrainingLog:
+        return records(logs, objective__kl=[last * i / 9 for i in range(7)] + [last] * 3)
+
+    assert found(judge(rewards, log(30.0))) == {}
+    assert "nats an answer." in finding(judge(rewards, log(150.0)), "left-reference").message
+
+
+def test_a_divergence_of_long_answers(logs: LogWriter, tmp_path: Path) -> None:
+    """A nat a token is a hundred of a hundred tokens, and no more of five hundred."""
+
+    def log(last: float) -> TrainingLog:
+        return records(logs, objective__kl=[last * i / 9 for i in range(7)] + [last] * 3)
+
+    long = config_of(tmp_path, response_length=512)
+    assert found(judge(rewards, log(150.0))) == {"left-reference": "warning"}
+    assert found(judge(rewards, log(150.0), long)) == {}
+    assert found(judge(rewards, log(600.0))) == {"left-reference": "error"}
+    assert found(judge(rewards, log(600.0), long)) == {"left-reference": "warning"}
+
+
+def test_a_divergence_at_its_bound(logs: LogWriter) -> None:
+    outcome = judge(rewards, records(logs, kl=[1.0] * 8, kl_clip_ratio=[0.0] * 5 + [0.05] * 3))
+    assert found(outcome) == {"left-reference": "error"}
+
+
+def test_without_a_penalty_the_divergence_is_not_measured(logs: LogWriter) -> None:
+    outcome = judge(rewards, records(logs, kl=[0.0] * 8))
+    assert found(outcome) == {}
+    assert "rewards.left-reference" in outcome.unsought
+
+
+@pytest.mark.parametrize(
+    ("last", "earned", "symptoms"),
+    [
+        (0.2, [0.5] * 10, {}),
+        (0.04, [0.5] * 10, {"left-reference": "warning"}),
+        (0.04, [0.1 * i for i in range(10)], {"left-reference": "info"}),
+    ],
+)
+def test_entropy(
+    logs: LogWriter, last: float, earned: list[float], symptoms: dict[str, str]
+) -> None:
+    log = records(logs, entropy=[1.0] * 5 + [last] * 5, reward=earned)
+    assert found(judge(rewards, log)) == symptoms
+
+
+@pytest.mark.parametrize(
+    ("shares", "symptoms"),
+    [
+        ([0.7] * 10, {}),
+        ([0.9] * 10, {"cut-off": "warning"}),
+        ([0.98] * 10, {"cut-off": "error"}),
+        # A model that learns to end, and one that learns not to.
+        ([0.98] * 5 + [0.3] * 5, {}),
+        ([0.1] * 5 + [0.98] * 5, {}),
+    ],
+)
+def test_answers_that_are_cut_off(
+    logs: LogWriter, shares: list[float], symptoms: dict[str, str]
+) -> None:
+    assert found(judge(rewards, records(logs, completions__clipped_ratio=shares))) == symptoms
 
 
 def test_missing_evidence(logs: LogWriter) -> None:

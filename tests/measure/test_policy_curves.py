@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.training_log import Series
-from mlxdoctor.measure.policy_curves import PolicyCurves, correlation, course, policy_curves
+from mlxdoctor.measure.policy_curves import PolicyCurves, correlation, policy_curves
 from tests.checks.log_evidence import LogWriter
 
 #: As mlx-lm-lora 5 prints a report of GRPO, colours left out; figures are made up.
@@ -62,7 +62,7 @@ def test_groups_of_mlx_lm_lora(logs: LogWriter) -> None:
         role: [value] * 2
         for role, value in {
             **{"loss": 0.012, "reward": 0.4, "spread": 0.2, "kl": 0.05, "kl_saturated": 0.02},
-            **{"length": 31.5, "cut_off": 0.25, "clipped": 0.02},
+            **{"length": 31.5, "cut_off": 0.25},
         }.items()
     }
 
@@ -126,7 +126,7 @@ def test_callback_records_of_mlx_lm_lora(logs: LogWriter) -> None:
     )
     assert trained(policy_curves(log)) == {
         **{"loss": [0.5, 0.1], "chosen": [0.2], "rejected": [-0.1], "margin": [0.3]},
-        **{"accuracy": [0.9], "chosen_logps": [-1.5], "rejected_logps": [-2.5]},
+        **{"accuracy": [0.9], "chosen_logps": [-1.5]},
         **{"reward": [0.5], "spread": [0.25], "kl": [0.02], "cut_off": [0.5], "length": [40.0]},
     }
 
@@ -142,7 +142,7 @@ def test_records_of_trl(logs: LogWriter) -> None:
     )
     assert trained(policy_curves(pairs)) == {
         **{"loss": [0.69], "chosen": [0.01], "rejected": [-0.02], "accuracy": [0.6]},
-        **{"margin": [0.03], "chosen_logps": [-80.5], "rejected_logps": [-90.5]},
+        **{"margin": [0.03], "chosen_logps": [-80.5]},
         "entropy": [0.7],
     }
     assert held_out(policy_curves(pairs))["margin"] == [0.04]
@@ -154,7 +154,7 @@ def test_records_of_trl(logs: LogWriter) -> None:
     )
     assert trained(policy_curves(groups)) == {
         **{"loss": [0.0], "reward": [0.4], "spread": [0.2], "flat_groups": [0.25], "kl": [0.001]},
-        **{"entropy": [0.9], "length": [100.0], "cut_off": [0.1], "clipped": [0.01]},
+        **{"entropy": [0.9], "length": [100.0], "cut_off": [0.1]},
     }
 
 
@@ -179,14 +179,6 @@ def test_a_method_that_only_the_head_names(logs: LogWriter, head: str, method: s
 def test_a_margin_is_made_of_its_terms(logs: LogWriter) -> None:
     log = logs.text("Iter 1: Train loss 0.69, Chosen reward 0.5, Rejected reward 0.2, It/sec 1.0")
     assert trained(policy_curves(log))["margin"] == [pytest.approx(0.3)]
-
-
-def test_courses() -> None:
-    values = np.array([1.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 7.0])
-    went = course(Series(np.arange(9), values))
-    assert (went.first, went.last, went.change, went.begun) == (1.0, 7.0, 6.0, 1.0)
-    assert (went.least, went.most, went.reports) == (1.0, 7.0, 9)
-    assert course(Series(np.arange(4), np.array([1.0, 2.0, 3.0, 4.0]))).noise == 0.0
 
 
 def test_rank_correlation_is_of_common_reports() -> None:
