@@ -25,10 +25,13 @@ import numpy as np
 
 from mlxdoctor.check import Cost, DoesNotArise, Inconclusive, check, limit
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
+from mlxdoctor.judge.learned import ENOUGH_ROWS, SIGNIFICANCE
 from mlxdoctor.measure.text.statistics import sign_test
 from mlxdoctor.models.readings import Reading, mean_loss
 from mlxdoctor.models.validation import ValidationRows
 
+#: Rows that are measured where all of them would be slow.
+MEASURED = 32
 _SAID = (
     "On {rows:* row} the fused model's loss is {fused_loss:.3f}, that of base and adapter "
     "{adapter_loss:.3f}"
@@ -42,9 +45,6 @@ class Limits:
     share: float = limit(0.05, unit="of the loss before fusing", source="half of a usual cost")
     least: float = limit(0.02, unit="nats", source="rounding to half precision costs less")
     far: float = limit(0.1, unit="nats", source="a perplexity up by a tenth")
-    significance: float = limit(0.01, unit="p-value, sign test over rows", source="convention")
-    rows: int = limit(8, unit="rows", source="fewer cannot reach p < 0.01 in a sign test")
-    enough: int = limit(32, unit="rows", source="measured where all of them would be slow")
 
 
 @check(
@@ -63,12 +63,12 @@ def fused_agreement(validation: ValidationRows, limits: Limits) -> Iterator[Sign
     """Compare the losses of the fused model with those of base and adapter."""
     if validation.measure_unfused is None:
         raise DoesNotArise("there is no fused model with its adapter beside it")
-    count = min(validation.total, max(validation.affordable, limits.enough))
+    count = min(validation.total, max(validation.affordable, MEASURED))
     unfused, fused = validation.measure_unfused(count), validation.measure(None, count)
     if any(row.tuned is None for row in (*unfused, *fused)):
         raise Inconclusive("the adapter could not be loaded on this base model")
-    if len(fused) < limits.rows:
-        raise Inconclusive(f"{len(fused)} rows are too few to decide; {limits.rows} are needed")
+    if len(fused) < ENOUGH_ROWS:
+        raise Inconclusive(f"{len(fused)} rows are too few to decide; {ENOUGH_ROWS} are needed")
     reading = Reading(masks_prompt=any(row.prompt_length for row in fused))
     before, after = (
         np.array([mean_loss([row], "tuned", reading).value for row in rows])
@@ -83,7 +83,7 @@ def fused_agreement(validation: ValidationRows, limits: Limits) -> Iterator[Sign
         "p_value": sign_test(after - before),
     }
     lost = together - apart
-    is_certain = sign_test(after - before) < limits.significance
+    is_certain = sign_test(after - before) < SIGNIFICANCE
     if is_certain and lost > max(limits.least, limits.share * apart):
         yield Sign("worse", measured, severity=Severity.ERROR if lost > limits.far else None)
     else:

@@ -42,21 +42,20 @@ from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
-from mlxdoctor.judge.learned import region
+from mlxdoctor.judge.learned import SIGNIFICANCE, region
 from mlxdoctor.measure.text.outputs import OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.statistics import mcnemar_exact, paired_permutation
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.losses import TokenLosses
+
+#: Prompts that decide: fewer can agree by chance. Of trained ones, all must be unsure.
+PROMPTS, TRAINED_PROMPTS = 8, 6
 
 
 @dataclass(frozen=True)
 class Limits:
     """When answers are the same, and when they are worse."""
 
-    prompts: int = limit(8, unit="prompts", source="fewer can agree by chance, and decide nothing")
-    significance: float = limit(
-        0.01, unit="p-value, exact McNemar or paired permutation", source="convention"
-    )
     unsure: float = limit(
         0.5,
         unit="nats per token of its own greedy answer, above the log",
@@ -71,7 +70,6 @@ class Limits:
         "1.6 above; sound runs at least 0.05 below",
         false_alarms="0 of 61 sound runs whose loss ended low enough to be judged",
     )
-    trained_prompts: int = limit(6, unit="trained prompts", source="all of them must be above")
     cut: float = limit(
         0.1, unit="share of the answers cut off", source="above, the loss is of other tokens"
     )
@@ -166,11 +164,11 @@ def generation_effect(
                 "identical": count,
                 "update": "not zero" if has_update else None,
             },
-            severity=Severity.ERROR if has_update and count >= limits.prompts else None,
+            severity=Severity.ERROR if has_update and count >= PROMPTS else None,
         )
         return
     compared = losses.compared if losses is not None else ()
-    has_learned = region(compared, 1, Role.ANSWER).fell(limits.significance, limits.sure)
+    has_learned = region(compared, 1, Role.ANSWER).fell(limits.sure)
     yield from _worse(answered, limits, has_learned=has_learned)
     trained = _end_of_training(log, adapter)
     if trained is not None and trained <= limits.sure:
@@ -189,7 +187,7 @@ def _worse(answered: Sequence[OutputPair], limits: Limits, *, has_learned: bool)
         for pair in answered
         if pair.item.expected and pair.base is not None
     ]
-    if len(known) < limits.prompts:
+    if len(known) < PROMPTS:
         return
     right = [
         (bool(want) and base == want, bool(want) and tuned == want) for base, tuned, want in known
@@ -203,7 +201,7 @@ def _worse(answered: Sequence[OutputPair], limits: Limits, *, has_learned: bool)
         "tuned_right": tuned_right,
     }
     p_value = mcnemar_exact(only_base, only_tuned)
-    if only_base > only_tuned and p_value < limits.significance:
+    if only_base > only_tuned and p_value < SIGNIFICANCE:
         yield Sign("worse-than-base", {**measured, "p_value": p_value})
         return
     overlaps = np.array(
@@ -212,7 +210,7 @@ def _worse(answered: Sequence[OutputPair], limits: Limits, *, has_learned: bool)
     before, after = (float(mean) for mean in overlaps.mean(axis=0))
     p_value = paired_permutation(overlaps[:, 1] - overlaps[:, 0])
     is_less = before - after > limits.overlap_drop and after < limits.overlap_left * before
-    if is_less and p_value < limits.significance:
+    if is_less and p_value < SIGNIFICANCE:
         measured |= {
             "base_overlap": round(before, 3),
             "tuned_overlap": round(after, 3),
@@ -240,7 +238,7 @@ def _unsurer_than_trained(
     examined = rows.rows if rows is not None else ()
     # Of answers that were cut off it never saw the rest, whose tokens it now has to choose.
     cut = sum(row.answer_is_cut for row in examined)
-    if len(losses) < limits.trained_prompts or cut > limits.cut * len(examined):
+    if len(losses) < TRAINED_PROMPTS or cut > limits.cut * len(examined):
         return
     # Targets of the prompt may be nearly free: the answers then carry all of the loss.
     share = _answer_share(rows) if rows is not None else None

@@ -36,6 +36,9 @@ from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.learned import (
+    ENOUGH_ROWS,
+    LIKELY,
+    SIGNIFICANCE,
     LearnedLimits,
     LossChange,
     change,
@@ -51,6 +54,10 @@ from mlxdoctor.measure.text.statistics import sign_test
 from mlxdoctor.models.losses import BEFORE, RowLosses, TokenLosses
 from mlxdoctor.safety.quoting import quoted
 
+#: Nats a token by which losses differ at most where nothing was learned: rounding in half
+#: precision is below.
+UNCHANGED = 0.01
+
 
 @dataclass(frozen=True)
 class Limits(LearnedLimits):
@@ -60,9 +67,6 @@ class Limits(LearnedLimits):
         0.5, unit="nats per token", source="a constant guess is equally good at every shift"
     )
     worse: float = limit(0.1, unit="nats per token", source="a loss 10% up on a perplexity")
-    unchanged: float = limit(
-        0.01, unit="nats per token", source="rounding in half precision is below"
-    )
     above_uniform: float = limit(
         1.5,
         unit="nats",
@@ -223,8 +227,8 @@ def learned_targets(
     if losses.load_failure is not None:
         raise Inconclusive("the adapter could not be loaded on this base model")
     rows = losses.compared
-    if len(rows) < limits.rows:
-        raise Inconclusive(f"{len(rows)} rows are too few to decide; {limits.rows} are needed")
+    if len(rows) < ENOUGH_ROWS:
+        raise Inconclusive(f"{len(rows)} rows are too few to decide; {ENOUGH_ROWS} are needed")
     broken = sum(not np.isfinite(tuned_pass(row).next).all() for row in rows)
     if broken:
         yield Sign("not-finite", {"rows": len(rows), "not_finite": broken})
@@ -253,7 +257,7 @@ def _base_broken(losses: TokenLosses, limits: Limits) -> Sign | None:
     not_finite = sum(not np.isfinite(row.base.next).all() for row in losses.rows)
     means = means[np.isfinite(means)]
     mean = float(means.mean()) if len(means) else math.nan
-    is_above = mean > uniform and sign_test(means - uniform) < limits.significance
+    is_above = mean > uniform and sign_test(means - uniform) < SIGNIFICANCE
     if not not_finite and not is_above:
         return None
     # A small sound base, sure of other words, may be above as well; text that was learned since
@@ -291,13 +295,13 @@ def _shift(rows: Sequence[RowLosses], limits: Limits) -> Sign | None:
     predicts best is what it was trained on.
     """
     following = region(rows, 1, Role.ANSWER)
-    if len(following.gains) < limits.rows:
+    if not following.is_enough:
         return None
 
     def is_preferred(other: LossChange) -> bool:
         differences = (other.gains - following.gains, following.tuned - other.tuned)
-        return other.fell(limits.significance) and all(
-            values.mean() > limits.shift_margin and sign_test(values) < limits.significance
+        return other.fell() and all(
+            values.mean() > limits.shift_margin and sign_test(values) < SIGNIFICANCE
             for values in differences
         )
 
@@ -362,18 +366,18 @@ def _end(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign | Seen]:
     elif end is not None:
         yield Seen(_END, end.after.measured)
     start = change(rows, lambda losses: losses.end_at_start)
-    if len(start.gains) < limits.rows or is_likely(start.base, limits.likely):
+    if not start.is_enough or is_likely(start.base, LIKELY):
         return
-    if is_likely(start.tuned, limits.likely) and start.fell(limits.significance):
+    if is_likely(start.tuned, LIKELY) and start.fell():
         yield Sign("end-token-everywhere", start.measured)
 
 
 def _prompt(rows: Sequence[RowLosses], mask_prompt: bool, limits: Limits) -> Iterator[Sign]:
     having = [row for row in rows if {Role.PROMPT, Role.ANSWER} <= set(row.roles[2:].tolist())]
-    if len(having) < limits.rows:
+    if len(having) < ENOUGH_ROWS:
         return
     prompt, answer = (region(having, 1, role) for role in (Role.PROMPT, Role.ANSWER))
-    if prompt.rose(limits.significance, limits.prompt_worse):
+    if prompt.rose(limits.prompt_worse):
         why = "training did not cover them" if mask_prompt else "and they were trained on"
         yield Sign(
             "prompt-worse",
@@ -382,9 +386,9 @@ def _prompt(rows: Sequence[RowLosses], mask_prompt: bool, limits: Limits) -> Ite
             # a real model. The answers tell.
             severity=Severity.INFO if mask_prompt else None,
         )
-    learned = prompt.fell(limits.significance, limits.worse) and answer.fell(limits.significance)
+    learned = prompt.fell(limits.worse) and answer.fell()
     excess = prompt.gains / prompt.base - limits.prompt_share * answer.gains / answer.base
-    is_too_much = excess.mean() > 0 and sign_test(excess) < limits.significance
+    is_too_much = excess.mean() > 0 and sign_test(excess) < SIGNIFICANCE
     if mask_prompt and learned and is_too_much:
         answers: dict[str, Measurement] = {
             "answer_base_loss": mean_of(answer.base),
@@ -397,10 +401,10 @@ def _answers(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign | Seen]
     held_out = [row for row in rows if row.split != "train"]
     train = [row for row in rows if row.split == "train"] or held_out
     trained, kept = (region(some, 1, Role.ANSWER) for some in (train, held_out))
-    if len(trained.gains) < limits.rows:
+    if not trained.is_enough:
         raise Inconclusive(f"{len(trained.gains)} rows with an answer are too few to decide")
-    has_both = train is not held_out and len(kept.gains) >= limits.rows
-    is_harmed = trained.rose(limits.significance, limits.worse)
+    has_both = train is not held_out and kept.is_enough
+    is_harmed = trained.rose(limits.worse)
     beside = {
         **kept.measured,
         "trained_loss": mean_of(trained.tuned),
@@ -408,13 +412,12 @@ def _answers(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign | Seen]
     }
     if is_harmed:
         yield Sign("answers-worse", trained.measured)
-    elif has_both and kept.rose(limits.significance, limits.worse):
+    elif has_both and kept.rose(limits.worse):
         yield Sign("held-out-worse", beside)
     elif has_both and _is_memorised(trained, kept, limits):
         yield Sign("memorised", beside)
     for split, rows_of_it in (("held out", kept), ("trained on", trained)):
-        is_enough = len(rows_of_it.gains) >= limits.rows
-        if not is_harmed and is_enough and rows_of_it.fell(limits.significance, limits.worse):
+        if not is_harmed and rows_of_it.is_enough and rows_of_it.fell(limits.worse):
             yield Seen(
                 f"The loss on answers {split} is {{tuned_loss}}, the base model's {{base_loss}} "
                 "({rows:* row}).",
@@ -423,7 +426,7 @@ def _answers(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign | Seen]
                 learned=split == "held out" or not held_out,
             )
     moved = float(np.mean([np.abs(tuned_pass(row).next - row.base.next).mean() for row in train]))
-    if moved < limits.unchanged and float(np.mean(trained.base)) >= limits.to_learn:
+    if moved < UNCHANGED and float(np.mean(trained.base)) >= limits.to_learn:
         yield Sign(
             "nothing-learned",
             {**trained.measured, "rows": len(train), "mean_difference": moved},
@@ -436,4 +439,4 @@ def _is_memorised(trained: LossChange, held_out: LossChange, limits: Limits) -> 
     base_gap = float(held_out.base.mean() - trained.base.mean())
     is_large = gap - base_gap > limits.memorised and gap > 2 * float(trained.tuned.mean())
     above = held_out.tuned - np.median(trained.tuned)
-    return is_large and sign_test(above) < limits.significance
+    return is_large and sign_test(above) < SIGNIFICANCE

@@ -41,7 +41,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
-from mlxdoctor.judge.learned import change, mean_of
+from mlxdoctor.judge.learned import ENOUGH_ROWS, change, mean_of
 from mlxdoctor.measure.losses.logged_levels import LoggedLoss, logged_loss
 from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
 from mlxdoctor.models.formats import PlainFormat
@@ -67,6 +67,8 @@ SHIFT_NAMES = {
     3: "the third token ahead",
     -1: "the token before the one just given",
 }
+#: Rows that are measured where a few disagree, and those with which formats are left out.
+CLOSER, SCREENED = 64, 6
 _AS_CONFIGURED = "the losses of the targets that the configuration asks for"
 _CHECKPOINT = re.compile(r"(?:^|[_-])0*(\d+)_adapters\.")
 
@@ -126,9 +128,6 @@ class Limits:
         source="1.4 where it was left out of the loss; none in sound runs",
         false_alarms="0 of 4 sound runs of the fixtures",
     )
-    rows: int = limit(8, unit="rows", source="as learned-targets")
-    closer: int = limit(64, unit="rows", source="measured where a few rows disagree")
-    screened: int = limit(6, unit="rows", source="enough to leave all but a few formats out")
 
 
 _THOSE = (
@@ -205,7 +204,7 @@ def loss_agreement(
     if logged.split == "train":
         validation = None
     sample = _first_sample(losses, validation, trained, logged, config)
-    _require_whole(sample, limits)
+    _require_whole(sample)
     if not any(row.prompt_length for row in sample.rows):
         why = "rows of text are trained on in the format in which they stand"
         yield Unsought(("agrees-in-another-format",), why)
@@ -280,8 +279,8 @@ def _first_sample(
     return Sample(rows, total, seen, *levels)
 
 
-def _require_whole(sample: Sample, limits: Limits) -> None:
-    if len(sample.rows) < limits.rows:
+def _require_whole(sample: Sample) -> None:
+    if len(sample.rows) < ENOUGH_ROWS:
         raise Inconclusive(f"{len(sample.rows)} rows are too few to decide")
     if sum(not row.is_whole for row in sample.rows) * 10 > len(sample.rows):
         raise Inconclusive("rows too long to be measured whole")
@@ -297,7 +296,7 @@ def _nearest(
     nearest = anchored_fit([fit(sample, one, limits.same, limits.errors) for one in usual])
     if nearest.agrees or validation is None or len(sample.rows) >= sample.total:
         return sample, nearest
-    rows = validation.measure(None, min(limits.closer, sample.total))
+    rows = validation.measure(None, min(CLOSER, sample.total))
     closer = replace(sample, rows=rows)
     return closer, anchored_fit([fit(closer, one, limits.same, limits.errors) for one in usual])
 
@@ -373,7 +372,7 @@ def _explanation(
 
     def read(plain: PlainFormat, count: int) -> Fit | None:
         rows = validation.measure(plain, count)
-        if len(rows) < min(count, limits.screened):
+        if len(rows) < min(count, SCREENED):
             return None
         written = replace(sample, rows=rows)
         readings = [Reading(*one) for one in product((False, True), ALL_ENDS)]
@@ -382,7 +381,7 @@ def _explanation(
     # In another format the base model's loss is another, too. Without its end token a row's
     # is hardly: the base expects it less than the rest, or more, and it is one of many.
     formats = [one for one in validation.formats if one.pattern is None or not usual.base_agrees]
-    screened = [(read(plain, limits.screened), plain) for plain in formats]
+    screened = [(read(plain, SCREENED), plain) for plain in formats]
     promising = [(one.misfit, str(plain), plain) for one, plain in screened if one is not None]
     for _, _, plain in sorted(promising, key=lambda one: one[:2])[:3]:
         best_written = read(plain, len(sample.rows))

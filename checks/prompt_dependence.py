@@ -34,10 +34,14 @@ from numpy.typing import NDArray
 
 from mlxdoctor.check import Cost, Inconclusive, check, limit
 from mlxdoctor.finding import Measurement, Seen, Sign, Symptom, Unsought
+from mlxdoctor.judge.learned import ENOUGH_ROWS
 from mlxdoctor.measure.text.statistics import lower_ranks
 from mlxdoctor.models.load import Which
 from mlxdoctor.models.prompt_gains import PromptGains, RowGain
 
+#: Rows of each split that are asked first, and at most: standard errors are then 0.003 to 0.09
+#: nats.
+FIRST, MOST = 16, 48
 #: What the splits' rows are called.
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 #: Why too few rows were asked although there are more; and what to do.
@@ -58,9 +62,6 @@ _FIX = "join prompts and answers by a key, not by their place in two lists, and 
 class Limits:
     """When answers depend on their prompts, and when they do not."""
 
-    first: int = limit(16, unit="rows", source="as learned-targets")
-    most: int = limit(48, unit="rows", source="standard errors are then 0.003 to 0.09 nats")
-    rows: int = limit(8, unit="rows", source="as learned-targets")
     errors: float = limit(
         3.0, unit="standard errors", source="one of 700 by chance", false_alarms=_CALIBRATION
     )
@@ -121,12 +122,12 @@ class Limits:
 )
 def prompt_dependence(gains: PromptGains, limits: Limits) -> Iterator[Sign | Seen | Unsought]:
     """Compare answers after their own prompts with the same after other rows' prompts."""
-    rows = _measured_rows(gains, limits.first, limits)
+    rows = _measured_rows(gains, FIRST, limits)
     if not _is_decided(rows, limits):
-        rows = _measured_rows(gains, limits.most, limits)
-    if max(map(len, rows.values())) < limits.rows:
-        is_short = max(gains.rows.values()) < limits.rows
-        few = f"fewer than {limits.rows} rows have a prompt and an answer"
+        rows = _measured_rows(gains, MOST, limits)
+    if max(map(len, rows.values())) < ENOUGH_ROWS:
+        is_short = max(gains.rows.values()) < ENOUGH_ROWS
+        few = f"fewer than {ENOUGH_ROWS} rows have a prompt and an answer"
         raise Inconclusive(few if is_short else SPENT)
     found = [_of_the_rows(rows, gains, limits), _of_the_tuned(rows, limits)]
     yield from filter(None, found)
@@ -168,7 +169,7 @@ class _Gain:
         return float(self.values.std(ddof=1)) / math.sqrt(len(self.values))
 
     def is_clear(self, limits: Limits) -> bool:
-        is_enough = len(self.values) >= limits.rows
+        is_enough = len(self.values) >= ENOUGH_ROWS
         return is_enough and self.mean - limits.errors * self.error > limits.clear
 
     def is_below(self, other: _Gain, share: float, limits: Limits) -> bool:
@@ -214,8 +215,8 @@ def _of_the_rows(rows: Rows, gains: PromptGains, limits: Limits) -> Sign | Unsou
     both = ("unrelated-answers", "some-unrelated-answers")
     reference = _reference(rows)
     train, held_out = (_Gain.of(rows.get(one, ()), "base") for one in ("train", reference))
-    if train is None or len(train.values) < limits.rows:
-        is_short = gains.rows.get("train", 0) < limits.rows
+    if train is None or len(train.values) < ENOUGH_ROWS:
+        is_short = gains.rows.get("train", 0) < ENOUGH_ROWS
         why = "too few training rows have a prompt and an answer of their own"
         return Unsought(both, why if is_short else SPENT)
     is_less = held_out is not None and _is_less(train, held_out, limits)
@@ -258,7 +259,7 @@ def _of_the_tuned(rows: Rows, limits: Limits) -> Sign | Unsought | None:
     base, tuned = (_Gain.of(rows.get(split, ()), which) for which in ("base", "tuned"))
     if base is None or tuned is None:
         return Unsought(codes, "there is no tuned model that could be asked")
-    if len(tuned.values) < limits.rows:
+    if len(tuned.values) < ENOUGH_ROWS:
         return Unsought(codes, SPENT)
     if tuned.own > base.own + limits.harmed:
         return Unsought(codes, "the tuned model is worse at the answers altogether")

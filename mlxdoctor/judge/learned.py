@@ -15,14 +15,18 @@ from mlxdoctor.measure.text.prompt_rates import Rate, rate
 from mlxdoctor.measure.text.statistics import sign_test
 from mlxdoctor.models.losses import RowLosses, RowPass
 
+#: The p-value of a sign test over rows below which a change is one.
+SIGNIFICANCE = 0.01
+#: Rows that decide: fewer cannot reach that p-value.
+ENOUGH_ROWS = 8
+#: Probability of a token that is the greedy choice, and of one that never is.
+LIKELY, UNLIKELY = 0.5, 0.1
+
 
 @dataclass(frozen=True)
 class LearnedLimits:
     """When a change of the loss over rows is one, and when padding or the end was learned."""
 
-    significance: float = limit(0.01, unit="p-value, sign test over rows", source="convention")
-    rows: int = limit(8, unit="rows", source="fewer cannot reach p < 0.01 in a sign test")
-    likely: float = limit(0.5, unit="probability", source="the greedy choice")
     grown_gain: float = limit(
         1.5, unit="nats", source="padding trained on gains 2.4 to 2.7; it loses in sound runs"
     )
@@ -48,7 +52,6 @@ class LearnedLimits:
     to_learn: float = limit(
         0.3, unit="nats per token", source="below, the base model already knows the answers"
     )
-    unlikely: float = limit(0.1, unit="probability", source="never the greedy choice in practice")
 
 
 @dataclass(frozen=True)
@@ -78,13 +81,18 @@ class LossChange:
         """Sign test over the rows."""
         return sign_test(self.gains)
 
-    def fell(self, significance: float, by: float = 0.0) -> bool:
-        """Whether the loss fell by more than `by` nats, significantly."""
-        return self.gain > by and self.p_value < significance
+    @property
+    def is_enough(self) -> bool:
+        """Whether there are rows enough to decide."""
+        return len(self.gains) >= ENOUGH_ROWS
 
-    def rose(self, significance: float, by: float = 0.0) -> bool:
+    def fell(self, by: float = 0.0) -> bool:
+        """Whether the loss fell by more than `by` nats, significantly."""
+        return self.gain > by and self.p_value < SIGNIFICANCE
+
+    def rose(self, by: float = 0.0) -> bool:
         """Whether the loss rose by more than `by` nats, significantly."""
-        return self.gain < -by and self.p_value < significance
+        return self.gain < -by and self.p_value < SIGNIFICANCE
 
     @property
     def measured(self) -> dict[str, int | float]:
@@ -176,19 +184,19 @@ def learned_end(rows: Sequence[RowLosses], limits: LearnedLimits) -> LearnedEnd 
     """
     trained = [row for row in rows if row.split == "train"]
     # Of rows held out it need not know where an answer ends.
-    kept = trained if len(trained) >= limits.rows else rows
+    kept = trained if len(trained) >= ENOUGH_ROWS else rows
     after = change(kept, lambda losses: losses.end_after_answer)
-    if len(after.gains) < limits.rows:
+    if not after.is_enough:
         return None
     has_end = [row for row in kept if np.any(row.roles == Role.END)]
     answers = region(kept, 1, Role.ANSWER)
-    learned = len(has_end) >= limits.rows and answers.fell(limits.significance, limits.to_learn)
-    is_unlikely = not is_likely(after.tuned, limits.unlikely)
-    had_it = is_likely(after.base, limits.likely)
-    forgot = had_it and is_unlikely and after.rose(limits.significance)
+    learned = len(has_end) >= ENOUGH_ROWS and answers.fell(limits.to_learn)
+    is_unlikely = not is_likely(after.tuned, UNLIKELY)
+    had_it = is_likely(after.base, LIKELY)
+    forgot = had_it and is_unlikely and after.rose()
     # Training on rows with an end token makes it likelier, if anything.
     is_unsure = not is_likely(after.tuned, limits.sure_end)
-    left_out = learned and is_unsure and after.rose(limits.significance, limits.to_learn)
+    left_out = learned and is_unsure and after.rose(limits.to_learn)
     is_certain = forgot or left_out
     is_unlearned = is_certain or (learned and is_unlikely and after.gain <= 0)
     return LearnedEnd(after, answers, is_unlearned, is_certain)
@@ -228,10 +236,10 @@ def learned_padding(
     at_start = _is_chosen(rows, pad_id, lambda losses: losses.greedy_at_start)
     at_end = _is_chosen(rows, pad_id, lambda losses: losses.greedy_after_answer)
     if is_end:
-        learned = rest.fell(limits.significance, 1.0) and is_likely(rest.tuned, limits.likely)
+        learned = rest.fell(1.0) and is_likely(rest.tuned, LIKELY)
     else:
         least = limits.grown_own if is_own else limits.grown
-        has_grown = rest.fell(limits.significance, limits.grown_gain)
+        has_grown = rest.fell(limits.grown_gain)
         instead = (at_start.is_broken or at_end.is_broken) and not is_own
         learned = (has_grown and is_likely(rest.tuned, least)) or instead
     return LearnedPadding(rest, at_start, at_end) if learned else None
