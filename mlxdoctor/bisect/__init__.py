@@ -1,1 +1,1 @@
-"""`mlxdoctor bisect`: which saved checkpoint of a run is the last good one, and which the best."""
+"""Which saved checkpoint is the last good one, and which the best: a table over saves."""

@@ -1,14 +1,9 @@
-"""What the saves answer: measured on a few of them, chosen by bisection.
-
-The search assumes that a run that broke stays broken, as one whose loss blew up does: then
-about log2(n) of n saves need to be loaded. The neighbours of the boundary that it finds are
-measured too; where one of them contradicts the assumption, every save is measured.
-"""
+"""What the saves of a run answer: the losses of the right answers, and answers of their own."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -33,7 +28,6 @@ if TYPE_CHECKING:
     from mlxdoctor.models.answer import Answer
     from mlxdoctor.models.load import LoadedModels
     from mlxdoctor.models.losses import RowLosses, RowPass
-    from mlxdoctor.models.prompts import Prompt
     from mlxdoctor.run import Run
 
 Floats = NDArray[np.float64]
@@ -50,6 +44,8 @@ SHOWN = 3
 SPLITS = ("valid", "test", "train")
 #: Those of them that a run is not trained on.
 HELD_OUT = ("valid", "test")
+#: Saves that are measured before others between them are: a run may have hundreds.
+MEASURED = 16
 
 
 @dataclass(frozen=True)
@@ -68,9 +64,10 @@ class Behaviour:
     Attributes:
         losses: of the right answers, row by row, nats a token, float64 (rows,).
         base_losses: the base model's on the same rows.
-        collapsed: prompts answered with one token, a handful of them, or a loop.
+        collapsed: prompts answered with one token, a handful of them, or a loop; None where
+            it was not asked.
         failure: why it could not be put on the base model; empty where it could.
-        answers: what it said to the first few prompts; empty where it was not asked.
+        answers: what it said to the first few prompts.
     """
 
     losses: Floats
@@ -91,110 +88,73 @@ class Behaviour:
         return float(self.base_losses.mean()) if len(self.base_losses) else np.nan
 
 
-#: The behaviour of the save at a place.
-Measure = Callable[[int], Behaviour]
-
-
-@dataclass(frozen=True)
-class Search:
-    """What was measured, and what follows from it.
-
-    Attributes:
-        measured: place of a save -> its behaviour.
-        broken: place -> why, as a clause, for those measured that are broken.
-        best: the place with the lowest loss of those that are not; None without any.
-        last_good: the last place before the break, or the last of all; None where all are broken.
-        held: a run that broke stayed broken, as far as was measured.
-    """
-
-    measured: Mapping[int, Behaviour]
-    broken: Mapping[int, str]
-    best: int | None
-    last_good: int | None
-    held: bool
-
-
-def search(count: int, measure: Measure, hint: int | None, limits: Limits) -> Search:
-    """Find the last good one of `count` saves.
+def measured_saves(
+    count: int, measure: Callable[[int], Behaviour], limits: Limits
+) -> dict[int, Behaviour]:
+    """Place of a save -> its losses: of all, or of as many as show the lowest and the break.
 
     Args:
         count: saves, in the order of training.
         measure: loads and measures one.
-        hint: the place that the log thinks best; the middle without one.
         limits: when a save is broken.
     """
-    measured: dict[int, Behaviour] = {}
+    seen: dict[int, Behaviour] = {}
 
-    def look(*places: int) -> Mapping[int, str]:
+    def look(places: Iterable[int]) -> None:
         for place in places:
-            if 0 <= place < count and place not in measured:
-                measured[place] = measure(place)
-        return broken_of(measured, limits)
+            if place not in seen:
+                seen[place] = measure(place)
 
-    look(0, count - 1, count // 2 if hint is None else hint)
-    while (gap := _gap(measured, look(), count)) is not None:
-        look(gap)
-    low, high = _boundary(measured, look())
-    broken = look(low - 1, high + 1)
-    held = all(place in broken for place in measured if place >= high) and (
-        low < 0 or low - 1 not in broken
-    )
-    if not held:
-        broken = look(*range(count))
-        low, _ = _boundary(measured, broken)
-    good = [place for place in measured if place not in broken]
-    best = min(good, key=lambda place: measured[place].loss) if good else None
-    return Search(dict(measured), broken, best, low if low >= 0 else None, held)
-
-
-def _boundary(measured: Mapping[int, Behaviour], broken: Mapping[int, str]) -> tuple[int, int]:
-    """The last good place, -1 for none, and the first broken one after it."""
-    good = [place for place in measured if place not in broken]
-    low = max(good, default=-1)
-    return low, min((place for place in broken if place > low), default=max(measured) + 1)
+    if count <= MEASURED:
+        look(range(count))
+        return seen
+    look(round(number * (count - 1) / (MEASURED - 1)) for number in range(MEASURED))
+    while True:
+        places = sorted(seen)
+        broken = broken_of(seen, limits)
+        lowest = places.index(min(places, key=lambda place: seen[place].loss))
+        last_good = max((i for i, place in enumerate(places) if place not in broken), default=-1)
+        gaps = [i for i in {lowest - 1, lowest, last_good} if 0 <= i < len(places) - 1]
+        halfway = {(places[i] + places[i + 1]) // 2 for i in gaps} - seen.keys()
+        if not halfway:
+            return seen
+        look(sorted(halfway))
 
 
-def _gap(measured: Mapping[int, Behaviour], broken: Mapping[int, str], count: int) -> int | None:
-    """The place half-way between the last good save and the break; None where they adjoin."""
-    low, high = _boundary(measured, broken)
-    if low < 0 or high > count - 1 or high - low <= 1:
-        return None
-    return (low + high) // 2
-
-
-def broken_of(measured: Mapping[int, Behaviour], limits: Limits) -> dict[int, str]:
+def broken_of(seen: Mapping[int, Behaviour], limits: Limits) -> dict[int, str]:
     """Place -> why, as a clause, for those measured that are broken."""
-    found = {place: _own_fault(one, limits) for place, one in measured.items()}
-    sound = {place: measured[place] for place, why in found.items() if not why}
-    for place, one in sound.items():
-        earlier = [other for before, other in sound.items() if before < place]
-        best = min(earlier, key=lambda other: other.loss, default=one)
-        if _is_worse(one, best, limits):
-            found[place] = f"its answers' loss is {one.loss:.3g}, and was {best.loss:.3g} before"
-    return {place: why for place, why in sorted(found.items()) if why}
+    faults = {place: _own_fault(one, limits) for place, one in seen.items()}
+    best: Behaviour | None = None
+    for place in sorted(place for place, fault in faults.items() if not fault):
+        save = seen[place]
+        if best is not None and _is_worse(save, best, limits):
+            faults[place] = f"its answers' loss is {save.loss:.3g}, and was {best.loss:.3g} before"
+        best = save if best is None or save.loss < best.loss else best
+    return {place: fault for place, fault in sorted(faults.items()) if fault}
 
 
-def _own_fault(one: Behaviour, limits: Limits) -> str:
-    if one.failure:
-        return f"it cannot be put on the base model ({one.failure})"
-    if not isfinite(one.loss):
+def _own_fault(save: Behaviour, limits: Limits) -> str:
+    if save.failure:
+        return f"it cannot be put on the base model ({save.failure})"
+    if not isfinite(save.loss):
         return "its answers' loss is not finite"
-    if one.loss > one.base_loss and is_higher(one.losses - one.base_losses, limits):
+    if save.loss > save.base_loss and is_higher(save.losses - save.base_losses, limits):
         return (
-            f"its answers' loss is {one.loss:.3g}, worse than the base model's {one.base_loss:.3g}"
+            f"its answers' loss is {save.loss:.3g}, worse than the base model's "
+            f"{save.base_loss:.3g}"
         )
-    if one.collapsed is not None and is_raised(one.collapsed, limits):
-        found = one.collapsed
-        return f"it answers {found.tuned} of {found.prompts} prompts with a few tokens or a loop"
+    rate = save.collapsed
+    if rate is not None and is_raised(rate, limits):
+        return f"it answers {rate.tuned} of {rate.prompts} prompts with a few tokens or a loop"
     return ""
 
 
-def _is_worse(one: Behaviour, best: Behaviour, limits: Limits) -> bool:
-    rise = one.loss - best.loss
+def _is_worse(save: Behaviour, best: Behaviour, limits: Limits) -> bool:
+    rise = save.loss - best.loss
     is_share = rise > limits.share * (best.base_loss - best.loss) > 0
-    if rise < limits.risen_nats or not (one.loss > limits.risen_ratio * best.loss or is_share):
+    if rise < limits.risen_nats or not (save.loss > limits.risen_ratio * best.loss or is_share):
         return False
-    return is_higher(one.losses - best.losses, limits)
+    return is_higher(save.losses - best.losses, limits)
 
 
 def is_higher(rises: Floats, limits: Limits) -> bool:
@@ -209,7 +169,7 @@ class SaveMeasure:
 
     Args:
         run: its models and rows.
-        checkpoints: the saves.
+        saves: the checkpoints.
         limits: when an answer is collapsed.
 
     Attributes:
@@ -221,19 +181,19 @@ class SaveMeasure:
         InputError: one of them cannot be read.
     """
 
-    def __init__(self, run: Run, checkpoints: Sequence[Checkpoint], limits: Limits) -> None:
+    def __init__(self, run: Run, saves: Sequence[Checkpoint], limits: Limits) -> None:
         if not run.options.allow_model:
             raise Missing("no model was run, because of --no-generate")
         self._base, self._tokenizer = run.need(BaseModel), run.need(Tokenizer)
         dataset = run.need(Dataset)
-        split = next((one for one in SPLITS if one in dataset.splits), None)
+        split = next((name for name in SPLITS if name in dataset.splits), None)
         if split is None:
             raise Missing("the data has no rows")
         from mlxdoctor.models.prompts import prompts_for
 
         self.split = split
         self._rows = build(dataset, self._tokenizer, run.get(TrainingConfig), split=split)
-        self._checkpoints, self._limits, self._progress = checkpoints, limits, run.progress
+        self._saves, self._limits, self._progress = saves, limits, run.progress
         ends = (*self._tokenizer.eos_token_ids, *self._base.eos_token_ids)
         self._ends = tuple(dict.fromkeys(ends))
         self._prompts = prompts_for(
@@ -245,20 +205,8 @@ class SaveMeasure:
         self._place: int | None = None
         self._done = 0
 
-    def __call__(self, place: int) -> Behaviour:
-        """Losses and answers of the save at a place."""
-        found = self.losses(place)
-        models = self._models
-        if found.failure or models is None:
-            return found
-        if self._of_base is None:
-            self._of_base = self._collapsed(self._asked(models.select("base")))
-        answers = self._asked(models.select("tuned"))
-        collapsed = rate(self._collapsed(answers), self._of_base, self._limits)
-        return replace(found, collapsed=collapsed, answers=self._texts(answers[:SHOWN]))
-
     def losses(self, place: int) -> Behaviour:
-        """The losses alone of the save at a place, which take a third of the time."""
+        """The losses of the save at a place."""
         from mlxdoctor.models.losses import measure
 
         models = self._with(place)
@@ -267,51 +215,52 @@ class SaveMeasure:
             failure = re.sub(r" at \S+", "", models.load_failure)
             return Behaviour(np.empty(0), np.empty(0), failure=failure)
         pads = (self._rows.pad_id,)
-        found = measure(models, self._tokenizer, [self._rows], max_rows=ROWS, pad_ids=pads)
+        token_losses = measure(models, self._tokenizer, [self._rows], max_rows=ROWS, pad_ids=pads)
         pairs = [
             (_answer_loss(row, row.base), _answer_loss(row, row.tuned))
-            for row in found.rows
+            for row in token_losses.rows
             if row.tuned is not None
         ]
         losses = np.array(pairs, np.float64).reshape(-1, 2)
         return Behaviour(losses[:, 1], losses[:, 0])
 
-    def answers(self, place: int) -> tuple[str, ...]:
-        """What the save at a place says to `prompts`."""
+    def asked(self, place: int, save: Behaviour) -> Behaviour:
+        """The same save with its answers to the prompts."""
         models = self._with(place)
         if models.load_failure is not None:
-            return ()
-        return self._texts(self._asked(models.select("tuned"), self.prompts))
+            return save
+        if self._of_base is None:
+            self._of_base = self._collapsed(self._answers(models.select("base")))
+        answers = self._answers(models.select("tuned"))
+        collapsed = rate(self._collapsed(answers), self._of_base, self._limits)
+        texts = tuple(self._tokenizer.decode(self._content(one)) for one in answers[:SHOWN])
+        return replace(save, collapsed=collapsed, answers=texts)
 
     def _with(self, place: int) -> LoadedModels:
         from mlxdoctor.models.load import load
 
-        if self._models is not None and self._place == place:
-            return self._models
-        if self._progress is not None:
-            self._progress("measuring checkpoints", self._done, len(self._checkpoints))
-        self._done += 1
-        self._models = load(self._base, self._checkpoints[place].path, self._models)
-        self._place = place
+        if self._models is None or self._place != place:
+            if self._progress is not None:
+                self._progress("measuring checkpoints", self._done, len(self._saves))
+            self._done += 1
+            self._models = load(self._base, self._saves[place].path, self._models)
+            self._place = place
         return self._models
 
-    def _asked(self, model: object, prompts: Sequence[Prompt] | None = None) -> list[Answer]:
+    def _answers(self, model: object) -> list[Answer]:
         from mlxdoctor.models.answer import answer
 
-        return answer(model, self._prompts if prompts is None else prompts, self._ends, MAX_TOKENS)
-
-    def _texts(self, answers: Sequence[Answer]) -> tuple[str, ...]:
-        return tuple(self._tokenizer.decode(self._content(one)) for one in answers)
+        return answer(model, self._prompts, self._ends, MAX_TOKENS)
 
     def _collapsed(self, answers: Sequence[Answer]) -> list[bool]:
         return [collapse.is_collapsed(self._content(one), self._limits) for one in answers]
 
-    def _content(self, one: Answer) -> list[int]:
-        return [token for token in one.tokens if token not in self._ends]
+    def _content(self, answer: Answer) -> list[int]:
+        return [token for token in answer.tokens if token not in self._ends]
 
 
-def _answer_loss(row: RowLosses, one: RowPass) -> float:
+def _answer_loss(row: RowLosses, losses: RowPass) -> float:
     """Mean loss of the answer and its end token; of the whole row where it has no answer."""
-    roles = row.roles[1 : 1 + len(one.next)]
-    chosen = one.next[(roles == Role.ANSWER) | (roles == Role.END)]
-    return float((chosen if len(chosen) else one.next).mean())
+    roles = row.roles[1 : 1 + len(losses.next)]
+    chosen = losses.next[(roles == Role.ANSWER) | (roles == Role.END)]
+    return float((chosen if len(chosen) else losses.next).mean())

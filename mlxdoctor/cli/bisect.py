@@ -12,7 +12,7 @@ from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, options, ou
 from mlxdoctor.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
-    from mlxdoctor.bisect.result import Bisection
+    from mlxdoctor.bisect.table import Bisection
 
 #: The files that `-o` writes, for each format the report, and the picture.
 _REPORTS = {"text": "bisect.txt", "markdown": "bisect.md", "json": "bisect.json"}
@@ -53,9 +53,9 @@ def command(
     read: NaN, a B of zeros, updates that outgrow the weights, and saves made after
     the log's loss blew up. Where the base model and the data are at hand, the loss of
     each checkpoint is measured on the validation rows: the lowest is the best. The
-    answers of about log2(n) of n checkpoints are looked at, and those of the last good
-    and of the best one to three prompts are shown. Without models, the best is where
-    the log's validation loss was lowest.
+    answers of the last good and of the best one are looked at, and those to three
+    prompts are shown. Without models, the best is where the log's validation loss was
+    lowest.
 
     \b
     Examples:
@@ -67,38 +67,35 @@ def command(
         output.refuse_inside(folder, [run, *([base] if base is not None else [])])
 
     from mlxdoctor.bisect.behaviour import Limits
-    from mlxdoctor.bisect.result import bisect
+    from mlxdoctor.bisect.table import bisect
     from mlxdoctor.run import Run
 
     with ProgressLine() as progress:
-        found = bisect(
-            Run.discover([run], base=base, allow_model=not no_generate, progress=progress),
-            Limits(),
-            progress,
-        )
+        run_left = Run.discover([run], base=base, allow_model=not no_generate, progress=progress)
+        table = bisect(run_left, Limits(), progress)
     if no_text:
-        found = replace(found, said=())
-    text = _rendered(found, output_format)
+        table = replace(table, prompts=())
+    text = _rendered(table, output_format)
     click.echo(text, nl=False)
     if folder is not None:
         from mlxdoctor.formats.figures.checkpoint_sizes import svg
         from mlxdoctor.measure.weights.save_norms import heat_map
 
         files = {_REPORTS[output_format]: text.encode()}
-        data = heat_map(found.followed, [one.value != "good" for one in found.standings])
+        data = heat_map(table.followed, [row.standing.value != "good" for row in table.rows])
         if data is not None:
             files[_PICTURE] = svg(data)
         output.write_files(folder, files, stale=(_PICTURE,))
-    if not found.is_decided:
+    if not table.is_decided:
         return EXIT_INCONCLUSIVE
-    return EXIT_CLEAN if found.newest_is_good else EXIT_FOUND
+    return EXIT_CLEAN if table.newest_is_good else EXIT_FOUND
 
 
-def _rendered(found: Bisection, output_format: str) -> str:
+def _rendered(table: Bisection, output_format: str) -> str:
     from mlxdoctor.bisect import answer
 
     if output_format == "json":
         import json
 
-        return json.dumps(answer.as_object(found), indent=2, allow_nan=False) + "\n"
-    return answer.render(found, is_markdown=output_format == "markdown")
+        return json.dumps(answer.as_object(table), indent=2, allow_nan=False) + "\n"
+    return answer.render(table, is_markdown=output_format == "markdown")

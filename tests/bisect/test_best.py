@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from mlxdoctor.bisect.answer import as_object, best_sentence, render, sentence
+from mlxdoctor.bisect.answer import answers, as_object, best_sentence, render, sentence
 from mlxdoctor.bisect.behaviour import Behaviour, Limits
-from mlxdoctor.bisect.best import MEASURED, all_measured, best_logged, best_measured
-from mlxdoctor.bisect.result import Bisection, bisect
+from mlxdoctor.bisect.table import Bisection, SaveRow, best_logged, best_measured, bisect
 from mlxdoctor.cli import main
+from mlxdoctor.judge.save_flaws import Standing
 from mlxdoctor.run import Run
 from tests.bisect.states import history, state
 from tests.conftest import FIXTURES, RUNS
@@ -28,61 +29,48 @@ def saved(loss: float, spread: float = 0.0) -> Behaviour:
     return Behaviour(np.full(32, loss) + spread * NOISE, BASE)
 
 
-def measured(losses: Sequence[float]) -> dict[int, Behaviour]:
-    return {at: saved(loss) for at, loss in enumerate(losses)}
+def rows(saves: Sequence[Behaviour | None], good: Sequence[int]) -> list[SaveRow]:
+    """Rows of a table with these behaviours, of which those at the places are good."""
+    nothing: Any = None
+    return [
+        SaveRow(nothing, Standing.GOOD if place in good else Standing.BROKEN, save)
+        for place, save in enumerate(saves)
+    ]
 
 
 def test_the_lowest_of_the_good_ones_is_the_best() -> None:
-    found = best_measured(measured([3.0, 1.5, 1.2, 1.6]), [0, 1, 3], LIMITS)
+    found = best_measured(rows(list(map(saved, (3.0, 1.5, 1.2, 1.6))), [0, 1, 3]), LIMITS)
     assert found is not None
     assert (found.place, found.last, found.rows) == (1, 3, 32)
     assert found.is_clear
 
 
 def test_a_difference_within_chance_is_said_to_be_that() -> None:
-    states = {0: saved(1.5), 1: saved(1.501, spread=20.0)}
-    states[1] = Behaviour(states[1].losses - states[1].losses.mean() + 1.501, BASE)
-    found = best_measured(states, [0, 1], LIMITS)
+    noisy = saved(1.501, spread=20.0)
+    noisy = Behaviour(noisy.losses - noisy.losses.mean() + 1.501, BASE)
+    found = best_measured(rows([saved(1.5), noisy], [0, 1]), LIMITS)
     assert found is not None
     assert found.place == 0
     assert not found.is_clear
 
 
 def test_the_newest_may_be_the_best_and_none_may_be_good() -> None:
-    found = best_measured(measured([3.0, 2.0]), [0, 1], LIMITS)
+    found = best_measured(rows([saved(3.0), saved(2.0)], [0, 1]), LIMITS)
     assert found is not None
     assert (found.place, found.is_clear) == (1, False)
-    assert best_measured(measured([3.0]), [], LIMITS) is None
-    assert best_measured({}, [0], LIMITS) is None
-    unfinite = {0: Behaviour(np.array([np.nan]), BASE[:1])}
-    assert best_measured(unfinite, [0], LIMITS) is None
-
-
-@pytest.mark.parametrize("lowest", [0, 1, 7, 36, 98, 99])
-def test_of_a_hundred_saves_the_lowest_is_found_in_a_few(lowest: int) -> None:
-    asked: list[int] = []
-
-    def measure(place: int) -> Behaviour:
-        asked.append(place)
-        return saved(1 + abs(place - lowest) / 100)
-
-    found = all_measured(100, {}, measure)
-    assert min(found, key=lambda at: found[at].loss) == lowest
-    assert len(asked) == len(set(asked)) == len(found) <= MEASURED + 10
-
-
-def test_what_was_measured_is_not_measured_again() -> None:
-    known = measured([3.0, 2.0, 1.0])
-    assert all_measured(3, known, lambda place: pytest.fail(f"{place} again")) == known
+    assert best_measured(rows([saved(3.0)], []), LIMITS) is None
+    assert best_measured(rows([None], [0]), LIMITS) is None
+    unfinite = Behaviour(np.array([np.nan]), BASE[:1])
+    assert best_measured(rows([unfinite], [0]), LIMITS) is None
 
 
 def test_the_log_compares_at_least_two() -> None:
-    found = best_logged([1.6, None, 1.4, 1.5], [0, 1, 2, 3])
+    found = best_logged(rows([None] * 4, range(4)), [1.6, None, 1.4, 1.5])
     assert found is not None
     assert (found.place, found.how, found.last, found.is_clear) == (2, "logged", 3, False)
-    assert best_logged([1.6, None], [0, 1]) is None
-    assert best_logged([1.6, 1.6], [0, 1]) is None
-    assert best_logged([1.6, 1.5], [0]) is None
+    assert best_logged(rows([None] * 2, [0, 1]), [1.6, None]) is None
+    assert best_logged(rows([None] * 2, [0, 1]), [1.6, 1.6]) is None
+    assert best_logged(rows([None] * 2, [0]), [1.6, 1.5]) is None
 
 
 def static(folder: Path) -> Bisection:
@@ -92,7 +80,7 @@ def static(folder: Path) -> Bisection:
 def test_without_models_the_log_says_it_and_that_is_said() -> None:
     found = static(RUNS / "overfitting")
     assert found.best is not None
-    assert found.path(found.best.place).name == "0000500_adapters.safetensors"
+    assert found.rows[found.best.place].path.name == "0000500_adapters.safetensors"
     # As in the log: validations 500, 1000 and 1500, the last also for the final file.
     assert found.best.losses == {0: 1.520, 1: 1.595, 2: 1.661, 3: 1.661}
     told = best_sentence(found)
@@ -128,7 +116,7 @@ def overfitted() -> Bisection:
 def test_an_overfitted_run_has_an_earlier_best(overfitted: Bisection) -> None:
     best = overfitted.best
     assert best is not None
-    assert overfitted.path(best.place).name == "0000500_adapters.safetensors"
+    assert overfitted.rows[best.place].path.name == "0000500_adapters.safetensors"
     assert best.is_clear
     assert best.losses[0] == min(best.losses.values())
     assert overfitted.newest_is_good
@@ -140,12 +128,12 @@ def test_an_overfitted_run_has_an_earlier_best(overfitted: Bisection) -> None:
 
 @pytest.mark.slow
 def test_the_last_good_and_the_best_answer_three_prompts(overfitted: Bisection) -> None:
-    assert len(overfitted.said) == 3
+    assert len(answers(overfitted)) == 3
     assert overfitted.best is not None
-    for one in overfitted.said:
-        assert one.answers.keys() == {overfitted.last_good, overfitted.best.place}
-        assert one.answers[0] != one.answers[3]
-        assert one.expected is not None
+    for _, expected, texts in answers(overfitted):
+        assert texts.keys() == {overfitted.last_good, overfitted.best.place}
+        assert texts[0] != texts[3]
+        assert expected is not None
     text = render(overfitted, is_markdown=False)
     assert text.count("- Prompt: ") == 3
     assert text.count("  - best, 0000500_adapters.safetensors: ") == 3
@@ -160,5 +148,5 @@ def test_no_text_withholds_prompts_and_answers(
     printed = capsys.readouterr().out
     assert json.loads(printed)["answers"] == []
     assert json.loads(printed)["best"]["file"].endswith("0000500_adapters.safetensors")
-    for one in overfitted.said:
-        assert not any(text in printed for text in (one.prompt, *one.answers.values()))
+    for prompt, _, texts in answers(overfitted):
+        assert not any(text in printed for text in (prompt, *texts.values()))

@@ -12,7 +12,7 @@ import pytest
 
 from mlxdoctor.bisect.answer import notes, sentence
 from mlxdoctor.bisect.behaviour import Limits
-from mlxdoctor.bisect.result import Bisection, bisect
+from mlxdoctor.bisect.table import Bisection, bisect
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
@@ -30,15 +30,15 @@ def bisected(folder: Path, *, model: bool = False) -> Bisection:
 
 
 def standings(found: Bisection) -> str:
-    return "".join(one.value[0] for one in found.standings)
+    return "".join(row.standing.value[0] for row in found.rows)
 
 
 def test_a_break_between_two_saves_is_found_in_the_files(broken_run: Path) -> None:
     found = bisected(broken_run)
     assert standings(found) == "gggbbbb"
     assert found.last_good == 2
-    assert found.path(2) == broken_run / "0000030_adapters.safetensors"
-    assert found.path(2).is_file()
+    assert found.rows[2].path == broken_run / "0000030_adapters.safetensors"
+    assert found.rows[2].path.is_file()
     assert not found.newest_is_good
     told = sentence(found)
     path = broken_run / "0000030_adapters.safetensors"
@@ -54,12 +54,11 @@ def test_a_break_between_two_saves_is_found_in_the_files(broken_run: Path) -> No
 def test_the_models_agree_after_a_few_loads(broken_run: Path) -> None:
     found = bisected(broken_run, model=True)
     assert found.last_good == 2
-    assert found.held
     assert found.split == "valid"
     assert not found.unmeasured
     # Six different files, of which those that exploded need not be loaded.
-    assert 2 <= len(found.behaviour) <= 5
-    losses = {at: one.loss for at, one in found.behaviour.items()}
+    assert 2 <= found.measured <= 5
+    losses = {at: row.behaviour.loss for at, row in enumerate(found.rows) if row.behaviour}
     assert losses[2] == min(losses.values()) < 3.0
     assert "none" not in sentence(found)
 
@@ -78,8 +77,8 @@ def test_the_model_finds_what_log_and_sizes_do_not_show(broken_run: Path, tmp_pa
     found = bisect(run, limits)
     assert standings(found) == "gggb"
     assert found.last_good == 2
-    assert list(found.faults) == [3]
-    assert "its answers" in found.why(3) or "it answers" in found.why(3)
+    assert [bool(row.fault) for row in found.rows] == [False, False, False, True]
+    assert "its answers" in found.rows[3].why or "it answers" in found.rows[3].why
 
 
 def test_a_sound_run_has_no_broken_save() -> None:
@@ -170,7 +169,7 @@ def test_peft_folders(tmp_path: Path) -> None:
         }
         save(tmp_path / f"checkpoint-{number}" / "adapter_model.safetensors", tensors)
     found = bisected(tmp_path)
-    assert [found.checkpoint(place).iteration for place in range(2)] == [100, 200]
+    assert [found.rows[place].checkpoint.iteration for place in range(2)] == [100, 200]
     assert found.followed.quantity == "unscaled"
 
 
@@ -204,4 +203,4 @@ def test_saves_that_do_not_fit_the_base_are_broken(broken_run: Path, tmp_path: P
     found = bisect(run, Limits())
     assert standings(found) == "bb"
     assert "it cannot be put on the base model" in sentence(found)
-    assert "tmp" not in found.why(0)
+    assert "tmp" not in found.rows[0].why
