@@ -34,6 +34,7 @@ _WEIGHTS = (".safetensors", ".npz", ".bin", ".pt")
     codes={
         "absent": Symptom.error(
             "there is the configuration of an adapter, and no adapter",
+            says="There is {where} and no weights: mlx-lm finds no adapter to load.",
             expected=f"{FILE_NAMES[0]} beside {CONFIG_NAME}",
             fix=f"copy {FILE_NAMES[0]} into the folder, the file itself and no link to it",
         )
@@ -62,9 +63,4 @@ def adapter_file(
         raise NotApplicable("there is a log, and the run may not have saved yet")
     if answers is not None:
         raise NotApplicable("there are answers, given by weights that lie elsewhere")
-    yield Sign(
-        "absent",
-        f"There is {CONFIG_NAME} and no weights: mlx-lm finds no adapter to load.",
-        {"files": 0},
-        where=config.path.name,
-    )
+    yield Sign("absent", {"files": 0}, where=config.path.name)

@@ -33,7 +33,7 @@ from mlxdoctor.evidence.adapter import FILE_NAMES, Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CHECKPOINT_NAME
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
-from mlxdoctor.finding import Severity, Sign, Symptom, some_of
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.weights.lora_targets import matches
 from mlxdoctor.safety.errors import InputError
 
@@ -49,41 +49,54 @@ _CORRECT = "write the setting as it was in training, and load the adapter once w
     codes={
         "setting-refused": Symptom.error(
             "mlx-lm stops at a setting of the configuration",
+            says=f"{CONFIG_NAME} {{problem}}: mlx-lm stops there.",
             expected="whole numbers for num_layers and rank, numbers for scale and dropout",
             fix=_CORRECT,
         ),
         "tensors-refused": Symptom.error(
             "mlx-lm has no place for tensors of the file, and refuses the adapter",
+            says="mlx-lm refuses {examples} ({refused} of {tensors}): {reason}.",
             expected="only factors of the layers that the configuration converts",
             fix="correct num_layers and keys, or leave out what is no adapter's tensor",
         ),
         "scale-zero": Symptom.error(
             "the scale is zero: the adapter has no effect at all",
+            says="The scale is {scale:g}: mlx-lm adds nothing of the update to the weights.",
             expected="the scale that it was trained with",
             fix=_CORRECT,
         ),
         "scale-negative": Symptom.error(
             "the scale is negative, as no trainer sets it",
+            says="The scale is {scale:g}: the update is subtracted, unless it was trained with "
+            "that.",
             expected="the scale that it was trained with",
             fix=_CORRECT,
         ),
         "scale-not-finite": Symptom.error(
             "the scale is no number: every output is NaN",
+            says="The scale is {scale}: the update, and every output with it, is no number.",
             expected="the scale that it was trained with",
             fix=_CORRECT,
         ),
         "another-format": Symptom.warning(
             "mlx-lm can't load the adapter as it is",
+            says="{where} is an adapter in PEFT's format, which mlx-lm does not load.",
             expected=f"{_FILE} with mlx-lm's names, and its {CONFIG_NAME}",
             fix="convert it with `mlxdoctor convert`",
         ),
         "another-file-name": Symptom.warning(
             "mlx-lm loads an adapter under one file name only, and this has another",
+            says=f"The adapter is called {{where}}, and mlx-lm looks for {_FILE}.",
             expected=_FILE,
             fix=f"rename the file to {_FILE}",
         ),
         "unknown-names": Symptom.warning(
             "no architecture of mlx-lm has modules of these names",
+            says="[{stacked} of {modules} modules have names that only stacked experts have in "
+            "mlx-lm, such as {example}, and factors of one matrix|{unknown} of {modules} modules "
+            "have names that no architecture of mlx-lm has, such as {example}|No architecture of "
+            "mlx-lm has modules of all of the {modules} names]: unless the base model is of "
+            "another kind, they are not loaded.",
             expected="names of the base model's modules",
             fix="rename the tensors to the base model's names",
         ),
@@ -93,82 +106,58 @@ def adapter_loading(
     adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None
 ) -> Iterator[Sign]:
     """Follow mlx-lm's loading, without doing it."""
-    is_peft = adapter.naming == "peft" or (config is not None and config.origin == "peft")
-    if is_peft:
-        yield Sign(
-            "another-format",
-            f"{adapter.path.name} is an adapter in PEFT's format, which mlx-lm does not load.",
-            {"modules": len(adapter.modules)},
-            where=adapter.path.name,
-        )
+    name = adapter.path.name
+    if adapter.naming == "peft" or (config is not None and config.origin == "peft"):
+        yield Sign("another-format", {"modules": len(adapter.modules)}, where=name)
         return
     if not adapter.modules:
         raise DoesNotArise("the file holds no pair of LoRA factors")
-    yield from _file_name(adapter)
+    if not (adapter.is_loose or name == _FILE or CHECKPOINT_NAME.match(name)):
+        yield Sign("another-file-name", {"file": name}, where=name)
     if base is None:
         yield from _names(adapter)
-    config = _own(adapter)
+    config = _beside(adapter)
     if config.origin != "mlx-lm":
         raise NotApplicable("the configuration is that of a trainer that loads it in its own way")
     stopped = list(_settings(config.values))
     for key, problem in stopped:
-        yield Sign(
-            "setting-refused",
-            f"{CONFIG_NAME} {problem}: mlx-lm stops there.",
-            {"key": key},
-            where=key,
-        )
-    if _says_lora_layers(config.values):
-        yield Sign(
-            "setting-refused",
-            f"{CONFIG_NAME} has lora_layers, as old releases of mlx-lm wrote it, and no "
-            "num_layers, without which mlx-lm 0.32.2 does not load the adapter.",
-            {"key": "num_layers"},
-            where="num_layers",
-            severity=Severity.WARNING,
-            fix="call it num_layers",
-        )
-    if not stopped:
-        yield from _effect(config)
-        yield from _tensors(adapter, config, base)
+        # Releases before 0.32 loaded this one.
+        severity = Severity.WARNING if key == "lora_layers" else None
+        measured: dict[str, Measurement] = {"key": key, "problem": problem}
+        yield Sign("setting-refused", measured, where=key, severity=severity)
+    if not any(key != "lora_layers" for key, _ in stopped):
+        yield from _effect(config.values["lora_parameters"].get("scale"))
+        for names, reason in _refused(adapter, config, base):
+            measured = {
+                "examples": some_of(names, 2),
+                "refused": len(names),
+                "tensors": max(len(adapter.modules), len(names)),
+                "reason": reason,
+            }
+            yield Sign("tensors-refused", measured, where=some_of(names))
 
 
-def _own(adapter: Adapter) -> TrainingConfig:
+def _beside(adapter: Adapter) -> TrainingConfig:
     """What lies beside the file, without what another one says of training."""
     try:
-        found = TrainingConfig.beside(adapter.path)
+        config = TrainingConfig.beside(adapter.path)
     except InputError as error:
         raise NotApplicable(f"its configuration can't be read: {error.problem}") from None
-    if found is None:
+    if config is None:
         raise NotApplicable(f"there is no {CONFIG_NAME} beside it")
-    return found
-
-
-def _says_lora_layers(values: Mapping[str, Any]) -> bool:
-    return "num_layers" not in values and _is_whole(values.get("lora_layers"))
-
-
-def _file_name(adapter: Adapter) -> Iterator[Sign]:
-    name = adapter.path.name
-    if adapter.is_loose or name == _FILE or CHECKPOINT_NAME.match(name):
-        return
-    yield Sign(
-        "another-file-name",
-        f"The adapter is called {name}, and mlx-lm looks for {_FILE}.",
-        {"file": name},
-        where=name,
-    )
+    return config
 
 
 def _settings(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The settings at which mlx-lm stops: the key, and what is wrong, as a clause."""
-    layers = values.get("num_layers")
-    if not _is_whole(layers) and not _says_lora_layers(values):
+    layers, lora = values.get("num_layers"), values.get("lora_parameters")
+    if "num_layers" not in values and _is_whole(values.get("lora_layers")):
+        yield "lora_layers", "has lora_layers, as old releases wrote it, and no num_layers"
+    elif not _is_whole(layers):
         yield "num_layers", f"says {_shown(layers)} for num_layers, where a whole number is needed"
-    lora = values.get("lora_parameters")
     if not isinstance(lora, Mapping):
-        said = f"says {_shown(lora)} for lora_parameters" if lora is not None else "has none"
-        yield "lora_parameters", f"{said}, where rank, scale and dropout are needed"
+        stated = f"says {_shown(lora)} for lora_parameters" if lora is not None else "has none"
+        yield "lora_parameters", f"{stated}, where rank, scale and dropout are needed"
         return
     for key, is_right, needed in (
         ("rank", lambda one: _is_whole(one) and one > 0, "a whole number above zero"),
@@ -200,76 +189,54 @@ def _shown(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _effect(config: TrainingConfig) -> Iterator[Sign]:
-    scale = config.values["lora_parameters"].get("scale")
-    if scale is None:
+def _effect(scale: float | None) -> Iterator[Sign]:
+    if scale is None or (scale > 0 and math.isfinite(scale)):
         return
-    where = "lora_parameters.scale"
-    if not math.isfinite(scale):
-        said = f"The scale is {scale}: the update, and every output with it, is no number."
-        yield Sign("scale-not-finite", said, {"scale": scale}, where=where)
-    elif scale == 0:
-        said = "The scale is 0: mlx-lm adds nothing of the update to the weights."
-        yield Sign("scale-zero", said, {"scale": scale}, where=where)
-    elif scale < 0:
-        said = f"The scale is {scale:g}: the update is subtracted, unless it was trained with that."
-        yield Sign("scale-negative", said, {"scale": scale}, where=where)
+    code = "scale-zero" if scale == 0 else "scale-negative"
+    code = code if math.isfinite(scale) else "scale-not-finite"
+    yield Sign(code, {"scale": scale}, where="lora_parameters.scale")
 
 
-def _tensors(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
-    """The tensors that mlx-lm has no place for, by what leaves them out."""
+def _refused(
+    adapter: Adapter, config: TrainingConfig, base: BaseModel | None
+) -> Iterator[tuple[list[str], str]]:
+    """The tensors that mlx-lm has no place for, and why."""
     if config.fine_tune_type == "full":
-        yield _refused(list(adapter.tensors), "the configuration says a full fine-tune", adapter)
+        yield list(adapter.tensors), "the configuration says a full fine-tune"
         return
-    unread = [one.name for one in adapter.tensors.values() if one.dtype == "F64"]
-    if unread:
-        yield _refused(
-            unread, "they are stored as 64-bit numbers, which MLX does not read", adapter
-        )
+    if unread := [one.name for one in adapter.tensors.values() if one.dtype == "F64"]:
+        yield unread, "they are stored as 64-bit numbers, which MLX does not read"
         return
-    strangers = [one.name for one in adapter.others if one.name.rpartition(".")[2] not in _LEAVES]
-    if strangers:
-        yield _refused(strangers, "they are no adapter's parameters", adapter)
     is_dora = config.values.get("fine_tune_type") == "dora"
-    magnitudes = [name for name in adapter.tensors if name.endswith(".m")]
-    if magnitudes and not is_dora:
-        yield _refused(magnitudes, "fine_tune_type is not dora, so that nothing is scaled", adapter)
-    if experts := [one.name for one in adapter.modules if is_dora and one.experts is not None]:
-        yield _refused(experts, "fine_tune_type is dora, which it has not for experts", adapter)
     layers = sorted({one.layer for one in adapter.modules if one.layer is not None})
-    count = config.num_layers or 0
-    if layers and count > 0:
-        total = base.num_layers if base is not None else None
-        # Of an unknown model its last layer may be the last that is there.
-        first = (total or layers[-1] + 1) - count
-        outside = [one.name for one in adapter.modules if one.layer in range(first)]
-        if outside:
-            few = (
-                f"the last {count} layers are converted" if count > 1 else "one layer is converted"
-            )
-            yield _refused(outside, f"num_layers is {count}, so that {few}", adapter)
-    keys = config.values["lora_parameters"].get("keys")
-    if keys is None:
-        if apart := [one.name for one in adapter.modules if not _NUMBER.search(one.name)]:
-            yield _refused(apart, "without keys only modules of layers are converted", adapter)
-    else:
-        left_out = [
-            one.name
-            for one in adapter.modules
-            if not any(matches(key, one.name, config) for key in keys)
-        ]
-        if left_out:
-            yield _refused(left_out, "keys does not name them", adapter)
-
-
-def _refused(names: list[str], because: str, adapter: Adapter) -> Sign:
-    return Sign(
-        "tensors-refused",
-        f"mlx-lm refuses {some_of(names, 2)} ({len(names)} of "
-        f"{max(len(adapter.modules), len(names))}): {because}.",
-        {"refused": len(names), "modules": len(adapter.modules)},
-        where=some_of(names),
-    )
+    count, keys = config.num_layers or 0, config.values["lora_parameters"].get("keys")
+    # Of an unknown model its last layer may be the last that is there.
+    total = base.num_layers if base is not None else None
+    first = (total or layers[-1] + 1) - count if layers and count > 0 else 0
+    modules = [(one.name, one) for one in adapter.modules]
+    reasons = {
+        "they are no adapter's parameters": [
+            one.name for one in adapter.others if one.name.rpartition(".")[2] not in _LEAVES
+        ],
+        "fine_tune_type is not dora, so that nothing is scaled": [
+            name for name in adapter.tensors if name.endswith(".m") and not is_dora
+        ],
+        "fine_tune_type is dora, which it has not for experts": [
+            name for name, one in modules if is_dora and one.experts is not None
+        ],
+        f"num_layers is {count}, and earlier layers are not converted": [
+            name for name, one in modules if one.layer is not None and one.layer < first
+        ],
+        "without keys only modules of layers are converted": [
+            name for name, _ in modules if keys is None and not _NUMBER.search(name)
+        ],
+        "keys does not name them": [
+            name
+            for name, _ in modules
+            if keys is not None and not any(matches(key, name, config) for key in keys)
+        ],
+    }
+    yield from ((names, reason) for reason, names in reasons.items() if names)
 
 
 @cache
@@ -287,34 +254,17 @@ def _known() -> tuple[Mapping[str, frozenset[str]], frozenset[str]]:
 def _names(adapter: Adapter) -> Iterator[Sign]:
     """Whether one architecture has modules of all these names; the base itself would know."""
     known, experts = _known()
-    names = [(one.name, re.sub(r"\.\d+(?=\.|$)", ".#", one.name)) for one in adapter.modules]
-    strange = [name for name, pattern in names if pattern not in known]
-    flat = [
-        name
-        for one, (name, pattern) in zip(adapter.modules, names, strict=True)
-        if pattern in experts and one.experts is None
-    ]
-    if flat:
-        yield Sign(
-            "unknown-names",
-            f"{len(flat)} of {len(names)} modules have names that only stacked experts have in "
-            f"mlx-lm, such as {flat[0]}, and factors of one matrix: they are not loaded.",
-            {"modules": len(names), "unknown": len(flat), "example": flat[0]},
-            where=some_of(flat),
-        )
+    patterns = [(one, re.sub(r"\.\d+(?=\.|$)", ".#", one.name)) for one in adapter.modules]
+    stacked = [one.name for one, name in patterns if name in experts and one.experts is None]
+    strange = [one.name for one, name in patterns if name not in known]
+    in_common = not strange and frozenset.intersection(*(known[name] for _, name in patterns))
+    if not stacked and in_common:
         return
-    if not strange and frozenset.intersection(*(known[pattern] for _, pattern in names)):
-        return
-    if strange:
-        said = (
-            f"{len(strange)} of {len(names)} modules have names that no architecture of mlx-lm "
-            f"has, such as {strange[0]}"
-        )
-    else:
-        said = f"No architecture of mlx-lm has modules of all of the {len(names)} names"
-    yield Sign(
-        "unknown-names",
-        f"{said}: unless the base model is of another kind, they are not loaded.",
-        {"modules": len(names), "unknown": len(strange), "example": next(iter(strange), None)},
-        where=some_of(strange or [name for name, _ in names]),
-    )
+    names = stacked or strange or [one.name for one, _ in patterns]
+    measured = {
+        "modules": len(patterns),
+        "stacked": len(stacked) or None,
+        "unknown": len(strange) or None,
+        "example": names[0] if stacked or strange else None,
+    }
+    yield Sign("unknown-names", measured, where=some_of(names))

@@ -32,22 +32,32 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.source import read_json_object
 from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 
 _OWN, _FOREIGN = "quantization", "quantization_config"
 _AGREED = "config.json says quantised where the tensors are, and nowhere else"
-_KEY_ERROR = "mlx-lm can't load it (KeyError: 'quant_method')."
+_KEY_ERROR = "mlx-lm can't load it (KeyError: 'quant_method')"
 
 
 @check(
     codes={
         "config-without-scales": Symptom.error(
-            "config.json says quantised, and the tensors are not", _AGREED
+            "config.json says quantised, and the tensors are not",
+            says="The config.json of the {model} has {table!r}"
+            "[ with settings for {layers} layers whose tensors are plain, {example} for one: "
+            "mlx-lm stops over missing scales| with {bits} bits, and none of its {tensors} tensors "
+            "is quantised: mlx-lm loads it as a plain model|, and none of its {tensors} tensors is "
+            f"quantised: {_KEY_ERROR}].",
+            expected=_AGREED,
+            fix="[remove those entries: {layers} in {table!r}|remove {table!r}]",
         ),
         "scales-without-config": Symptom.error(
             "the tensors are quantised, and config.json does not say so",
-            _AGREED,
-            f"copy {_OWN!r} from the config.json of the model that was quantised",
+            says="{quantised} matrices of the {model} are quantised ({example} for one), and its "
+            f"config.json has no {_OWN!r}: [{{problem}}|mlx-lm refuses their scales as unknown "
+            "parameters].",
+            expected=_AGREED,
+            fix=f"copy {_OWN!r} from the config.json of the model that was quantised",
         ),
     },
 )
@@ -76,43 +86,27 @@ def _compared(
     unusable = bool(in_use)
     where, packed = str(path / "config.json"), _packed(tensors)
     lacking = _entries(own, tensors, packed)
+    measured: dict[str, Measurement] = {
+        "model": what,
+        "quantised": len(packed),
+        "tensors": len(tensors),
+    }
+    code, severity = "config-without-scales", None
     if packed and not isinstance(own, dict):
-        yield Sign(
-            "scales-without-config",
-            f"{len(packed)} matrices of the {what} are quantised ({packed[0]} for one), and its "
-            f"config.json has no {_OWN!r}: "
-            + (_KEY_ERROR if unusable else "mlx-lm refuses their scales as unknown parameters."),
-            {"quantised": len(packed), "table": _FOREIGN if unusable else None},
-            where,
-        )
+        code = "scales-without-config"
+        problem = _KEY_ERROR if unusable else None
+        table = _FOREIGN if unusable else None
+        measured |= {"example": packed[0], "table": table, "problem": problem}
     elif lacking:
-        yield Sign(
-            "config-without-scales",
-            f"The config.json of the {what} has quantisation settings for {len(lacking)} layers "
-            f"whose tensors are plain, {lacking[0]} for one: mlx-lm stops over missing scales.",
-            {"quantised": len(packed), "table": _OWN, "layers": len(lacking)},
-            where,
-            fix=f"remove those entries from {_OWN!r}",
-        )
+        measured |= {"table": _OWN, "layers": len(lacking), "example": lacking[0]}
     elif not packed and unusable:
-        yield Sign(
-            "config-without-scales",
-            f"The config.json of the {what} has {_FOREIGN!r}, and none of its {len(tensors)} "
-            f"tensors is quantised: {_KEY_ERROR}",
-            {"quantised": 0, "table": _FOREIGN},
-            where,
-            fix=f"remove {_FOREIGN!r}",
-        )
+        measured |= {"table": _FOREIGN}
     elif not packed and isinstance(own, dict) and "bits" in own:
-        yield Sign(
-            "config-without-scales",
-            f"The config.json of the {what} says {_OWN!r} with {own['bits']} bits, and none of "
-            f"its {len(tensors)} tensors is quantised: mlx-lm loads it as a plain model.",
-            {"quantised": 0, "table": _OWN, "bits": str(own["bits"])},
-            where,
-            severity=Severity.WARNING,
-            fix=f"remove {_OWN!r}, or quantise the tensors",
-        )
+        measured |= {"table": _OWN, "bits": str(own["bits"])}
+        severity = Severity.WARNING
+    else:
+        return
+    yield Sign(code, measured, where=where, severity=severity)
 
 
 def _packed(tensors: Mapping[str, TensorRef]) -> list[str]:

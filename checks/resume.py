@@ -1,8 +1,8 @@
-"""A resumed run that did not take up what it resumed from.
+"""What a run resumes from is not taken up, or was not.
 
-What it finds. A run whose `resume_adapter_file` holds tensors that do not exist in the
-adapter it trained, so that they were left out: all of them, or some; tensors of another
-shape; and another rank than the configuration's.
+What it finds. A file to resume from that is not there, or whose tensors have no place: in the
+base model, before a run; in the adapter that was trained, after it, all of them or some; and
+another rank than the configuration's.
 
 Why it matters. mlx-lm loads that file with `strict=False`: what does not fit is dropped
 without a word. The run then starts again from the base model, and hours of earlier training
@@ -10,11 +10,13 @@ are lost while everything looks as usual. Tensors of another rank replace the ru
 is saved no longer fits the configuration saved beside it.
 
 How it is measured. The names and shapes in the resumed file are compared with those in
-the adapter that the run saved. The loss tells the same story: resumed, it should begin where
-the earlier run ended, and not where the base model does.
+the adapter that the run saved, or with the base model's modules where the run is only planned.
+The loss tells the same story: resumed, it should begin where the earlier run ended, and not
+where the base model does.
 
 When it is wrong. When the resumed file was replaced after the run began: mlx-lm overwrites
-`adapters.safetensors` in place, so that a run resumed from its own folder looks sound.
+`adapters.safetensors` in place, so that a run resumed from its own folder looks sound. A plan
+that is looked at on another machine than the one that will train, where files lie elsewhere.
 
 What to do. Another rank: set `lora_parameters.rank` to the file's, or start afresh without it.
 Otherwise rename the tensors, or set `num_layers`, `keys` and the rank as they were, before
@@ -26,97 +28,122 @@ from collections.abc import Iterator
 
 from mlxdoctor.check import DoesNotArise, NotApplicable, check
 from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.planned_run import PlannedRun
 from mlxdoctor.evidence.resumed import ResumedAdapter
-from mlxdoctor.finding import Sign, Symptom
+from mlxdoctor.finding import Measurement, Sign, Symptom
 
 _EXAMPLES = 3
-_TAKEN_UP = {
-    "expected": "every tensor of the file in the adapter",
-    "fix": "Give the tensors the names of this model's modules, or the run the layers and "
-    "keys of the adapter it resumes, and resume again.",
-}
+_EVERY_TENSOR = "every tensor of the file in the adapter"
+_RENAME = (
+    "Give the tensors the names of this model's modules, or the run the layers and keys of the "
+    "adapter it resumes, and resume again."
+)
 
 
 @check(
     codes={
+        "no-file": Symptom.error(
+            "the file to resume from is not there",
+            says="{file}, which the run is to resume from, is not there.",
+            expected="an adapter file that an earlier run saved",
+            fix="correct resume_adapter_file",
+        ),
         "nothing-loaded": Symptom.error(
-            "no tensor of the file resumed from belongs to this adapter", **_TAKEN_UP
+            "no tensor of the file resumed from belongs to this adapter",
+            says="None of the {resumed_tensors} tensors in {file}, which the run resumes from, "
+            "[has a module in the base model, {planned} for one: all will be|exists in the adapter "
+            "it trained (there is no {where}): all were] dropped.",
+            expected=_EVERY_TENSOR,
+            fix=_RENAME,
         ),
         "partly-loaded": Symptom.error(
-            "some tensors of the file resumed from do not belong to this adapter", **_TAKEN_UP
-        ),
-        "shapes-differ": Symptom.error(
-            "tensors of the file resumed from have other shapes",
-            expected="the same shapes",
-            fix="Resume with the rank that the adapter was trained with.",
+            "some tensors of the file resumed from do not belong to this adapter",
+            says="Only {loaded} of the {resumed_tensors} tensors in {file}, which the run was "
+            "resumed from, exist in the adapter it trained (there is no {where}): the others were "
+            "dropped.",
+            expected=_EVERY_TENSOR,
+            fix=_RENAME,
         ),
         "rank-differs": Symptom.error(
             "the file resumed from has another rank than the configuration",
+            says="{file}, which the run resumes from, has rank {resumed_rank}, and the "
+            "configuration asks for rank {rank}: mlx-lm puts the file's tensors in place of the "
+            "run's own without a word, and what it saves does not fit its configuration.",
             expected="the same rank",
+            fix="Set lora_parameters.rank to {resumed_rank} and resume again, or leave "
+            "resume_adapter_file out and start afresh with rank {rank}.",
         ),
     },
     rerun_symptom=True,
 )
 def resume(
-    resumed: ResumedAdapter | None, adapter: Adapter | None, config: TrainingConfig | None
+    resumed: ResumedAdapter | None,
+    adapter: Adapter | None,
+    base: BaseModel | None,
+    config: TrainingConfig | None,
+    planned: PlannedRun | None,
 ) -> Iterator[Sign]:
     """Compare the names and shapes of what was resumed, what was saved, and what was asked for."""
-    if config is not None and not config.resume_adapter_file:
+    named = config.resume_adapter_file if config is not None else None
+    if config is not None and not named:
         raise DoesNotArise("the run was not resumed")
+    if planned is not None and planned.resumes_from is None:
+        yield Sign("no-file", {"file": named}, where="resume_adapter_file")
+        return
     of_rank = list(_rank(resumed.adapter, adapter, config)) if resumed is not None else []
     yield from of_rank
-    if resumed is None or adapter is None:
-        if of_rank:
-            return
-        named = config.resume_adapter_file if config is not None else None
+    if resumed is not None and planned is not None:
+        if base is not None:
+            yield from _in_the_base(resumed.adapter, base)
+    elif resumed is not None and adapter is not None:
+        yield from _in_the_adapter(resumed.adapter, adapter)
+    elif not of_rank:
         what = f"{named}, which it was resumed from," if named else "what it was resumed from"
         raise NotApplicable(f"{what} is not here, or what it trained is not")
-    before, after = resumed.adapter.tensors, adapter.tensors
+
+
+def _in_the_base(resumed: Adapter, base: BaseModel) -> Iterator[Sign]:
+    names = [one.name for one in resumed.modules]
+    if names and all(base.module_for(name) is None for name in names):
+        measured: dict[str, Measurement] = {
+            "resumed_tensors": resumed.tensor_count,
+            "file": resumed.path.name,
+            "planned": names[0],
+        }
+        yield Sign("nothing-loaded", measured, where="resume_adapter_file")
+
+
+def _in_the_adapter(resumed: Adapter, adapter: Adapter) -> Iterator[Sign]:
+    before, after = resumed.tensors, adapter.tensors
     shared = before.keys() & after.keys()
     lost = sorted(before.keys() - after.keys())
-    name = f"{resumed.adapter.path.name}, which the run was resumed from,"
     if lost:
         yield Sign(
             "partly-loaded" if shared else "nothing-loaded",
-            f"{f'Only {len(shared)}' if shared else 'None'} of the {len(before)} tensors in {name} "
-            f"exist in the adapter it trained (there is no {lost[0]}): "
-            f"{'the others' if shared else 'all'} were dropped.",
             {
                 "resumed_tensors": len(before),
                 "loaded": len(shared),
+                "file": resumed.path.name,
                 "dropped": tuple(lost[:_EXAMPLES]),
                 "trained": tuple(sorted(after)[:_EXAMPLES]),
             },
             where=lost[0],
-        )
-    reshaped = sorted(one for one in shared if before[one].shape != after[one].shape)
-    if reshaped:
-        first = reshaped[0]
-        yield Sign(
-            "shapes-differ",
-            f"{len(reshaped)} tensors in {name} have other shapes than in the adapter it trained "
-            f"({first}: {before[first].shape} and {after[first].shape}).",
-            {"tensors": len(reshaped)},
-            where=first,
         )
 
 
 def _rank(resumed: Adapter, saved: Adapter | None, config: TrainingConfig | None) -> Iterator[Sign]:
     ranks = sorted({one.rank for one in resumed.modules})
     if saved is not None and {one.rank for one in saved.modules} != set(ranks):
-        # The file was replaced since, or the tensors were left out: the shapes tell.
+        # The file was replaced since, or the tensors were left out: the names tell.
         return
     wanted = config.rank if config is not None and config.origin == "mlx-lm" else None
     if wanted is None or len(ranks) != 1 or ranks[0] == wanted:
         return
-    yield Sign(
-        "rank-differs",
-        f"{resumed.path.name}, which the run was resumed from, has rank {ranks[0]}, and the "
-        f"configuration asks for rank {wanted}: mlx-lm puts the file's tensors in place of the "
-        f"run's own without a word, and what it saves does not fit its configuration.",
-        {"resumed_rank": ranks[0], "rank": wanted},
-        where=resumed.modules[0].name,
-        fix=f"Set lora_parameters.rank to {ranks[0]} and resume again, or leave "
-        f"resume_adapter_file out and start afresh with rank {wanted}.",
-    )
+    measured: dict[str, Measurement] = {
+        "resumed_rank": ranks[0],
+        "rank": wanted,
+        "file": resumed.path.name,
+    }
+    yield Sign("rank-differs", measured, where=resumed.modules[0].name)

@@ -1,9 +1,9 @@
 """Whether as many parameters were trainable as LoRA has.
 
 What it finds. A run in which nothing was trainable; one in which far more was trainable
-than its LoRA factors have numbers, so that the model itself was trained; one with far
-fewer; a file that lacks part of what was trained; and a log whose model has another size
-than the base model named.
+than its LoRA factors have numbers, so that the model itself was trained; a file that
+lacks part of what was trained; and a log whose model has another size than the base
+model named.
 
 Why it matters. The line "Trainable parameters: 0.024% (1.704M/7241.732M)" is the first
 thing that mlx-lm prints and the cheapest proof that LoRA was attached and the rest
@@ -68,25 +68,31 @@ class Limits:
     codes={
         "none-trainable": Symptom.error(
             "the log says that nothing was trainable",
+            says="The log says that none of {total_millions:g} million parameters was trainable.",
             expected="the LoRA factors are trainable",
             fix="convert the layers to LoRA after freezing the model, and count again",
         ),
         "unfrozen": Symptom.error(
             "far more was trainable than LoRA factors have numbers",
-            expected="a few percent with LoRA",
+            says="[{trainable_millions:,.3f} million parameters were trainable, {ratio:.3g} times "
+            "the {expected_millions:,.3f} million of {whose}|{percent:g}% of all parameters were "
+            "trainable]: the model itself was trained[, and {unsaid}].",
+            expected="[about {expected_millions:,.3f} million|a few percent with LoRA]",
             fix="freeze the model before the layers are converted, and count what is trainable",
-        ),
-        "fewer-than-configured": Symptom.warning(
-            "far less was trainable than the configuration asks for",
-            fix="check which modules the keys match",
         ),
         "partly-saved": Symptom.error(
             "the file holds fewer numbers than the log says were trained",
+            says="The log counts {trainable:,.0f} trainable parameters, as the configured modules "
+            "have, and {where} holds {saved:,} numbers: the rest of what was trained was not "
+            "saved.",
+            expected="{trainable:,.0f} numbers",
             fix="save every trainable parameter: compare the file's names with "
             "tree_flatten(model.trainable_parameters())",
         ),
         "total-mismatch": Symptom.warning(
             "the log's model has another size than the base model",
+            says="The log's model has {log:,.0f} parameters, and the base model {base:,}.",
+            expected="about {base:,}",
             fix="name the base model that the run was trained on",
         ),
     },
@@ -103,149 +109,82 @@ def trainable_ratio(
     """Count what was trainable, and what should have been."""
     logged = log.trainable if log is not None else None
     if logged is not None and logged.trainable_millions == 0 and logged.percent == 0:
-        yield Sign(
-            "none-trainable",
-            f"The log says that none of {logged.total_millions:g} million parameters was "
-            "trainable.",
-            {"percent": 0.0, "total_millions": logged.total_millions},
-        )
+        measured = {"percent": 0.0, "total_millions": logged.total_millions}
+        yield Sign("none-trainable", measured)
         return
-    if config is not None and config.fine_tune_type == "full":
+    stated = config.fine_tune_type if config is not None else None
+    if stated == "full" or (
+        config is None and log is not None and log.header.get("type", "").startswith("full")
+    ):
         raise NotApplicable("a full fine-tune trains whole weights")
-    if config is None and log is not None and log.header.get("type", "").startswith("full"):
-        raise NotApplicable("a full fine-tune trains whole weights")
+    slack = limits.rounding_millions * 1e6
     if logged is not None:
-        count = _Count(logged.trainable_millions * 1e6, limits.rounding_millions * 1e6, "log")
+        trainable = logged.trainable_millions * 1e6
         if base is not None:
-            total = _Count(logged.total_millions * 1e6, limits.rounding_millions * 1e6, "log")
-            yield from _total(total, base, limits)
+            yield from _total(logged.total_millions * 1e6, slack, base, limits)
     elif adapter is not None:
-        count = _Count(float(adapter.parameter_count), 0.0, "adapter")
+        trainable, slack = float(adapter.parameter_count), 0.0
     else:
         raise Inconclusive("neither a log with the count nor an adapter was found")
     configured = (
         configured_parameters(config, base) if config is not None and base is not None else None
     )
     stored = adapter.lora_parameter_count if adapter is not None and adapter.modules else None
-    if configured is not None or stored is not None:
-        yield from _compared(count, _Expected(configured, stored), adapter, base, limits)
-    elif logged is not None and logged.percent >= 100 * limits.whole:
-        unsaid = "" if config is not None else ", and the log does not say whether that was meant"
+    if configured is None and stored is None:
+        if logged is None or logged.percent < 100 * limits.whole:
+            why = "what LoRA should have cannot be told without its factors or the base"
+            raise Inconclusive(why)
+        unsaid = None if config is not None else "the log does not say whether that was meant"
+        severity = Severity.WARNING if unsaid else None
+        figures: dict[str, Measurement] = {
+            "percent": logged.percent,
+            "trainable": trainable,
+            "counted_in": "log",
+            "unsaid": unsaid,
+        }
+        yield Sign("unfrozen", figures, severity=severity)
+        return
+    most = max(configured or 0, stored or 0)
+    saved = adapter.parameter_count if adapter is not None else None
+    in_file = saved is not None and saved >= trainable - slack
+    if trainable > limits.excess * most + slack:
+        whole = base is not None and trainable >= limits.whole * base.parameter_count
+        # Otherwise a file that lacks part of what was trained would look the same.
+        certain = whole or in_file or None not in (configured, stored)
+        is_of_file = most == stored
         yield Sign(
             "unfrozen",
-            f"{logged.percent:g}% of all parameters were trainable: the model itself was "
-            f"trained{unsaid}.",
-            {"percent": logged.percent, "trainable": count.numbers, "counted_in": "log"},
-            severity=None if config is not None else Severity.WARNING,
+            {
+                "trainable": trainable,
+                "expected": most,
+                "ratio": trainable / most,
+                "counted_in": "log" if logged is not None else "adapter",
+                "trainable_millions": trainable / 1e6,
+                "expected_millions": most / 1e6,
+                "whose": "the LoRA factors in the file" if is_of_file else "what was configured",
+            },
+            severity=None if certain else Severity.WARNING,
         )
-    else:
-        raise Inconclusive("what LoRA should have cannot be told without its factors or the base")
-
-
-@dataclass(frozen=True)
-class _Count:
-    """How many numbers were trainable, give or take how many, and what says so."""
-
-    numbers: float
-    slack: float
-    counted_in: str
-
-    def against(self, expected: int) -> dict[str, Measurement]:
-        """What is measured where the count is not the expected one."""
-        return {
-            "trainable": self.numbers,
-            "expected": expected,
-            "ratio": self.numbers / expected,
-            "counted_in": self.counted_in,
+    elif (
+        logged is not None
+        and configured is not None
+        and abs(trainable - configured) <= slack
+        and adapter is not None
+        and not in_file
+    ):
+        figures = {
+            "trainable": trainable,
+            "saved": adapter.parameter_count,
+            "share": adapter.parameter_count / trainable,
         }
+        yield Sign("partly-saved", figures, where=adapter.path.name)
 
 
-@dataclass(frozen=True)
-class _Expected:
-    """Numbers of the configured modules and of the file's factors, at least one of them known."""
-
-    configured: int | None
-    stored: int | None
-
-    @property
-    def most(self) -> int:
-        return max(self.configured or 0, self.stored or 0)
-
-    @property
-    def least(self) -> int:
-        # mlx-lm chooses keys that are not stated: the file shows which it took.
-        return self.stored if self.stored is not None else self.configured or 0
-
-    def of(self, count: int) -> str:
-        """Whose numbers those are."""
-        if count == self.stored:
-            return "the LoRA factors in the adapter's file"
-        return "the modules that were configured"
-
-
-def _total(logged: _Count, base: BaseModel, limits: Limits) -> Iterator[Sign]:
+def _total(total: float, slack: float, base: BaseModel, limits: Limits) -> Iterator[Sign]:
     if "text_config" in base.config or "vision_config" in base.config:
         # Only the language model of such a folder is loaded.
         return
-    count, total = base.parameter_count, logged.numbers
-    if count and abs(total - count) > limits.total * count + logged.slack:
-        yield Sign(
-            "total-mismatch",
-            f"The log's model has {_millions(total)} parameters, and the base model "
-            f"{_millions(count)}.",
-            {"log": total, "base": count, "ratio": total / count},
-            where=base.path.name,
-            expected=f"about {_millions(count)}",
-        )
-
-
-def _compared(
-    count: _Count,
-    expected: _Expected,
-    adapter: Adapter | None,
-    base: BaseModel | None,
-    limits: Limits,
-) -> Iterator[Sign]:
-    """Too many, as configured but not all of them saved, or too few."""
-    observed, most, least = count.numbers, expected.most, expected.least
-    saved = adapter.parameter_count if adapter is not None else None
-    in_file = saved is not None and saved >= observed - count.slack
-    if observed > limits.excess * most + count.slack:
-        whole = base is not None and observed >= limits.whole * base.parameter_count
-        # Otherwise a file that lacks part of what was trained would look the same.
-        certain = whole or in_file or None not in (expected.configured, expected.stored)
-        yield Sign(
-            "unfrozen",
-            f"{_millions(observed)} parameters were trainable, {observed / most:.3g} times the "
-            f"{_millions(most)} of {expected.of(most)}: the model itself was trained.",
-            count.against(most),
-            severity=None if certain else Severity.WARNING,
-            expected=f"about {_millions(most)}",
-        )
-    elif count.counted_in == "adapter":
-        # A file alone tells what was saved, not what was trained.
-        return
-    elif expected.configured is not None and abs(observed - expected.configured) <= count.slack:
-        if adapter is not None and saved is not None and not in_file:
-            yield Sign(
-                "partly-saved",
-                f"The log counts {_millions(observed)} trainable parameters, as the configured "
-                f"modules have, and {adapter.path.name} holds {_millions(saved)} numbers: the "
-                "rest of what was trained was not saved.",
-                {"trainable": observed, "saved": saved, "share": saved / observed},
-                where=adapter.path.name,
-                expected=f"{_millions(observed)} numbers",
-            )
-    elif observed * limits.excess + count.slack < least:
-        yield Sign(
-            "fewer-than-configured",
-            f"{_millions(observed)} parameters were trainable, and {expected.of(least)} have "
-            f"{_millions(least)}.",
-            count.against(least),
-            expected=f"about {_millions(least)}",
-        )
-
-
-def _millions(count: float) -> str:
-    millions = count / 1e6
-    return f"{millions:,.3f} million" if millions >= 1.0 else f"{millions:.3g} million"
+    count = base.parameter_count
+    if count and abs(total - count) > limits.total * count + slack:
+        measured = {"log": total, "base": count, "ratio": total / count}
+        yield Sign("total-mismatch", measured, where=base.path.name)

@@ -227,7 +227,8 @@ def _factor(values: NDArray[Any], gram: NDArray[np.float64]) -> FactorFacts:
         norm=norm,
         peak=float(max(flat.max(), -flat.min())) if flat.size else 0.0,
         nonfinite=0 if isfinite(norm) else int(np.count_nonzero(~np.isfinite(flat))),
-        levels=len(np.unique(first)),
+        # Not np.unique, which loads masked arrays: that takes longer than all of this.
+        levels=len(set(first.tolist())),
         nonzero=int(np.count_nonzero(first)),
         rarer_sign=min(below, above) / max(below + above, 1),
         fingerprint=hash((values.shape, norm, first.tobytes())),

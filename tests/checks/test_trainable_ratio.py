@@ -52,7 +52,7 @@ def codes(outcome: Outcome) -> set[str]:
         (round(1.4 * EXPECTED), set()),
         (round(2.0 * EXPECTED), {"unfrozen"}),
         (round(0.75 * EXPECTED), set()),
-        (round(0.4 * EXPECTED), {"fewer-than-configured"}),
+        (round(0.4 * EXPECTED), set()),
     ],
 )
 def test_log_against_configuration(tmp_path: Path, numbers: int, expected: set[str]) -> None:

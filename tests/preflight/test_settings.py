@@ -17,6 +17,7 @@ planned_settings = check_called("planned-settings")
 planned_schedule = check_called("planned-schedule")
 planned_targets = check_called("planned-targets")
 planned_files = check_called("planned-files")
+resume = check_called("resume")
 SOUND: dict[str, Any] = {
     "model": str(FIXTURES / "base"),
     "data": str(FIXTURES / "data" / "geography"),
@@ -154,9 +155,10 @@ def test_files_that_are_there_and_files_that_are_not(
 ) -> None:
     run = FIXTURES / "runs" / "healthy-ordinary"
     adapter = str(run / "adapters.safetensors")
-    assert outcome(planned_files, resume_adapter_file=adapter).findings == ()
-    (lost,) = outcome(planned_files, resume_adapter_file="nowhere.safetensors").findings
-    assert code(lost) == "no-resume-file"
+    for check in (planned_files, resume):
+        assert outcome(check, resume_adapter_file=adapter).findings == ()
+    (lost,) = outcome(resume, resume_adapter_file="nowhere.safetensors").findings
+    assert code(lost) == "no-file"
     (older,) = outcome(planned_files, adapter_path=str(run)).findings
     assert (code(older), older.severity) == ("older-adapter", "warning")
     monkeypatch.chdir(tmp_path)
@@ -174,8 +176,9 @@ def test_an_adapter_of_another_model_is_not_resumed_from(tmp_path: Path) -> None
     renamed = {name.replace("model.layers", "transformer.h"): x for name, x in weights.items()}
     save_file(renamed, tmp_path / "adapters.safetensors")
     named = str(tmp_path / "adapters.safetensors")
-    (lost,) = outcome(planned_files, resume_adapter_file=named).findings
-    assert code(lost) == "resume-fits-nothing"
+    (lost,) = outcome(resume, resume_adapter_file=named).findings
+    assert code(lost) == "nothing-loaded"
+    assert "transformer.h.0" in lost.message
 
 
 def test_of_a_run_that_was_made_nothing_is_planned() -> None:
