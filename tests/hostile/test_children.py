@@ -153,23 +153,17 @@ def test_other_commands_say_a_sentence(command: str, tmp_path: Path) -> None:
 
 CODE = {
     "crash": ("import ctypes; ctypes.string_at(0)", "a library crashed in it (SIGSEGV)"),
-    "exit": (
-        "import ctypes; ctypes.CDLL(None)._exit(0)",
-        "it ended the program without a word (exit status 0)",
-    ),
-    "signal": (
-        "import os; os.kill(os.getpid(), 9)",
-        "the system killed it, as it does when memory runs out",
-    ),
+    "exit": ("import ctypes; ctypes.CDLL(None)._exit(0)",
+             "it ended the program without a word (exit status 0)"),
+    "signal": ("import os; os.kill(os.getpid(), 9)",
+             "the system killed it, as it does when memory runs out"),
     "sleep": (
         "import time; time.sleep(3600)",
         "it did nothing for 0.5 s; if that is sound, raise the limit with --limit code_seconds=N",
     ),
-    "loop": (
-        "sum(range(10**12))",
-        "it took over 0.5 s; if that is sound, raise the limit with --limit code_seconds=N",
-    ),
-}
+    "loop": ("sum(range(10**12))",
+             "it took over 0.5 s; if that is sound, raise the limit with --limit code_seconds=N"),
+}  # fmt: skip
 
 
 @pytest.mark.slow

@@ -35,17 +35,11 @@ def judged(
         () if severity is None else (Finding(code=CODE, severity=severity, message="It is so."),)
     )
     outcomes = (
-        Outcome(
-            check="learning-rate",
-            status=Status.FOUND if found else Status.PASSED,
-            findings=found,
-        ),
-        Outcome(
-            check="loss-trend",
-            status=Status.PASSED,
-            seen=(Seen("The validation loss fell.", learned=True),),
-        ),
-    )
+        Outcome(check="learning-rate", status=Status.FOUND if found else Status.PASSED,
+                findings=found),
+        Outcome(check="loss-trend", status=Status.PASSED,
+                seen=(Seen("The validation loss fell.", learned=True),)),
+    )  # fmt: skip
     measured = {"loss": loss}
     alarms = {"rule": severity is Severity.ERROR}
     return weighed(RUNS[name], cause, label, measured, outcomes=outcomes, alarms=alarms)
