@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.load import require_tokenizer
+from mlxdoctor.models.load import load_tokenizer
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import using
 from mlxdoctor.safety.time_limit import TimeLimitExceeded
@@ -50,20 +50,20 @@ def test_a_limit_of_time_is_not_taken_for_the_tokenizers_failure(base: Path) -> 
 
 
 def test_transformers_is_not_given_what_our_reader_refuses(base: Path) -> None:
-    require_tokenizer(base)
+    load_tokenizer(base)
     # As in the cache of the hub, where a file was removed that nobody needs.
     (base / "README.md").symlink_to("nowhere")
-    require_tokenizer(base)
+    load_tokenizer(base)
     step = replacing({"String": "a"}, "a" * 1000)
     change(base, normalizer={"type": "Sequence", "normalizers": [step] * 4})
     with pytest.raises(InputError, match="times as long"):
-        require_tokenizer(base)
+        load_tokenizer(base)
 
 
 def test_a_pipe_among_a_models_files_is_refused(base: Path) -> None:
     os.mkfifo(base / "vocab.json")
     with pytest.raises(InputError, match="is not a regular file"):
-        require_tokenizer(base)
+        load_tokenizer(base)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_transformers_is_not_given_a_template_that_takes_too_much(
 ) -> None:
     (base / "chat_template.jinja").write_text(template)
     with using(["template_seconds=0.2"]), pytest.raises(InputError, match="limit template_"):
-        require_tokenizer(base)
+        load_tokenizer(base)
 
 
 def test_a_template_that_refuses_two_short_messages_may_take_others(base: Path) -> None:
     (base / "chat_template.jinja").write_text("{{ raise_exception('a system message, please') }}")
-    require_tokenizer(base)
+    load_tokenizer(base)
