@@ -38,7 +38,6 @@ SAYS = {
     "folder-data": ("training data", "name it with --log"),
     "folder-empty": ("holds nothing", "name an adapter folder, a training log"),
     "adapter-older": ("not the one that this run saved", "Use 0000100_adapters.safetensors"),
-    "wraps": ("fell from 4.150 before the first update to 0.239 at iteration 1000",),
     "line-ends": ("learning rate is too high", "Divide the learning rate by ten"),
     "notebook": ("learning rate is too high", "Divide the learning rate by ten"),
     "wandb": ("learning rate is too high", "Divide the learning rate by ten"),

@@ -69,7 +69,7 @@ class TrainingLog:
 
     Attributes:
         sources: the files, in the order given.
-        format: the families of lines found, the most frequent first ("iter lines, table").
+        format: the families of lines found, the most frequent first ("named values, table").
         segments: the runs in it, in order; a restart begins another.
         trainable: the line on trainable parameters.
         header: what the trainer said about itself: model, type, dataset, optimizer, ...

@@ -13,13 +13,15 @@ from pathlib import Path
 
 from mlxdoctor.evidence.logs.lines import lines
 from mlxdoctor.evidence.logs.log_format import HEAD_LINES, LogSoFar, WholeFormat, formats
-from mlxdoctor.evidence.logs.reader import LineReader, worth_of
+from mlxdoctor.evidence.logs.reader import LineReader
 from mlxdoctor.evidence.logs.series import LogFailure
 from mlxdoctor.evidence.logs.shapes import TRAIN, Shape
-from mlxdoctor.evidence.logs.wrapped import HEAD_CHARACTERS, Unwrapping
 from mlxdoctor.evidence.source import read_text
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.watch.reports import LogRow
+
+#: Characters at the beginning of a log that may be the head of a table.
+HEAD_CHARACTERS = 1 << 17
 
 
 class ReportStream:
@@ -33,7 +35,6 @@ class ReportStream:
         log = LogSoFar(path)
         self.notes, self._rows = log.notes, log.rows
         self._lines = LineReader(log)
-        self._unwrapping = Unwrapping(worth_of(path))
         self._whole = [kind(log) for kind in formats(WholeFormat)]
         self._table: WholeFormat | None = None
         self._line = 0
@@ -68,8 +69,6 @@ class ReportStream:
         is_head = self._line < HEAD_LINES and len(self._head) < HEAD_CHARACTERS
         if self._table is None and is_head:
             self._look_for_table(text)
-        if self._table is None:
-            text = self._unwrapping.read(text)
         first, self._line = self._line, self._line + text.count("\n")
         if self._table is not None:
             # The table's own reader needs the header above the rows that are new.
@@ -97,8 +96,6 @@ class ReportStream:
 
     def finish(self) -> list[LogRow]:
         """Read what is still open at the end of the log."""
-        if rest := self._unwrapping.rest():
-            self._lines.read([(self._line + number, line) for number, line in lines(rest)])
         self._lines.finish()
         return list(self._reports())
 

@@ -72,7 +72,7 @@ def model_copy(tmp_path, template=None, **settings):
     return folder
 
 
-def log_of(kind="iter lines", **series):
+def log_of(kind="named values", **series):
     """A log with one segment; a series is (iterations, values)."""
     made = {
         name: Series(np.asarray(at, dtype=np.int64), np.asarray(values, dtype=np.float64))

@@ -47,7 +47,7 @@ def counted():
 def log_from(counts, every=10, unit=1):
     total = np.cumsum(counts)
     at = np.arange(every, len(counts) + 1, every)
-    kind = "iter lines" if unit == 1 else "table"
+    kind = "named values" if unit == 1 else "table"
     return log_of(kind, trained_tokens=(at, np.round(total[at - 1] / unit) * unit))
 
 

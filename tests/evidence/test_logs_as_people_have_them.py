@@ -1,10 +1,9 @@
-"""Logs that were wrapped, printed twice, emptied while they were written, or kept by others."""
+"""Logs that were printed twice, emptied while they were written, or kept by others."""
 
 from __future__ import annotations
 
 import json
 import random
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.logs.wrapped import HEAD_LINES, Unwrapping
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
 from mlxdoctor.run import Run
 from mlxdoctor.watch.report_stream import read_log
@@ -54,26 +52,6 @@ def is_whole(log: TrainingLog) -> None:
     assert segment.series["trained_tokens"].values.tolist()[-1] == 86 * 300
 
 
-def hard(width: int, lines: Sequence[str] = LINES) -> list[str]:
-    return [one[at : at + width] for one in lines for at in range(0, len(one), width)]
-
-
-@pytest.mark.parametrize("width", [40, 60, 72, 80, 100, 120])
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_lines_broken_at_a_width_are_whole_again(width: int, end: str, tmp_path: Path) -> None:
-    is_whole(read(tmp_path / "a.log", end.join(hard(width)) + end))
-    without_blanks = [one.rstrip() for one in hard(width)]
-    is_whole(read(tmp_path / "a.log", end.join(without_blanks) + end))
-
-
-@pytest.mark.parametrize("width", [40, 60, 80])
-def test_lines_broken_between_words_are_whole_again(width: int, tmp_path: Path) -> None:
-    wrapped = [part for one in LINES for part in textwrap.wrap(one, width)]
-    log = read(tmp_path / "a.log", "\n".join(wrapped) + "\n")
-    is_whole(log)
-    assert log.main.last_line > len(LINES)
-
-
 @pytest.mark.parametrize(
     "row",
     ['{{"step": {0:03d}, "loss": 2.{0:03d}}}', "step {0:03d} loss 2.{0:03d} lr 1.0e-05 abcdefgh"],
@@ -90,22 +68,6 @@ def test_an_empty_log_is_named(tmp_path: Path) -> None:
     assert run.get(TrainingLog) is None
     why = run.why_missing(TrainingLog)
     assert why == "train.log is empty, and no other training log was found; name it with --log"
-
-
-def test_a_log_that_comes_line_by_line_is_looked_at_a_few_times_only() -> None:
-    looked_at = 0
-
-    def worth(text: str) -> tuple[int, int]:
-        nonlocal looked_at
-        looked_at += text.count("\n") + 1
-        return 0, 0
-
-    unwrapping = Unwrapping(worth)
-    broken = ("Traceback (most recent call last):\n", "  x\n", "MeVal loss moryError:1.0\n")
-    pieces = [broken[at % 3] for at in range(HEAD_LINES)]
-    assert "".join(map(unwrapping.read, pieces)) == "".join(pieces)
-    # As they are, and joined in two ways.
-    assert HEAD_LINES < looked_at < 3 * 8 * HEAD_LINES
 
 
 @pytest.mark.parametrize(

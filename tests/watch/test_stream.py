@@ -131,27 +131,6 @@ def test_whatever_is_written_reading_goes_on(words: list[str], every: int) -> No
         watch.see(report)
 
 
-def test_lines_that_a_terminal_broke_are_whole_again() -> None:
-    path = RUNS[0].parents[1] / "healthy-noisy-batch1" / "train.log"
-    text = path.read_text()
-    width = 60
-    broken = "".join(
-        f"{line[at : at + width]}\n"
-        for line in text.splitlines()
-        for at in range(0, max(len(line), 1), width)
-    )
-    stream = ReportStream(path)
-    whole = stream.feed(text) + stream.finish()
-    stream = ReportStream(path)
-    assert stream.feed(broken) + stream.finish() == whole
-    stream = ReportStream(path)
-    grown = [row for line in broken.splitlines(keepends=True) for row in stream.feed(line)]
-    grown += stream.finish()
-    # Some broken lines have to be seen first.
-    assert [one.step for one in grown] == [one.step for one in whole]
-    assert grown[3:] == whole[3:]
-
-
 @pytest.mark.parametrize(
     ("epochs", "steps"),
     [((1, 2, 3), [10, 20, 30, 40, 50, 60]), ((1, 2, 1), [10, 20, 30, 40, 10, 20])],

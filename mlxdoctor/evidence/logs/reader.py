@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
@@ -19,7 +19,6 @@ from mlxdoctor.evidence.logs.log_format import (
 )
 from mlxdoctor.evidence.logs.segments import segments
 from mlxdoctor.evidence.logs.series import Notes, Segment
-from mlxdoctor.evidence.logs.wrapped import unwrapped
 from mlxdoctor.safety.reading_limits import current, exceeded
 
 #: What a line of figures on a loss looks like, whatever else is in it.
@@ -63,18 +62,7 @@ def read_rows(texts: Iterable[str], log: LogSoFar) -> None:
         log: where the rows and the notes go.
     """
     if (rest := _read_whole(iter(texts), log)) is not None:
-        read_lines(unwrapped(rest, worth_of(log.path), SNIFFED), log)
-
-
-def worth_of(path: Path) -> Callable[[str], tuple[int, int]]:
-    """What tells how many reports, and how many figures, a text of this log holds."""
-
-    def worth(text: str) -> tuple[int, int]:
-        log = LogSoFar(path)
-        read_lines([text], log)
-        return len(log.rows), log.rows.figures
-
-    return worth
+        read_lines(rest, log)
 
 
 def _read_whole(texts: Iterator[str], log: LogSoFar) -> Iterator[str] | None:

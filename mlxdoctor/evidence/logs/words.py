@@ -24,8 +24,9 @@ MAX_NAME = 100
 #: Sequences of words that are remembered from one log to the next.
 MAX_KNOWN = 1024
 
-#: A number that is not part of a word, and the suffix that stands for thousands or millions.
-_NUMBERS = re.compile(rf"(?<![\w.])({NUMBER}(?:[kKM](?![\w/]))?)")
+#: A number that is not part of a word, save in `Peak58.9`, and the suffix that stands for
+#: thousands or millions.
+_NUMBERS = re.compile(rf"(?:(?<![\w.])|(?<=[Pp]eak)|(?<=[Pp]eak mem))({NUMBER}(?:[kKM](?![\w/]))?)")
 #: When a line was written; a logger puts it first.
 _TIMES = re.compile(
     r"\b\d{4}[-/.]\d\d?[-/.]\d\d?(?:[T _]{1,4}\d\d?:\d\d(?::\d\d(?:[.,]\d+)?)?)?"
@@ -266,6 +267,12 @@ def _led(
             if match := _LEADING.search(text[-MAX_NAME:]):
                 return match.group(1)
     return None
+
+
+def counter_word(before: str) -> str:
+    """The word for what a number counts that follows `before`; "" where there is none."""
+    match = _COUNTER.search(before)
+    return match.group(1).lower().rstrip("s").replace(" ", "_") if match else ""
 
 
 def _names_nothing(text: str) -> bool:

@@ -1,8 +1,12 @@
-"""Report lines of trainers that nobody else has.
+"""Report lines made of named numbers, whoever prints them.
 
+`Iter 10: Train loss 2.3, It/sec 1.0` of mlx-lm and its kin, `{'loss': 2.3, 'epoch': 0.5}`,
 `Epoch 1/2 Batch 15/1000 Loss: 2.3 LR: 1e-5`, `[12/100] loss=2.3`, `Epoch 3 complete. Average
 loss: 2.3`, `Validation loss: 2.3`: numbers with names, counted by something, in any spelling.
 What could also be a sentence counts once it is there three times.
+
+The words between the numbers decide what a line means. Each new sequence of words is understood
+once, and a pattern made from it reads all the lines that look alike.
 """
 
 from __future__ import annotations
@@ -17,11 +21,29 @@ from mlxdoctor.evidence.logs.lines import is_count, to_number
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.metric_names import canonical, is_report, unique
 from mlxdoctor.evidence.logs.series import Axis
-from mlxdoctor.evidence.logs.shapes import Nature, Shape
-from mlxdoctor.evidence.logs.words import MAX_NUMBERS, Words, cleaned, pattern, split, understand
+from mlxdoctor.evidence.logs.shapes import Nature, Shape, axis_of
+from mlxdoctor.evidence.logs.words import (
+    MAX_NUMBERS,
+    Words,
+    cleaned,
+    counter_word,
+    pattern,
+    split,
+    understand,
+)
 
 #: What a line must hold to be worth taking apart.
-_HINT = re.compile(r"loss|perplexity|\bppl\b|\bce\b|\bnll\b|xent|cross.?entropy", re.IGNORECASE)
+_HINT = re.compile(
+    r"loss|perplexity|\bppl\b|\bce\b|\bnll\b|xent|cross.?entropy|\[GRAD-DBG\]", re.IGNORECASE
+)
+#: Where a report begins behind a progress bar that it is glued to.
+_GLUED = re.compile(r"\d%\|.*?\[[^\]]*\]\s*(?=Iter\w*\s+\d|\{\s*['\"])")
+#: A dictionary that a trainer prints: its epoch is a metric, and its lines are in order.
+_DICTIONARY = re.compile(r"[^{}]*\{.*['\"]", re.DOTALL)
+#: How a line of a patched mlx-lm begins that reports single micro-batches.
+_OF_MICRO_BATCH = "[GRAD-DBG]"
+#: What is in a line on a batch that was left out.
+_LEFT_OUT = "SKIPPED"
 #: A line that says nothing but that an epoch begins.
 _EPOCH = re.compile(
     r"^\W{0,20}(?:(?:start(?:ing|ed)?|begin(?:ning|s)?|training|running)\s(?:of\s)?)?"
@@ -61,12 +83,13 @@ class _Plan:
     held: list[_Row] = field(default_factory=list)
 
 
-class HomeMade(LineFormat):
+class NamedValues(LineFormat):
     """Reads lines of named numbers that no other format knows."""
 
     name = "named values"
     priority = 95
-    understood = "lines with a step or an epoch and a loss (`step 10 | loss 2.5`)"
+    understood = "lines with a step or an epoch and a loss (`step 10 | loss 2.5`), as mlx_lm.lora, \
+mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
     example = (
         "Epoch 1/2 Batch 1/100 Loss: 2.5 Grad norm: 0.5 LR: 1e-05 | 19.2 s/it\n"
         "Epoch 1/2 Batch 2/100 Loss: nan Grad norm: 0.5 LR: 1e-05 | 19.2 s/it\n"
@@ -83,7 +106,7 @@ class HomeMade(LineFormat):
         """Whether the line is a report, or the beginning of an epoch."""
         if not _HINT.search(line):
             return self._begins_epoch(number, line)
-        text = cleaned(line)
+        text = cleaned(_GLUED.sub("", line) if "%|" in line else line)
         texts, numbers = split(text)
         plan = self._plan(texts) if 0 < len(numbers) < MAX_NUMBERS else None
         if plan is None:
@@ -152,7 +175,8 @@ class HomeMade(LineFormat):
         words = understand(texts)
         step = words.counters.get("step", words.counters.get("batch"))
         epoch = words.counters.get("epoch")
-        names = words.names
+        is_micro_batch = texts[0].lstrip().startswith(_OF_MICRO_BATCH)
+        names = [_special(name, texts, is_micro_batch=is_micro_batch) for name in words.names]
         if SUMMARY_KEYS.intersection(filter(None, names)):
             return None
         columns = unique(
@@ -160,11 +184,16 @@ class HomeMade(LineFormat):
             [name or "" for name in names],
         )
         losses = {"train_loss", "val_loss"}.intersection(filter(None, columns))
-        if not losses and (step is None or not is_report(filter(None, columns))):
+        is_known = is_micro_batch or (step is not None and is_report(filter(None, columns)))
+        if not losses and not is_known:
             return None
-        clock = step if step is not None else epoch
+        # What a dictionary or a line on a micro-batch says is a report, whatever counts it.
+        is_plain = is_micro_batch or _DICTIONARY.match(texts[0]) is not None
+        clock = step if step is not None or is_plain else epoch
         nature = Nature.PLAIN
-        if step is None and epoch is not None:
+        if is_plain:
+            nature = Nature.PLAIN
+        elif step is None and epoch is not None:
             nature = Nature.EPOCH
         elif step is None and "train_loss" not in losses:
             nature = Nature.BESIDE
@@ -176,21 +205,31 @@ class HomeMade(LineFormat):
         first = min(place for place, one in enumerate(columns) if one is not None)
         is_doubtful = words.is_sentence or (clock is None and nature is not Nature.BESIDE)
         is_doubtful = is_doubtful or (clock is not None and clock > first)
+        is_doubtful = is_doubtful and not is_plain
         shape = self.rows.shape(
             tuple("epoch" if place == epoch else columns[place] for place in keep),
             None if clock is None else keep.index(clock),
-            _axis(clock, epoch),
-            fallback=clock is None and nature is not Nature.BESIDE,
+            _axis(texts, clock, epoch),
+            fallback=clock is None and nature is not Nature.BESIDE and not is_plain,
             nature=nature,
         )
         left = MIN_REPEATS if is_doubtful else 0
         return _Plan(shape, keep, step, _total(words, step, epoch), words, left)
 
 
-def _axis(clock: int | None, epoch: int | None) -> Axis:
+def _special(name: str | None, texts: Sequence[str], *, is_micro_batch: bool) -> str | None:
+    """The name of a number in a line on one micro-batch, or on a batch that was left out."""
+    if is_micro_batch and name == "loss":
+        return "micro_loss"
+    if name is not None and any(_LEFT_OUT in text for text in texts):
+        return f"skipped_batch_{name}"
+    return name
+
+
+def _axis(texts: Sequence[str], clock: int | None, epoch: int | None) -> Axis:
     if clock is None:
         return "row"
-    return "epoch" if clock == epoch else "step"
+    return "epoch" if clock == epoch else axis_of(counter_word(texts[clock]) or "step")
 
 
 def _total(words: Words, step: int | None, epoch: int | None) -> tuple[int, int | None] | None:
