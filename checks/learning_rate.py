@@ -217,7 +217,7 @@ def learning_rate(
         # Pairs and rewards are trained at lower rates than the guideline is for.
         of_preferences = config.of_preferences or (log is not None and log.is_preference)
         is_lower = of_preferences and step.size < step.low
-        if is_lower or (rates is not None and rates.largest_that_learns is not None):
+        if is_lower or (rates is not None and rates.largest is not None):
             # What was tried on this model and these rows outranks what is usual.
             sign = replace(sign, severity=Severity.INFO)
         elif planned is not None and not config.warmup and step.times_above >= limits.planned:

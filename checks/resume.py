@@ -1,8 +1,8 @@
 """What a run resumes from is not taken up, or was not.
 
 What it finds. A file to resume from that is not there, or whose tensors have no place: in the
-base model, before a run; in the adapter that was trained, after it, all of them or some; and
-another rank than the configuration's.
+modules that get an adapter, before a run; in the adapter that was trained, after it, all of them
+or some; and another rank or scale than the configuration's.
 
 Why it matters. mlx-lm loads that file with `strict=False`: what does not fit is dropped
 without a word. The run then starts again from the base model, and hours of earlier training
@@ -10,7 +10,8 @@ are lost while everything looks as usual. Tensors of another rank replace the ru
 is saved no longer fits the configuration saved beside it.
 
 How it is measured. The names and shapes in the resumed file are compared with those in
-the adapter that the run saved, or with the base model's modules where the run is only planned.
+the adapter that the run saved, or where the run is only planned with the modules of the base model
+that its configuration puts an adapter on. The file's scale is that of the configuration beside it.
 The loss tells the same story: resumed, it should begin where the earlier run ended, and not
 where the base model does.
 
@@ -33,6 +34,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.planned_run import PlannedRun
 from mlxdoctor.evidence.resumed import ResumedAdapter
 from mlxdoctor.finding import Measurement, Sign, Symptom
+from mlxdoctor.measure.weights.lora_targets import target_modules
 
 _EXAMPLES = 3
 _EVERY_TENSOR = "every tensor of the file in the adapter"
@@ -53,16 +55,16 @@ _RENAME = (
         "nothing-loaded": Symptom.error(
             "no tensor of the file resumed from belongs to this adapter",
             says="None of the {resumed_tensors} tensors in {file}, which the run resumes from, "
-            "[has a module in the base model, {planned} for one: all will be|exists in the adapter "
-            "it trained (there is no {where}): all were] dropped.",
+            "[has a module that gets an adapter, {planned} for one: all will be|exists in the "
+            "adapter it trained (there is no {where}): all were] dropped.",
             expected=_EVERY_TENSOR,
             fix=_RENAME,
         ),
         "partly-loaded": Symptom.error(
             "some tensors of the file resumed from do not belong to this adapter",
-            says="Only {loaded} of the {resumed_tensors} tensors in {file}, which the run was "
-            "resumed from, exist in the adapter it trained (there is no {where}): the others were "
-            "dropped.",
+            says="Only {loaded} of the {resumed_tensors} tensors in {file}, which the run resumes "
+            "from, [have a module that gets an adapter, not {planned} for one: the others will "
+            "be|exist in the adapter it trained (there is no {where}): the others were] dropped.",
             expected=_EVERY_TENSOR,
             fix=_RENAME,
         ),
@@ -74,6 +76,13 @@ _RENAME = (
             expected="the same rank",
             fix="Set lora_parameters.rank to {resumed_rank} and resume again, or leave "
             "resume_adapter_file out and start afresh with rank {rank}.",
+        ),
+        "scale-differs": Symptom.warning(
+            "the file resumed from was trained at another scale",
+            says="{file} was trained at scale {resumed_scale:g}, and this run has {scale:g}: what "
+            "was learned counts {times:.3g} times as much from its first step on.",
+            expected="the scale that the file was trained with",
+            fix="set lora_parameters.scale to {resumed_scale:g}",
         ),
     },
     rerun_symptom=True,
@@ -89,14 +98,16 @@ def resume(
     named = config.resume_adapter_file if config is not None else None
     if config is not None and not named:
         raise DoesNotArise("the run was not resumed")
-    if planned is not None and planned.resumes_from is None:
+    if planned is not None and resumed is None:
         yield Sign("no-file", {"file": named}, where="resume_adapter_file")
         return
     of_rank = list(_rank(resumed.adapter, adapter, config)) if resumed is not None else []
     yield from of_rank
+    if resumed is not None and config is not None:
+        yield from _scale(resumed.adapter, config)
     if resumed is not None and planned is not None:
         if base is not None:
-            yield from _in_the_base(resumed.adapter, base)
+            yield from _in_the_plan(resumed.adapter, planned.config, base)
     elif resumed is not None and adapter is not None:
         yield from _in_the_adapter(resumed.adapter, adapter)
     elif not of_rank:
@@ -104,15 +115,22 @@ def resume(
         raise NotApplicable(f"{what} is not here, or what it trained is not")
 
 
-def _in_the_base(resumed: Adapter, base: BaseModel) -> Iterator[Sign]:
-    names = [one.name for one in resumed.modules]
-    if names and all(base.module_for(name) is None for name in names):
+def _in_the_plan(resumed: Adapter, config: TrainingConfig, base: BaseModel) -> Iterator[Sign]:
+    targets = target_modules(config, base)
+    names = [module.name for module in resumed.modules]
+    if not names or targets is None or config.fine_tune_type == "full":
+        return
+    lost = [name for name in names if name not in targets]
+    if lost:
+        loaded = resumed.tensor_count * (len(names) - len(lost)) // len(names)
         measured: dict[str, Measurement] = {
             "resumed_tensors": resumed.tensor_count,
+            "loaded": loaded,
             "file": resumed.path.name,
-            "planned": names[0],
+            "planned": lost[0],
         }
-        yield Sign("nothing-loaded", measured, where="resume_adapter_file")
+        symptom = "partly-loaded" if loaded else "nothing-loaded"
+        yield Sign(symptom, measured, where="resume_adapter_file")
 
 
 def _in_the_adapter(resumed: Adapter, adapter: Adapter) -> Iterator[Sign]:
@@ -147,3 +165,18 @@ def _rank(resumed: Adapter, saved: Adapter | None, config: TrainingConfig | None
         "file": resumed.path.name,
     }
     yield Sign("rank-differs", measured, where=resumed.modules[0].name)
+
+
+def _scale(resumed: Adapter, config: TrainingConfig) -> Iterator[Sign]:
+    beside = TrainingConfig.beside(resumed.path)
+    before, scale = beside.scale if beside is not None else None, config.scale
+    if not before or not scale or before == scale:
+        return
+    measured: dict[str, Measurement] = {
+        "file": resumed.path.name,
+        "resumed_scale": before,
+        "scale": scale,
+        "times": scale / before,
+        "advised_scale": before,
+    }
+    yield Sign("scale-differs", measured, where="lora_parameters.scale")

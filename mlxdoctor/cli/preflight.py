@@ -9,37 +9,23 @@ import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_UNUSABLE, options, output
 from mlxdoctor.cli.progress import ProgressLine
+from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
 from mlxdoctor.formats.format import files_of, formats
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import Readiness
 
-#: The options of `mlx_lm.lora` (0.32.2), and the type of each; a flag has none.
-_OF_MLX_LM: dict[str, type | click.ParamType[Any] | None] = {
-    "model": str,
-    "data": str,
-    "fine-tune-type": click.Choice(["lora", "dora", "full"]),
-    "optimizer": click.Choice(["adam", "adamw", "muon", "sgd", "adafactor"]),
-    "mask-prompt": None,
-    "num-layers": int,
-    "batch-size": int,
-    "iters": int,
-    "val-batches": int,
-    "learning-rate": float,
-    "steps-per-report": int,
-    "steps-per-eval": int,
-    "grad-accumulation-steps": int,
-    "resume-adapter-file": str,
-    "adapter-path": str,
-    "save-every": int,
-    "train": None,
-    "test": None,
-    "test-batches": int,
-    "max-seq-length": int,
-    "grad-checkpoint": None,
-    "seed": int,
+#: The keys of `mlx_lm.lora` that are its options as well -> a value of their type.
+_KEYS: dict[str, Any] = {
+    **MLX_LM_DEFAULTS,
+    "model": "",
+    "data": "",
+    "adapter_path": "",
+    "resume_adapter_file": "",
+    "grad_checkpoint": False,
+    "train": False,
+    "test": False,
+    "test_batches": 1,
 }
-
-
 #: Those that the help shows; it names the others in a sentence.
 _SHOWN = {
     "model": "Folder of the base model, if it is not where the file says.",
@@ -49,11 +35,11 @@ _SHOWN = {
 
 def _as_mlx_lm(command: Any) -> Any:
     """The command with the options of `mlx_lm.lora`, which go before the file's keys."""
-    for name, kind in reversed(_OF_MLX_LM.items()):
-        shown = {"is_flag": True, "default": None} if kind is None else {"type": kind}
-        told = _SHOWN.get(name, "")
-        names = ("--base", "--model", "model") if name == "model" else (f"--{name}",)
-        command = click.option(*names, help=told, hidden=not told, **shown)(command)
+    for key, value in reversed(_KEYS.items()):
+        kind = {"is_flag": True} if isinstance(value, bool) else {"type": type(value)}
+        names = ["--base"] * (key == "model") + [f"--{key.replace('_', '-')}", key]
+        text = _SHOWN.get(key, "")
+        command = click.option(*names, default=None, help=text, hidden=not text, **kind)(command)
     return command
 
 
@@ -122,7 +108,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     printed: str | None,
     no_text: bool,
     fail_on: str,
-    **of_mlx_lm: Any,
+    **keys: Any,
 ) -> int:
     """See whether a run would fail, before it is made.
 
@@ -139,15 +125,19 @@ def command(  # noqa: PLR0917 - click passes every option by name
       mlxdoctor preflight lora.yaml --steps
       mlxdoctor preflight --model models/llama --data data/ --learning-rate 1e-4
     """
+    from mlxdoctor.evidence.config import TrainingConfig
     from mlxdoctor.formats.escape import terminal
+    from mlxdoctor.formats.figures.draw import all_paths
+    from mlxdoctor.formats.summary import slug
     from mlxdoctor.preflight import preflight
+    from mlxdoctor.preflight.configuration import changed_text
 
     if config is not None and named is not None:
         raise click.UsageError("name the configuration once")
     with ProgressLine() as progress:
         report = preflight(
             config or named,
-            options=of_mlx_lm,
+            options=keys,
             steps=steps,
             seconds=seconds,
             elsewhere=elsewhere,
@@ -156,16 +146,23 @@ def command(  # noqa: PLR0917 - click passes every option by name
             progress=progress,
         )
     files = report.run.files
+    inspected = [path for path in (files.base, files.data) if path]
     for target in (fixed.parent if fixed is not None else None, None if printed else folder):
         if target is not None:
-            output.refuse_inside(target, [one for one in (files.base, files.data) if one])
-    if fixed is not None:
-        _write_fixed(fixed, report)
+            output.refuse_inside(target, inspected)
+    written = []
+    plan = report.run.get(TrainingConfig)
+    if fixed is not None and plan is not None:
+        text = changed_text(plan, report.fix.after if report.fix is not None else {})
+        written += output.write_files(fixed.parent, {fixed.name: text.encode()})
     if printed is not None:
         click.echo(output.text(_shown_as(report, printed, fail_on), printed), nl=False)
     else:
-        written = [str(path) for path in _write(report, folder, names, fail_on)]
-        shown = [*([str(fixed)] if fixed else []), *(w for w in written if not w.endswith(".png"))]
+        contents: dict[str, bytes] = {}
+        for name in names:
+            contents |= files_of(_shown_as(report, name, fail_on), name)
+        written += output.write_files(folder / slug(report.name), contents, stale=all_paths())
+        shown = [str(path) for path in written if path.suffix != ".png"]
         click.echo(output.text(report, "text", shown), nl=False)
     for sentence in report.unreadable:
         click.echo(f"mlxdoctor: {terminal(sentence)}", err=True)
@@ -184,15 +181,6 @@ def exit_code(report: Report, fail_on: str) -> int:
     return EXIT_INCONCLUSIVE if readiness is Readiness.UNKNOWN else EXIT_CLEAN
 
 
-def _write_fixed(path: Path, report: Any) -> None:
-    from mlxdoctor.evidence.config import TrainingConfig
-    from mlxdoctor.preflight.changes import changed_text
-
-    config = report.run.get(TrainingConfig)
-    after = report.fix.after if report.fix is not None else {}
-    output.write_files(path.parent, {path.name: changed_text(config, after).encode()})
-
-
 def _shown_as(report: Report, name: str, fail_on: str) -> Any:
     """The report; for the formats of code hosts, as a gate with one item shows it."""
     if formats()[name].report is not None:
@@ -200,13 +188,3 @@ def _shown_as(report: Report, name: str, fail_on: str) -> Any:
     from mlxdoctor.gate.weigh import alone
 
     return alone(report, fail_on)
-
-
-def _write(report: Report, folder: Path, names: tuple[str, ...], fail_on: str) -> list[Path]:
-    from mlxdoctor.formats.figures.draw import all_paths
-    from mlxdoctor.formats.summary import slug
-
-    files: dict[str, bytes] = {}
-    for name in names:
-        files |= files_of(_shown_as(report, name, fail_on), name)
-    return output.write_files(folder / slug(report.name), files, stale=all_paths())

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, Literal
 
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, RunView
 from mlxdoctor.evidence.source import Source
 
-
-@dataclass(frozen=True)
-class Way:
-    """A set of changes with which a run fits.
-
-    Attributes:
-        sentences: what to do and what it costs, a sentence each.
-        settings: mlx-lm's keys -> new values; empty where another base is needed.
-        peak: the memory that it then takes, in bytes.
-    """
-
-    sentences: tuple[str, ...]
-    settings: Mapping[str, Any]
-    peak: int
+#: Of the memory: a peak is predicted within 15% (reports/preflight-memory.md), and 1 / 1.15.
+SAFE_SHARE = 0.87
 
 
 @dataclass(frozen=True)
@@ -32,29 +20,24 @@ class RunCost:
     Attributes:
         peak: bytes at the highest.
         memory: bytes that there are; None where it is to run on another machine.
-        room: of these, what may be planned with.
-        parts: what the peak is made of: name -> bytes.
-        batch_size, tokens: the largest batch that is trained on.
-        is_rough: shapes were guessed from the model's name.
-        is_measured: one real step corrected it.
-        ways: to make it fit, the cheapest first.
+        batch_size: rows of the largest batch that is trained on.
+        tokens: its inputs a row.
+        is_rough: the model has layers of a kind that is not counted.
+        is_measured: the peak is that of one real step.
+        checkpointed: the peak that is predicted with grad_checkpoint; None where it is set.
         seconds: low, likeliest and high, to its end; None where no step was timed.
-        step: low and high of an average iteration, without validation and saving, in seconds.
     """
 
     kind: ClassVar[str] = "what the run takes"
 
     peak: int
     memory: int | None
-    room: int | None
-    parts: Mapping[str, int]
     batch_size: int
     tokens: int
     is_rough: bool = False
     is_measured: bool = False
-    ways: tuple[Way, ...] = ()
+    checkpointed: int | None = None
     seconds: tuple[float, float, float] | None = None
-    step: tuple[float, float] | None = None
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -69,6 +52,16 @@ class RunCost:
         raise Missing("the rows or the shape of the base model are not known")
 
 
-def in_gigabytes(count: float) -> str:
-    """Bytes as people say them."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+def machine_memory() -> tuple[Literal["cpu", "metal", "cuda"], int | None]:
+    """Where MLX computes here, and the bytes that training may take; None where nothing says so."""
+    import mlx.core as mx
+
+    if mx.default_device() == mx.gpu:
+        device_info = mx.device_info()
+        keys = ("max_recommended_working_set_size", "total_memory", "memory_size")
+        sizes = (int(device_info[key]) for key in keys if device_info.get(key))
+        return "metal" if mx.metal.is_available() else "cuda", next(sizes, None)
+    try:
+        return "cpu", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return "cpu", None

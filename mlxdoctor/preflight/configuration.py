@@ -1,20 +1,30 @@
-"""What is planned: a configuration's file, with the options of a command line over it."""
+"""What is planned: a configuration with options over it, and the same with what is advised."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+import difflib
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
-from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
+from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS
 from mlxdoctor.evidence.sniffed import Sniffed
+from mlxdoctor.evidence.source import read_text
+from mlxdoctor.finding import ADVISED, Finding, Severity
+from mlxdoctor.judge.remedy import fix_for, needed_values, scaled_schedule
+from mlxdoctor.report import Fix
 from mlxdoctor.safety.errors import InputError
 
 #: What a plan without a file is called.
 NO_FILE = Path("plan")
+_YAML = (".yaml", ".yml")
 
 
 def is_plan(path: Path) -> bool:
@@ -22,14 +32,14 @@ def is_plan(path: Path) -> bool:
 
     What trainers write beside an adapter is the latter.
     """
-    if path.suffix.lower() not in (".yaml", ".yml", ".json") or path.name == CONFIG_NAME:
+    is_json = path.suffix.lower() == ".json"
+    if not (is_json or path.suffix.lower() in _YAML) or path.name == CONFIG_NAME:
         return False
     if not path.is_file():
         return False
     file = Sniffed(path)
     # A log of JSON has rates in it as well, and names no model.
-    names_model = path.suffix.lower() != ".json" or "model" in file.record
-    return names_model and TrainingConfig.is_held_by(file)
+    return (not is_json or "model" in file.record) and TrainingConfig.is_held_by(file)
 
 
 def planned_config(file: Path | None, options: Mapping[str, Any]) -> TrainingConfig:
@@ -78,12 +88,140 @@ def _only_one(folder: Path) -> Path:
     """
     written = folder / CONFIG_NAME
     try:
-        found = [written] if written.exists() else list(filter(is_plan, sorted(folder.iterdir())))
+        plans = [written] if written.exists() else list(filter(is_plan, sorted(folder.iterdir())))
     except OSError as error:
         raise InputError(folder, f"could not be read ({error.strerror})") from None
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(one.name for one in found[:3]) + (", ..." if len(found) > 3 else "")
-        raise InputError(folder, f"holds {len(found)} configurations ({names})", "name one of them")
+    if len(plans) == 1:
+        return plans[0]
+    if plans:
+        names = ", ".join(path.name for path in plans[:3]) + (", ..." if len(plans) > 3 else "")
+        raise InputError(folder, f"holds {len(plans)} configurations ({names})", "name one of them")
     raise InputError(folder, "holds no training configuration", "name its file")
+
+
+def all_changes(
+    config: TrainingConfig, diagnosis: Sequence[Diagnosed], findings: Sequence[Finding]
+) -> Fix | None:
+    """Every change of a key that a named or possible cause, or a finding by itself, advises.
+
+    The first cause to change a key decides it.
+
+    Args:
+        config: what is planned.
+        diagnosis: the causes, best first.
+        findings: all of them.
+    """
+    before: dict[str, Any] = {}
+    after: dict[str, Any] = {}
+    for key, was, to in _advised(config, diagnosis, findings):
+        if key not in after and to != was:
+            before[key], after[key] = was, to
+    schedule, rate = config.lr_schedule, before.get("learning_rate")
+    if schedule is not None and rate:
+        # A schedule wins over the plain rate in mlx-lm.
+        arguments = scaled_schedule(schedule, after["learning_rate"] / rate)
+        if arguments is not None:
+            del before["learning_rate"], after["learning_rate"]
+            place = "lr_schedule.arguments"
+            before[place], after[place] = list(schedule["arguments"]), arguments
+    if not after:
+        return None
+    diff = difflib.unified_diff(
+        changed_text(config, {}).splitlines(),
+        changed_text(config, after).splitlines(),
+        fromfile=config.path.name,
+        tofile=f"{config.path.name} (fixed)",
+        lineterm="",
+        n=1,
+    )
+    return Fix(before, after, "\n".join(diff))
+
+
+def _advised(
+    config: TrainingConfig, diagnosis: Sequence[Diagnosed], findings: Sequence[Finding]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Key, value, and value to set; those of causes come first."""
+    findings = [one for one in findings if one.severity is not Severity.INFO]
+    for diagnosed in diagnosis:
+        change = diagnosed.cause.change
+        speaking = [one for one in findings if one.code in diagnosed.supporting]
+        if change is None or not speaking:
+            continue
+        needed = needed_values(speaking)
+        # Where findings advise values, those of other keys are no guesses of the cause.
+        advised = any(name.startswith(ADVISED) for one in speaking for name in one.measured)
+        is_needed = change.key.rpartition(".")[2] in needed
+        if not is_needed and (advised or change.advised_only):
+            continue
+        fix = fix_for(change, config, needed)
+        if fix is not None:
+            for key, value in fix.after.items():
+                yield key, fix.before[key], value
+    for finding in findings:
+        for name, value in finding.measured.items():
+            key = name.removeprefix(ADVISED)
+            if key == name or value is None:
+                continue
+            place = f"lora_parameters.{key}" if key in MLX_LM_LORA_DEFAULTS else key
+            if finding.where is not None and finding.where.rpartition(".")[2] == key:
+                place = finding.where
+            yield place, _value_at(config, place), value
+
+
+def _value_at(config: TrainingConfig, place: str) -> Any:
+    if "." not in place:
+        return config._value(place)
+    value: Any = config.values
+    for part in place.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def changed_text(config: TrainingConfig, after: Mapping[str, Any]) -> str:
+    """The configuration's file with other values: YAML keeps its comments and its order.
+
+    Args:
+        config: what is planned; without a file it is written as YAML.
+        after: key -> value; a key with dots is nested.
+
+    Raises:
+        InputError: the file can't be read again.
+    """
+    if config.path.suffix.lower() not in _YAML and config.sources:
+        values = copy.deepcopy(dict(config.document or config.values))
+        _assign_all(values, after)
+        return json.dumps(values, indent=4, default=str) + "\n"
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 4096
+    text = read_text(config.path, "yaml_bytes")[0] if config.sources else None
+    document = dict(config.values) if text is None else yaml.load(text) or {}
+    _assign_all(document, {**_by_options(config, document), **after})
+    written = io.StringIO()
+    yaml.dump(document, written)
+    return written.getvalue()
+
+
+def _by_options(config: TrainingConfig, document: Mapping[str, Any]) -> dict[str, Any]:
+    """What options of the command line said otherwise than the file."""
+    if config.origin == "own":
+        return {}
+    return {
+        key: value
+        for key, value in config.values.items()
+        if not isinstance(value, Mapping)
+        and (key not in document or not (document[key] == value or isinstance(document[key], str)))
+    }
+
+
+def _assign_all(values: Any, after: Mapping[str, Any]) -> None:
+    for key, value in after.items():
+        *path, last = key.split(".")
+        inner = values
+        for part in path:
+            if not isinstance(inner.get(part), dict):
+                inner[part] = dict(MLX_LM_LORA_DEFAULTS) if part == "lora_parameters" else {}
+            inner = inner[part]
+        inner[last] = value

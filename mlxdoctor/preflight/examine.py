@@ -1,16 +1,18 @@
-"""A configuration in, a report out, before a step was made."""
+"""A configuration in, a report out: what it plans, looked at by the checks of `diagnose`."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from mlxdoctor.api import RunReport, examined
-from mlxdoctor.check import Thresholds
 from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.options import Options
@@ -18,98 +20,59 @@ from mlxdoctor.evidence.planned_run import PlannedRun
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Severity, Status
-from mlxdoctor.measure.machine_memory import machine_memory
+from mlxdoctor.judge.rate import BandLimits, step_of
 from mlxdoctor.measure.rate_range import RateRange
-from mlxdoctor.measure.run_cost import RunCost
-from mlxdoctor.preflight.changes import all_changes
-from mlxdoctor.preflight.configuration import planned_config
-from mlxdoctor.preflight.cost import cost_of
-from mlxdoctor.preflight.facts import facts
-from mlxdoctor.preflight.planned_step import Device
-from mlxdoctor.preflight.steps import make_steps
+from mlxdoctor.measure.run_cost import RunCost, machine_memory
+from mlxdoctor.preflight.configuration import all_changes, planned_config
+from mlxdoctor.preflight.predict import Device, predict_memory, predict_time, width
 from mlxdoctor.report import Planned
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import TimeBudget
 from mlxdoctor.verdict import CauseStatus, Readiness, Verdict
 
+if TYPE_CHECKING:
+    from mlxdoctor.preflight.rates import RangeTest
+
 #: What a plan can have; the rest comes with the run.
 _BEFORE = frozenset(
     one.kind for one in (BaseModel, Tokenizer, Dataset, SupervisedRows, RateRange, RunCost)
 )
-_LATER = "what remains of it shows in training"
-_OF_A_RUN = "it looks at what a run leaves"
+#: Of the time for steps, the share that the range of rates may take.
+_RATES_SHARE = 0.7
 
 
 def examine(
     config: Any,
-    options: Mapping[str, Any],
+    keys: Mapping[str, Any],
+    options: Options,
     *,
-    base: Path | None,
-    data: Path | None,
     steps: bool,
     seconds: float,
     elsewhere: bool,
     memory: int | None,
-    thresholds: Thresholds | None,
-    with_text: bool,
     progress: Progress | None,
 ) -> RunReport:
-    """What `mlxdoctor.preflight` does."""
+    """What `mlxdoctor.preflight` does; `keys` are mlx-lm's, before those of the file."""
     begun = time.perf_counter()
     file, values = _stated(config)
-    planned = planned_config(file, {**values, **options})
-    said_of_it = Options(
-        base=base,
-        data=data,
-        allow_model=steps,
-        thresholds=thresholds or {},
-        with_text=with_text,
-    )
-    run = Run.planned(planned, said_of_it, progress=progress)
-    problems = tuple(make_steps(run, planned, seconds)) if steps else ()
-    where = _here(run, elsewhere=elsewhere, memory=memory)
-    cost = cost_of(run, planned, *where)
+    plan = planned_config(file, {**values, **keys})
+    run = Run.planned(plan, replace(options, allow_model=steps), progress=progress)
+    test, problem = _make_steps(run, plan, seconds) if steps else (None, "")
+    device: Device = "metal"
+    if not elsewhere and memory is None:
+        device, memory = machine_memory()
+    run.give(PlannedRun(plan, has_gpu=device != "cpu"))
+    cost = _cost_of(run, plan, device, memory, test)
     if cost is not None:
         run.give(cost)
     budget = TimeBudget(max(seconds - (time.perf_counter() - begun), 1.0))
     report = examined(replace(run, budget=budget))
-    fix = all_changes(planned, report.diagnosis, report.findings)
-    readiness, why = readiness_of(report)
-    said = (*facts(run, planned), *problems)
-    report = replace(report, planned=Planned(readiness, why, said), fix=fix, next=None)
+    readiness, why = _readiness_of(report)
+    facts = (*_facts(run, plan), *filter(None, [problem]))
+    fix = all_changes(plan, report.diagnosis, report.findings)
+    report = replace(report, planned=Planned(readiness, why, facts), fix=fix, next=None)
     return _without_what_comes_later(report)
-
-
-def _without_what_comes_later(report: RunReport) -> RunReport:
-    """The report without asking for logs and adapters, which nobody has before a run."""
-    missing = tuple(one for one in report.missing if one.kind in _BEFORE)
-    reasons = {one.why.partition("; ")[0] for one in missing}
-    coverage = tuple(
-        replace(one, why=_LATER, needs="")
-        if one.status is CauseStatus.OPEN and one.why not in reasons
-        else one
-        for one in report.coverage
-    )
-    asked = {one.why for one in report.missing if one.kind not in _BEFORE}
-    outcomes = tuple(
-        replace(one, reason=_OF_A_RUN)
-        if one.status is Status.SKIPPED and one.reason in asked
-        else one
-        for one in report.outcomes
-    )
-    return replace(report, missing=missing, coverage=coverage, outcomes=outcomes)
-
-
-def _here(run: Run, *, elsewhere: bool, memory: int | None) -> tuple[Device, int | None]:
-    """Where the run will be made, and how much memory there is; the run is told too."""
-    plan = run.need(PlannedRun)
-    if elsewhere or memory is not None:
-        run.give(replace(plan, has_gpu=True))
-        return "metal", memory
-    found = machine_memory()
-    run.give(replace(plan, has_gpu=found.device != "cpu"))
-    return found.device, found.bytes
 
 
 def _stated(config: Any) -> tuple[Path | None, dict[str, Any]]:
@@ -127,7 +90,83 @@ def _stated(config: Any) -> tuple[Path | None, dict[str, Any]]:
     return None, dict(values)
 
 
-def readiness_of(report: RunReport) -> tuple[Readiness, str]:
+def _make_steps(run: Run, config: TrainingConfig, seconds: float) -> tuple[RangeTest | None, str]:
+    """Make the first step and a range test; the run is given what they showed.
+
+    Returns:
+        The range test, and why something could not be made, as a sentence.
+    """
+    from mlxdoctor.preflight.prepared import first_step, prepared_run
+    from mlxdoctor.preflight.rates import range_test
+
+    begun = time.perf_counter()
+    base, dataset = run.get(BaseModel), run.get(Dataset)
+    if base is None or dataset is None:
+        return None, "No step was made: it takes the base model and the data."
+    values = {**config.values, "model": str(base.path), "data": str(dataset.path)}
+    try:
+        prepared = prepared_run(replace(config, values=MappingProxyType(values)))
+        run.give(first_step(prepared, run.progress))
+        left = _RATES_SHARE * seconds - (time.perf_counter() - begun)
+        test = range_test(prepared, seconds=max(left, 1.0), progress=run.progress)
+    except InputError as error:
+        return None, f"No step could be made, or not all: {error}."
+    run.give(test.rates)
+    return test, ""
+
+
+def _cost_of(
+    run: Run, config: TrainingConfig, device: Device, memory: int | None, test: RangeTest | None
+) -> RunCost | None:
+    """What the run would take; None where rows or shapes are not known."""
+    base, rows = run.get(BaseModel), run.get(SupervisedRows)
+    longest, batch_size = config.max_seq_length, config.batch_size
+    if base is None or rows is None or not rows.batches or not longest or not batch_size:
+        return None
+    widths = [
+        width(max(rows.rows[place].full_length for place in batch), longest)
+        for batch in rows.batches
+    ]
+    tokens = max(widths)
+    values = MappingProxyType({**config.values, "grad_checkpoint": True})
+    predicted = predict_memory(base, config, tokens, device)
+    checkpointed = predict_memory(base, replace(config, values=values), tokens, device)
+    if predicted is None or checkpointed is None:
+        return None
+    peak, is_measured = predicted.peak, False
+    if test is not None and test.longest is not None and test.longest[:2] == (batch_size, tokens):
+        peak, is_measured = test.longest[2], True
+    seconds, iterations = None, config.iters
+    if test is not None and test.trained and test.validated and iterations:
+        dataset = run.get(Dataset)
+        split = dataset.splits.get("valid") if dataset is not None else None
+        batches = len(split.rows) // batch_size if split is not None else 0
+        if config.val_batches is not None and config.val_batches >= 0:
+            batches = min(batches, config.val_batches)
+        # mlx-lm validates before the first iteration, every so many, and at the last.
+        every = config.steps_per_eval or 200
+        validations = len({1, iterations, *range(every, iterations + 1, every)})
+        seconds = predict_time(
+            iterations,
+            batch_size,
+            widths,
+            validation_batches=validations * batches,
+            trained=test.trained,
+            validated=test.validated,
+        )
+    return RunCost(
+        peak=peak,
+        memory=memory,
+        batch_size=batch_size,
+        tokens=tokens,
+        is_rough=predicted.is_rough and not is_measured,
+        is_measured=is_measured,
+        checkpointed=None if predicted == checkpointed else checkpointed.peak,
+        seconds=seconds,
+    )
+
+
+def _readiness_of(report: RunReport) -> tuple[Readiness, str]:
     """Whether the run may be begun, and what could not be looked at, as a clause."""
     run = report.run
     lacking = [
@@ -144,7 +183,100 @@ def readiness_of(report: RunReport) -> tuple[Readiness, str]:
         return Readiness.NOT_READY, why
     if why:
         return Readiness.UNKNOWN, why
-    warned = any(one.severity is Severity.WARNING for one in report.findings)
+    warned = any(finding.severity is Severity.WARNING for finding in report.findings)
     if warned or report.verdict is Verdict.SUSPECT:
         return Readiness.READY_BUT, ""
     return Readiness.READY, ""
+
+
+def _without_what_comes_later(report: RunReport) -> RunReport:
+    """The report without asking for logs and adapters, which nobody has before a run."""
+    missing = tuple(one for one in report.missing if one.kind in _BEFORE)
+    reasons = {one.why.partition("; ")[0] for one in missing}
+    coverage = tuple(
+        replace(one, why="what remains of it shows in training", needs="")
+        if one.status is CauseStatus.OPEN and one.why not in reasons
+        else one
+        for one in report.coverage
+    )
+    later = {one.why for one in report.missing if one.kind not in _BEFORE}
+    outcomes = tuple(
+        replace(one, reason="it looks at what a run leaves")
+        if one.status is Status.SKIPPED and one.reason in later
+        else one
+        for one in report.outcomes
+    )
+    return replace(report, missing=missing, coverage=coverage, outcomes=outcomes)
+
+
+def _facts(run: Run, config: TrainingConfig) -> Iterator[str]:
+    """What the plan comes to, in sentences, as far as there is something to make them of."""
+    dataset, rows, cost = run.get(Dataset), run.get(SupervisedRows), run.get(RunCost)
+    train = dataset.splits.get("train") if dataset is not None else None
+    iters, batch = config.iters, config.batch_size
+    if train is not None and iters and batch and 0 < batch <= len(train.rows):
+        passes = iters / (len(train.rows) // batch)
+        yield (
+            f"{len(train.rows):,} rows in batches of {batch}: {iters:,} iterations are "
+            f"{passes:.2g} passes over them."
+        )
+    if rows is not None and rows.rows:
+        longest = max(row.full_length for row in rows.rows)
+        cut = sum(row.full_length > rows.max_seq_length for row in rows.rows)
+        part = "" if rows.examined_rows == rows.total_rows else f" of {rows.examined_rows:,}"
+        how_many = f"and {cut:,} are cut" if cut else "none is cut"
+        yield (
+            f"The longest row{part} has {longest:,} tokens; {how_many} after "
+            f"{rows.max_seq_length:,}."
+        )
+    if cost is not None:
+        guessed = "about " if cost.is_rough else ""
+        of = "" if cost.memory is None else f", of {_size(cost.memory)}"
+        how = "takes" if cost.is_measured else "will take"
+        yield f"Training {how} {guessed}{_size(cost.peak)} of memory at its peak{of}."
+    if cost is not None and cost.seconds is not None:
+        low, likely, high = map(_duration, cost.seconds)
+        yield (
+            f"From its first iteration to its last the run takes about {likely} here ({low} to "
+            f"{high}), what is compiled at first aside."
+        )
+    rates = run.get(RateRange)
+    if rates is not None:
+        yield from _rates(rates)
+    else:
+        step = step_of(config, run.get(BaseModel), BandLimits())
+        if step is not None and step.parameters and step.low <= step.size <= step.high:
+            yield (
+                f"Rate × scale is {step.size:.2g}, within what is usual for a model of this size "
+                f"({step.low:.2g} to {step.high:.2g})."
+            )
+
+
+def _rates(rates: RateRange) -> Iterator[str]:
+    """What the range test found; the check says where the configured rate stands."""
+    if rates.largest is not None and rates.advised is not None:
+        yield (
+            f"The largest rate that learns is about {rates.largest:.2g}: {rates.updates} updates "
+            f"took the loss of {rates.rows} {rates.split} rows from {rates.untouched:.2f} to "
+            f"{rates.after(rates.largest).loss:.2f}."
+        )
+        if rates.fails_at is not None:
+            loss = rates.after(rates.fails_at).loss
+            ends = f"only comes to {loss:.2f}" if math.isfinite(loss) else "is not finite"
+            yield f"At {rates.fails_at:.2g} it {ends}."
+        yield (
+            f"Use {rates.advised:.2g}: a whole run is longer than this test. The configured rate "
+            f"is {rates.configured:.2g}."
+        )
+    if rates.untold:
+        yield f"The range test could not tell everything: {rates.untold}."
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -7,12 +7,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.kind import Progress
+from mlxdoctor.measure.training_step.measurement import TrainingStep, measure
+from mlxdoctor.measure.training_step.trainer import Trainer
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train.attach import load_base, prepare
 from mlxdoctor.train.batches import Batch, exact_batches, parity_batches
 from mlxdoctor.train.masked_loss import LossFunction, exact_loss
 from mlxdoctor.train.settings import TABLE, Settings
+from mlxdoctor.train.step import build_optimizer
 from mlxdoctor.train.token_rows import TokenRows, encode, encode_supervised
 
 
@@ -51,26 +57,18 @@ class PreparedRun:
         return list(make(self.settings).evaluation(self.rows.valid, count))
 
 
-def settings_of(config: TrainingConfig) -> Settings:
-    """The settings of a configuration; without a table of ours, as `mlx_lm.lora` trains it.
-
-    Raises:
-        InputError: a key is unknown, or a value has the wrong type or is out of range.
-    """
-    settings = Settings.from_values(config.values, config.path)
-    if TABLE in config.values:
-        return settings
-    return replace(settings, mode="parity")
-
-
-def prepared_run(settings: Settings) -> PreparedRun:
+def prepared_run(config: TrainingConfig) -> PreparedRun:
     """Load the model, encode the rows, and attach the adapter as the run will.
 
-    MLX's global random generator is seeded, as it is by the run.
+    Without a table of ours it is prepared as `mlx_lm.lora` trains it. MLX's global random
+    generator is seeded, as it is by the run.
 
     Raises:
         InputError: the model, the data or a setting is unusable, or there are no rows.
     """
+    settings = Settings.from_values(config.values, config.path)
+    if TABLE not in config.values:
+        settings = replace(settings, mode="parity")
     model, tokenizer = load_base(settings)
     is_exact = settings.is_exact
     rows = (encode_supervised if is_exact else encode)(settings, tokenizer)
@@ -86,3 +84,26 @@ def own_loss() -> LossFunction:
 
     loss: LossFunction = default_loss
     return loss
+
+
+def trainer_of(run: PreparedRun) -> Trainer:
+    """The parts of a run's first step, as the probe takes a user's trainer.
+
+    Raises:
+        InputError: there are fewer rows than a batch has, or the schedule is unusable.
+    """
+    batch = run.batches(1)[0]
+    return Trainer(
+        run.model,
+        run.loss,
+        (mx.array(batch.tokens), mx.array(batch.spans)),
+        build_optimizer(run.settings),
+        run.tokenizer,
+        expect=run.settings.fine_tune_type,
+    )
+
+
+def first_step(run: PreparedRun, progress: Progress | None = None) -> TrainingStep:
+    """Make the first steps of a run and measure them; the model is put back as it was."""
+    measured = measure(trainer_of(run), progress=progress)
+    return replace(measured, planned=not run.settings.is_exact)

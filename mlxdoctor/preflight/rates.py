@@ -10,26 +10,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from statistics import median
 from typing import Any
 
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten, tree_map
+
+from mlxdoctor.check import limit
 from mlxdoctor.evidence.kind import Progress
-from mlxdoctor.measure.rate_range import Place, RatePoint, RateRange
+from mlxdoctor.measure.rate_range import Effect, Place, RatePoint, RateRange
+from mlxdoctor.measure.training_step.state import handed_back, restore_random
+from mlxdoctor.preflight.predict import TimedBatch
 from mlxdoctor.preflight.prepared import PreparedRun
-from mlxdoctor.preflight.rate_search import (
-    FAILING,
-    RateLimits,
-    changes,
-    judged,
-    leaps_of,
-    lower_rates,
-    search,
-)
-from mlxdoctor.preflight.rate_sentences import conclude
-from mlxdoctor.preflight.rate_trials import Trials, fingerprint, trials_of
+from mlxdoctor.train.attach import recomputed_activations
+from mlxdoctor.train.batches import Batch
+from mlxdoctor.train.masked_loss import scalar
 from mlxdoctor.train.settings import Settings
+from mlxdoctor.train.step import Step, build_optimizer, compile_step
 
 #: Updates of one trial: the most, and the fewest that tell anything.
 MOST_UPDATES, FEWEST_UPDATES = 24, 8
@@ -37,56 +39,89 @@ MOST_UPDATES, FEWEST_UPDATES = 24, 8
 TRIALS, FEWEST_TRIALS = 11, 4
 #: Updates to see what one takes: batches of one shape are compiled first.
 WARM_UPDATES = 4
-#: Fixed batches of rows.
-HELD = 8
+#: Fixed batches of rows, and the fewest from whose differences a change can be told.
+HELD, FEWEST_HELD = 8, 3
 
 
-def range_test(
-    settings: Settings | PreparedRun,
-    *,
-    seconds: float,
-    progress: Progress | None = None,
-    limits: RateLimits | None = None,
-    with_longest: bool = True,
-) -> RateRange:
+@dataclass(frozen=True)
+class RateLimits:
+    """When a rate learns, and how rates are searched."""
+
+    share: float = limit(
+        2 / 3,
+        unit="of the best rate's gain",
+        source="trials of 32 updates on 4 pairs of base and data: from one rate to twice that "
+        "the gain falls from 74 to 93% of the best one's to 12 to 37%",
+    )
+    visible: float = limit(
+        0.01, unit="of the untouched model's loss", source="less is no use within a few updates"
+    )
+    errors: float = limit(3.0, unit="standard errors", source="one change in 300 by chance")
+    leap: float = limit(
+        0.1,
+        unit="of the untouched model's loss on the same batch, above it",
+        source="a model thrown back to a constant guess may still gain where answers are few words",
+        false_alarms="0 of 27 rates up to the limit on 4 pairs: no batch was above it at all",
+    )
+    leaps: int = limit(2, unit="updates", source="one hard batch is no leap")
+    stride: float = limit(4.0, unit="times the last rate", source="bisected afterwards")
+    fine: float = limit(1.5, unit="upper over lower rate of the bracket", source="half a factor 3")
+    margin: float = limit(
+        3.0,
+        unit="largest rate that learns over the advised one",
+        source="whole runs are longer than a test; see reports/preflight-rates.md",
+    )
+    near: float = limit(1.5, unit="largest rate that learns over the configured one", source="fine")
+    far_below: float = limit(
+        10.0, unit="advised rate over the configured one", source="a tenth learns far more slowly"
+    )
+
+
+LIMITS = RateLimits()
+#: Rates between which is searched: nothing is learned below, and nothing is left above.
+LOWEST, HIGHEST = 1e-8, 10.0
+#: What a rate does that is too high.
+FAILING = frozenset({"leaps", "harms", "lost"})
+#: Makes a trial at a rate; None where the time is up.
+Attempt = Callable[[float], RatePoint | None]
+
+
+@dataclass(frozen=True)
+class RangeTest:
+    """What a range test found, and what its batches took.
+
+    Attributes:
+        rates: what was found.
+        trained: every training batch whose shape was compiled before.
+        validated: every fixed batch likewise, each time that it was measured.
+        longest: rows, inputs a row and peak of memory in bytes of a step on the longest batch of
+            the rows; None where there was no time for it.
+    """
+
+    rates: RateRange
+    trained: tuple[TimedBatch, ...]
+    validated: tuple[TimedBatch, ...]
+    longest: tuple[int, int, int] | None
+
+
+def range_test(run: PreparedRun, *, seconds: float, progress: Progress | None = None) -> RangeTest:
     """Find the largest rate that learns, and the one to use; the model is put back as it was.
 
     Args:
-        settings: the run's; or the run, prepared.
-        seconds: that it may take, about, loading not included.
+        run: model, rows and settings.
+        seconds: that it may take, about.
         progress: called trial by trial.
-        limits: when a rate learns.
-        with_longest: also make a step on the longest batch, for its memory.
-
-    Raises:
-        InputError: the model, the data or a setting is unusable.
     """
-    from mlxdoctor.preflight.prepared import prepared_run
-
-    run = settings if isinstance(settings, PreparedRun) else prepared_run(settings)
-    limits = limits or RateLimits()
-    before = fingerprint(run.model)
-    begun = time.perf_counter()
-    tell = progress or (lambda *_: None)
-    with trials_of(run, MOST_UPDATES, HELD) as trials:
-        test = _Test(run, trials, limits, begun + seconds, tell)
-        why_not = ignores_rate(run.settings) or test.prepare()
-        if not why_not:
-            search(_start(run.settings), test.attempt, limits)
+    deadline = time.perf_counter() + seconds
+    with trials_of(run) as trials:
+        test = _Test(trials, deadline, progress or (lambda *_: None))
+        untold = _ignores_rate(run.settings) or test.prepare()
+        if not untold:
+            search(min(max(configured_rate(run.settings), 1e-6), 1e-2), test.attempt)
             test.confirm()
-        longest = trials.longest() if with_longest and test.has_time else None
-        spent = len(trials.costs) // run.settings.grad_accumulation_steps
-        found = replace(
-            test.result(why_not),
-            longest=longest,
-            total_updates=spent,
-            costs=tuple(trials.costs),
-            validated=tuple(trials.validated),
-        )
-    found = replace(
-        found, seconds=time.perf_counter() - begun, restored=fingerprint(run.model) == before
-    )
-    return conclude(found)
+        longest = trials.longest() if test.has_time else None
+        rates = test.result(untold)
+        return RangeTest(rates, tuple(trials.trained), tuple(trials.validated), longest)
 
 
 def configured_rate(settings: Settings) -> float:
@@ -96,13 +131,16 @@ def configured_rate(settings: Settings) -> float:
     from mlx_lm.tuner.utils import build_schedule
 
     schedule = build_schedule(dict(settings.lr_schedule))
-    updates = max(settings.iters // settings.grad_accumulation_steps, 1)
-    every = range(0, updates, max(updates // 1000, 1))
-    rates: list[Any] = [schedule(at) for at in every]
-    return max(float(getattr(one, "item", lambda one=one: one)()) for one in rates)
+    updates = _updates(settings)
+    rates: list[Any] = [schedule(n) for n in range(0, updates, max(updates // 1000, 1))]
+    return max(float(getattr(rate, "item", lambda rate=rate: rate)()) for rate in rates)
 
 
-def ignores_rate(settings: Settings) -> str:
+def _updates(settings: Settings) -> int:
+    return max(settings.iters // settings.grad_accumulation_steps, 1)
+
+
+def _ignores_rate(settings: Settings) -> str:
     """Why the rate says nothing, as a clause; empty where it does."""
     options = settings.optimizer_config.get(settings.optimizer) or {}
     if settings.optimizer == "adafactor" and options.get("relative_step", True):
@@ -110,27 +148,269 @@ def ignores_rate(settings: Settings) -> str:
     return ""
 
 
-def _start(settings: Settings) -> float:
-    return min(max(configured_rate(settings), 1e-6), 1e-2)
+@dataclass(frozen=True)
+class Trials:
+    """What trials are made with; see `trials_of`.
+
+    Attributes:
+        run: the prepared run.
+        updates: the batches of each update.
+        held: the fixed batches.
+        split: whose rows the fixed batches are of: "validation" or "training".
+        trained: what every training batch took, once its shape was compiled.
+        validated: what every fixed batch took, likewise.
+    """
+
+    run: PreparedRun
+    updates: Sequence[Sequence[Batch]]
+    held: Sequence[Batch]
+    split: str
+    optimizer: Any
+    step: Step
+    start: Any
+    state: Any
+    key: mx.array
+    trained: list[TimedBatch] = field(default_factory=list)
+    validated: list[TimedBatch] = field(default_factory=list)
+    _compiled: set[tuple[bool, tuple[int, ...]]] = field(default_factory=set)
+
+    def at(
+        self, rate: float, updates: int, *, reverse: bool = False, measure: bool = True
+    ) -> tuple[list[float], list[float]]:
+        """Train at a rate from the start, then go back to it.
+
+        Args:
+            rate: of every update.
+            updates: how many of those there are.
+            reverse: take these updates' batches in reverse order.
+            measure: whether to measure the fixed batches at the end.
+
+        Returns:
+            The loss of each update's batches before the update, to the first that is not finite;
+            and that of each fixed batch after the last, none where a loss was not finite: nats a
+            token.
+        """
+        self.restore()
+        self.optimizer.learning_rate = rate
+        self.run.model.train()
+        losses: list[float] = []
+        for batches in self.updates[:updates][:: -1 if reverse else 1]:
+            losses.append(self._update(batches))
+            if not math.isfinite(losses[-1]):
+                break
+        is_measured = measure and math.isfinite(losses[-1])
+        held = [loss for loss, _ in self.held_losses()] if is_measured else []
+        self.restore()
+        return losses, held
+
+    def held_losses(self) -> Iterator[tuple[float, float]]:
+        """The loss of each fixed batch, nats a token, and its supervised tokens."""
+        self.run.model.eval()
+        for batch in self.held:
+            begun = time.perf_counter()
+            mean, count = self.run.loss(
+                self.run.model, mx.array(batch.tokens), mx.array(batch.spans)
+            )
+            mx.eval(mean, count)
+            self._note(batch, begun, is_training=False)
+            yield scalar(mean), scalar(count)
+
+    def restore(self) -> None:
+        """Put parameters, optimizer and random state back to the start."""
+        self.run.model.update(self.start)
+        # In place: the compiled step looks into these very containers.
+        self.optimizer.state.clear()
+        self.optimizer.state.update(tree_map(_same, self.state))
+        restore_random(self.key)
+
+    def longest(self) -> tuple[int, int, int]:
+        """A step on the longest batch of a pass, undone: its rows, inputs a row, peak in bytes."""
+        rows, size = self.run.rows.train, self.run.settings.batch_size
+        batch = max(self.run.batches(max(len(rows) // size, 1)), key=lambda one: one.tokens.size)
+        self.restore()
+        self.optimizer.learning_rate = 0.0
+        self.run.model.train()
+        mx.clear_cache()
+        mx.reset_peak_memory()
+        self._update([batch])
+        # The start is kept to go back to it, which a run does not do.
+        kept = sum(array.nbytes for _, array in tree_flatten([self.start, self.state]))
+        peak = mx.get_peak_memory() - kept
+        self.restore()
+        height, width = batch.tokens.shape
+        return height, width - 1, peak
+
+    def _update(self, batches: Sequence[Batch]) -> float:
+        accumulated, total = None, 0.0
+        model = self.run.model
+        for number, batch in enumerate(batches, 1):
+            begun = time.perf_counter()
+            output = self.step(
+                mx.array(batch.tokens), mx.array(batch.spans), accumulated, number == len(batches)
+            )
+            mx.eval(model.state, self.optimizer.state, mx.random.state, output)
+            if mx.get_cache_memory() > self.run.settings.clear_cache_threshold:
+                mx.clear_cache()
+            accumulated = output.accumulated
+            total += scalar(output.loss)
+            self._note(batch, begun, is_training=True)
+        return total / len(batches)
+
+    def _note(self, batch: Batch, begun: float, *, is_training: bool) -> None:
+        """Keep what a batch took, but for the first of its shape."""
+        rows, width = batch.tokens.shape
+        if (is_training, (rows, width)) in self._compiled:
+            timed = TimedBatch(rows, max(width - 1, 1), time.perf_counter() - begun)
+            (self.trained if is_training else self.validated).append(timed)
+        self._compiled.add((is_training, (rows, width)))
+
+
+@contextmanager
+def trials_of(run: PreparedRun, updates: int = MOST_UPDATES, held: int = HELD) -> Iterator[Trials]:
+    """What trials are made with; the model is put back as it was at the end.
+
+    Args:
+        run: model, rows and settings.
+        updates: of one trial, at most.
+        held: fixed batches to measure on: of validation rows, or where those make too few, of
+            the training rows that come after those of the updates.
+    """
+    settings = run.settings
+    each = settings.grad_accumulation_steps
+    # A schedule's rate would win over the one that is tried.
+    optimizer = build_optimizer(replace(settings, lr_schedule=None))
+    with ExitStack() as stack:
+        stack.enter_context(handed_back(run.model, None))
+        if settings.grad_checkpoint:
+            stack.enter_context(recomputed_activations(run.model.layers))
+        optimizer.init(run.model.trainable_parameters())
+        keys: Any = mx.random.state
+        batches = iter(run.batches(updates * each + held))
+        trained = [list(islice(batches, each)) for _ in range(updates)]
+        validation = run.held_out(held)
+        is_enough = len(validation) >= FEWEST_HELD
+        yield Trials(
+            run,
+            trained,
+            validation if is_enough else list(batches),
+            "validation" if is_enough else "training",
+            optimizer,
+            compile_step(run.model, optimizer, run.loss, settings),
+            tree_map(_same, run.model.trainable_parameters()),
+            tree_map(_same, optimizer.state),
+            mx.array(keys[0]),
+        )
+
+
+def _same(array: mx.array) -> mx.array:
+    return array
+
+
+def changes(
+    held: Sequence[float], before: Sequence[float], tokens: Sequence[float]
+) -> tuple[float, float]:
+    """The mean change of the loss over fixed batches, nats a token, and its standard error.
+
+    Args:
+        held: each batch's loss after the updates; empty where they were broken off.
+        before: the untouched model's.
+        tokens: the supervised tokens of each batch.
+    """
+    if not held:
+        return math.nan, math.nan
+    weights = np.asarray(tokens) / max(sum(tokens), 1.0)
+    each = np.asarray(held) - np.asarray(before)
+    mean = float(weights @ each)
+    spread = float(weights @ (each - mean) ** 2)
+    return mean, math.sqrt(spread / (len(each) - 1)) if len(each) > 1 else abs(mean)
+
+
+def effect_of(point: RatePoint, untouched: float, best: float) -> Effect:
+    """What a change of the loss is, beside the best one (negative, or 0 where there is none)."""
+    change = point.change
+    seen = max(LIMITS.errors * point.noise, LIMITS.visible * untouched)
+    if not math.isfinite(change):
+        return "lost"
+    if change > max(seen, 0.0):
+        return "harms"
+    if point.leaps >= LIMITS.leaps:
+        return "leaps"
+    if abs(change) <= seen:
+        return "still"
+    return "learns" if change <= LIMITS.share * best else "lags"
+
+
+def judged(points: Sequence[RatePoint], untouched: float) -> list[RatePoint]:
+    """The points in order of their rates, each with its effect beside the best of all."""
+    gains = [point.change for point in points if math.isfinite(point.change)]
+    steady = [one.change for one in points if one.leaps < LIMITS.leaps and one.change < 0]
+    best = min(0.0, *(steady or gains), 0.0)
+    return [
+        replace(point, effect=effect_of(point, untouched, best))
+        for point in sorted(points, key=lambda point: point.rate)
+    ]
+
+
+def search(start: float, attempt: Attempt) -> None:
+    """Try rates until the largest that learns is known to within `LIMITS.fine`.
+
+    Args:
+        start: the rate to begin with.
+        attempt: makes a trial; what it gave so far is judged anew each time, since the best
+            rate is known only in the end.
+    """
+    points: list[RatePoint] = []
+    rate: float | None = start
+    while rate is not None and LOWEST <= rate <= HIGHEST:
+        point = attempt(rate)
+        if point is None:
+            return
+        points.append(point)
+        rate = _next(sorted(points, key=lambda point: point.rate))
+
+
+def _next(points: Sequence[RatePoint]) -> float | None:
+    """The rate to try next, after some from low to high; None where enough is known.
+
+    First a rate that learns is looked for, then one above that does not, then one below that
+    learns less than the best, and then the border between the first two is narrowed.
+    """
+    learning = [point for point in points if point.effect in {"learns", "lags"}]
+    if learning:
+        best = min(learning, key=lambda point: point.change)
+        low = [one.rate for one in learning if one.change <= LIMITS.share * best.change][-1]
+        above = [point.rate for point in points if point.rate > low]
+        if not above:
+            return low * LIMITS.stride
+        if points[0] is best:
+            return best.rate / LIMITS.stride
+    else:
+        still = [point.rate for point in points if point.effect == "still"]
+        above = [point.rate for point in points if point.effect in FAILING]
+        if not above:
+            return max(still) * LIMITS.stride**2
+        below = [rate for rate in still if rate < min(above)]
+        if not below:
+            return min(above) / LIMITS.stride**2
+        low = max(below)
+    high = min(above)
+    return math.sqrt(low * high) if high / low > LIMITS.fine else None
 
 
 @dataclass
 class _Test:
     """A range test while it is made."""
 
-    run: PreparedRun
     trials: Trials
-    limits: RateLimits
     deadline: float
-    tell: Callable[[str, int, int], None]
+    progress: Progress
     points: list[RatePoint] = field(default_factory=list)
-    others: list[RatePoint] = field(default_factory=list)
     before: tuple[float, ...] = ()
     tokens: tuple[float, ...] = ()
-    placebo: tuple[float, ...] = ()
+    placebo: list[float] = field(default_factory=list)
     updates: int = MOST_UPDATES
     longest_trial: float = 0.0
-    cut_short: bool = False
+    untold: str = ""
 
     @property
     def has_time(self) -> bool:
@@ -138,7 +418,9 @@ class _Test:
 
     @property
     def untouched(self) -> float:
-        return _mean(self.before, self.tokens)
+        total = sum(self.tokens)
+        losses = zip(self.before, self.tokens, strict=True)
+        return sum(loss * count for loss, count in losses) / total if total else math.nan
 
     def prepare(self) -> str:
         """Measure the untouched model, and how many updates there is time for.
@@ -146,7 +428,7 @@ class _Test:
         Returns:
             Why nothing can be told, as a clause; empty where it can.
         """
-        self.tell("measuring the untouched model", 0, TRIALS)
+        self.progress("measuring the untouched model", 0, TRIALS)
         begun = time.perf_counter()
         pairs = list(self.trials.held_losses())
         measuring = time.perf_counter() - begun
@@ -154,151 +436,105 @@ class _Test:
         self.tokens = tuple(count for _, count in pairs)
         if not math.isfinite(self.untouched):
             return "the untouched model's loss on the fixed rows is not finite"
-        self.trials.at(0.0, updates=WARM_UPDATES, measure=False)
-        each = self._update_seconds()
+        begun = time.perf_counter()
+        self.trials.at(0.0, WARM_UPDATES, measure=False)
+        each = (time.perf_counter() - begun) / WARM_UPDATES
+        if self.trials.trained:
+            batches = self.trials.run.settings.grad_accumulation_steps
+            each = median(batch.seconds for batch in self.trials.trained) * batches
         left = self.deadline - time.perf_counter()
+        if left < FEWEST_TRIALS * (FEWEST_UPDATES * each + measuring):
+            return f"one update takes {each:.1f} s, and the time does not do for a few rates"
         fitting = int((left / TRIALS - measuring) / each)
-        if fitting < FEWEST_UPDATES:
-            fitting = FEWEST_UPDATES
-            if left < FEWEST_TRIALS * (FEWEST_UPDATES * each + measuring):
-                return f"one update takes {each:.1f} s, and the time does not do for a few rates"
-        self.updates = min(fitting, MOST_UPDATES)
-        # The placebo: no step at all. What its batches' losses are is what batches differ by.
-        placebo = self.trials.at(0.0, updates=self.updates)
-        self.placebo = placebo.losses
-        self.longest_trial = placebo.seconds
-        if not all(map(math.isfinite, placebo.losses)):
+        self.updates = min(max(fitting, FEWEST_UPDATES), MOST_UPDATES)
+        # No step at all: the losses of its batches are what batches differ by.
+        begun = time.perf_counter()
+        self.placebo, _ = self.trials.at(0.0, self.updates)
+        self.longest_trial = time.perf_counter() - begun
+        if not all(map(math.isfinite, self.placebo)):
             return "the untouched model's loss on the training rows is not finite"
         return ""
 
-    def _update_seconds(self) -> float:
-        """What an update takes: the median of batches of a shape that was there before."""
-        costs = self.trials.costs
-        warm = [one.seconds for one in costs if not one.first] or [one.seconds for one in costs]
-        return median(warm) * self.run.settings.grad_accumulation_steps
-
-    def attempt(self, rate: float, *, other: bool = False) -> RatePoint | None:
+    def attempt(self, rate: float, *, reverse: bool = False) -> RatePoint | None:
         """A trial; None where the time is up."""
         if not self.has_time:
-            self.cut_short = True
+            self.untold = "the time was up before the search had ended"
             return None
-        number = len(self.points) + len(self.others)
-        self.tell(f"training at rate {rate:.2g}", min(number, TRIALS - 1), TRIALS)
-        trial = self.trials.at(rate, updates=self.updates, untouched=self.placebo, reverse=other)
-        self.longest_trial = max(self.longest_trial, trial.seconds)
-        change, noise = changes(trial.held, self.before, self.tokens)
-        before = self.placebo[::-1] if other else self.placebo
-        point = RatePoint(
-            *(rate, self.untouched + change, change, noise, len(trial.losses)),
-            leaps=leaps_of(trial.losses, before, self.limits),
-            effect="still",
-            other_order=other,
+        done = min(len(self.points), TRIALS - 1)
+        self.progress(f"training at rate {rate:.2g}", done, TRIALS)
+        begun = time.perf_counter()
+        losses, held = self.trials.at(rate, self.updates, reverse=reverse)
+        self.longest_trial = max(self.longest_trial, time.perf_counter() - begun)
+        change, noise = changes(held, self.before, self.tokens)
+        before = self.placebo[::-1] if reverse else self.placebo
+        leaps = sum(
+            not loss <= untouched * (1 + LIMITS.leap)
+            for loss, untouched in zip(losses, before, strict=False)
         )
-        into = self.others if other else self.points
-        into.append(point)
-        return next(one for one in self.judged if one.rate == rate and one.other_order == other)
+        point = RatePoint(rate, self.untouched + change, change, noise, leaps, reversed=reverse)
+        self.points.append(point)
+        return next(one for one in self.judged if (one.rate, one.reversed) == (rate, reverse))
 
     @property
     def judged(self) -> list[RatePoint]:
-        return judged([*self.points, *self.others], self.untouched, self.limits)
+        return judged(self.points, self.untouched)
 
     @property
-    def good(self) -> list[RatePoint]:
+    def good(self) -> list[float]:
         """Rates that learn, from low to high, in every order that was tried."""
-        points = self.judged
-        lost = {one.rate for one in points if one.other_order and one.effect != "learns"}
-        return [
-            one
-            for one in points
-            if one.effect == "learns" and not one.other_order and one.rate not in lost
-        ]
+        effects: dict[float, set[str]] = {}
+        for point in self.judged:
+            effects.setdefault(point.rate, set()).add(point.effect)
+        return [rate for rate, effect in effects.items() if effect == {"learns"}]
 
     def confirm(self) -> None:
-        """The placebo seed: the largest rate again, with the batches in another order.
-
-        Where it does not learn then, the next lower one is tried. And rates far below, to see
-        from where on anything is learned.
-        """
-        for one in reversed(self.good):
-            again = self.attempt(one.rate, other=True)
+        """Try the largest rate again with the batches in another order, else the next lower."""
+        for rate in reversed(self.good):
+            again = self.attempt(rate, reverse=True)
             if again is None or again.effect == "learns":
                 break
-        if self.good:
-            advised = advised_rate(self.good[-1].rate, self.limits)
-            if advised < min(one.rate for one in self.points) * self.limits.margin:
-                self.attempt(advised)
-            lowest = min(one.rate for one in self.judged)
-            for rate in lower_rates(lowest, self.limits):
-                if min(self.judged, key=lambda one: one.rate).effect == "still":
-                    break
-                if self.attempt(rate) is None:
-                    break
 
-    def result(self, why_not: str) -> RateRange:
-        """What was found, without the sentences."""
-        run, points = self.run, self.judged
-        configured = configured_rate(run.settings)
-        parameters = run.settings.lora_parameters
-        found = RateRange(
-            configured,
-            None if parameters is None else float(parameters["scale"]),
-            tuple(points),
-            self.untouched if self.before else math.nan,
-            "validation rows" if self.trials.of_validation else "training rows",
-            len({index for one in self.trials.held for index in one.indices}),
-            updates=self.updates,
-            untold=why_not,
-        )
-        if why_not:
-            return found
-        safe = self.good
-        learned = [one for one in points if one.effect in {"learns", "lags"}]
-        largest = safe[-1].rate if safe else None
+    def result(self, untold: str) -> RateRange:
+        """What was found."""
+        settings, trials, points = self.trials.run.settings, self.trials, self.judged
+        good = [] if untold else self.good
+        largest = good[-1] if good else None
         # Above the best only: below it a rate lags since it is low.
         failing = [one.rate for one in points if largest is not None and one.rate > largest]
-        advised = None if largest is None else advised_rate(largest, self.limits)
-        found = replace(
-            found,
-            largest_that_learns=largest,
+        untold = untold or self.untold
+        if not untold and largest is None:
+            low, high = points[0].rate, points[-1].rate
+            untold = (
+                f"no rate tried from {low:.2g} to {high:.2g} lowered the loss of the "
+                f"{trials.split} rows visibly within {self.updates} updates"
+            )
+        rates = RateRange(
+            configured=configured_rate(settings),
+            planned_updates=_updates(settings),
+            untouched=self.untouched,
+            rows=len({index for batch in trials.held for index in batch.indices}),
+            split=trials.split,
+            updates=self.updates,
+            points=tuple(points),
+            largest=largest,
             fails_at=min(failing, default=None),
-            advised=advised,
-            learns_from=min((one.rate for one in learned), default=None),
-            order_noise=self._order_noise(),
-            untold="the time was up before the search had ended" if self.cut_short else "",
+            advised=None if largest is None else float(f"{largest / LIMITS.margin:.2g}"),
+            untold=untold,
         )
-        return replace(found, place=self._place(configured, found))
-
-    def _order_noise(self) -> float | None:
-        """How much the change at one rate differs between two orders of the batches, nats."""
-        pairs = [
-            (one.change, other.change)
-            for other in self.others
-            for one in self.points
-            if one.rate == other.rate and math.isfinite(other.change)
-        ]
-        return abs(pairs[-1][0] - pairs[-1][1]) if pairs else None
-
-    def _place(self, rate: float, found: RateRange) -> Place:
-        limits, largest, advised = self.limits, found.largest_that_learns, found.advised
-        points = self.judged
-        if largest is None or advised is None:
-            bad = [one.rate for one in points if one.effect in FAILING]
-            return "too-high" if rate in bad else "unknown"
-        if rate > largest / limits.near:
-            is_known = rate <= largest or found.fails_at is not None
-            fails = found.fails_at is not None and rate >= found.fails_at
-            return "too-high" if fails else "near-limit" if is_known else "unknown"
-        still = [one.rate for one in points if one.effect == "still" and one.rate < advised]
-        if rate <= max(still, default=0.0):
-            return "too-low"
-        return "low" if rate < advised / limits.far_below else "sound"
+        return replace(rates, place=place_of(rates))
 
 
-def advised_rate(largest: float, limits: RateLimits) -> float:
-    """The rate to use beside the largest that learns, to two digits."""
-    return float(f"{largest / limits.margin:.2g}")
-
-
-def _mean(losses: tuple[float, ...], tokens: tuple[float, ...]) -> float:
-    total = sum(tokens)
-    return sum(a * b for a, b in zip(losses, tokens, strict=True)) / total if total else math.nan
+def place_of(rates: RateRange) -> Place:
+    """Where the configured rate stands among those that were tried."""
+    rate, largest, advised = rates.configured, rates.largest, rates.advised
+    if largest is None or advised is None:
+        bad = [point.rate for point in rates.points if point.effect in FAILING]
+        return "too-high" if rate in bad else "unknown"
+    if rate > largest / LIMITS.near:
+        if rates.fails_at is not None and rate >= rates.fails_at:
+            return "too-high"
+        return "near-the-limit" if rate <= largest or rates.fails_at is not None else "unknown"
+    if rate >= advised / LIMITS.far_below:
+        return "sound"
+    # Whether the whole run goes less far than the test did in its few updates.
+    return "too-low" if rate * rates.planned_updates < advised * rates.updates else "low"

@@ -7,12 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.lab.preflight.memory import step_of
+from fixtures.lab.preflight.memory import predicted
 from fixtures.lab.preflight.memory_configurations import Configuration, configurations
-from fixtures.lab.preflight.memory_measure import base_of
-from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.preflight.memory import predict_memory
-from mlxdoctor.preflight.model_shape import shape_of
 
 # A process of its own: it forks the one that trains, and may not have computed before.
 TRAIN = """
@@ -31,10 +27,7 @@ def test_the_peak_of_a_real_training() -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     assert not isinstance(found, str), found
     configuration = Configuration("tiny", 3, 96, {"num_layers": 2})
-    shape = shape_of(BaseModel.read(base_of(configuration)))
-    assert shape is not None
-    predicted = predict_memory(shape, step_of(configuration, found["lengths"]))
-    assert predicted.peak == pytest.approx(found["peak"], rel=0.15)
+    assert predicted(configuration, found["lengths"]) == pytest.approx(found["peak"], rel=0.15)
 
 
 def test_every_configuration_has_a_name_of_its_own_and_half_are_held_back() -> None:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from mlxdoctor.measure.rate_range import RatePoint, RateRange
-from mlxdoctor.preflight.rate_search import RateLimits, changes, effect_of, judged, search
-from mlxdoctor.preflight.rate_sentences import conclude
+from mlxdoctor.preflight.configuration import planned_config
+from mlxdoctor.preflight.rates import (
+    LIMITS,
+    changes,
+    effect_of,
+    judged,
+    place_of,
+    search,
+)
+from mlxdoctor.run import Run
+from tests.conftest import check_called
 
-LIMITS = RateLimits()
 UNTOUCHED = 4.0
 
 
@@ -36,11 +45,11 @@ def tried(change: Callable[[float], float], start: float, most: int = 30) -> lis
         if len(points) == most:
             return None
         found = change(rate)
-        points.append(RatePoint(rate, UNTOUCHED + found, found, 0.01, 24, 0, "still"))
-        return next(one for one in judged(points, UNTOUCHED, LIMITS) if one.rate == rate)
+        points.append(RatePoint(rate, UNTOUCHED + found, found, 0.01))
+        return next(one for one in judged(points, UNTOUCHED) if one.rate == rate)
 
-    search(start, attempt, LIMITS)
-    return judged(points, UNTOUCHED, LIMITS)
+    search(start, attempt)
+    return judged(points, UNTOUCHED)
 
 
 @pytest.mark.parametrize("limit", [2e-5, 1e-3, 4e-2])
@@ -66,8 +75,8 @@ def test_time_that_is_up_ends_the_search() -> None:
 
 def test_effect_is_judged_beside_noise_and_the_best() -> None:
     def effect(change: float, noise: float = 0.01, leaps: int = 0) -> str:
-        point = RatePoint(1e-3, UNTOUCHED + change, change, noise, 24, leaps, "still")
-        return effect_of(point, UNTOUCHED, -3.0, LIMITS)
+        point = RatePoint(1e-3, UNTOUCHED + change, change, noise, leaps)
+        return effect_of(point, UNTOUCHED, -3.0)
 
     assert effect(-2.01) == "learns"
     assert effect(-1.99) == "lags"
@@ -92,54 +101,44 @@ def test_change_weighs_tokens() -> None:
     assert changes((1.0, 2.0), (2.0, 2.0), (30.0, 10.0))[0] == pytest.approx(-0.75)
 
 
-def range_of(*points: RatePoint, **values: object) -> RateRange:
-    """A result, with its sentences."""
-    given = {"configured": 1e-3, "scale": 20.0, "untouched": 4.0, "rows": 32, "updates": 24}
-    return conclude(
-        RateRange(points=points, measured_on="validation rows", **{**given, **values})  # type: ignore[arg-type]
-    )
-
-
-def test_sentences_hold_the_figures() -> None:
-    points = (
-        RatePoint(1e-4, 3.0, -1.0, 0.1, 24, 0, "learns"),
-        RatePoint(1e-3, 1.25, -2.75, 0.1, 24, 0, "learns"),
-        RatePoint(1e-3, 1.5, -2.5, 0.1, 24, 0, "learns", other_order=True),
-        RatePoint(1.5e-3, 4.6, 0.6, 0.1, 24, 0, "harms"),
-    )
-    found = range_of(
-        *points,
-        largest_that_learns=1e-3,
-        fails_at=1.5e-3,
+@pytest.mark.parametrize(
+    ("rate", "planned_updates", "fails_at", "place"),
+    [
+        (2e-3, 500, 1.5e-3, "too-high"),
+        (9e-4, 500, 1.5e-3, "near-the-limit"),
+        (2e-3, 500, None, "unknown"),
+        (3e-4, 500, 1.5e-3, "sound"),
+        (3e-4, 12, 1.5e-3, "sound"),
+        (2e-5, 500, 1.5e-3, "low"),
+        (2e-5, 300, 1.5e-3, "too-low"),
+        (3e-8, 9000, 1.5e-3, "too-low"),
+    ],
+)
+def test_where_the_configured_rate_stands(
+    rate: float, planned_updates: int, fails_at: float | None, place: str
+) -> None:
+    rates = RateRange(
+        configured=rate,
+        planned_updates=planned_updates,
+        untouched=4.0,
+        rows=32,
+        split="validation",
+        updates=24,
+        points=(
+            RatePoint(1e-3, 1.25, -2.75, 0.1, effect="learns"),
+            RatePoint(1.5e-3, 4.6, 0.6, 0.1, effect="harms"),
+        ),
+        largest=1e-3,
+        fails_at=fails_at,
         advised=3.3e-4,
-        learns_from=1e-4,
-        place="near-limit",
     )
-    assert found.conclusions == (
-        "The largest rate that learns at scale 20 is about 0.001: 24 updates took the loss of 32 "
-        "validation rows from 4.00 to 1.50.",
-        "At 0.0015 the loss rises to 4.60.",
-        "Use 0.00033, which is 3 times lower: a whole run is longer than this test.",
-        "Even the lowest rate tried, 0.0001, lowered the loss visibly.",
-        "The configured rate, 0.001, is so near the largest that it may not hold.",
-    )
-    assert not found.untold
-
-
-def test_nothing_learned_is_said_and_advises_nothing() -> None:
-    still = RatePoint(1e-3, 4.0, 0.0, 0.1, 24, 0, "still")
-    harms = RatePoint(1e-2, 5.0, 1.0, 0.1, 24, 0, "harms")
-    found = range_of(still, harms)
-    assert found.conclusions == ()
-    assert found.untold.startswith("No rate tried from 0.001 to 0.01 lowered the loss")
-
-
-def test_hopeless_trial_is_given_up_but_no_slow_start() -> None:
-    from mlxdoctor.preflight.rate_trials import is_hopeless
-
-    untouched = (2.0,) * 12
-    assert is_hopeless((2.5,) * 12, untouched)
-    assert not is_hopeless((2.5,) * 9, untouched[:9])
-    assert not is_hopeless((2.5,) * 11 + (1.9,), untouched)
-    assert is_hopeless((2.0, math.nan), ())
-    assert not is_hopeless((9.0,) * 12, ())
+    assert place_of(rates) == place
+    run = Run.planned(planned_config(None, {"learning_rate": rate}))
+    run.give(replace(rates, place=place))
+    outcome = check_called("rate-range").run(run)
+    severity = {"too-high": "error", "too-low": "error", "sound": "", "unknown": ""}
+    expected = severity.get(place, "warning")
+    assert [one.severity for one in outcome.findings] == ([expected] if expected else [])
+    if outcome.findings:
+        assert outcome.findings[0].fix == "set learning_rate to 0.00033"
+        assert outcome.findings[0].message.endswith("from 4.00 to 1.25.")

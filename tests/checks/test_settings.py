@@ -1,23 +1,24 @@
-"""What is told of a configuration before anything is trained with it."""
+"""What mlx-lm would do with a configuration, and the files that it names."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.planned_run import PlannedRun
 from mlxdoctor.finding import Finding, Outcome
 from mlxdoctor.preflight.configuration import planned_config
 from mlxdoctor.run import Run
 from tests.conftest import FIXTURES, check_called
 
-planned_settings = check_called("planned-settings")
-planned_schedule = check_called("planned-schedule")
-planned_targets = check_called("planned-targets")
-planned_files = check_called("planned-files")
+settings = check_called("settings")
 resume = check_called("resume")
+planned_targets = check_called("planned-targets")
 SOUND: dict[str, Any] = {
     "model": str(FIXTURES / "base"),
     "data": str(FIXTURES / "data" / "geography"),
@@ -28,14 +29,16 @@ SOUND: dict[str, Any] = {
 LORA = {"rank": 8, "scale": 20.0, "dropout": 0.0}
 
 
-def outcome(check: Any = planned_settings, **changes: Any) -> Outcome:
-    run = Run.planned(planned_config(None, {**SOUND, **changes}))
+def outcome(check: Any = settings, has_gpu: bool = True, **changes: Any) -> Outcome:
+    config = planned_config(None, {**SOUND, **changes})
+    run = Run.planned(config)
+    run.give(PlannedRun(config, has_gpu))
     found: Outcome = check.run(run)
     assert found.status != "crashed", found.reason
     return found
 
 
-def only(check: Any = planned_settings, **changes: Any) -> Finding:
+def only(check: Any = settings, **changes: Any) -> Finding:
     (found,) = outcome(check, **changes).findings
     return found
 
@@ -45,7 +48,7 @@ def code(finding: Finding) -> str:
 
 
 def test_a_sound_configuration_has_nothing() -> None:
-    for check in (planned_settings, planned_schedule, planned_targets, planned_files):
+    for check in (settings, resume, planned_targets):
         assert outcome(check).findings == ()
 
 
@@ -100,27 +103,6 @@ def test_a_setting_that_mlx_lm_stops_at(changes: dict[str, Any], where: str) -> 
     assert where in places
 
 
-def test_no_update_is_ever_made() -> None:
-    finding = only(planned_schedule, iters=8, grad_accumulation_steps=16)
-    assert code(finding) == "no-update"
-    assert outcome(planned_schedule, iters=16, grad_accumulation_steps=16).findings == ()
-
-
-def test_a_warm_up_that_is_longer_than_the_run() -> None:
-    schedule = {"name": "cosine_decay", "arguments": [3e-4, 400], "warmup": 100}
-    assert outcome(planned_schedule, lr_schedule=schedule).findings == ()
-    finding = only(planned_schedule, lr_schedule=schedule, grad_accumulation_steps=8)
-    assert (code(finding), finding.measured["updates"]) == ("rate-not-reached", 50)
-
-
-def test_a_schedule_that_ends_before_the_run() -> None:
-    ended = {"name": "cosine_decay", "arguments": [3e-4, 100]}
-    finding = only(planned_schedule, lr_schedule=ended)
-    assert (code(finding), finding.severity) == ("rate-ends-early", "warning")
-    kept = {"name": "cosine_decay", "arguments": [3e-4, 100, 1e-5]}
-    assert outcome(planned_schedule, lr_schedule=kept).findings == ()
-
-
 def test_keys_that_name_no_module() -> None:
     lost = only(planned_targets, lora_parameters={**LORA, "keys": ["q_proj", "v_proj"]})
     assert code(lost) == "no-target"
@@ -129,9 +111,7 @@ def test_keys_that_name_no_module() -> None:
     assert code(some) == "some-no-target"
 
 
-def test_half_precision_where_there_is_no_graphics_card(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_precision_where_there_is_no_graphics_card(tmp_path: Path) -> None:
     import numpy as np
     from safetensors.numpy import load_file, save_file
 
@@ -146,8 +126,8 @@ def test_half_precision_where_there_is_no_graphics_card(
     )
     assert BaseModel.read(base).num_layers == 4
     for gpu, expected in ((False, ["half-precision-on-cpu"]), (True, [])):
-        monkeypatch.setattr("mlxdoctor.evidence.planned_run.has_gpu", lambda gpu=gpu: gpu)
-        assert [code(one) for one in outcome(planned_targets, model=str(base)).findings] == expected
+        found = outcome(planned_targets, has_gpu=gpu, model=str(base))
+        assert [code(one) for one in found.findings] == expected
 
 
 def test_files_that_are_there_and_files_that_are_not(
@@ -155,34 +135,60 @@ def test_files_that_are_there_and_files_that_are_not(
 ) -> None:
     run = FIXTURES / "runs" / "healthy-ordinary"
     adapter = str(run / "adapters.safetensors")
-    for check in (planned_files, resume):
-        assert outcome(check, resume_adapter_file=adapter).findings == ()
-    (lost,) = outcome(resume, resume_adapter_file="nowhere.safetensors").findings
-    assert code(lost) == "no-file"
-    (older,) = outcome(planned_files, adapter_path=str(run)).findings
+    assert outcome(resume_adapter_file=adapter).findings == ()
+    assert code(only(resume, resume_adapter_file="nowhere.safetensors")) == "no-file"
+    older = only(adapter_path=str(run))
     assert (code(older), older.severity) == ("older-adapter", "warning")
     monkeypatch.chdir(tmp_path)
     data = tmp_path / "data"
     data.mkdir()
     (data / "train.jsonl").write_text('{"text": "a"}\n' * 8)
-    (test,) = outcome(planned_files, data=str(data), test=True).findings
-    assert code(test) == "no-test-split"
+    assert code(only(data=str(data), test=True)) == "no-test-split"
 
 
-def test_an_adapter_of_another_model_is_not_resumed_from(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("renamed", "changes", "expected"),
+    [
+        ("", {}, []),
+        ("transformer.h", {}, ["nothing-loaded"]),
+        ("", {"num_layers": 2}, ["partly-loaded"]),
+        ("", {"lora_parameters": {**LORA, "keys": ["mlp.up_proj"]}}, ["partly-loaded"]),
+        ("", {"lora_parameters": {**LORA, "rank": 4}}, ["rank-differs"]),
+        ("", {"lora_parameters": {**LORA, "scale": 10.0}}, ["scale-differs"]),
+    ],
+)
+def test_what_a_planned_run_takes_up_of_the_file_it_resumes_from(
+    tmp_path: Path, renamed: str, changes: dict[str, Any], expected: list[str]
+) -> None:
     from safetensors.numpy import load_file, save_file
 
-    weights = load_file(FIXTURES / "runs" / "healthy-ordinary" / "adapters.safetensors")
-    renamed = {name.replace("model.layers", "transformer.h"): x for name, x in weights.items()}
-    save_file(renamed, tmp_path / "adapters.safetensors")
+    run = FIXTURES / "runs" / "healthy-ordinary"
+    weights = load_file(run / "adapters.safetensors")
+    if renamed:
+        weights = {name.replace("model.layers", renamed): x for name, x in weights.items()}
+    save_file(weights, tmp_path / "adapters.safetensors")
+    (tmp_path / "adapter_config.json").write_bytes((run / "adapter_config.json").read_bytes())
     named = str(tmp_path / "adapters.safetensors")
-    (lost,) = outcome(resume, resume_adapter_file=named).findings
-    assert code(lost) == "nothing-loaded"
-    assert "transformer.h.0" in lost.message
+    found = outcome(resume, resume_adapter_file=named, **changes).findings
+    assert [code(one) for one in found] == expected
 
 
-def test_of_a_run_that_was_made_nothing_is_planned() -> None:
-    run = Run.discover([FIXTURES / "runs" / "healthy-ordinary"], allow_model=False)
-    for check in (planned_settings, planned_schedule, planned_targets, planned_files):
-        found = check.run(run)
-        assert (found.status, found.arises) == ("skipped", False)
+def trained(tmp_path: Path, **changes: Any) -> list[str]:
+    """The codes of a run that was made, with some of its settings changed."""
+    folder = tmp_path / "run"
+    shutil.copytree(FIXTURES / "runs" / "healthy-ordinary", folder)
+    path = folder / "adapter_config.json"
+    every = {"adapter_path": "a", "grad_accumulation_steps": 1, "test_batches": 1, "train": True}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **every, **changes}))
+    found = settings.run(Run.discover([folder], allow_model=False)).findings
+    return [f"{code(one)} {one.severity}" for one in found if one.severity != "info"]
+
+
+def test_of_a_run_that_trained_the_keys_are_asked_and_nothing_that_mlx_lm_took(
+    tmp_path: Path,
+) -> None:
+    assert trained(tmp_path / "a", optimizer="lion", resume_adapter_file="gone") == []
+    # mlx-lm writes its default beside the key that it passed over.
+    ignored = trained(tmp_path / "b", lr=3e-4, learning_rate=1e-5)
+    assert ignored == ["ignored warning"]
+    assert trained(tmp_path / "c", lr=3e-4, learning_rate=3e-4) == []

@@ -15,15 +15,15 @@ pytestmark = pytest.mark.slow
 
 def codes(run: Any) -> dict[str, str]:
     """Code -> severity of what the checks of a step find in a run's first one."""
-    from mlxdoctor.preflight.first_step import first_step
+    from mlxdoctor.preflight.prepared import first_step
     from mlxdoctor.probe.probing import judge
 
     return {one.code: one.severity.value for one in judge(first_step(run)).findings}
 
 
 def test_sound_run_has_no_warning(tmp_path: Path) -> None:
+    from mlxdoctor.preflight.configuration import planned_config
     from mlxdoctor.preflight.prepared import prepared_run
-    from mlxdoctor.train import Settings
 
     values = {
         "model": str(FIXTURES / "base"),
@@ -31,9 +31,8 @@ def test_sound_run_has_no_warning(tmp_path: Path) -> None:
         "adapter_path": str(tmp_path),
         "num_layers": 4,
         "learning_rate": 3e-4,
-        "mlxdoctor": {"mode": "parity"},
     }
-    found = codes(prepared_run(Settings.from_values(values)))
+    found = codes(prepared_run(planned_config(None, values)))
     assert set(found.values()) == {"info"}
     # mlx-lm's own habit, which no configuration changes.
     assert "step-alignment.padding-target" in found
@@ -43,7 +42,7 @@ def test_parts_are_the_runs_own(tmp_path: Path) -> None:
     import mlx.core as mx
     from mlx_lm.tuner.trainer import default_loss
 
-    from mlxdoctor.preflight.first_step import trainer_of
+    from mlxdoctor.preflight.prepared import trainer_of
 
     run = small_run(tmp_path, optimizer="adamw", learning_rate=3e-3)
     trainer = trainer_of(run)
@@ -60,10 +59,10 @@ def test_rate_of_zero_is_found(tmp_path: Path) -> None:
 
 
 def test_model_is_put_back(tmp_path: Path) -> None:
-    from mlxdoctor.preflight.first_step import first_step
-    from mlxdoctor.preflight.rate_trials import fingerprint
+    from mlxdoctor.preflight.prepared import first_step
+    from tests.preflight.test_rates import arrays
 
     run = small_run(tmp_path)
-    before = fingerprint(run.model)
+    before = arrays(run.model)
     assert first_step(run).planned
-    assert fingerprint(run.model) == before
+    assert arrays(run.model) == before

@@ -1,0 +1,69 @@
+"""Whether a planned run fits into the memory of this machine.
+
+What it finds. Before a run: a peak of memory that is more than there is, or so near to it that the
+prediction can't tell.
+
+Why it matters. Memory runs out at the longest batch, which may come after an hour: the system ends
+the run, or swaps, which is slower than any other machine.
+
+How it is measured. Weights, adapters, the optimiser's state, what the backward pass keeps of the
+longest batch, and the logits follow from shapes (reports/preflight-memory.md: predicted beside
+what MLX reported). With `--steps` one real step on the longest batch is measured instead. The
+memory is the machine's, or on a Mac what Metal recommends to use.
+
+When it is wrong. Where other programs hold memory, or the run is made on another machine: say so
+with `--elsewhere` or `--memory`. Layers of a kind that is not counted are guessed at.
+
+What to do. Recomputed activations cost time alone, smaller batches with accumulation more time,
+shorter rows their ends, fewer layers what they would have learned.
+"""
+
+from collections.abc import Iterator
+
+from mlxdoctor.check import NotApplicable, check
+from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
+from mlxdoctor.measure.run_cost import SAFE_SHARE, RunCost
+
+_SAYS = (
+    "Training takes {peak_gb:.3g} GB at its peak[, predicted from {how}], on {batch_size:* row} of "
+    "{tokens:,} tokens; there are {memory_gb:.3g} GB."
+)
+_EXPECTED = "a predicted peak below 87% of the memory"
+_FIX = (
+    "set grad_checkpoint: true[, with which it takes {checkpointed_gb:.3g} GB], lower batch_size "
+    "and accumulate, or shorten the rows"
+)
+
+
+@check(
+    codes={
+        "does-not-fit": Symptom.error(
+            "the run needs more memory than there is", _EXPECTED, _FIX, says=_SAYS
+        ),
+        "may-not-fit": Symptom.warning(
+            "the run needs nearly all memory", _EXPECTED, _FIX, says=_SAYS
+        ),
+    },
+)
+def predicted_memory(cost: RunCost) -> Iterator[Sign | Seen]:
+    """Hold the predicted peak against the memory."""
+    if cost.memory is None:
+        raise NotApplicable("the run is to be made on another machine")
+    room = cost.memory if cost.is_measured else SAFE_SHARE * cost.memory
+    measured: dict[str, Measurement] = {
+        "peak_gb": cost.peak / 1e9,
+        "memory_gb": cost.memory / 1e9,
+        "batch_size": cost.batch_size,
+        "tokens": cost.tokens,
+        "how": None if cost.is_measured else "shapes",
+    }
+    if cost.peak <= room:
+        yield Seen(_SAYS, measured)
+        return
+    if cost.checkpointed is not None and cost.checkpointed <= SAFE_SHARE * cost.memory:
+        measured |= {"checkpointed_gb": cost.checkpointed / 1e9, "advised_grad_checkpoint": True}
+    yield Sign(
+        "does-not-fit" if cost.peak > cost.memory else "may-not-fit",
+        measured,
+        severity=Severity.WARNING if cost.is_rough else None,
+    )

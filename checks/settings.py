@@ -1,0 +1,322 @@
+"""Whether mlx-lm takes the settings, does what they ask for, and finds the files they name.
+
+What it finds. Keys that mlx-lm does not know and passes over in silence, so that its own defaults
+hold in their place, and values that it stops at. Before a run also a test split that is not there,
+and an adapter folder that holds an older adapter.
+
+Why it matters. `mlx_lm.lora` reads the keys that it knows and ignores the others without a word:
+`learning-rate`, `epochs` or a `rank` at the top level train at its defaults. What it does stop at
+it often finds after the model has been loaded and the rows were tokenized. Checkpoints of two runs
+in one folder are taken for one run's by people and by loaders.
+
+How it is measured. By what mlx-lm 0.32.2 does with each key; the number of layers comes from the
+base model's files, where they are here. Of a run that trained, mlx-lm took the values: only its
+keys are looked at, where mlx-lm itself wrote the configuration.
+
+When it is wrong. A later mlx-lm may know more keys, and a trainer of one's own has its own. Files
+may lie elsewhere on the machine that will train.
+
+What to do. What the finding says: each names the key, and what to write.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from mlxdoctor.check import DoesNotArise, check
+from mlxdoctor.evidence.adapter import FILE_NAMES, Adapter
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.checkpoints import CHECKPOINT_NAME
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.mlx_lm_defaults import (
+    MLX_LM_ADAPTER_PATH,
+    MLX_LM_DEFAULTS,
+    MLX_LM_KEYS,
+    MLX_LM_LORA_DEFAULTS,
+)
+from mlxdoctor.evidence.planned_run import PlannedRun
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
+from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
+from mlxdoctor.safety.quoting import quoted
+
+#: What other trainers, older releases and people call a key -> what mlx-lm calls it.
+_MEANT = {
+    "lr": "learning_rate",
+    "lora_layers": "num_layers",
+    "lora_rank": "lora_parameters.rank",
+    "rank": "lora_parameters.rank",
+    "r": "lora_parameters.rank",
+    "lora_scale": "lora_parameters.scale",
+    "scale": "lora_parameters.scale",
+    "alpha": "lora_parameters.scale",
+    "lora_alpha": "lora_parameters.scale",
+    "dropout": "lora_parameters.dropout",
+    "lora_dropout": "lora_parameters.dropout",
+    "target_modules": "lora_parameters.keys",
+    "keys": "lora_parameters.keys",
+    "lora_keys": "lora_parameters.keys",
+    "epochs": "iters",
+    "num_epochs": "iters",
+    "num_train_epochs": "iters",
+    "max_steps": "iters",
+    "steps": "iters",
+    "train_type": "fine_tune_type",
+    "use_dora": "fine_tune_type",
+    "gradient_accumulation_steps": "grad_accumulation_steps",
+    "gradient_checkpointing": "grad_checkpoint",
+    "per_device_train_batch_size": "batch_size",
+    "max_length": "max_seq_length",
+    "max_tokens": "max_seq_length",
+    "scheduler": "lr_schedule",
+    "lr_scheduler_type": "lr_schedule",
+    "warmup": "lr_schedule",
+    "warmup_steps": "lr_schedule",
+    "weight_decay": "optimizer_config",
+    "train_on_responses_only": "mask_prompt",
+}
+#: Key -> the values that mlx-lm knows.
+_CHOICES = {
+    "optimizer": ("adam", "adamw", "muon", "sgd", "adafactor"),
+    "fine_tune_type": ("lora", "dora", "full"),
+}
+#: Schedule -> how many arguments it takes.
+_SCHEDULES = {
+    "cosine_decay": (2, 3),
+    "exponential_decay": (2,),
+    "linear_schedule": (3,),
+    "step_decay": (3,),
+}
+#: Keys whose values are whole numbers -> the smallest that makes sense.
+_WHOLE = {
+    "num_layers": -1,
+    "batch_size": 1,
+    "iters": 1,
+    "val_batches": -1,
+    "steps_per_report": 1,
+    "steps_per_eval": 1,
+    "save_every": 1,
+    "max_seq_length": 2,
+    "grad_accumulation_steps": 1,
+    "seed": 0,
+}
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+#: Key of `lora_parameters` -> whether mlx-lm takes a value, and what it needs.
+_LORA: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "rank": (lambda value: _is_whole(value) and value > 0, "a whole number above zero"),
+    "scale": (lambda value: _is_number(value) and math.isfinite(value), "a number"),
+    "dropout": (lambda value: _is_number(value) and 0 <= value < 1, "a number from 0 to below 1"),
+}
+
+
+@check(
+    codes={
+        "ignored": Symptom.warning(
+            "mlx-lm does not know a key, and trains with its own default in its place",
+            says="mlx_lm.lora has no key {key} and passes over it: it trains with {meant} "
+            "[{default}|at its default].",
+            expected="keys of mlx_lm.lora",
+            fix="write {meant} instead of {key}[: {how}]",
+            in_a_plan=Severity.ERROR,
+        ),
+        "unknown": Symptom.info(
+            "mlx-lm passes over a key",
+            says="mlx_lm.lora has no key {key}, and passes over it.",
+            expected="keys of mlx_lm.lora",
+        ),
+        "refused": Symptom.error(
+            "mlx-lm stops at a setting",
+            says="{key} is {value}, where mlx-lm needs {needed}.",
+            expected="{needed}",
+            fix="set {key} to {needed}",
+        ),
+        "no-test-split": Symptom.error(
+            "a test is asked for, and there are no rows for it",
+            says="The configuration asks for a test, and the data have no rows for one: mlx-lm "
+            "stops before it trains.",
+            expected="a test.jsonl with rows",
+            fix="add test.jsonl, or leave `test` out",
+        ),
+        "older-adapter": Symptom.warning(
+            "the folder for the adapter holds one already",
+            says="{folder} holds {files} already: the run would write over it, and leave what it "
+            "does not write.",
+            expected="a folder of its own",
+            fix="name another adapter_path",
+        ),
+    },
+)
+def settings(
+    config: TrainingConfig,
+    *,
+    base: BaseModel | None,
+    dataset: Dataset | None,
+    adapter: Adapter | None,
+    log: TrainingLog | None,
+    planned: PlannedRun | None,
+) -> Iterator[Sign]:
+    """Go through the settings as mlx-lm does."""
+    if config.origin != "mlx-lm":
+        raise DoesNotArise("the configuration is not one of mlx_lm.lora")
+    losses = log.main.get("train_loss") if log is not None else None
+    if adapter is not None or losses is not None:
+        # It trained: what mlx-lm refuses it would have refused.
+        if not by_mlx_lm(config):
+            raise DoesNotArise("the run was made, and not by mlx_lm.lora itself")
+        yield from _keys(config)
+        return
+    yield from _keys(config)
+    yield from _refused(config, base)
+    if planned is not None:
+        yield from _files(config, dataset)
+
+
+def _keys(config: TrainingConfig) -> Iterator[Sign]:
+    """Keys that mlx-lm passes over; `mlxdoctor` is the reference trainer's own table."""
+    values = config.values
+    for key in values:
+        if key in MLX_LM_KEYS or key == "mlxdoctor":
+            continue
+        meant = _meant(key)
+        stated, default = _at(values, meant), MLX_LM_DEFAULTS.get(meant)
+        # What mlx-lm saves has every key of its own, with its default where none was stated.
+        is_default = stated is None or (stated == default != values[key] and by_mlx_lm(config))
+        if not meant or not is_default:
+            yield Sign("unknown", {"key": quoted(key)}, where=key)
+            continue
+        how = None
+        if meant == "iters" and "epoch" in key:
+            how = "rows / batch_size iterations are one pass over the rows"
+        elif meant == "lora_parameters.scale" and "alpha" in key:
+            how = "alpha / rank"
+        measured = {"key": quoted(key), "meant": meant, "default": default, "how": how}
+        yield Sign("ignored", measured, where=key)
+    lora = values.get("lora_parameters")
+    for key in lora if isinstance(lora, Mapping) else ():
+        if key not in _LORA and key != "keys":
+            place = f"lora_parameters.{key}"
+            yield Sign("unknown", {"key": quoted(place)}, where=place)
+
+
+def _meant(key: str) -> str:
+    """The key of mlx-lm's that is meant; "" where none is known."""
+    plain = key.lower().replace("-", "_").strip()
+    if plain in MLX_LM_KEYS:
+        return plain
+    close = get_close_matches(plain, MLX_LM_KEYS, n=1, cutoff=0.85)
+    return _MEANT.get(plain) or next(iter(close), "")
+
+
+def _at(values: Mapping[str, Any], place: str) -> Any:
+    value: Any = values
+    for part in place.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _refused(config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
+    values = config.values
+    for key, least in _WHOLE.items():
+        value = values.get(key)
+        if value is not None and not (_is_whole(value) and value >= least):
+            needed = "a whole number" if least == -1 else f"a whole number from {least} on"
+            yield _wrong(key, value, needed)
+    rate = values.get("learning_rate")
+    if rate is not None and config.lr_schedule is None and not _is_number(rate):
+        yield _wrong("learning_rate", rate, "a number")
+    for key, allowed in _CHOICES.items():
+        value = values.get(key)
+        name = value.lower() if key == "optimizer" and isinstance(value, str) else value
+        if value is not None and name not in allowed:
+            yield _wrong(key, value, f"one of {', '.join(allowed)}")
+    yield from _lora(config)
+    yield from _schedule(values.get("lr_schedule"))
+    layers = base.num_layers if base is not None else None
+    wanted = config.num_layers
+    if layers is not None and wanted is not None and wanted > layers:
+        by_default = ", mlx-lm's default" if config.is_default("num_layers") else ""
+        yield _stop(
+            "num_layers",
+            f"{wanted}{by_default}",
+            f"no more than the {layers} layers of the base model",
+            fix="set num_layers to -1, which is all of them",
+            advised_num_layers=-1,
+        )
+
+
+def _lora(config: TrainingConfig) -> Iterator[Sign]:
+    lora = config.values.get("lora_parameters")
+    if config.fine_tune_type == "full" or lora is None:
+        return
+    if not isinstance(lora, Mapping):
+        yield _wrong("lora_parameters", lora, "a table with rank, scale and dropout")
+        return
+    for key, (is_right, needed) in _LORA.items():
+        place = f"lora_parameters.{key}"
+        if key not in lora:
+            # It fills in the whole table or nothing.
+            alpha = key == "scale" and "alpha" in lora
+            hint = "; alpha divided by the rank is a scale" if alpha else ""
+            fix = f"add {key} to lora_parameters: {MLX_LM_LORA_DEFAULTS[key]:g} is mlx-lm's own"
+            yield _stop(place, "not stated", needed, fix=f"{fix}{hint}")
+        elif not is_right(lora[key]):
+            yield _wrong(place, lora[key], needed)
+    keys = lora.get("keys")
+    is_list = isinstance(keys, list) and all(isinstance(key, str) for key in keys)
+    if keys is not None and not is_list:
+        yield _wrong("lora_parameters.keys", keys, "a list of names")
+
+
+def _schedule(schedule: object) -> Iterator[Sign]:
+    if schedule is None:
+        return
+    if not isinstance(schedule, Mapping):
+        yield _wrong("lr_schedule", schedule, "a table with name and arguments")
+        return
+    name, arguments = schedule.get("name"), schedule.get("arguments")
+    if name not in _SCHEDULES:
+        yield _wrong("lr_schedule.name", name, f"one of {', '.join(_SCHEDULES)}")
+    elif not isinstance(arguments, list) or not arguments or not all(map(_is_number, arguments)):
+        yield _wrong("lr_schedule.arguments", arguments, "a list of numbers, the rate first")
+    elif len(arguments) not in _SCHEDULES[name]:
+        count = " or ".join(map(str, _SCHEDULES[name]))
+        yield _wrong("lr_schedule.arguments", arguments, f"a list of {count} numbers")
+
+
+def _wrong(key: str, value: object, needed: str) -> Sign:
+    return _stop(key, quoted(str(value)), needed)
+
+
+def _stop(key: str, value: str, needed: str, fix: str | None = None, **advised: int) -> Sign:
+    measured: dict[str, Measurement] = {"key": key, "value": value, "needed": needed, **advised}
+    return Sign("refused", measured, where=key, fix=fix)
+
+
+def _files(config: TrainingConfig, dataset: Dataset | None) -> Iterator[Sign]:
+    """What the run would read and write."""
+    if config.values.get("test") is True and dataset is not None and dataset.path.is_dir():
+        split = dataset.splits.get("test")
+        if split is None or not split.rows:
+            yield Sign("no-test-split", where="test.jsonl")
+    stated = config.values.get("adapter_path")
+    folder = stated if isinstance(stated, str) and stated else MLX_LM_ADAPTER_PATH
+    try:
+        names = sorted(path.name for path in Path(folder).iterdir())
+    except (OSError, ValueError):
+        return
+    older = [name for name in names if name in FILE_NAMES or CHECKPOINT_NAME.match(name)]
+    if older and config.resume_adapter_file is None:
+        measured = {"folder": quoted(folder), "files": some_of(older)}
+        yield Sign("older-adapter", measured, where="adapter_path")

@@ -1,0 +1,67 @@
+"""The updates of a run, and the rate of each, before it and afterwards."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxdoctor.preflight.configuration import planned_config
+from mlxdoctor.run import Run
+from tests.conftest import RUNS, check_called
+
+schedule = check_called("schedule")
+
+
+def cosine(updates: int, warmup: int = 0, last: float = 0.0) -> dict[str, Any]:
+    arguments = [3e-4, updates, last]
+    return {"lr_schedule": {"name": "cosine_decay", "arguments": arguments, "warmup": warmup}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "planned", "made"),
+    [
+        ({}, "", ""),
+        ({"iters": 8, "grad_accumulation_steps": 16}, "no-update error", "no-update error"),
+        ({"iters": 16, "grad_accumulation_steps": 16}, "", ""),
+        (cosine(400, warmup=100), "", ""),
+        (
+            {**cosine(400, warmup=100), "grad_accumulation_steps": 8},
+            "rate-not-reached error",
+            "rate-not-reached warning",
+        ),
+        (cosine(400, warmup=20000), "rate-not-reached error", "rate-not-reached error"),
+        (cosine(330), "", ""),
+        (cosine(100), "rate-ends-early warning", "rate-ends-early warning"),
+        (cosine(3), "rate-ends-early error", "rate-ends-early error"),
+        (cosine(100, last=1e-5), "", ""),
+    ],
+)
+def test_updates_and_their_rates(
+    tmp_path: Path, changes: dict[str, Any], planned: str, made: str
+) -> None:
+    values = {"iters": 400, "learning_rate": 3e-4, **changes}
+    folder = tmp_path / "run"
+    shutil.copytree(RUNS / "healthy-ordinary", folder)
+    config = folder / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **values}))
+    for run, expected in (
+        (Run.planned(planned_config(None, values)), planned),
+        (Run.discover([folder], allow_model=False), made),
+    ):
+        found = schedule.run(run).findings
+        codes = [f"{one.code.partition('.')[2]} {one.severity}" for one in found]
+        assert codes == ([expected] if expected else [])
+
+
+def test_the_sentence_counts_in_updates() -> None:
+    values = {"iters": 400, "grad_accumulation_steps": 8, **cosine(400, warmup=100)}
+    (finding,) = schedule.run(Run.planned(planned_config(None, values))).findings
+    assert finding.message == (
+        "The warm-up is over 100 updates, and the run makes 50 (400 iterations, 8 an update): its "
+        "rate is never reached."
+    )
+    assert finding.fix == "set lr_schedule.warmup to 5"
