@@ -82,11 +82,6 @@ class Cure:
     only_if_gone: bool = False
 
 
-def has_rerun(cause: Cause) -> bool:
-    """Whether reruns with a change can show a cause."""
-    return bool(cause.change or cause.leave_out or cause.inject or cause.id == NO_END)
-
-
 def try_cure(bench: Bench, cause: Cause, question: Question, plain: Trials) -> Ruling | None:
     """Rerun with what should cure the cause, and with a placebo; None: no cure is known.
 

@@ -24,8 +24,7 @@ from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.run_files import RunFiles
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.load import load_local
-from mlxdoctor.reproduce.bases import another_base, another_tokenizer, fresh_shapes
-from mlxdoctor.reproduce.pairing import change_prompts
+from mlxdoctor.reproduce.bases import fresh_shapes
 from mlxdoctor.reproduce.rerun import Laboratory, Observation, examined, split_loss, stamps
 from mlxdoctor.reproduce.rules import Limits, Ruling, undecided
 from mlxdoctor.run import Run
@@ -467,8 +466,6 @@ def copied(
 DIRECT: Mapping[str, Direct] = MappingProxyType(
     {
         "adapter-not-loaded": Direct("the tensors renamed to fit the base", rename_tensors),
-        "bad-data": Direct("answers after their own and after other rows' prompts", change_prompts),
-        "base-model-broken": Direct("the base evaluated before any training", another_base),
         "evaluated-without-adapter": Direct(
             "evaluated again, without and with the adapter", evaluate_again
         ),
@@ -477,7 +474,6 @@ DIRECT: Mapping[str, Direct] = MappingProxyType(
         "resume-mismatch": Direct(
             "resumed again, and without what was not loaded", resume_again, 2 * RESUMED
         ),
-        "tokenizer-mismatch": Direct("the base evaluated with its tokenizer", another_tokenizer),
         "wrong-base-model": Direct("one step of training, for the shapes", fresh_shapes, 1),
     }
 )

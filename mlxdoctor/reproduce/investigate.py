@@ -12,7 +12,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.remedy import fix_for
 from mlxdoctor.reproduce.bench import Bench, Failure
-from mlxdoctor.reproduce.changes import has_rerun, try_cure, try_injection
+from mlxdoctor.reproduce.changes import try_cure, try_injection
 from mlxdoctor.reproduce.direct import DIRECT, Measured, measured
 from mlxdoctor.reproduce.folding import agreement
 from mlxdoctor.reproduce.rerun import BudgetSpent
@@ -96,10 +96,8 @@ def investigate(
     try:
         for cause in [cause for cause in wanted if cause.id in DIRECT]:
             made[cause.id] = measured(cause.id, bench.lab, run)
-            ruling = made[cause.id].ruling
-            if ruling.verdict != "undecided" or not has_rerun(cause):
-                settled[cause.id] = ruling
-            if ruling.verdict == "confirmed" and not cause.of_the_report:
+            settled[cause.id] = made[cause.id].ruling
+            if settled[cause.id].verdict == "confirmed" and not cause.of_the_report:
                 shown = shown or cause.id
         if shown:
             # What was shown explains it: the rest is tried only where it was asked for.
@@ -123,25 +121,11 @@ def investigate(
         refused = undecided(reason, "files that mlx_lm.lora trains on")
         rulings = dict.fromkeys((c.id for c in wanted if c.id not in settled), refused) | rulings
     rulings = resolve(rulings, causes, bench.failure.limits)
-    after = {name: _after(made.get(name), shown, ruling) for name, ruling in rulings.items()}
-    return Investigation(settled | after, made, same, bench.failure.iterations)
-
-
-def _after(directly: Measured | None, shown: str, ruling: Ruling) -> Ruling:
-    """The verdict of reruns, behind what direct experiments said.
-
-    Args:
-        directly: the direct experiment for the same cause, which left it open.
-        shown: the cause that was shown directly and explains the failure; "" for none.
-    """
-    if directly is not None and ruling.verdict == "undecided":
-        before = directly.ruling
-        wanted = dict.fromkeys((before.wanted, ruling.wanted))
-        return undecided(f"{before.reason}; {ruling.reason}", " or ".join(wanted))
-    if shown and ruling.verdict == "confirmed":
-        reason = f"{ruling.reason}; but {shown} was shown directly"
-        return undecided(reason, "that cured first, and the run diagnosed again")
-    return ruling
+    for name, ruling in rulings.items():
+        if shown and ruling.verdict == "confirmed":
+            reason = f"{ruling.reason}; but {shown} was shown directly"
+            rulings[name] = undecided(reason, "that cured first, and the run diagnosed again")
+    return Investigation(settled | rulings, made, same, bench.failure.iterations)
 
 
 def _without_rerun(failure: Failure, cause: Cause) -> Ruling | None:

@@ -339,21 +339,11 @@ def _mean(parts: Sequence[Any]) -> float | None:
 
 
 def split_loss(
-    lab: Laboratory,
-    settings: Settings,
-    model: Any,
-    tokenizer: Any,
-    label: str,
-    *,
-    vocab_size: int | None = None,
+    lab: Laboratory, settings: Settings, model: Any, tokenizer: Any, label: str
 ) -> float | None:
     """Mean loss on the validation rows, nats a supervised token; None where there are none.
 
     Rows are masked as the settings say, and all of them count, whatever the batch size.
-
-    Args:
-        vocab_size: of the model: with a token beyond it the loss is infinite. None: the
-            tokenizer is known to be the model's.
 
     Raises:
         BudgetSpent: the time was over before it was done.
@@ -365,9 +355,6 @@ def split_loss(
     rows = encode_supervised(settings, tokenizer).valid
     if not rows:
         return None
-    if vocab_size is not None and max(int(row.tokens.max()) for row in rows) >= vocab_size:
-        # To look such a token up would read memory that is not the embedding's.
-        return math.inf
     batches = lab.within_time(exact_batches(settings).evaluation(rows, -1), label)
     return evaluate(model, batches, exact_loss)
 

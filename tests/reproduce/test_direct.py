@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,15 +11,7 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.reproduce.bases import BASE as BASE_SUSPECT
-from mlxdoctor.reproduce.bases import (
-    OWN,
-    TOKENIZER,
-    Suspect,
-    first_validation,
-    judge_bases,
-    judge_same_shapes,
-)
+from mlxdoctor.reproduce.bases import first_validation, judge_same_shapes
 from mlxdoctor.reproduce.direct import fused_fully, judge_fusion, measured
 from mlxdoctor.reproduce.recipe import recipe_of
 from mlxdoctor.reproduce.rerun import Laboratory
@@ -62,8 +53,6 @@ def at_home(folder: Path) -> Path:
         ("evaluated-without-adapter", "collapse-frequent-token", "undecided", "no reported loss"),
         ("no-validation-data", "collapse-frequent-token", "refuted", "the loss is"),
         ("fused-model-differs", "collapse-frequent-token", "undecided", "no fused model"),
-        ("base-model-broken", "collapse-frequent-token", "refuted", "a uniform guess would have"),
-        ("tokenizer-mismatch", "collapse-frequent-token", "refuted", "it reads them"),
     ],
 )
 def test_fixture_runs(tmp_path: Path, cause: str, name: str, verdict: str, said: str) -> None:
@@ -185,86 +174,6 @@ def test_how_far_a_fused_model_may_be_off(
     tuned: float, again: float, saved: float, verdict: str
 ) -> None:
     assert judge_fusion(tuned, again, saved).verdict == verdict
-
-
-def noisy_base(folder: Path) -> Path:
-    """The fixture base with noise on every matrix."""
-    from mlxdoctor.train.faults import FAULTS
-
-    fault = FAULTS["base-broken"]
-    broken, _ = fault.inject(settings(folder / "run"), 4.0)
-    return Path(broken.model)
-
-
-def shuffled_base(folder: Path) -> Path:
-    """The fixture base with a tokenizer that gives other ids for the same text."""
-    target = folder / "shuffled"
-    shutil.copytree(BASE, target)
-    path = target / "tokenizer.json"
-    content = json.loads(path.read_text())
-    vocabulary = content["model"]["vocab"]
-    special = {one["content"] for one in content["added_tokens"]}
-    words = [word for word in vocabulary if word not in special]
-    ids = [vocabulary[word] for word in words]
-    random.Random(0).shuffle(ids)
-    vocabulary.update(zip(words, ids, strict=True))
-    path.write_text(json.dumps(content))
-    return target
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("cause", "make", "other"),
-    [
-        ("base-model-broken", noisy_base, "tokenizer-mismatch"),
-        ("tokenizer-mismatch", shuffled_base, "base-model-broken"),
-    ],
-)
-def test_a_broken_base_and_a_foreign_tokenizer_are_told_apart(
-    tmp_path: Path, cause: str, make: Callable[[Path], Path], other: str
-) -> None:
-    run = trained(tmp_path / "run", iters=1, model=str(make(tmp_path)))
-    alone = tried(cause, run, tmp_path / "work")
-    assert alone.verdict == "undecided"
-    assert "whose folder is named with --base" in alone.sentence
-    assert tried(cause, run, tmp_path / "work", base=BASE).verdict == "confirmed"
-    assert tried(other, run, tmp_path / "work", base=BASE).verdict == "refuted"
-
-
-@pytest.mark.slow
-def test_a_base_that_is_not_here_cannot_be_compared(tmp_path: Path) -> None:
-    run = trained(tmp_path / "run", iters=1)
-    path = run / "adapter_config.json"
-    values = {**json.loads(path.read_text()), "model": str(tmp_path / "gone")}
-    path.write_text(json.dumps(values))
-    found = tried("base-model-broken", run, tmp_path / "work", base=BASE)
-    assert found.verdict == "undecided"
-    assert "is not here" in found.reason
-
-
-@pytest.mark.parametrize("suspect", [BASE_SUSPECT, TOKENIZER])
-def test_what_cures_alone_decides(suspect: Suspect) -> None:
-    bad, good, uniform = 9.0, 2.0, 6.0
-
-    def verdict(own: float, cure: float | None = None, other: float = bad) -> str:
-        losses = {OWN: own}
-        if cure is not None:
-            losses |= {suspect.cure: cure, suspect.other: other}
-        return judge_bases(losses, uniform, suspect).verdict
-
-    assert verdict(good) == "refuted"
-    assert verdict(bad) == "undecided"
-    assert verdict(bad, good) == "confirmed"
-    assert verdict(bad, bad) == "refuted"
-    assert verdict(bad, good, good) == "undecided"
-    assert verdict(math.nan, good) == "confirmed"
-    began_elsewhere = judge_bases({OWN: 2.0}, uniform, BASE_SUSPECT, 3.1)
-    assert began_elsewhere.verdict == "undecided"
-    assert "the log began at 3.100" in began_elsewhere.reason
-    assert judge_bases({OWN: 2.0}, uniform, BASE_SUSPECT, 2.9).verdict == "refuted"
-    # Clearly better than a guess, by the limit and not by a hair.
-    assert verdict(0.91 * uniform) == "undecided"
-    assert verdict(0.89 * uniform) == "refuted"
 
 
 @pytest.mark.parametrize(

@@ -264,8 +264,8 @@ def test_bad_rows_that_nobody_named_are_undecided() -> None:
     found = tried(Canned(lambda change, seed: BAD), DIVERGED, "bad-data")
     assert found.rulings["bad-data"].verdict == "undecided"
     said = found.rulings["bad-data"].sentence
-    assert "directly nothing; the findings name no rows" in said
-    assert "to decide it: more or which rows are wrong" in said
+    assert "the findings name no rows" in said
+    assert "to decide it: which rows are wrong" in said
 
 
 @pytest.mark.slow
@@ -367,20 +367,3 @@ def test_reruns_are_no_shorter_than_the_onset() -> None:
     assert (
         tried(Canned(lambda *_: slow, budget=1.0), case, "learning-rate-too-high").iterations == 40
     )
-
-
-def test_what_is_left_open_directly_is_not_rerun_once_another_cause_is_shown() -> None:
-    shown = {"wrong-base-model": Ruling("confirmed", "shown", 1.0)}
-
-    @dataclass(frozen=True)
-    class Shown(Canned):
-        def remembered(self, *arguments: Any) -> Measured:
-            cause = str(arguments[0]).removeprefix("direct-")
-            return Measured("directly", shown.get(cause, self.direct), 0)
-
-    lab = Shown(lambda change, seed: BAD)
-    found = tried(lab, DIVERGED, "wrong-base-model", "bad-data")
-    assert found.rulings.keys() == {"wrong-base-model"}
-    assert not lab.asked
-    again = tried(lab, DIVERGED, "wrong-base-model", "bad-data", asked=("bad-data",))
-    assert again.rulings["bad-data"].verdict == "undecided"
