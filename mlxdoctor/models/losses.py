@@ -160,12 +160,14 @@ class _Job:
         row: the row.
         tokens: int32 (n,), what is read of it.
         pad_ids: what is tried after it, the trainer's own id first.
+        ends: the end tokens that the model knows.
     """
 
     split: str
     row: SupervisedRow
     tokens: NDArray[np.int32]
     pad_ids: tuple[int, ...]
+    ends: tuple[int, ...]
 
     @property
     def questions(self) -> list[Question]:
@@ -176,15 +178,18 @@ class _Job:
         ahead = np.append(first, np.zeros(max(SHIFTS), np.int32))
         targets = [ahead[shift : shift + len(first)] for shift in SHIFTS]
         before = np.append(np.zeros(1, np.int32), first[:-1])
+        ends = [np.full(len(first), end, np.int32) for end in self.ends]
         return [
-            Question(first, np.stack([*targets, before], axis=1)),
+            Question(first, np.stack([*targets, before, *ends], axis=1)),
             *(Question(padded[:-1], padded[-PADDING_PLACES:, None]) for padded in others),
         ]
 
     def losses(self, first: Predicted, others: Sequence[Predicted]) -> RowPass:
         """What was predicted, by what it says of the row."""
         n, row = len(self.tokens), self.row
-        *ahead, before = first.losses.T
+        ahead, before = first.losses.T[: len(SHIFTS)], first.losses.T[len(SHIFTS)]
+        # Of any of the end tokens.
+        end = -np.logaddexp.reduce(-first.losses[:, len(SHIFTS) + 1 :], axis=1, initial=-np.inf)
         shifted = {
             shift: losses[: max(n - shift, 0)] for shift, losses in zip(SHIFTS, ahead, strict=True)
         }
@@ -196,8 +201,8 @@ class _Job:
         over = int(answer[-1]) if len(answer) and n == row.full_length else None
         return RowPass(
             shifted={**shifted, BEFORE: before[1 : n + 2]},
-            end_at_start=float("nan") if start is None else float(first.ends[start]),
-            end_after_answer=float("nan") if over is None else float(first.ends[over]),
+            end_at_start=float("nan") if start is None else float(end[start]),
+            end_after_answer=float("nan") if over is None else float(end[over]),
             padding=dict(zip(self.pad_ids, padding, strict=True)),
             greedy_at_start=None if start is None else int(first.greedy[start]),
             greedy_after_answer=None if over is None else int(first.greedy[over]),
@@ -234,11 +239,12 @@ def measure(
     """
     ends = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *models.base.eos_token_ids)))
     vocab_size = require_tokens(models.select("base"), 0)
+    known_ends = tuple(end for end in ends if end < vocab_size)
     by_split: list[list[_Job]] = []
     for rows in splits:
         # One split is enough to see which id is padding; the trainer's own is tried on all.
         own = (rows.pad_id,) if any(by_split) else _pad_ids(rows, tokenizer, vocab_size)
-        by_split.append(_jobs(rows, tuple(pad_ids or own), max_rows))
+        by_split.append(_jobs(rows, tuple(pad_ids or own), known_ends, max_rows))
     jobs = [job for split in by_split for job in split]
     if not jobs:
         refused = next((one for rows in splits for one in rows.refused), None)
@@ -255,7 +261,7 @@ def measure(
         passes = {}
         for which in models.names:
             tell = told(progress, f"measuring the {which} model", len(results), len(jobs))
-            passes[which] = _passes(models, which, asked, ends, tell)
+            passes[which] = _passes(models, which, asked, tell)
         tuned: Sequence[RowPass | None] = passes.get("tuned") or [None] * len(asked)
         for i, job, base_pass, tuned_pass in zip(places, asked, passes["base"], tuned, strict=True):
             results[i] = RowLosses(
@@ -295,7 +301,9 @@ def _pad_ids(rows: SupervisedRows, tokenizer: Tokenizer, vocab_size: int) -> tup
     return tuple(dict.fromkeys(one for one in named if one is not None and one < vocab_size))
 
 
-def _jobs(rows: SupervisedRows, pad_ids: tuple[int, ...], max_rows: int) -> list[_Job]:
+def _jobs(
+    rows: SupervisedRows, pad_ids: tuple[int, ...], ends: tuple[int, ...], max_rows: int
+) -> list[_Job]:
     """The rows that are picked, in the order of the split."""
     usable = [row for row in rows.rows if row.length >= SHORTEST_ROW]
     picked = [usable[i] for i in evenly(len(usable), max_rows)]
@@ -306,6 +314,7 @@ def _jobs(rows: SupervisedRows, pad_ids: tuple[int, ...], max_rows: int) -> list
             row,
             row.tokens[: min(row.length, LONGEST_ROW)],
             pad_ids if row.index in shortest else pad_ids[:1],
+            ends,
         )
         for row in picked
     ]
@@ -315,15 +324,14 @@ def _passes(
     models: LoadedModels,
     which: Which,
     jobs: Sequence[_Job],
-    ends: tuple[int, ...],
     progress: Callable[[int, int], None] | None,
 ) -> list[RowPass]:
     """One model's losses on the rows, in their order."""
-    asked = tuple((job.tokens.tobytes(), job.pad_ids) for job in jobs)
+    asked = tuple((job.tokens.tobytes(), job.pad_ids, job.ends) for job in jobs)
 
     def run() -> list[Predicted]:
         questions = [question for job in jobs for question in job.questions]
-        return predict(models.select(which), questions, ends, progress)
+        return predict(models.select(which), questions, progress)
 
-    said = iter(ask(models, which, ("losses", asked, ends), run))
+    said = iter(ask(models, which, ("losses", asked), run))
     return [job.losses(next(said), [next(said) for _ in job.pad_ids[1:]]) for job in jobs]

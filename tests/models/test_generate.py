@@ -227,6 +227,15 @@ def test_end_and_padding_are_measured_where_they_belong(
     assert row.base.padding[0][1] == pytest.approx(-log_p[n, 0], abs=1e-3)
 
 
+def test_an_end_token_that_the_model_does_not_have_is_never_expected(
+    base: BaseModel, tokenizer: Tokenizer, splits: list[SupervisedRows]
+) -> None:
+    without = replace(base, config={**base.config, "eos_token_id": 1_000_000})
+    strange = replace(tokenizer, eos_token_ids=(1_000_000,))
+    found = token_losses.measure(models.load(without), strange, splits[:1], max_rows=2)
+    assert all(np.isinf(row.base.end_after_answer) for row in found.rows)
+
+
 def test_rows_of_both_splits_are_measured(measured: TokenLosses) -> None:
     assert len(measured.split("train")) == len(measured.split("valid")) == 16
     assert measured.vocab_size == 768
