@@ -79,11 +79,6 @@ class Limits(BandLimits):
         source="18 plans of the ward at 2.2 times and more fail",
         false_alarms="0 of 263 sound plans, which take 1.4 times at most; 2.1 with a warm-up",
     )
-    adam_steps: int = limit(
-        100,
-        unit="updates",
-        source="Adam without bias correction steps 3.2 to 6.6 times the rate until then",
-    )
     reports: int = limit(4, unit="reports of a rate", source="fewer may all lie after the warm-up")
     tolerance: float = limit(0.01, unit="relative", source="logs print four digits")
     moved: float = limit(
@@ -143,13 +138,6 @@ class Limits(BandLimits):
             "set lora_parameters.scale to {advised_scale:g}",
             says="The LoRA scale is {scale:g}: mlx-lm multiplies by it directly, and it has the "
             "size of an alpha, which PEFT divides by the rank.",
-        ),
-        "no-bias-correction": Symptom.info(
-            "Adam's first steps are several times the nominal rate",
-            "a warm-up, or bias_correction",
-            "add `warmup` to lr_schedule, or set optimizer_config to bias_correction: true",
-            says="MLX's {optimizer} does not correct its bias by default, and there is no warm-up: "
-            "the first {updates} updates are 3 to 6 times as large as the rate says.",
         ),
         "not-the-configured": Symptom.warning(
             "the logged rate is not the configured one",
@@ -225,12 +213,6 @@ def learning_rate(
         yield sign
     if step.parameters is not None and step.size <= step.high and _never_finite(log):
         yield Sign("usual-yet-not-finite", measured)
-    updates = (config.iters or 0) // max(config.grad_accumulation_steps or 1, 1)
-    is_corrected = bool(config.optimizer_config.get("bias_correction", False))
-    is_adam = config.optimizer in ("adam", "adamw")
-    if is_adam and updates and not is_corrected and not config.warmup:
-        first = min(updates, limits.adam_steps)
-        yield Sign("no-bias-correction", {"optimizer": str(config.optimizer), "updates": first})
 
 
 def _logged(rates: Series, config: TrainingConfig, limits: Limits) -> Iterator[Sign]:

@@ -24,7 +24,6 @@ What to do. Compare the report's label strip with what the trainer's loss masks.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,21 +40,8 @@ _ANSWER = "answer"
 _PADDED = "padding"
 _PADDED_ANSWER = "answer and padding"
 
-_FIXED = "mask the loss after each row's last token, and end every row with the end token"
 _SOUND = "the count that the data and the configured mask give"
-_error, _warning, _info = (
-    partial(one, expected=_SOUND) for one in (Symptom.error, Symptom.warning, Symptom.info)
-)
-#: What each count tells, after "N tokens were trained on per iteration".
-_STORIES = {
-    "one-short": ", one a row fewer than the answers have: their end token is left out, or "
-    "targets are shifted.",
-    "unexplained": ", and no usual way of counting batches of {batch_size} of these rows gives "
-    "that: the run used other data, another tokenizer or another trainer.",
-    "padding-counted": ", which is the padded size of the batches: the padding was trained on.",
-    "prompt-counted": ": those of prompts and answers together, although mask_prompt is on.",
-    "prompt-not-counted": ", the answers' alone, although the configuration does not mask prompts.",
-}
+_COUNT = "{tokens_per_iteration:.1f} tokens were trained on per iteration"
 
 Floats = NDArray[np.float64]
 Family = Mapping[str, Floats]
@@ -96,33 +82,49 @@ class _Logged:
 
 @check(
     codes={
-        "prompt-counted": _error(
+        "prompt-counted": Symptom.error(
             "prompts were trained on although the configuration masks them",
-            fix="put the mask on the targets, from the first token of the answer",
+            _SOUND,
+            "put the mask on the targets, from the first token of the answer",
+            says=f"{_COUNT}: those of prompts and answers together, although mask_prompt is on.",
         ),
-        "padding-counted": _error(
+        "padding-counted": Symptom.error(
             "padding was trained on",
-            fix="multiply the loss by a mask that ends with each row's last token",
+            _SOUND,
+            "multiply the loss by a mask that ends with each row's last token",
+            says=f"{_COUNT}, which is a padded size of the batches, although rows differ in "
+            "length: the padding was trained on.",
         ),
-        "prompt-not-counted": _info(
-            "only answers were trained on although no mask is configured",
-            fix="set mask_prompt: true if that is intended",
+        "fixed-count": Symptom.warning(
+            "every batch counts the same number of tokens: rows of fixed width",
+            _SOUND,
+            "mask the loss after each row's last token, and end every row with the end token",
+            says=f"{_COUNT} in every report, {{tokens_per_row:g}} a row, although rows differ in "
+            "length: they were packed into blocks, or padded, and end tokens that mlx-lm adds to "
+            "a row may be missing between them.",
         ),
-        "one-short": _warning(
+        "one-short": Symptom.warning(
             "one token a row fewer than the answers have is trained on",
-            fix="print a row's inputs and targets: the targets are the tokens after the inputs, "
-            "up to the end token",
+            _SOUND,
+            "print a row's inputs and targets: the targets are the tokens after the inputs, up to "
+            "the end token",
+            says=f"{_COUNT}, one a row fewer than the answers have: their end token is left out, "
+            "or targets are shifted.",
         ),
-        "fixed-count": _warning(
-            "every batch counts the same number of tokens: rows of fixed width", fix=_FIXED
-        ),
-        "packed-without-end": _warning(
+        "packed-without-end": Symptom.warning(
             "rows of fixed width, and text that has no end token of its own",
-            fix="end every text with the end token before rows are packed",
+            _SOUND,
+            "end every text with the end token before rows are packed",
+            says=f"None of the texts has an end token, and {_COUNT}: those are not mlx-lm's "
+            "batches, and its end tokens may be missing too.",
         ),
-        "unexplained": _info(
-            "the count fits no way of counting these rows",
-            fix="name the data the run was trained on with --data",
+        "unexplained": Symptom.info(
+            "the count fits no configured way of counting these rows",
+            _SOUND,
+            "name the data the run was trained on with --data",
+            says=f"{_COUNT}, and [only {{fits}} counted in batches of {{batch_size}} of these rows "
+            "gives that|no usual way of counting batches of {batch_size} of these rows gives that"
+            "]: the run used another mask, other data, another tokenizer or another trainer.",
         ),
     },
     limits=Limits(),
@@ -140,44 +142,49 @@ def trained_tokens(
         raise Inconclusive("there is no whole batch of training rows")
     logged = _logged(log, limits)
     families = _families(rows)
-    measured = _measured(logged, families)
     fitting = {
         family
         for family, counts in families.items()
         if any(_fits(logged, count, rows, limits) for count in counts.values())
     }
     configured = _ANSWER if rows.mask_prompt and _ANSWER in families else _WHOLE
-    if _is_fixed(logged, rows, families, limits):
-        if not fitting & {_PADDED, _PADDED_ANSWER} or configured in fitting:
-            yield from _fixed(logged, rows, families, measured)
-            return
-        fitting = {_PADDED}
-    if configured in fitting:
-        return
+    code = _told_by(fitting, configured)
     short = families.get(_ANSWER, {}).get("without the template's end")
-    if fitting:
-        symptom = _told_by(fitting, configured)
-    elif short is not None and _fits(logged, short - rows.batch_size, rows, limits):
-        symptom = "one-short"
-    else:
-        symptom = "unexplained"
-    story = _STORIES[symptom].format(batch_size=rows.batch_size)
-    yield Sign(
-        symptom,
-        f"{logged.per_iteration:.1f} tokens were trained on per iteration{story}",
-        measured,
-    )
+    is_short = short is not None and _fits(logged, short - rows.batch_size, rows, limits)
+    if code == "unexplained" and not fitting and is_short:
+        code = "one-short"
+    measured = _measured(logged, families)
+    measured["tokens_per_row"] = logged.per_iteration / rows.batch_size
+    measured["batch_size"] = rows.batch_size
+    measured["fits"] = " or ".join(sorted(fitting)) or None
+    is_fixed = _is_fixed(logged, rows, families, limits)
+    if is_fixed:
+        # A block that no whole row of the data fits into is not a packed one.
+        longest = max(row.length for row in rows.rows)
+        answers = float(families.get(_ANSWER, families[_WHOLE])["as mlx-lm"].mean())
+        is_padded = answers < logged.per_iteration <= longest * rows.batch_size
+        is_padded = is_padded or (code == "padding-counted" and configured not in fitting)
+        code = "padding-counted" if is_padded else "fixed-count"
+    if code is not None:
+        yield Sign(code, measured)
+    ends = rows.eos_token_ids
+    is_ended = any(np.isin(row.tokens[:-1], ends).any() for row in rows.rows)
+    # The end token of a plain text is mlx-lm's addition; another trainer has to add its own.
+    if is_fixed and rows.format == "text" and not is_ended:
+        yield Sign("packed-without-end", measured)
 
 
-def _told_by(fitting: set[str], configured: str) -> str:
-    """What it means that these families fit, and the configured one does not."""
-    if fitting <= {_PADDED, _PADDED_ANSWER}:
+def _told_by(fitting: set[str], configured: str) -> str | None:
+    """What it means that these families fit; None where the configured one does."""
+    if configured in fitting:
+        return None
+    if fitting and fitting <= {_PADDED, _PADDED_ANSWER}:
         return "padding-counted"
-    if configured == _ANSWER and fitting <= {_WHOLE, _PADDED}:
+    if configured == _ANSWER and fitting and fitting <= {_WHOLE, _PADDED}:
         return "prompt-counted"
-    if fitting == {_ANSWER}:
-        return "prompt-not-counted"
-    raise Inconclusive("the count fits several ways of counting, the configured one aside")
+    if len(fitting) > 1:
+        raise Inconclusive("the count fits several ways of counting, the configured one aside")
+    return "unexplained"
 
 
 def _logged(log: TrainingLog, limits: Limits) -> _Logged:
@@ -263,45 +270,6 @@ def _is_fixed(
     varies = families[_WHOLE]["as mlx-lm"].std() >= limits.spread
     same = len(logged.steps) >= limits.reports and np.ptp(logged.steps) == 0
     return bool(varies and same and logged.rounding == 0)
-
-
-def _fixed(
-    logged: _Logged,
-    rows: SupervisedRows,
-    families: Mapping[str, Family],
-    measured: Mapping[str, Measurement],
-) -> Iterator[Sign]:
-    per_row = logged.per_iteration / rows.batch_size
-    longest = max(row.length for row in rows.rows)
-    answers = families.get(_ANSWER, families[_WHOLE])["as mlx-lm"].mean()
-    # A block that no whole row of the data fits into is not a packed one.
-    if per_row <= longest and logged.per_iteration > answers:
-        yield Sign(
-            "padding-counted",
-            f"Every iteration counts exactly {logged.per_iteration:g} tokens, although rows "
-            f"differ in length and their answers have {answers:.1f} on average: padding to a "
-            f"fixed width was trained on.",
-            measured,
-            fix=_FIXED,
-        )
-    else:
-        yield Sign(
-            "fixed-count",
-            f"Every iteration counts exactly {logged.per_iteration:g} tokens ({per_row:g} a row) "
-            f"although rows differ in length: they were packed into blocks, or padded, and "
-            f"end tokens that mlx-lm adds to a row may be missing between them.",
-            measured,
-        )
-    ends = rows.eos_token_ids
-    # The end token of a plain text is mlx-lm's addition; another trainer has to add its own.
-    if rows.format == "text" and not any(np.isin(row.tokens[:-1], ends).any() for row in rows.rows):
-        yield Sign(
-            "packed-without-end",
-            f"None of {len(rows.rows)} texts has an end token. mlx-lm adds one to each, but the "
-            f"count of {logged.per_iteration:g} tokens an iteration is not that of mlx-lm's "
-            "batches.",
-            measured,
-        )
 
 
 def _measured(logged: _Logged, families: Mapping[str, Family]) -> dict[str, Measurement]:

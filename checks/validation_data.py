@@ -22,8 +22,6 @@ What to do. Keep a tenth of the rows, at least a batch of them, for validation.
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from mlxdoctor.check import check
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
@@ -35,17 +33,29 @@ from mlxdoctor.finding import Severity, Sign, Symptom
     codes={
         "no-split": Symptom.info(
             "there is no validation split, or it is empty",
-            expected="a valid.jsonl with about a tenth of the rows",
-            fix="move a tenth of the rows to valid.jsonl, and train again to see when the loss on "
-            "them stops falling",
+            "a valid.jsonl with about a tenth of the rows",
+            "move a tenth of the rows to valid.jsonl, and train again to see when the loss on them "
+            "stops falling",
             in_a_plan=Severity.WARNING,
+            says="There is no validation data[, and the log's {reports} reports are of the "
+            "training loss alone: none shows|; the log's {validations} validation losses are of "
+            "other rows: these can't show|: nothing would show{unseen}] whether the model only "
+            "learned its rows by heart.",
         ),
-        "fewer-than-a-batch": Symptom.error("the validation split has fewer rows than a batch"),
+        "fewer-than-a-batch": Symptom.error(
+            "the validation split has fewer rows than a batch",
+            "at least {batch_size} rows",
+            "add rows to valid.jsonl, or set batch_size to {rows}",
+            says="The validation split has {rows:* row}, fewer than a batch of {batch_size}: "
+            "mlx-lm stops at the first validation, or its loss is 0/0.",
+        ),
         "no-batches": Symptom.warning(
             "val_batches is 0: the validation loss is 0/0",
-            expected="a positive number, or -1 for all",
-            fix="set val_batches to -1, or remove valid.jsonl",
+            "a positive number, or -1 for all",
+            "set val_batches to -1, or remove valid.jsonl",
             in_a_plan=Severity.ERROR,
+            says="val_batches is {val_batches}, so every validation loss is 0/0: NaN, whatever the "
+            "model.",
         ),
     },
 )
@@ -56,45 +66,32 @@ def validation_data(
     split = dataset.splits.get("valid")
     count = len(split.rows) if split is not None else 0
     batch_size = config.batch_size if config is not None else None
-    loss = log.main.get("val_loss") if log is not None else None
+    validations = log.main.finite("val_loss") if log is not None else ()
+    training = log.main.get("train_loss") if log is not None else None
     if count == 0:
         # A single file that was named says nothing about the rest of the folder.
         if dataset.path.is_dir():
-            yield _without(log)
+            is_blind = log is not None and not log.is_preference and training is not None
+            unvalidated = log is not None and log.main.get("val_loss") is None
+            is_seen = is_blind and unvalidated and training is not None
+            yield Sign(
+                "no-split",
+                {
+                    "reports": len(training) if training is not None and is_seen else None,
+                    "validations": len(validations) or None,
+                    "unseen": "",
+                },
+                where="valid.jsonl",
+                severity=Severity.WARNING if is_seen else None,
+            )
         return
     if batch_size is not None and count < batch_size:
-        measured = loss is not None and bool(np.isfinite(loss.values).any())
+        # A trainer other than mlx-lm may use smaller batches.
         yield Sign(
             "fewer-than-a-batch",
-            f"The validation split has {count} rows, fewer than a batch of {batch_size}: "
-            f"mlx-lm stops at the first validation, or its loss is 0/0.",
             {"rows": count, "batch_size": batch_size},
             where="valid.jsonl",
-            severity=Severity.WARNING if measured else None,
-            expected=f"at least {batch_size} rows",
-            fix=f"add rows to valid.jsonl, or set batch_size to {count}",
+            severity=Severity.WARNING if len(validations) else None,
         )
     if config is not None and config.val_batches == 0:
-        message = "val_batches is 0, so every validation loss is 0/0: NaN, whatever the model."
-        yield Sign("no-batches", message, {"val_batches": 0})
-
-
-def _without(log: TrainingLog | None) -> Sign:
-    """What a folder without validation rows means for the run."""
-    training = log.main.get("train_loss") if log is not None else None
-    validation = log.main.get("val_loss") if log is not None else None
-    reports = len(training) if training is not None else 0
-    if validation is not None and len(validation):
-        message = "There are no validation rows here; the log's validation losses are of others."
-        return Sign("no-split", message, {"rows": 0}, where="valid.jsonl")
-    if log is None or log.is_preference or not reports:
-        message = "There is no validation data: overfitting would go unseen."
-        return Sign("no-split", message, {"rows": 0}, where="valid.jsonl")
-    return Sign(
-        "no-split",
-        f"There is no validation data, and the log's {reports} reports are of the training loss "
-        "alone: none shows whether the model only learned its rows by heart.",
-        {"rows": 0, "reports": reports},
-        where="valid.jsonl",
-        severity=Severity.WARNING,
-    )
+        yield Sign("no-batches", {"val_batches": 0})

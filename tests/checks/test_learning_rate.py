@@ -10,7 +10,7 @@ import pytest
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
-from tests.checks.data_evidence import BASE, config_of, log_of, run
+from tests.checks.data_evidence import config_of, log_of, run
 from tests.conftest import check_called
 
 learning_rate = check_called("learning-rate")
@@ -102,18 +102,6 @@ def test_peft_scales_are_alpha_over_rank(tmp_path):
     path.write_text(json.dumps({"peft_type": "LORA", "r": 8, "lora_alpha": 512}))
     outcome, _ = run(learning_rate, TrainingConfig.read(path))
     assert outcome.status.value == "skipped"
-
-
-def test_adam_without_warm_up(tmp_path):
-    base = BaseModel.read(BASE)
-    plain = config_of(tmp_path, learning_rate=3e-4)
-    assert run(learning_rate, plain, base)[1] == {"learning-rate.no-bias-correction": "info"}
-    assert run(learning_rate, with_step(tmp_path, 3e-4), base)[1] == {}
-    schedule = {"name": "cosine_decay", "warmup": 50, "arguments": [3e-4, 100]}
-    warm = config_of(tmp_path, lr_schedule=schedule)
-    assert run(learning_rate, warm, base)[1] == {}
-    sgd = config_of(tmp_path, learning_rate=3e-4, optimizer="sgd")
-    assert run(learning_rate, sgd, base)[1] == {}
 
 
 def test_full_fine_tuning_has_no_band_but_zero_is_zero(tmp_path):

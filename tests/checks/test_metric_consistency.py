@@ -100,19 +100,6 @@ def test_a_log_that_ends_in_nan_is_far_from_anything(tmp_path: Path) -> None:
     assert "metric-consistency.base-reported" in found
 
 
-@pytest.mark.parametrize(("perplexity", "hit"), [(2.718, False), (2.65, True), (3.5, True)])
-def test_perplexity_is_the_exponential_of_the_loss(
-    tmp_path: Path, perplexity: float, hit: bool
-) -> None:
-    found = findings(metric_consistency, reported(tmp_path, perplexity=perplexity, loss=1.0))
-    assert ("metric-consistency.perplexity-not-exp-loss" in found) is hit
-
-
-def test_bits_are_not_a_contradiction(tmp_path: Path) -> None:
-    metrics = reported(tmp_path, perplexity=math.e, loss=1 / math.log(2))
-    assert outcome(metric_consistency, metrics).status == "passed"
-
-
 def answered(tuned: str, count: int = 8) -> Generations:
     expected = "the largest lake is deep and cold"
     return Generations(
@@ -156,7 +143,7 @@ def alone(tmp_path: Path, figures: dict[str, object]) -> dict[str, object]:
 def test_equal_figures_before_and_after_are_of_one_model(
     tmp_path: Path, figures: dict[str, object]
 ) -> None:
-    assert list(alone(tmp_path, figures)) == ["metric-consistency.same-as-before"]
+    assert list(alone(tmp_path, figures)) == ["metric-consistency.base-reported"]
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def outcome_of(tmp_path, counts, mask, **options):
         ("whole", False, {}),
         ("masked", True, {}),
         ("whole", True, {"trained-tokens.prompt-counted": "error"}),
-        ("masked", False, {"trained-tokens.prompt-not-counted": "info"}),
+        ("masked", False, {"trained-tokens.unexplained": "info"}),
         ("masked padding", True, {"trained-tokens.padding-counted": "error"}),
         ("padding", False, {"trained-tokens.padding-counted": "error"}),
     ],
