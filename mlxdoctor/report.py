@@ -17,7 +17,7 @@ from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Severity
 from mlxdoctor.verdict import CauseStatus, Coverage, Readiness, Verdict
 
 #: Rises when a key of `to_dict` up to `suppressed` changes its meaning or goes away.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 X = TypeVar("X", bound=Exhibit)
 
@@ -220,7 +220,6 @@ class Report:
                 "diagnosis": self.diagnosis,
                 "outcomes": self.outcomes,
                 "experiments": self.experiments,
-                "suppressed": (),
                 "name": self.name,
                 "causes": {one.cause.id: one.cause.words for one in self.diagnosis},
                 "contributing": self.contributing,

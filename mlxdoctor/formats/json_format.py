@@ -7,7 +7,7 @@ and `null` would lose it. `float("NaN")` and `Number("NaN")` read them back.
 
 A gate's result:
 
-    {"schema_version": 1, "tool": {"name", "version"}, "policy": file or null,
+    {"schema_version": 2, "tool": {"name", "version"}, "policy": file or null,
      "counts": {"failed", "unusable", "inconclusive", "passed", "unfinished"},
      "items": [{"path", "status", "reasons": [sentence], "seconds", "verdict",
                 "diagnosis": [{"cause", "title", "score"}], "checks": {status: [check]},
@@ -32,7 +32,7 @@ from mlxdoctor.gate_result import GateItem, GateResult
 from mlxdoctor.installed import version_here
 
 #: Of a gate's result; a report has its own.
-GATE_SCHEMA_VERSION = 1
+GATE_SCHEMA_VERSION = 2
 
 
 def render(content: Mapping[str, Any]) -> str:

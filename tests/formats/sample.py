@@ -87,7 +87,7 @@ def unhealthy() -> dict[str, Any]:
         },
     }
     return {
-        "schema_version": 2,
+        "schema_version": 3,
         "coverage": [
             {
                 "cause": "learning-rate-too-high",
@@ -213,7 +213,6 @@ def unhealthy() -> dict[str, Any]:
             ),
         ],
         "experiments": [],
-        "suppressed": [],
         "causes": text,
         "contributing": ["config-sanity.no-seed"],
         "fix": {

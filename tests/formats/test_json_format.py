@@ -18,9 +18,9 @@ def refuse(constant: str) -> Any:
 def test_it_is_strict_json_with_the_contracts_keys() -> None:
     data = json.loads(written(sample.unhealthy()), parse_constant=refuse)
     assert list(data)[:1] == ["schema_version"]
-    assert data["schema_version"] == 2
+    assert data["schema_version"] == 3
     assert data["verdict"] == "unhealthy"
-    assert {"tool", "run", "diagnosis", "outcomes", "experiments", "suppressed"} <= data.keys()
+    assert {"tool", "run", "diagnosis", "outcomes", "experiments"} <= data.keys()
     assert data["diagnosis"][0]["cause"] == "learning-rate-too-high"
 
 
