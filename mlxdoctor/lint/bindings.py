@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from mlxdoctor.lint.names import imported_name
+
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 #: What has names of its own.
@@ -95,14 +97,6 @@ def index(tree: ast.Module, most: int) -> Index | None:
 
 def _bind(found: Index, tree: ast.Module) -> None:
     """Collect what every name and every attribute of `self` is given."""
-    # `global x` and `nonlocal x`: the name belongs to another owner.
-    elsewhere: dict[tuple[ast.AST, str], ast.AST] = {}
-    for kind in (ast.Global, ast.Nonlocal):
-        for place in found.kinds.get(kind, ()):
-            owner = found.owner(found.nodes[place]) or tree
-            outer = tree if kind is ast.Global else found.owner(owner) or tree
-            names = getattr(found.nodes[place], "names", ())
-            elsewhere |= {(owner, name): outer for name in names}
     for place in sorted(place for kind in _BINDERS for place in found.kinds.get(kind, ())):
         node = found.nodes[place]
         owner = found.owner(node) or tree
@@ -113,7 +107,7 @@ def _bind(found: Index, tree: ast.Module) -> None:
                 # A part that is not written in the source lies where it is unpacked.
                 found.parents[binding.value] = node
             if isinstance(target, str):
-                names_of_owner = found.names.setdefault(elsewhere.get((owner, target), owner), {})
+                names_of_owner = found.names.setdefault(owner, {})
                 names_of_owner.setdefault(target, []).append(binding)
             elif (made_in := _class_of_self(found, target)) is not None:
                 attributes = found.attributes.setdefault(made_in, {})
@@ -158,7 +152,8 @@ def _bound(node: ast.AST) -> _Bound:
             module = "." * node.level + (node.module or "")
             for alias in node.names:
                 dot = "" if module.endswith(".") else "."
-                yield alias.asname or alias.name, Binding(node, imported=module + dot + alias.name)
+                imported = imported_name(module + dot + alias.name)
+                yield alias.asname or alias.name, Binding(node, imported=imported)
 
 
 def _targets(target: ast.expr, value: ast.expr | None, node: ast.AST) -> _Bound:

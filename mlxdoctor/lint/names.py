@@ -1,8 +1,7 @@
 """Dotted names that are the same thing: MLX and mlx-lm re-export what they define.
 
-`mlx_lm.load` is `mlx_lm.utils.load`, `mlx.nn.value_and_grad` is `mlx.nn.utils.value_and_grad`:
-what is defined further down is offered further up. Scripts of mlx-lm are imported from as well, so
-for that package the last part alone decides.
+`mlx_lm.load` is `mlx_lm.utils.load`, `mlx.nn.value_and_grad` is `mlx.nn.utils.value_and_grad`: what
+is defined further down is offered further up, and no two of one part are called the same.
 """
 
 from __future__ import annotations
@@ -33,29 +32,12 @@ def uses_mlx(text: str) -> bool:
 
 
 def imported_name(name: str) -> str:
-    """The dotted name of an import as rules write it; relative ones begin with a dot."""
-    return _OWN_MX.sub("mlx.core", name, count=1) if name.startswith(".") else name
+    """The dotted name of an import as rules write it; a relative one begins with a dot."""
+    return _OWN_MX.sub("mlx.core", name, count=1)
 
 
-def is_same(name: str, wanted: str) -> bool:
-    """Whether two dotted names are the same thing.
-
-    Args:
-        wanted: a full name; `*.name` for one of that last part from anywhere, copies included.
-    """
-    if name == wanted:
-        return True
+def canonical(name: str) -> str:
+    """One name for a thing, wherever it is imported from: `mlx_lm.load` for `mlx_lm.utils.load`."""
     module, _, last = name.rpartition(".")
-    wanted_module, _, wanted_last = wanted.rpartition(".")
-    if last != wanted_last:
-        return False
-    if wanted_module == "*":
-        return True
-    package = module.partition(".")[0]
-    if not package or package != wanted_module.partition(".")[0]:
-        return False
-    if package == "mlx_lm":
-        return True
-    return f"{module}.".startswith(f"{wanted_module}.") or f"{wanted_module}.".startswith(
-        f"{module}."
-    )
+    parts = module.split(".")
+    return ".".join([*parts[: 2 if parts[0] == "mlx" else 1], last]) if module else name

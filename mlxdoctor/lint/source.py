@@ -21,7 +21,6 @@ Nothing is followed into other files, and nothing is imported or run.
 from __future__ import annotations
 
 import ast
-import builtins
 import io
 import sys
 import tokenize
@@ -34,7 +33,7 @@ from pathlib import Path
 from typing import TypeGuard, TypeVar, overload
 
 from mlxdoctor.lint.bindings import Binding, Comprehension, Function, Index, index
-from mlxdoctor.lint.names import imported_name, is_same
+from mlxdoctor.lint.names import canonical
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 
@@ -182,26 +181,13 @@ class SourceFile:
             owner = self.index.owner(owner)
         return owner
 
-    def family(self, first: ast.ClassDef | None) -> Iterator[ast.ClassDef]:
-        """A class and its bases as far as they are defined in this file."""
-        waiting, seen = [first] if first is not None else [], set[ast.AST]()
-        while waiting:
-            made = waiting.pop(0)
-            if made in seen:
-                continue
-            seen.add(made)
-            yield made
-            for base in made.bases:
-                given = self.given(base) if isinstance(base, ast.Name) else []
-                waiting += [one.node for one in given if isinstance(one.node, ast.ClassDef)]
-
     # What names mean.
 
     @cached_property
     def imports(self) -> Mapping[str, str]:
         """Local name -> what it stands for, such as `mx` -> `mlx.core`."""
         return {
-            name: imported_name(binding.imported)
+            name: binding.imported
             for names in self.index.names.values()
             for name, bindings in names.items()
             for binding in bindings
@@ -230,26 +216,19 @@ class SourceFile:
         return []
 
     def _reaching(self, use: ast.Name, bindings: list[Binding]) -> list[Binding]:
-        """The bindings that may be the last before a use."""
+        """The bindings that may be the last before a use, as if every loop ran once."""
         place = self.index.number.get(use)
         if place is None or len(bindings) == 1:
             return bindings
-        loop = self.enclosing(use, ast.For, ast.AsyncFor, ast.While)
         reaching: list[Binding] = []
         for binding in reversed(bindings):
             first = self.index.number[binding.node]
             # `x = x + 1`: what is on the right is still the old one.
             bound = first if binding.value is None else self.index.ends[first] - 1
-            if bound >= place:
-                # Later in the same loop comes before, the next time round.
-                if loop is not None and self.is_within(binding.node, loop):
-                    reaching.append(binding)
-                continue
-            reaching.append(binding)
-            if self.is_before(binding.node, use):
-                if loop is not None and self.is_within(binding.node, loop):
-                    reaching = [one for one in reaching if self.index.number[one.node] < place]
-                break
+            if bound < place:
+                reaching.append(binding)
+                if self.is_before(binding.node, use):
+                    break
         return reaching or bindings
 
     def is_before(self, node: ast.AST, use: ast.AST) -> bool:
@@ -273,11 +252,8 @@ class SourceFile:
         """What the methods of a class give an attribute of `self`, bases of the file included."""
         if not (isinstance(node.value, ast.Name) and node.value.id == "self"):
             return []
-        return [
-            binding
-            for made in self.family(self.class_of(node))
-            for binding in self.index.attributes.get(made, {}).get(node.attr, [])
-        ]
+        made = self.class_of(node)
+        return self.index.attributes.get(made, {}).get(node.attr, []) if made is not None else []
 
     def values(self, node: ast.expr, steps: int = MOST_STEPS) -> list[ast.expr]:
         """The expressions that one may stand for; itself where it cannot be followed further.
@@ -367,7 +343,7 @@ class SourceFile:
         # The first import: `try: import ... except ImportError: mx = None`.
         imported = next((binding.imported for binding in given if binding.imported), "")
         if imported:
-            return imported_name(imported)
+            return imported
         if not given:
             return _USUAL.get(node.id, node.id)
         return (self._alias(given[0], steps) if len(given) == 1 else "") or node.id
@@ -381,8 +357,7 @@ class SourceFile:
 
     def is_named(self, node: ast.AST, *names: str) -> bool:
         """Whether an expression is one of these names, wherever it is re-exported from."""
-        full = self.name_of(node)
-        return any(is_same(full, name) for name in names)
+        return canonical(self.name_of(node)) in map(canonical, names)
 
     # Calls and functions.
 
@@ -399,33 +374,30 @@ class SourceFile:
             for scope in self.reached(through):
                 yield from self.calls(*names, within=scope)
             return
-        candidates = {
-            call
-            for last in {name.rpartition(".")[2] for name in names}
-            for call in self._calls_by_last.get(last, ())
-            if within is None or self.is_within(call, within)
-        }
-        for call in sorted(candidates, key=self.index.number.__getitem__):
-            if self.is_call(call, *names):
+        calls = {call for name in names for call in self._calls_by_name.get(canonical(name), ())}
+        for call in sorted(calls, key=self.index.number.__getitem__):
+            if within is None or self.is_within(call, within):
                 yield call
 
     @cached_property
-    def _calls_by_last(self) -> Mapping[str, list[ast.Call]]:
-        """Last part of a name -> the calls of it, as it is written and as it is resolved."""
-        found: dict[str, list[ast.Call]] = {}
+    def _calls_by_name(self) -> Mapping[str, list[ast.Call]]:
+        """Each name by which calls are asked for -> the calls."""
+        calls: dict[str, list[ast.Call]] = {}
         for call in self.of(ast.Call):
-            for last in {self.name_of(call.func).rpartition(".")[2], last_name(call)}:
-                found.setdefault(last, []).append(call)
-        return found
+            for name in self._names_of_call(call):
+                calls.setdefault(name, []).append(call)
+        return calls
+
+    def _names_of_call(self, call: ast.Call) -> set[str]:
+        full = canonical(self.name_of(call.func))
+        method = {f".{call.func.attr}"} if isinstance(call.func, ast.Attribute) else set()
+        return {full, "*." + full.rpartition(".")[2], *method}
 
     def is_call(self, node: ast.AST, *names: str) -> TypeGuard[ast.Call]:
         """Whether a node is a call of one of these names; see `calls`."""
-        if not isinstance(node, ast.Call):
-            return False
-        if isinstance(node.func, ast.Attribute) and f".{node.func.attr}" in names:
-            return True
-        full = self.name_of(node.func)
-        return bool(full) and any(is_same(full, name) for name in names)
+        return isinstance(node, ast.Call) and not self._names_of_call(node).isdisjoint(
+            map(canonical, names)
+        )
 
     def function(self, node: ast.AST) -> Function | None:
         """The function of this file that an expression is: by a name, as a method, as a lambda.
@@ -461,10 +433,10 @@ class SourceFile:
         if not isinstance(node.value, ast.Name) or node.value.id in self.imports:
             return []
         own = node.value.id in {"self", "cls"}
-        classes = self.family(self.class_of(node)) if own else self.of(ast.ClassDef)
-        methods = [self.index.names.get(made, {}).get(node.attr, [])[-1:] for made in classes]
+        classes = [self.class_of(node)] if own else list(self.of(ast.ClassDef))
+        methods = [self.index.names.get(m, {}).get(node.attr, [])[-1:] for m in classes if m]
         methods = [method for method in methods if method]
-        return methods[0] if methods and (own or len(methods) == 1) else []
+        return methods[0] if len(methods) == 1 else []
 
     def reached(self, scope: ast.AST) -> tuple[ast.AST, ...]:
         """A part of the file, and the functions of this file that it calls, directly or not."""
@@ -536,21 +508,6 @@ class SourceFile:
             self.is_call(value, ".parameters", ".trainable_parameters")
             for value in self.values(node)
         )
-
-    def is_handed_on(self, model: str, within: ast.AST, *besides: str) -> bool:
-        """Whether a model is given to a function of another file, which may do anything.
-
-        Args:
-            besides: functions that are known, besides those of Python and MLX.
-        """
-        for call in self.of(ast.Call, within=within):
-            full = self.name_of(call.func)
-            known = full in vars(builtins) or full.startswith(("mlx.", "mlx_lm."))
-            if known or self.is_call(call, *besides) or self.function(call.func) is not None:
-                continue
-            if model in map(ast.unparse, [*call.args, *(given.value for given in call.keywords)]):
-                return True
-        return False
 
     def names(self) -> Iterator[str]:
         """The names that the file calls, defines and imports."""

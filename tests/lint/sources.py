@@ -28,15 +28,6 @@ def train(model, optimizer, f, batches, n):
 """,
     },
     "adapter-flag": {
-        "a stub that sets a flag": """\
-from shared import *
-class Adapters:
-    def attach(self, model, config):
-        model._has_adapter = True
-        return model
-def count(model):
-    return mx.array(len(model.layers))
-""",
         "training before there is an adapter": """\
 from mlx.utils import tree_flatten
 from mlx_lm import load
@@ -118,14 +109,6 @@ class E(nn.Module):
         # x: [batch, channels, length]
         return nn.relu(self.conv1(x))
 """,
-        "channels where the length belongs": """\
-class E(nn.Module):
-    def __init__(self):
-        self.conv = nn.Conv1d(4, 8, 3)
-    def __call__(self, x):
-        # x: [batch, channels, time]
-        return nn.relu(self.conv(x))
-""",
     },
     "coefficient-unused": {
         "an entropy bonus": """\
@@ -180,15 +163,6 @@ for g in tree_flatten(x):
     if isinstance(g, mx.array):
         total += 1
 """,
-        "pairs counted as arrays": """\
-from mlx.utils import tree_flatten
-def count(p):
-    n = 0
-    for one in tree_flatten(p):
-        if isinstance(one, mx.array):
-            n += one.size
-    return n
-""",
     },
     "gradient-of-module": {
         "a lambda": """\
@@ -216,18 +190,6 @@ class T:
     def step(self, x):
         return self.g(self.model, x)
 """,
-        "a gradient by all of a model with an adapter": """\
-class LoRATrainer:
-    def __init__(self, model, config):
-        self.model = with_lora(model, config)
-        self.gradient = mx.value_and_grad(self.loss_fn)
-    def loss_fn(self, model, batch):
-        return self.score(model, batch)
-    def step(self, batch):
-        loss, grads = self.gradient(self.model, batch)
-        self.optimizer.update(self.model, grads)
-        mx.eval(self.model.parameters())
-""",
         "the batch differentiated by": """\
 class T:
     def loss(self, ids, labels):
@@ -235,16 +197,6 @@ class T:
     def step(self, ids, labels):
         loss, grads = mx.value_and_grad(self.loss)(ids, labels)
         self.optimizer.update(self.model, grads)
-""",
-    },
-    "gradient-of-unused": {
-        "parameters that the loss never reads": """\
-class T:
-    def step(self, batch):
-        def loss_fn(params, batch):
-            return self.model(batch).mean()
-        p = self.model.trainable_parameters()
-        return mx.value_and_grad(loss_fn)(p, batch)
 """,
     },
     "missing-in-mlx": {
@@ -257,14 +209,6 @@ layers = nn.ModuleList([nn.Linear(2, 2)])
 """,
         "functional imported": """\
 from mlx.nn import functional as F
-""",
-    },
-    "module-dict-walk": {
-        "layers looked for where there are none": """\
-def convert(part):
-    for name, child in part.__dict__.items():
-        if isinstance(child, nn.Linear):
-            setattr(part, name, lora(child))
 """,
     },
     "outermost-name-filter": {
@@ -284,11 +228,6 @@ class T:
         "parameters by outermost name": """\
 def count(model):
     return sum(p.size for n, p in model.parameters().items() if 'lora' in n)
-""",
-        "gradients kept by their outermost names": """\
-def step(model, opt, f, x):
-    loss, grads = nn.value_and_grad(model, f)(model, x)
-    opt.update(model, {k: g for k, g in grads.items() if 'lora_a' in k})
 """,
         "a filter in a helper": """\
 def kept(grads):
@@ -314,10 +253,6 @@ import mlx.core as mx
 def step(model, x):
     params = model.parameters()
     return mx.grad(lambda p: p.layers[0](x).sum())(params)
-""",
-        "a dict of parameters called": """\
-def step(model, rows):
-    return mx.value_and_grad(lambda p: p.forward(rows))(model.parameters())
 """,
     },
     "probabilities-as-logits": {
@@ -372,18 +307,19 @@ def train(model, opt, rows):
         opt.update(model, g)
         mx.eval(model.parameters())
 """,
-        "a step as in another framework": """\
-def step(model, opt, loss_fn, x):
-    loss = loss_fn(model(x))
-    loss.backward()
-    opt.step()
-""",
     },
     "unguarded-mean": {
         "a named count": """\
 def loss(losses, mask):
     n = mask.sum()
     return (losses * mask).sum() / n
+""",
+        "a count of one letter": """\
+def loss(losses, mask, names):
+    if len(names) > 1:
+        losses = losses / len(names)
+    n = mask.sum()
+    return losses.sum() / n
 """,
         "by function": """\
 import mlx.core as mx
@@ -414,12 +350,6 @@ def loss(model, t):
     logits = model(t[:, :-1])
     y = t[:, 1:]
     return nn.losses.cross_entropy(logits[:, :-1], y[:, 1:]).mean()
-""",
-        "an answer token ignored too many": """\
-def rows(p, answer):
-    inputs = p + answer[:-1]
-    labels = [-100] * len(p) + answer
-    return mx.array(inputs), mx.array(labels)
 """,
     },
 }
@@ -472,16 +402,6 @@ def prepare(model, p):
     linear_to_lora_layers(model, 4, p)
     model.freeze()
     model.unfreeze(keys=["lora_a", "lora_b"], strict=False)
-""",
-    "frozen, and its adapters unfrozen one by one": """\
-from mlx_lm.tuner import linear_to_lora_layers
-def prepare(model, p):
-    linear_to_lora_layers(model, 4, p)
-    model.freeze()
-    def unfreeze(name, module):
-        if hasattr(module, "lora_a"):
-            module.unfreeze(keys=["lora_a", "lora_b"])
-    model.apply_to_modules(unfreeze)
 """,
     "converted or frozen": """\
 from mlx_lm.tuner import linear_to_lora_layers
@@ -858,10 +778,6 @@ class Net(nn.Module):
         return self.head(x)
 def loss(model, x, y):
     return nn.losses.cross_entropy(model(x), y).mean()
-""",
-    "probabilities as targets": """\
-def loss(student, teacher, x):
-    return nn.losses.cross_entropy(student(x), mx.softmax(teacher(x), axis=-1), reduction='mean')
 """,
     "a penalty behind stop_gradient": """\
 def loss(model, x, rewards):

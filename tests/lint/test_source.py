@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.lint.names import imported_name, is_same, uses_mlx
+from mlxdoctor.lint.names import canonical, imported_name, uses_mlx
 from mlxdoctor.lint.source import SourceFile
 from mlxdoctor.safety.errors import InputError
 
@@ -35,7 +35,6 @@ def last_argument(source: SourceFile) -> ast.expr:
         "from mlx_lm import load\nclass A:\n    def __init__(self):\n        self.read = load\n"
         "    def run(self):\n        self.read('m')",
         "try:\n    from mlx_lm import load\nexcept ImportError:\n    load = None\nload('m')",
-        "def setup():\n    global load\n    from mlx_lm import load\ndef run():\n    load('m')",
         "from functools import partial\nfrom mlx_lm import load\nread = load\nread('m')",
     ],
 )
@@ -59,12 +58,12 @@ def test_another_function_of_that_name(text: str) -> None:
 
 
 def test_names_that_are_the_same() -> None:
-    assert is_same("mlx.nn.utils.value_and_grad", "mlx.nn.value_and_grad")
-    assert is_same("mlx.optimizers.Adam", "mlx.optimizers.optimizers.Adam")
-    assert is_same("mlx_lm.tuner.linear_to_lora_layers", "mlx_lm.tuner.utils.linear_to_lora_layers")
-    assert not is_same("mlx.core.value_and_grad", "mlx.nn.value_and_grad")
-    assert not is_same("load", "mlx_lm.load")
-    assert is_same(".tuner.utils.linear_to_lora_layers", "*.linear_to_lora_layers")
+    assert canonical("mlx.nn.utils.value_and_grad") == "mlx.nn.value_and_grad"
+    assert canonical("mlx.optimizers.optimizers.Adam") == canonical("mlx.optimizers.Adam")
+    assert canonical("mlx_lm.tuner.utils.linear_to_lora_layers") == "mlx_lm.linear_to_lora_layers"
+    assert canonical("mlx.core.value_and_grad") != canonical("mlx.nn.value_and_grad")
+    assert canonical("load") == "load"
+    assert list(parse("from .tuner.utils import train as t\nt()").calls("*.train"))
     assert imported_name(".backend.mx") == "mlx.core"
     assert imported_name(".mx.eval") == "mlx.core.eval"
     assert imported_name(".mxnet.eval") == ".mxnet.eval"
@@ -91,16 +90,10 @@ def test_names_that_are_the_same() -> None:
         ("def f(x):\n    x = g(x)\n    use(x)", ["g(x)"]),
         ("def f(x=None):\n    if x is None:\n        x = 1\n    use(x)", ["1", "x"]),
         ("for x in y:\n    use(x)", ["x"]),
-        ("n = 0\nfor x in y:\n    use(n)\n    n = 1", ["1", "0"]),
         ("n = 0\nn += 1\nuse(n)", ["n"]),
         ("if (n := f()):\n    use(n)", ["f()"]),
         (
             "class A:\n    def a(self):\n        self.x = 1\n    def b(self):\n        use(self.x)",
-            ["1"],
-        ),
-        (
-            "class B:\n    def a(self):\n        self.x = 1\n"
-            "class A(B):\n    def b(self):\n        use(self.x)",
             ["1"],
         ),
         ("x = 1\ndef f():\n    use(x)\nx = 2", ["1", "2"]),
@@ -119,10 +112,6 @@ def test_values(text: str, values: list[str]) -> None:
         ("from functools import partial\ndef f(a, b): ...\nuse(partial(f, b=1))", "f"),
         ("import mlx.core as mx\ndef f(): ...\ng = mx.compile(f)\nuse(g)", "f"),
         ("class A:\n    def f(self): ...\n    def g(self):\n        use(self.f)", "f"),
-        (
-            "class B:\n    def f(self): ...\nclass A(B):\n    def g(self):\n        use(self.f)",
-            "f",
-        ),
         ("class A:\n    def f(self): ...\na = A()\nuse(a.f)", "f"),
         ("def f(): ...\nif c:\n    def f(): ...\nuse(f)", None),
         ("import numpy as np\nclass A:\n    def f(self): ...\nuse(np.f)", None),

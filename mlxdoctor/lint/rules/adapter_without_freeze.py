@@ -23,10 +23,10 @@ def prepare(path, parameters):
     return model, optim.Adam(1e-5)
 """
 GOOD = BAD.replace("    linear_to_lora", "    model.freeze()\n    linear_to_lora")
-#: The conversion that mlx-lm offers, or a copy of it.
-_CONVERTER = "*.linear_to_lora_layers"
 #: Functions that only read a model are called so: `load`, `load_model`, `load_base`.
 _LOADER = re.compile(r"load(?:_(?:base|model|tokenizer|pretrained|and|the))*")
+
+_FREEZING = re.compile("freeze|prepare|setup")
 
 
 @rule(
@@ -39,28 +39,29 @@ def adapter_without_freeze(source: SourceFile) -> Hits:
     """A model is loaded, converted and trained in a file that freezes nothing; or it is frozen
     after its conversion, and nothing is unfrozen.
 
-    A model that is handed to a function of another file may be frozen there.
+    A function of another file whose name speaks of it may freeze the model.
     """
-    trains = any(source.calls("mlx.nn.value_and_grad", "mlx_lm.tuner.train", *OPTIMIZERS))
     freezes = list(source.calls(".freeze"))
-    for conversion in source.calls(_CONVERTER):
+    may_freeze = any(
+        source.function(call.func) is None and _FREEZING.search(last_name(call).lower())
+        for call in source.of(ast.Call)
+    )
+    trains = any(source.calls("mlx.nn.value_and_grad", "mlx_lm.tuner.train", *OPTIMIZERS))
+    unfreezes = any(source.calls(".unfreeze"))
+    for conversion in source.calls("*.linear_to_lora_layers"):
         if not conversion.args:
             continue
-        model, scope = ast.unparse(conversion.args[0]), source.scope(conversion)
-        if trains and not freezes and _is_loaded(source, conversion.args[0]):
-            if not source.is_handed_on(model, scope, _CONVERTER):
-                yield (
-                    conversion,
-                    f"{model}.freeze() is never called: the whole model is trained, not LoRA alone",
-                )
-        elif freezes and not any(source.calls(".unfreeze")):
-            for freeze in freezes:
-                same = ast.unparse(freeze.func) == f"{model}.freeze" and not freeze.args
-                if same and source.scope(freeze) is scope and source.is_before(conversion, freeze):
-                    yield (
-                        freeze,
-                        f"{model} is frozen after its layers were converted: freeze it before",
-                    )
+        model = ast.unparse(conversion.args[0])
+        if trains and not may_freeze and _is_loaded(source, conversion.args[0]):
+            yield (
+                conversion,
+                f"{model}.freeze() is never called: the whole model is trained, not LoRA alone",
+            )
+        for freeze in freezes if not unfreezes else ():
+            is_same = ast.unparse(freeze) == f"{model}.freeze()"
+            same_scope = source.scope(freeze) is source.scope(conversion)
+            if is_same and same_scope and source.is_before(conversion, freeze):
+                yield freeze, f"{model} is frozen after its layers were converted: freeze it before"
 
 
 def _is_loaded(source: SourceFile, model: ast.expr) -> bool:

@@ -69,26 +69,20 @@ def coefficient_unused(source: SourceFile) -> Hits:
     """An attribute of `self` in a class that trains, read nowhere in the class but to be shown, nor
     elsewhere in the file of another object.
 
-    A class that hands `self` on whole, or has a base in another file, is left alone: its loss may
-    be computed there.
+    A class that hands `self` on whole, has a base or is one, is left alone: its loss may be
+    computed elsewhere.
     """
     classes = list(source.of(ast.ClassDef))
-    names = {made.name for made in classes} | {"object", "ABC", "abc.ABC"}
+    bases = {ast.unparse(base) for made in classes for base in made.bases}
     for made in classes:
-        is_whole = all(ast.unparse(base) in names for base in made.bases)
-        if not is_whole or not _trains(source, made) or _hands_self_on(source, made):
-            continue
-        family = [
-            other
-            for other in classes
-            if made in source.family(other) or other in source.family(made)
-        ]
-        for target in _stored(source, made):
-            if not _is_used(source, target, family):
-                yield (
-                    target,
-                    f"{target.attr} is stored and used nowhere: no loss or step depends on it",
-                )
+        is_alone = not made.bases and made.name not in bases
+        if is_alone and _trains(source, made) and not _hands_self_on(source, made):
+            for target in _stored(source, made):
+                if not _is_used(source, target, made):
+                    yield (
+                        target,
+                        f"{target.attr} is stored and used nowhere: no loss or step depends on it",
+                    )
 
 
 def _trains(source: SourceFile, made: ast.ClassDef) -> bool:
@@ -127,18 +121,18 @@ def _stored(source: SourceFile, made: ast.ClassDef) -> Iterator[ast.Attribute]:
             yield node
 
 
-def _is_used(source: SourceFile, target: ast.Attribute, family: list[ast.ClassDef]) -> bool:
+def _is_used(source: SourceFile, target: ast.Attribute, made: ast.ClassDef) -> bool:
     """Whether the coefficient is read for anything but to be shown or stored.
 
-    In the family a plain name or another object's attribute of this name is one too: the loss may
+    In the class a plain name or another object's attribute of this name is one too: the loss may
     use what it was stored from. Outside any class only an attribute is.
     """
     wanted = target.attr.lstrip("_")
     for node in source.of(ast.Attribute, ast.Name):
         if last_name(node).lstrip("_") != wanted or isinstance(node.ctx, ast.Store):
             continue
-        made = source.class_of(node)
-        counts = made in family or (made is None and isinstance(node, ast.Attribute))
+        place = source.class_of(node)
+        counts = place is made or (place is None and isinstance(node, ast.Attribute))
         if counts and not _is_shown_or_stored(source, node, target.attr):
             return True
     return False

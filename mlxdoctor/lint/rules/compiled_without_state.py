@@ -68,12 +68,9 @@ def _states(call: ast.Call) -> bool:
 
 def _compiles(source: SourceFile, decorator: ast.expr) -> bool:
     """`@mx.compile`, bare or with `shapeless=` alone."""
-    if not isinstance(decorator, ast.Call):
-        return source.is_named(decorator, "mlx.core.compile")
-    compiler = decorator.func
-    if source.is_call(decorator, "functools.partial") and decorator.args:
-        compiler = decorator.args[0]
-    return source.is_named(compiler, "mlx.core.compile") and not _states(decorator)
+    call = decorator if isinstance(decorator, ast.Call) else None
+    named = source.is_named(call.func if call else decorator, "mlx.core.compile")
+    return named and (call is None or not _states(call))
 
 
 def _updating(source: SourceFile, node: ast.AST, function: Function) -> Hits:

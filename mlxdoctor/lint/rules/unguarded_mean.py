@@ -38,13 +38,8 @@ def unguarded_mean(source: SourceFile) -> Hits:
         masks = [_summed_mask(source, value) for value in source.values(node.right)]
         if not all(masks):
             continue
-        scope = source.scope(node)
-        names = {name.id: name for name in source.of(ast.Name, within=scope)}
-        packages = {
-            source.name_of(name).partition(".")[0]
-            for name in names.values()
-            if name.id in source.imports
-        }
+        used = source.imports.keys() & source.names_in(source.scope(node))
+        packages = {source.imports[name].partition(".")[0] for name in used}
         if not (packages & _OTHERS or packages == {"numpy"} or _is_guarded(source, node, masks)):
             count = ast.unparse(node.right)
             yield node, f"{count} is zero for a batch without a target: 0/0 is NaN"
@@ -85,11 +80,7 @@ def _is_guarded(source: SourceFile, division: ast.BinOp, masks: list[str]) -> bo
     tests = [node.test for node in source.of(ast.If, ast.IfExp, within=scope)]
     tests += [node.test for node in source.of(ast.While, ast.Assert, within=scope)]
     tests += [call.args[0] for call in source.calls("mlx.core.where", within=scope) if call.args]
-    for written in map(ast.unparse, tests):
-        # `if mask is not None` says nothing of what is in it.
-        looks = any(
-            re.search(rf"{re.escape(mask)}\.|\([^()]*{re.escape(mask)}", written) for mask in masks
-        )
-        if looks or count in written:
-            return True
-    return False
+    # `if mask is not None` says nothing of what is in it.
+    looks = [rf"{re.escape(mask)}\.|\([^()]*{re.escape(mask)}" for mask in masks]
+    pattern = re.compile("|".join([rf"(?<!\w){re.escape(count)}(?!\w)", *looks]))
+    return any(pattern.search(ast.unparse(test)) for test in tests)
