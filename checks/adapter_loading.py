@@ -225,7 +225,10 @@ def _refused(
             name for name, one in modules if is_dora and one.experts is not None
         ],
         f"num_layers is {count}, and earlier layers are not converted": [
-            name for name, one in modules if one.layer is not None and one.layer < first
+            name
+            for name, one in modules
+            # A whole name is looked up in the whole model.
+            if one.layer is not None and one.layer < first and name not in (keys or ())
         ],
         "without keys only modules of layers are converted": [
             name for name, _ in modules if keys is None and not _NUMBER.search(name)

@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 
-from mlxdoctor.convert.from_mlx import from_mlx
-from mlxdoctor.convert.from_peft import from_peft
+from mlxdoctor.convert.mlx_format import from_mlx, to_mlx
+from mlxdoctor.convert.peft_format import from_peft, to_peft
 from mlxdoctor.convert.portable import LIBRARY_NAMES, Library, require_fit
-from mlxdoctor.convert.to_mlx import to_mlx
-from mlxdoctor.convert.to_peft import to_peft
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig

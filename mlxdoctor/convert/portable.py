@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
+from math import frexp
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from mlxdoctor.convert.raw import RawTensor
+import numpy as np
+from numpy.typing import NDArray
+
 from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.safety.errors import InputError
 
 Library = Literal["mlx", "peft"]
+#: The values of a tensor in the type that they are stored in.
+Stored = NDArray[Any]
 
 #: What users call the libraries.
 LIBRARY_NAMES = {"mlx": "mlx-lm", "peft": "PEFT"}
@@ -31,7 +36,7 @@ _SHARED = re.compile(
 _NAME_BASE = "name the base model's folder with --base"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PortableModule:
     """One adapted module: its weight changes by scale · (A·B)ᵀ.
 
@@ -45,29 +50,25 @@ class PortableModule:
     """
 
     name: str
-    a: RawTensor
-    b: RawTensor
-    magnitude: RawTensor | None
+    a: Stored
+    b: Stored
+    magnitude: Stored | None
     scale: float
     is_embedding: bool
 
     @property
     def rank(self) -> int:
         """r."""
-        return self.a.shape[1]
+        rank: int = self.a.shape[1]
+        return rank
 
     @property
     def layer(self) -> int | None:
         """The number of its layer, None outside the layers."""
         return layer_of(self.name)[0]
 
-    @property
-    def projection(self) -> str:
-        """Its name within its layer, or the whole name outside the layers."""
-        return layer_of(self.name)[1]
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PortableAdapter:
     """What both formats can say of an adapter.
 
@@ -137,23 +138,45 @@ def _require_in(module: PortableModule, base: BaseModel, path: Path) -> None:
         )
 
 
+def stored_values(tensor: TensorRef) -> Stored:
+    """The values of a tensor in the type that they are stored in: float32, float16 or bfloat16.
+
+    Raises:
+        InputError: its type is not one that both libraries load, or it cannot be read.
+    """
+    import ml_dtypes
+
+    types: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+    if tensor.dtype not in types:
+        raise InputError(
+            tensor.path, f"{tensor.name} is {tensor.dtype}, which is not a type of both libraries"
+        )
+    values: Stored = tensor.read(0, tensor.nbytes).view(types[tensor.dtype])
+    return values.reshape(tensor.shape)
+
+
+def is_same(one: Stored, other: Stored) -> bool:
+    """Whether type, shape and every bit agree."""
+    return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+
+
+def times(values: Stored, factor: float) -> Stored | None:
+    """The values times `factor`, None unless every product is exact in their type.
+
+    Only powers of two are tried: others round nearly every value.
+    """
+    if abs(frexp(factor)[0]) != 0.5:
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        wanted = values.astype(np.float64) * factor
+        product = wanted.astype(values.dtype)
+        exact = np.array_equal(product.astype(np.float64), wanted, equal_nan=True)
+    return product if exact else None
+
+
 def is_tied(base: BaseModel) -> bool:
     """Whether the embedding's weight is also the output head's."""
     stated = base.stated("tie_word_embeddings")
     if isinstance(stated, bool):
         return stated
     return not any(f".{OUTPUT_HEAD}." in f".{name}" for name in base.tensors)
-
-
-def grid(modules: Iterable[PortableModule]) -> tuple[list[int], list[str]] | None:
-    """The layers and the projections, where every one of those layers has all of those.
-
-    Modules outside the layers are left out. None where a layer lacks a projection that
-    another has, or where no module is in a layer.
-    """
-    cells = {(one.layer, one.projection) for one in modules if one.layer is not None}
-    layers = sorted({layer for layer, _ in cells if layer is not None})
-    projections = sorted({projection for _, projection in cells})
-    if not cells or len(cells) != len(layers) * len(projections):
-        return None
-    return layers, projections

@@ -73,52 +73,25 @@ def test_the_scale_becomes_alpha_over_the_rank() -> None:
     config = stated(convert(RUNS / "healthy-ordinary").files)
     assert (config["r"], config["lora_alpha"], config["use_rslora"]) == (8, 160, False)
     assert config["base_model_name_or_path"] == "base"
-    assert config["layers_to_transform"] is None
-    assert config["target_modules"] == sorted(
-        ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-    )
 
 
-def test_the_last_layers_are_layers_to_transform_and_back(tmp_path: Path) -> None:
-    there = convert(RUNS / "overfitting")
-    assert stated(there.files)["layers_to_transform"] == [2, 3]
-    back = convert(write_files(tmp_path / "peft", there.files), model=str(BASE))
-    config = stated(back.files)
-    assert config["num_layers"] == 2
-    assert "self_attn.q_proj" in config["lora_parameters"]["keys"]
+def test_modules_are_named_in_full(tmp_path: Path) -> None:
+    names = [Q, "model.layers.2.self_attn.q_proj"]
+    save(tmp_path / "a" / "adapters.safetensors", lora(dict.fromkeys(names, (96, 96))))
+    parameters = {"rank": 4, "scale": 1.0, "keys": ["self_attn.q_proj"]}
+    write_config(tmp_path / "a", num_layers=3, model=str(BASE), lora_parameters=parameters)
+    there = convert(tmp_path / "a")
+    config = stated(there.files)
+    assert (config["target_modules"], config["layers_to_transform"]) == (names, None)
+    back = stated(convert(write_files(tmp_path / "peft", there.files), model=str(BASE)).files)
+    assert (back["lora_parameters"]["keys"], back["num_layers"]) == (names, 2)
 
 
-def test_without_the_base_the_keys_are_whole_names(tmp_path: Path) -> None:
+def test_without_the_base_it_is_said(tmp_path: Path) -> None:
     converted = convert(peft_adapter(tmp_path / "a"))
-    config = stated(converted.files)
     assert converted.base is None
-    assert config["lora_parameters"]["keys"] == [Q, V]
-    assert any("no base model was found" in note for note in converted.notes)
-
-
-def test_layers_that_are_not_the_last_are_whole_names(tmp_path: Path) -> None:
-    # Layer 1 of four: mlx-lm counts layers from the end, so num_layers cannot say it.
-    converted = convert(peft_adapter(tmp_path / "a"), model=str(BASE))
     assert stated(converted.files)["lora_parameters"]["keys"] == [Q, V]
-
-
-def test_modules_that_make_no_grid_are_whole_names_in_peft(tmp_path: Path) -> None:
-    other = "model.layers.2.self_attn.q_proj"
-    save(tmp_path / "a" / "adapters.safetensors", lora({**SHAPES, other: (96, 96)}))
-    write_config(tmp_path / "a", num_layers=3, model=str(BASE))
-    config = stated(convert(tmp_path / "a").files)
-    assert config["target_modules"] == [Q, V, other]
-    assert config["layers_to_transform"] is None
-
-
-def test_a_module_outside_the_layers_makes_whole_names_in_peft(tmp_path: Path) -> None:
-    # PEFT has layers_to_transform for modules in layers only.
-    keys = ["self_attn.q_proj", "lm_head"]
-    save(tmp_path / "a" / "adapters.safetensors", lora({Q: (96, 96), "lm_head": (96, 768)}))
-    write_config(tmp_path / "a", lora_parameters={"rank": 4, "scale": 1.0, "keys": keys})
-    config = stated(convert(tmp_path / "a").files)
-    assert config["target_modules"] == [Q, "lm_head"]
-    assert config["layers_to_transform"] is None
+    assert any("no base model was found" in note for note in converted.notes)
 
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16"])
@@ -246,18 +219,3 @@ def test_a_copy_of_the_embedding_beside_factors_is_left_out(tmp_path: Path) -> N
     assert any("copy of the base model's" in note for note in converted.notes)
     with pytest.raises(InputError, match="no base model was found to compare"):
         convert(folder)
-
-
-def test_a_short_name_that_means_another_module_too_is_written_out(tmp_path: Path) -> None:
-    ours, other = "model.layers.0.mlp.gate_proj", "model.layers.0.mlp.shared_expert.gate_proj"
-    weights = {f"{name}.weight": np.ones((8, 16), "f4") for name in (ours, other)}
-    base = tmp_path / "base"
-    save(base / "model.safetensors", weights, metadata={"format": "pt"})
-    (base / "config.json").write_text('{"num_hidden_layers": 1, "tie_word_embeddings": true}')
-    for names, targets in (((ours,), [ours]), ((ours, other), ["gate_proj"])):
-        folder = tmp_path / str(len(names))
-        save(folder / "adapters.safetensors", lora(dict.fromkeys(names, (16, 8))))
-        write_config(folder, num_layers=1)
-        config = stated(convert(folder, model=str(base)).files)
-        assert config["target_modules"] == targets
-        assert config["layers_to_transform"] is None

@@ -1,9 +1,14 @@
-"""Reading a PEFT adapter into what both formats can say."""
+"""Reading a PEFT adapter into what both formats can say, and writing one as PEFT would."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
 
 from mlxdoctor.convert.portable import (
     EMBEDDING,
@@ -11,9 +16,11 @@ from mlxdoctor.convert.portable import (
     PEFT_PREFIX,
     PortableAdapter,
     PortableModule,
+    Stored,
+    is_same,
     is_tied,
+    stored_values,
 )
-from mlxdoctor.convert.raw import read_raw
 from mlxdoctor.evidence.adapter import Adapter, LoraModule, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
@@ -39,7 +46,7 @@ _REFUSED: Mapping[str, str] = {
 }
 #: Settings that are read elsewhere, or say nothing about what the adapter computes.
 _HARMLESS = frozenset(
-    {
+    [
         "alpha_pattern",
         "auto_mapping",
         "base_model_name_or_path",
@@ -71,7 +78,7 @@ _HARMLESS = frozenset(
         "use_dora",
         "use_rslora",
         "velora_config",
-    }
+    ]
 )
 # The other ways to start (pissa, olora, corda, loftq, …) change the base model's weights.
 _PLAIN_STARTS = (None, True, False, "gaussian", "orthogonal", "eva")
@@ -98,9 +105,9 @@ def from_peft(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) 
     modules = tuple(
         PortableModule(
             name=one.name,
-            a=read_raw(one.a).transposed,
-            b=read_raw(one.b).transposed,
-            magnitude=read_raw(one.magnitude) if one.magnitude else None,
+            a=stored_values(one.a).T,
+            b=stored_values(one.b).T,
+            magnitude=stored_values(one.magnitude) if one.magnitude else None,
             scale=module_scale(one, config),
             is_embedding="lora_embedding_A" in one.a.name,
         )
@@ -161,7 +168,7 @@ def _copied(tensor: TensorRef, base: BaseModel | None) -> str:
     theirs = base.tensors.get(name) if base is not None else None
     if base is not None and name == f"{OUTPUT_HEAD}.weight" and is_tied(base):
         theirs = base.tensors.get(f"{EMBEDDING}.weight")
-    if theirs is None or not read_raw(tensor).is_same(read_raw(theirs)):
+    if theirs is None or not is_same(stored_values(tensor), stored_values(theirs)):
         why = (
             "and no base model was found to compare it with"
             if base is None
@@ -227,3 +234,84 @@ def _is_targeted(name: str, config: TrainingConfig) -> bool:
     if layers is None or layers == []:
         return True
     return layer_of(name)[0] in (layers if isinstance(layers, list) else [layers])
+
+
+def to_peft(
+    adapter: PortableAdapter, base: BaseModel | None
+) -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """The files of a PEFT adapter folder, and notes on what had to change for them.
+
+    Args:
+        adapter: of one rank and one scale, as mlx-lm has them.
+        base: the base model, if it is at hand.
+    """
+    modules, notes = _with_own_head(adapter.modules, base)
+    rank, scale = modules[0].rank, modules[0].scale
+    config: dict[str, Any] = {
+        "alpha_pattern": {},
+        "auto_mapping": None,
+        "base_model_name_or_path": adapter.model,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "layers_pattern": None,
+        "layers_to_transform": None,
+        "lora_alpha": alpha_for(scale, rank),
+        "lora_dropout": adapter.dropout,
+        "modules_to_save": None,
+        "peft_type": "LORA",
+        "r": rank,
+        "rank_pattern": {},
+        "target_modules": [one.name for one in modules],
+        "task_type": "CAUSAL_LM",
+        "use_dora": adapter.is_dora,
+        "use_rslora": False,
+    }
+    files = {
+        "adapter_config.json": (json.dumps(config, indent=2) + "\n").encode(),
+        "adapter_model.safetensors": save(_tensors(modules), {"format": "pt"}),
+    }
+    return files, notes
+
+
+def alpha_for(scale: float, rank: int) -> int | float:
+    """The lora_alpha that PEFT divides by `rank` to get `scale`.
+
+    In double precision the quotient can be one unit in the last place away (0.1, rank 3);
+    in single precision, in which both libraries multiply, it was the same for 64 million
+    scales next to where it rounds. A whole number is an integer, as PEFT declares it.
+    """
+    alpha = scale * rank
+    return int(alpha) if alpha.is_integer() else alpha
+
+
+def _with_own_head(
+    modules: tuple[PortableModule, ...], base: BaseModel | None
+) -> tuple[tuple[PortableModule, ...], tuple[str, ...]]:
+    """With factors of its own for an output head that mlx-lm gives the embedding's."""
+    embedding = next((one for one in modules if one.is_embedding), None)
+    if embedding is None or base is None or not is_tied(base):
+        return modules, ()
+    head = PortableModule(
+        name=OUTPUT_HEAD,
+        a=embedding.b.T,
+        b=embedding.a.T,
+        magnitude=None,
+        scale=embedding.scale,
+        is_embedding=False,
+    )
+    note = f"{OUTPUT_HEAD} gets the factors of {embedding.name}, which mlx-lm applies to both"
+    return (*modules, head), (note,)
+
+
+def _tensors(modules: Iterable[PortableModule]) -> dict[str, Stored]:
+    tensors: dict[str, Stored] = {}
+    for one in modules:
+        # PEFT holds an embedding's factors as bare parameters, without the ".weight".
+        kind, end = ("lora_embedding", "") if one.is_embedding else ("lora", ".weight")
+        tensors[f"{PEFT_PREFIX}{one.name}.{kind}_A{end}"] = np.ascontiguousarray(one.a.T)
+        tensors[f"{PEFT_PREFIX}{one.name}.{kind}_B{end}"] = np.ascontiguousarray(one.b.T)
+        if one.magnitude is not None:
+            tensors[f"{PEFT_PREFIX}{one.name}.lora_magnitude_vector"] = one.magnitude
+    return tensors
