@@ -67,18 +67,37 @@ class Limits:
     )
 
 
+_STEP = Symptom.warning(
+    "rate × scale is another than the healthy run's, several times over",
+    "within a factor of 3",
+    "Set the learning rate to {healthy_rate:g} and the scale to {healthy_scale:g}.",
+    says="Rate × scale is {step:.3g}, {ratio:.3g} times that of the healthy run "
+    "({healthy_step:.3g}).",
+)
+_UPDATE = Symptom.warning(
+    "the adapter's update is another than the healthy run's by an order of magnitude",
+    "within a factor of 10",
+    says="The update has the norm {norm:.3g}, {ratio:.3g} times the healthy run's "
+    "({healthy_norm:.3g}, {modules:* module}).",
+)
+
+
 @check(
     codes={
-        "config-differs": Symptom.info("the configuration differs from the healthy run's"),
-        "step-larger": Symptom.warning("rate × scale is several times that of the healthy run"),
-        "step-smaller": Symptom.warning("rate × scale is a fraction of that of the healthy run"),
+        "config-differs": Symptom.info(
+            "the configuration differs from the healthy run's",
+            says="{count:* configuration key} differ from the healthy run's: {changes}.",
+        ),
+        "step-larger": _STEP,
+        "step-smaller": _STEP,
         "loss-higher": Symptom.warning(
-            "the loss is well above the healthy run's at the same point"
+            "the loss is well above the healthy run's at the same point",
+            "at most 1.5 times the healthy run's",
+            says="The loss up to {unit} {iteration} is {loss:.3f}, where the healthy run was at "
+            "{healthy_loss:.3f}.",
         ),
-        "update-larger": Symptom.warning("the adapter's update is larger by an order of magnitude"),
-        "update-smaller": Symptom.warning(
-            "the adapter's update is smaller by an order of magnitude"
-        ),
+        "update-larger": _UPDATE,
+        "update-smaller": _UPDATE,
     },
     limits=Limits(),
 )
@@ -110,23 +129,20 @@ def _config(config: TrainingConfig, reference: TrainingConfig, limits: Limits) -
     keys = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
     if keys:
         listed = "; ".join(f"{key} {there.get(key)} -> {here.get(key)}" for key in keys)
-        yield Sign(
-            "config-differs",
-            f"{len(keys)} configuration keys differ from the healthy run's: {listed}.",
-            {"keys": tuple(keys)},
-        )
+        yield Sign("config-differs", {"count": len(keys), "keys": tuple(keys), "changes": listed})
     step, usual = _step(config), _step(reference)
     if step is None or usual is None or not usual > 0:
         return
-    ratio = step / usual
-    if way := _beyond(ratio, limits.step_ratio):
+    if way := _beyond(step / usual, limits.step_ratio):
         yield Sign(
             f"step-{way}",
-            f"Rate × scale is {step:.3g}, {ratio:.3g} times that of the healthy run ({usual:.3g}).",
-            {"step": step, "healthy_step": usual, "ratio": ratio},
-            expected=f"within a factor of {limits.step_ratio:g}",
-            fix=f"Set the learning rate to {reference.learning_rate:g} and the scale to "
-            f"{reference.scale:g}.",
+            {
+                "step": step,
+                "healthy_step": usual,
+                "ratio": step / usual,
+                "healthy_rate": reference.learning_rate,
+                "healthy_scale": reference.scale,
+            },
         )
 
 
@@ -157,7 +173,7 @@ def _loss(log: TrainingLog, reference: TrainingLog, limits: Limits) -> Iterator[
     here, there = log.main.get("train_loss"), reference.main.get("train_loss")
     if here is None or there is None:
         return
-    units = {"iteration" if one.main.unit == "step" else one.main.unit for one in (log, reference)}
+    units = {"iteration" if run.main.unit == "step" else run.main.unit for run in (log, reference)}
     if len(units) > 1:
         yield Unsought(("loss-higher",), "the log of one run counts epochs, and the other does not")
         return
@@ -166,17 +182,19 @@ def _loss(log: TrainingLog, reference: TrainingLog, limits: Limits) -> Iterator[
         return
     last = -max(1, len(shared) // 3)
     ours, theirs = (
-        float(np.median(one.values[at][last:]))
-        for one, at in zip((here, there), places, strict=True)
+        float(np.median(series.values[place][last:]))
+        for series, place in zip((here, there), places, strict=True)
     )
     # A NaN is above every loss.
     if theirs > 0 and not ours / theirs <= limits.loss_ratio:
         yield Sign(
             "loss-higher",
-            f"The loss up to {log.main.unit} {shared[-1]} is {ours:.3f}, where the healthy run "
-            f"was at {theirs:.3f}.",
-            {"loss": ours, "healthy_loss": theirs},
-            expected=f"at most {limits.loss_ratio:g} times the healthy run's",
+            {
+                "loss": ours,
+                "healthy_loss": theirs,
+                "unit": log.main.unit,
+                "iteration": int(shared[-1]),
+            },
         )
 
 
@@ -189,13 +207,8 @@ def _update(
         return
     ratio = ours / theirs
     if way := _beyond(ratio, limits.update_ratio):
-        yield Sign(
-            f"update-{way}",
-            f"The update has the norm {ours:.3g}, {ratio:.3g} times the healthy run's "
-            f"({theirs:.3g}, {len(shared)} modules).",
-            {"norm": ours, "healthy_norm": theirs, "modules": len(shared)},
-            expected=f"within a factor of {limits.update_ratio:g}",
-        )
+        figures = {"norm": ours, "healthy_norm": theirs, "ratio": ratio, "modules": len(shared)}
+        yield Sign(f"update-{way}", figures)
 
 
 def _norms(adapter: Adapter, config: TrainingConfig | None) -> dict[str, float]:

@@ -28,57 +28,55 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from mlxdoctor.bugs.exceptions import Meaning, meaning_of
+from mlxdoctor.bugs.exceptions import meaning_of
 from mlxdoctor.check import check, limit
 from mlxdoctor.evidence.training_log import LogFailure, TrainingLog
 from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 
-_READ = "Read the line quoted; then resume from the last save."
-_SMALLER = "Halve batch_size or max_seq_length, or set grad_checkpoint; then resume."
-_KILLED = "The system kills what takes too much memory: watch it, and train a smaller batch."
-_CORRECT = "Read the exception: correct the line that it names, or what that line was given."
-
-
 _ENDED = "a log that ends with the final save"
+_READ = "Read the line quoted; then resume from the last save."
+#: A failure, with where it was raised and what it means, where that is known.
+_FAILED = "{story} ([{raised_at}; ]line {line} of the log)[: {exception}].[ {says}]"
+_REMEDY = "[{remedy}.]"
+
+
+def _failure_of(meaning: str, fix: str) -> Symptom:
+    return Symptom.error(meaning, _ENDED, fix, says=_FAILED)
+
+
 _FAILURES = {
-    "out-of-memory": Symptom.error("the run ran out of memory", _ENDED, _SMALLER),
-    "traceback": Symptom.error("the run ended with an exception", _ENDED, _CORRECT),
-    "killed": Symptom.error("the run was killed", _ENDED, _KILLED),
-    "aborted": Symptom.error("the process aborted", _ENDED, _READ),
-    "gpu-error": Symptom.error("the GPU reported an error", _ENDED, _READ),
-    "interrupted": Symptom.warning("the run was interrupted by hand", _ENDED, _READ),
+    "out-of-memory": _failure_of(
+        "the run ran out of memory",
+        "[{remedy}.|Halve batch_size or max_seq_length, or set grad_checkpoint; then resume.]",
+    ),
+    "traceback": _failure_of(
+        "the run ended with an exception",
+        "Read the exception: correct the line that it names, or what that line was given.",
+    ),
+    "killed": _failure_of(
+        "the run was killed",
+        "The system kills what takes too much memory: watch it, and train a smaller batch.",
+    ),
+    "aborted": _failure_of("the process aborted", _READ),
+    "gpu-error": _failure_of("the GPU reported an error", _READ),
+    "interrupted": Symptom.warning("the run was interrupted by hand", _ENDED, _READ, says=_FAILED),
 }
 #: What exceptions that are known mean: mlxdoctor/bugs/exceptions.toml sorts them into these.
 _MEANINGS = {
-    "rows-refused": Symptom.error("the run ended with an exception: rows were refused", _ENDED),
-    "validation-refused": Symptom.error(
-        "the run ended with an exception: too few rows to validate on", _ENDED
-    ),
-    "template-missing": Symptom.error(
-        "the run ended with an exception: the model has no chat template", _ENDED
-    ),
-    "setting-refused": Symptom.error(
-        "the run ended with an exception: a setting was refused", _ENDED
-    ),
-    "model-refused": Symptom.error(
-        "the run ended with an exception: the model could not be loaded", _ENDED
-    ),
-    "adapter-refused": Symptom.error(
-        "the run ended with an exception: the adapter could not be loaded", _ENDED
-    ),
-    "environment-lacking": Symptom.error(
-        "the run ended with an exception: the machine lacks something", _ENDED
-    ),
-    "code-error": Symptom.error(
-        "the run ended with an exception: the training code has an error", _ENDED
-    ),
-    "shapes-disagree": Symptom.error(
-        "the run ended with an exception: shapes do not go together", _ENDED
-    ),
-    "loss-refused": Symptom.error(
-        "the trainer stopped itself at a loss or gradient that is no number", _ENDED
-    ),
+    code: _failure_of(f"the run ended with an exception: {meaning}", _REMEDY)
+    for code, meaning in {
+        "rows-refused": "rows were refused",
+        "validation-refused": "too few rows to validate on",
+        "template-missing": "the model has no chat template",
+        "setting-refused": "a setting was refused",
+        "model-refused": "the model could not be loaded",
+        "adapter-refused": "the adapter could not be loaded",
+        "environment-lacking": "the machine lacks something",
+        "code-error": "the training code has an error",
+        "shapes-disagree": "shapes do not go together",
+        "loss-refused": "the trainer stopped itself at a loss or gradient that is no number",
+    }.items()
 }
 #: Characters of an exception in the sentence; `measured` has more.
 MAX_SHOWN = 160
@@ -107,19 +105,26 @@ class Limits:
         **_MEANINGS,
         "batches-without-targets": Symptom.warning(
             "the trainer warned of batches with nothing to learn",
-            expected="at least one supervised token in every batch",
-            fix="shorten the prompts or raise the limit so that an answer fits, and divide the "
-            "loss by mx.maximum(mask.sum(), 1)",
+            "at least one supervised token in every batch",
+            "shorten the prompts or raise the limit so that an answer fits, and divide the loss by "
+            "mx.maximum(mask.sum(), 1)",
+            says="The trainer gave {warnings:* warning} of a batch that had nothing to learn (line "
+            "{line} of the log): unless it guards the division, the mean of its loss is 0/0.",
         ),
         "nothing-to-validate-on": Symptom.warning(
             "the trainer said that it found no validation data, and trained without",
-            expected="validation losses beside the training losses",
-            fix="move a tenth of the rows to valid.jsonl, and train again to see when the loss on "
-            "them stops falling",
+            "validation losses beside the training losses",
+            "move a tenth of the rows to valid.jsonl, and train again to see when the loss on them "
+            "stops falling",
+            says="The trainer said that it found no validation data (line {line} of the log), and "
+            "there is no validation loss: no figure of the log shows whether the model only "
+            "learned its rows by heart.",
         ),
         "ends-early": Symptom.info(
             "the log ends before the iterations it announced",
-            fix="If the log is complete, the run broke off: resume from the last save.",
+            "reports up to {unit} {announced}",
+            "If the log is complete, the run broke off: resume from the last save.",
+            says="The log ends at {unit} {reached} of {announced}.",
         ),
     },
     limits=Limits(),
@@ -127,34 +132,24 @@ class Limits:
 def log_failures(log: TrainingLog, limits: Limits) -> Iterator[Sign]:
     """Report the most telling failure of each stretch of the log, and an early end."""
     segment = log.main
-    fatal = [one for one in log.failures if one.line_number > segment.last_line]
-    survived = [one for one in log.failures if one.line_number <= segment.last_line]
-    reached = max((int(one.iterations[-1]) for one in segment.series.values()), default=None)
+    fatal = [failure for failure in log.failures if failure.line_number > segment.last_line]
+    survived = [failure for failure in log.failures if failure.line_number <= segment.last_line]
+    reached = max((int(series.iterations[-1]) for series in segment.series.values()), default=None)
     if fatal:
         yield _failure(fatal, log, reached, ended=True)
     if survived:
         yield _failure(survived, log, reached, ended=False)
     if log.targetless:
-        count, first = len(log.targetless), log.targetless[0]
-        often = "once" if count == 1 else f"{count} times"
+        first = log.targetless[0]
         yield Sign(
             "batches-without-targets",
-            f"The trainer warned {often} that a batch had nothing to learn (line {first} of the "
-            "log): unless the trainer guards the division, the mean of its loss is 0/0.",
-            {"warnings": count, "line": first},
+            {"warnings": len(log.targetless), "line": first},
             where=f"line {first}",
         )
     validation = segment.get("val_loss")
     if log.unvalidated and (validation is None or not len(validation)):
         first = log.unvalidated[0]
-        yield Sign(
-            "nothing-to-validate-on",
-            f"The trainer said that it found no validation data (line {first} of the log), and "
-            "there is no validation loss: no figure of the log shows whether the model only "
-            "learned its rows by heart.",
-            {"line": first},
-            where=f"line {first}",
-        )
+        yield Sign("nothing-to-validate-on", {"line": first}, where=f"line {first}")
     announced = segment.announced_iterations
     if fatal or announced is None or reached is None or segment.axis not in ("iteration", "step"):
         return
@@ -162,9 +157,12 @@ def log_failures(log: TrainingLog, limits: Limits) -> Iterator[Sign]:
     if reached < limits.unfinished * announced:
         yield Sign(
             "ends-early",
-            f"The log ends at {segment.unit} {reached} of {announced}.",
-            {"reached": reached, "announced": announced, "last_save": _last_save(log)},
-            expected=f"reports up to {segment.unit} {announced}",
+            {
+                "unit": segment.unit,
+                "reached": reached,
+                "announced": announced,
+                "last_save": _last_save(log),
+            },
             onset=reached,
         )
 
@@ -173,25 +171,26 @@ def _failure(
     failures: list[LogFailure], log: TrainingLog, reached: int | None, *, ended: bool
 ) -> Sign:
     worst = _most_telling(failures)
-    memory = log.main.get("peak_memory_gb")
-    meaning = _meaning(worst) if ended else None
+    is_explained = ended and worst.kind in ("traceback", "out-of-memory")
+    meaning = meaning_of(worst) if is_explained else None
     story = _FAILURES[worst.kind].meaning
     if not ended:
         story += ", and reports follow"
     elif reached is not None:
         story += f" after {log.main.unit} {reached}"
     place = _short(worst.place)
-    at = f"{place}; line" if place else "line"
-    text = quoted(worst.text, MAX_LINE)
-    short = quoted(worst.text, MAX_SHOWN)
-    quotation = f": {short}" if worst.kind == "traceback" and worst.text[:9] != "Traceback" else ""
-    sentence = f"{story[0].upper()}{story[1:]} ({at} {worst.line_number} of the log){quotation}."
+    is_quoted = worst.kind == "traceback" and worst.text[:9] != "Traceback"
+    memory = log.main.get("peak_memory_gb")
+    remedy = meaning.remedy if meaning is not None else None
     return Sign(
         meaning.finding if meaning is not None else worst.kind,
-        f"{sentence} {meaning.says}" if meaning is not None else sentence,
         {
+            "story": f"{story[0].upper()}{story[1:]}",
             "line": worst.line_number,
-            "text": text,
+            "text": quoted(worst.text, MAX_LINE),
+            "exception": quoted(worst.text, MAX_SHOWN) if is_quoted else None,
+            "says": meaning.says if meaning is not None else None,
+            "remedy": f"{remedy[0].upper()}{remedy[1:]}" if remedy else None,
             "raised_at": place or None,
             "last_iteration": reached,
             "announced": log.main.announced_iterations,
@@ -201,19 +200,14 @@ def _failure(
         where=place or f"line {worst.line_number}",
         onset=reached if ended else None,
         severity=None if ended else Severity.INFO,
-        fix=f"{meaning.remedy[0].upper()}{meaning.remedy[1:]}." if meaning is not None else None,
     )
 
 
 def _most_telling(failures: list[LogFailure]) -> LogFailure:
     """The failure that the others follow from; of exceptions the last, which ended the run."""
-    kind = min((one.kind for one in failures), key=_TELLING.index)
-    of_kind = [one for one in failures if one.kind == kind]
+    kind = min((failure.kind for failure in failures), key=_TELLING.index)
+    of_kind = [failure for failure in failures if failure.kind == kind]
     return of_kind[-1 if kind == "traceback" else 0]
-
-
-def _meaning(failure: LogFailure) -> Meaning | None:
-    return meaning_of(failure) if failure.kind in ("traceback", "out-of-memory") else None
 
 
 def _short(place: str) -> str:
@@ -228,4 +222,4 @@ def _short(place: str) -> str:
 
 
 def _last_save(log: TrainingLog) -> int | None:
-    return max((one.iteration for one in log.saves if one.iteration is not None), default=None)
+    return max((save.iteration for save in log.saves if save.iteration is not None), default=None)

@@ -61,8 +61,11 @@ class _Way:
     codes={
         "of-the-base": Symptom.error(
             "the reported loss is the base model's, measured again",
-            expected="the tuned model's loss",
-            fix="Load the adapter in the evaluation, and check that its result changes with it.",
+            "a loss near {tuned_loss:.3f}",
+            "Load the adapter in the evaluation, and check that its result changes with it.",
+            says="The reported {figure} is {reported:.4g}, a loss of {reported_loss:.3f}: on "
+            "{rows:* validation row} the untouched base model has {base_loss:.3f}, the tuned model "
+            "{tuned_loss:.3f}.",
         )
     },
     cost=Cost.FORWARD,
@@ -93,20 +96,13 @@ def reported_loss(
         base = next((way for way in ways if _is_of_base(loss, way, validation.total, limits)), None)
         if own is not None:
             yield Seen(
-                f"The reported {_said(figure, loss)}, as the tuned model has it on the validation "
-                f"rows ({own.tuned.value:.3f} on {own.tuned.rows} of them).",
+                "The reported {figure} is {reported:.4g}, a loss of {reported_loss:.3f}, as the "
+                "tuned model has it on {rows:* validation row} ({tuned_loss:.3f}).",
                 _measured(figure, loss, own),
             )
         elif base is not None:
-            yield Sign(
-                "of-the-base",
-                f"The reported {_said(figure, loss)}: on {base.base.rows} validation rows the "
-                f"untouched base model has {base.base.value:.3f}, the tuned model "
-                f"{base.tuned.value:.3f}.",
-                _measured(figure, loss, base),
-                where=figure.source.path.name,
-                expected=f"a loss near {base.tuned.value:.3f}",
-            )
+            measured = _measured(figure, loss, base)
+            yield Sign("of-the-base", measured, where=figure.source.path.name)
         told |= {round(loss, 2)} if own or base else set()
     if not told:
         raise Inconclusive("the reported loss is neither model's on the validation rows")
@@ -134,16 +130,12 @@ def _is_of_base(loss: float, way: _Way, total: int, limits: Limits) -> bool:
     )
 
 
-def _said(figure: ReportedMetric, loss: float) -> str:
-    as_loss = "" if figure.value == loss else f", a loss of {loss:.3f}"
-    return f"{figure.name} is {figure.value:.4g}{as_loss}"
-
-
 def _measured(figure: ReportedMetric, loss: float, way: _Way) -> dict[str, Measurement]:
     return {
+        "figure": figure.name,
         "reported": figure.value,
-        "reported_loss": round(loss, 4),
-        "base_loss": round(way.base.value, 4),
-        "tuned_loss": round(way.tuned.value, 4),
+        "reported_loss": loss,
+        "base_loss": way.base.value,
+        "tuned_loss": way.tuned.value,
         "rows": way.base.rows,
     }

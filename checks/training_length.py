@@ -30,7 +30,15 @@ from mlxdoctor.evidence.planned_run import PlannedRun
 from mlxdoctor.evidence.training_log import Segment, TrainingLog
 from mlxdoctor.finding import Sign, Symptom
 
-_LONGER = "Train longer: rows / batch_size iterations are one pass over the rows."
+_PASS = "at least one pass over the rows"
+_LONGER = (
+    "Train longer[: {advised_iters:,} iterations are one pass over the rows|: rows / batch_size "
+    "iterations are one pass over the rows]."
+)
+_SAW = (
+    "{iterations:* iteration} of batch size {batch_size} see {rows_seen:,} [of the {rows:,} ]rows"
+    "[ in {file}]"
+)
 
 
 @dataclass(frozen=True)
@@ -69,18 +77,21 @@ class Limits:
     codes={
         "barely-begun": Symptom.warning(
             "the run ended after a few updates on a part of the rows",
-            expected="at least one pass over the rows",
-            fix=_LONGER,
+            _PASS,
+            _LONGER,
+            says=f"{_SAW}: the run has hardly begun.",
         ),
         "ended-at-once": Symptom.error(
             "the run ended after a dozen updates at most",
-            expected="at least one pass over the rows",
-            fix=_LONGER,
+            _PASS,
+            _LONGER,
+            says=f"{_SAW}: {{updates:* update}} end before anything is learned for good.",
         ),
         "few-rows-seen": Symptom.warning(
             "the run ended while it learned, before it had seen most rows",
-            expected="at least one pass over the rows",
-            fix=_LONGER,
+            _PASS,
+            _LONGER,
+            says=f"{_SAW}: most were never seen.",
         ),
     },
     limits=Limits(),
@@ -124,39 +135,32 @@ def training_length(
     # Without the rows nobody knows that most were not seen.
     if learned and not rows:
         return
-    of_rows = f" of the {rows:,} rows in {split.path.name}" if split is not None and rows else ""
-    so = "most were never seen" if learned else "the run has hardly begun"
-    once = -(-rows // batch) if rows else None
     kind = "few-rows-seen" if learned else "barely-begun"
-    saw = "saw"
-    if planned is not None:
-        # No loss will tell that it learned all the same.
-        at_once, saw, so = True, "see", "it would end before it has learned anything"
+    # Of a plan no loss will tell that it learned all the same.
     yield Sign(
-        "ended-at-once" if at_once else kind,
-        f"{iterations} iterations of batch size {batch} {saw} {seen:,}{of_rows or ' rows'}: {so}.",
+        "ended-at-once" if at_once or planned is not None else kind,
         {
             "iterations": iterations,
             "batch_size": batch,
             "rows_seen": seen,
             "rows": rows or None,
+            "file": split.path.name if split is not None and rows else None,
             "passes": seen / rows if rows else None,
             "updates": updates,
-            "advised_iters": once,
+            "advised_iters": -(-rows // batch) if rows else None,
         },
-        fix=f"Train longer: {once:,} iterations are one pass over the rows." if once else None,
     )
 
 
 def _is_finite(segment: Segment) -> bool:
-    known = (segment.get(name) for name in ("train_loss", "val_loss"))
-    return all(bool(np.isfinite(one.values).all()) for one in known if one is not None)
+    losses = (segment.get(name) for name in ("train_loss", "val_loss"))
+    return all(bool(np.isfinite(series.values).all()) for series in losses if series is not None)
 
 
 def _iterations(segment: Segment | None, config: TrainingConfig) -> int | None:
     """How many were made: those of the log, or else those that were planned."""
     if segment is not None and segment.axis in ("iteration", "step"):
-        last = [int(one.iterations[-1]) for one in segment.series.values() if len(one)]
+        last = [int(series.iterations[-1]) for series in segment.series.values() if len(series)]
         if last:
             return max(last)
     return config.iters
@@ -165,8 +169,7 @@ def _iterations(segment: Segment | None, config: TrainingConfig) -> int | None:
 def _is_low(segment: Segment, least: float) -> bool:
     """Whether the last loss, in training or validation, is next to nothing."""
     for name in ("train_loss", "val_loss"):
-        series = segment.get(name)
-        values = series.values[np.isfinite(series.values)] if series is not None else np.zeros(0)
+        values = segment.finite(name).values
         if len(values) and values[-1] < least:
             return True
     return False

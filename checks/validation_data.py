@@ -39,7 +39,7 @@ from mlxdoctor.finding import Severity, Sign, Symptom
             in_a_plan=Severity.WARNING,
             says="There is no validation data[, and the log's {reports} reports are of the "
             "training loss alone: none shows|; the log's {validations} validation losses are of "
-            "other rows: these can't show|: nothing would show{unseen}] whether the model only "
+            "other rows: these can't show|: nothing would show] whether the model only "
             "learned its rows by heart.",
         ),
         "fewer-than-a-batch": Symptom.error(
@@ -79,7 +79,6 @@ def validation_data(
                 {
                     "reports": len(training) if training is not None and is_seen else None,
                     "validations": len(validations) or None,
-                    "unseen": "",
                 },
                 where="valid.jsonl",
                 severity=Severity.WARNING if is_seen else None,

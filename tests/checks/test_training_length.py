@@ -34,7 +34,7 @@ def test_iterations_against_rows(tmp_path: Path, iterations: int, rows: int, hit
     assert found(outcome) == ({"barely-begun": "warning"} if hit else {})
     if hit:
         one = finding(outcome, "barely-begun")
-        assert f"saw {4 * iterations} of the {rows} rows in train.jsonl" in one.message
+        assert f"see {4 * iterations} of the {rows} rows in train.jsonl" in one.message
         assert f"{-(-rows // 4)} iterations are one pass" in one.fix
 
 
@@ -67,7 +67,7 @@ def test_a_loss_that_fell_on_a_few_of_the_rows(
     outcome = judge(training_length, config, data(tmp_path, rows), logs.losses([3.0, 2.0], every=2))
     assert found(outcome) == ({"ended-at-once": "error"} if hit else {})
     if hit:
-        assert "saw 16 of the 200 rows" in finding(outcome, "ended-at-once").message
+        assert "see 16 of the 200 rows" in finding(outcome, "ended-at-once").message
 
 
 @pytest.mark.parametrize(
