@@ -129,9 +129,9 @@ def prompt_dependence(gains: PromptGains, limits: Limits) -> Iterator[Sign | See
         is_short = max(gains.rows.values()) < ENOUGH_ROWS
         few = f"fewer than {ENOUGH_ROWS} rows have a prompt and an answer"
         raise Inconclusive(few if is_short else SPENT)
-    found = [_of_the_rows(rows, gains, limits), _of_the_tuned(rows, limits)]
-    yield from filter(None, found)
-    if not any(isinstance(one, Sign) for one in found):
+    findings = [_of_the_rows(rows, gains, limits), _of_the_tuned(rows, limits)]
+    yield from filter(None, findings)
+    if not any(isinstance(finding, Sign) for finding in findings):
         yield Seen(*_worth(rows))
 
 

@@ -72,8 +72,8 @@ class ChatTemplate:
             raise TemplateTooMuch(str(stopped)) from None
         # Python refuses some of what Jinja makes of it: deep nesting, digits of other scripts.
         except (jinja2.TemplateError, SyntaxError, ValueError, RecursionError) as error:
-            said = quoted(str(error), MAX_LINE)
-            raise TemplateFailure(f"the chat template does not compile ({said})") from None
+            problem = quoted(str(error), MAX_LINE)
+            raise TemplateFailure(f"the chat template does not compile ({problem})") from None
         except MemoryError as error:
             raise TemplateTooMuch(_ran_out(error)) from None
         return cls(text, variables, compiled)
@@ -97,8 +97,8 @@ class ChatTemplate:
             raise TemplateFailure("a tool is not an object")
         limits = current()
         # What one rendering may take, thousands of rows may not: slow ones share a budget.
-        left = SLOW_RENDERINGS * limits.template_seconds - sum(self._slow)
-        if left <= 0:
+        seconds_left = SLOW_RENDERINGS * limits.template_seconds - sum(self._slow)
+        if seconds_left <= 0:
             raise TemplateTooMuch(
                 f"the template took over {sum(self._slow):.0f} seconds for {len(self._slow)} "
                 "conversations, and is not rendered any more (limit template_seconds)"

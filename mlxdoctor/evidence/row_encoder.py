@@ -118,9 +118,9 @@ class RowEncoder:
             return self._finish(index, self._text(row[self.features.text]))
         if self.format == "tokens":
             tokens = row["tokens"]
-            if not isinstance(tokens, list) or not all(type(one) is int for one in tokens):
+            if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
                 raise TypeError("its tokens are not a list of whole numbers")
-            if not all(0 <= one < MAX_TOKEN_ID for one in tokens):
+            if not all(0 <= token < MAX_TOKEN_ID for token in tokens):
                 raise TypeError("its tokens are not ids: from 0 on, and below 2**31")
             return self._finish(index, tokens)
         messages = messages_of(row, self.format, self.features)
@@ -141,7 +141,9 @@ class RowEncoder:
         self, index: int, messages: Sequence[Mapping[str, Any]], tools: Any
     ) -> SupervisedRow:
         tokens = self.tokenizer.apply_chat_template(messages, tools)
-        answers = [at for at, one in enumerate(messages) if one.get("role") == "assistant"]
+        answers = [
+            place for place, message in enumerate(messages) if message.get("role") == "assistant"
+        ]
         to_answer = bool(answers) and answers[-1] == len(messages) - 1
         prompt: list[int] = []
         if self.mask_prompt or len(messages) > 1:
@@ -162,15 +164,15 @@ class RowEncoder:
     ) -> list[tuple[int, int]]:
         spans = []
         self._messages_left = min(self._messages_left, EARLIER_IN_RESERVE) + EARLIER_OF_A_ROW
-        for at in [one for one in answers if 0 < one < len(messages) - 1]:
-            if (needed := 2 * at + 1) > self._messages_left:
+        for place in [answer for answer in answers if 0 < answer < len(messages) - 1]:
+            if (needed := 2 * place + 1) > self._messages_left:
                 break
             self._messages_left -= needed
             try:
-                before = self.tokenizer.apply_chat_template(messages[:at], tools, True)
+                before = self.tokenizer.apply_chat_template(messages[:place], tools, True)
                 if len(before) >= self.max_seq_length:  # from here on nothing is trained
                     break
-                after = self.tokenizer.apply_chat_template(messages[: at + 1], tools)
+                after = self.tokenizer.apply_chat_template(messages[: place + 1], tools)
             except TemplateFailure:
                 continue
             # Some templates rewrite earlier turns: then their place is not known.
@@ -234,5 +236,5 @@ class RowEncoder:
             text = self.tokenizer.render(messages)
         except TemplateFailure:
             return ()
-        _, found, after = text.rpartition(_PROBE)
-        return tuple(self.tokenizer.encode(after, add_special_tokens=False)) if found else ()
+        _, probe, after = text.rpartition(_PROBE)
+        return tuple(self.tokenizer.encode(after, add_special_tokens=False)) if probe else ()

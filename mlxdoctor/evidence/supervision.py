@@ -146,7 +146,7 @@ class SupervisedRows:
     def empty_batches(self) -> tuple[tuple[int, ...], ...]:
         """The batches in which no row has anything to learn: their loss is 0/0."""
         return tuple(
-            batch for batch in self.batches if not any(self.rows[at].count() for at in batch)
+            batch for batch in self.batches if not any(self.rows[place].count() for place in batch)
         )
 
     def width(self, batch: Sequence[int]) -> int:
@@ -207,7 +207,7 @@ def build(
                 refused.append(RefusedRow(index, _reason(error)))
         if len(rows) - first == batch_size:
             batches.append(tuple(range(first, len(rows))))
-    source = next(one for one in dataset.sources if one.path == data.path)
+    source = next(file for file in dataset.sources if file.path == data.path)
     return SupervisedRows(
         sources=(source, *tokenizer.sources),
         split=split,
@@ -229,12 +229,12 @@ def build(
 def _sampled_blocks(order: list[int], batch_size: int, limit: int | None) -> list[list[int]]:
     whole = len(order) - len(order) % batch_size
     # With fewer rows than a batch mlx-lm does not start; the rows are still worth a look.
-    blocks = [order[at : at + batch_size] for at in range(0, whole or 1, batch_size)]
+    blocks = [order[start : start + batch_size] for start in range(0, whole or 1, batch_size)]
     wanted = len(blocks) if limit is None else max(1, limit // batch_size)
     if wanted >= len(blocks):
         return blocks
     picked = np.unique(np.linspace(0, len(blocks) - 1, wanted).round().astype(np.int64))
-    return [blocks[int(one)] for one in picked]
+    return [blocks[int(number)] for number in picked]
 
 
 def _reason(error: Exception) -> str:

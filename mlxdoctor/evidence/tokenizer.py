@@ -180,7 +180,9 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens, special tokens shown."""
         with _stage(self.path):
-            return str(self._backend.decode([int(one) for one in ids], skip_special_tokens=False))
+            return str(
+                self._backend.decode([int(token) for token in ids], skip_special_tokens=False)
+            )
 
     def token(self, token_id: int) -> str:
         """How the vocabulary writes a token; a number in brackets where it has none."""
@@ -275,14 +277,16 @@ def _require_modest(path: Path, backend: Any) -> None:
         InputError: it is one.
     """
     growth = 1.0
-    left = [json.loads(one.__getstate__()) for one in (backend.normalizer, backend.decoder) if one]
-    while left:
-        step = left.pop()
-        left += [*step.get("normalizers", ()), *step.get("decoders", ())]
+    steps = [
+        json.loads(part.__getstate__()) for part in (backend.normalizer, backend.decoder) if part
+    ]
+    while steps:
+        step = steps.pop()
+        steps += [*step.get("normalizers", ()), *step.get("decoders", ())]
         if step["type"] == "Replace":
             # A pattern may match a single character.
-            found = step["pattern"].get("String", "")
-            growth *= max(1.0, len(step["content"]) / max(len(found), 1))
+            replaced = step["pattern"].get("String", "")
+            growth *= max(1.0, len(step["content"]) / max(len(replaced), 1))
         elif step["type"] == "Prepend":
             growth *= max(1.0, len(step["prepend"]) / 2)
     if growth > MOST_GROWTH:
@@ -346,9 +350,11 @@ def _stated_eos(
             # A damaged configuration is another check's finding; the tokenizer is still of use.
             continue
         ids = value if isinstance(value, list) else [value]
-        found = tuple(one for one in ids if isinstance(one, int) and not isinstance(one, bool))
-        if found:
-            stated[name] = found
+        known = tuple(
+            token for token in ids if isinstance(token, int) and not isinstance(token, bool)
+        )
+        if known:
+            stated[name] = known
     return stated
 
 
@@ -371,9 +377,9 @@ def _template_texts(
         return {"default": stated}
     if isinstance(stated, list):
         return {
-            str(one.get("name")): str(one.get("template"))
-            for one in stated
-            if isinstance(one, Mapping)
+            str(entry.get("name")): str(entry.get("template"))
+            for entry in stated
+            if isinstance(entry, Mapping)
         }
     return {}
 

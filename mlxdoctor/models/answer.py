@@ -48,18 +48,18 @@ def answer(
     Raises:
         ValueError: a token is outside the model's vocabulary.
     """
-    require_tokens(model, max((max(one.tokens) for one in prompts), default=0))
+    require_tokens(model, max((max(prompt.tokens) for prompt in prompts), default=0))
     answers: dict[int, Answer] = {}
     for batch in _batches(prompts, max_tokens):
         texts = [prompts[i].tokens for i in batch]
         try:
-            said = _answers(model, texts, ends, max_tokens)
+            done = _answers(model, texts, ends, max_tokens)
         except _NO_BATCH:
             # Of some families (Gemma 2, GPT-BigCode) mlx-lm runs one prompt and no batch.
             if len(texts) == 1:
                 raise
-            said = [_answers(model, [text], ends, max_tokens)[0] for text in texts]
-        answers |= zip(batch, said, strict=True)
+            done = [_answers(model, [text], ends, max_tokens)[0] for text in texts]
+        answers |= zip(batch, done, strict=True)
         if progress is not None:
             progress(len(answers), len(prompts))
     return [answers[i] for i in range(len(prompts))]
@@ -107,7 +107,10 @@ def _answers(
                 layer.filter(mx.array(going))
             rows, chosen = [rows[place] for place in going], chosen[going]
         last = mx.array(chosen)[:, None]
-    return [Answer(tuple(one), fmean(loss)) for one, loss in zip(tokens, losses, strict=True)]
+    return [
+        Answer(tuple(chosen_tokens), fmean(loss))
+        for chosen_tokens, loss in zip(tokens, losses, strict=True)
+    ]
 
 
 def _read(model: Any, texts: Sequence[Sequence[int]]) -> list[Any]:

@@ -85,7 +85,8 @@ def predict(
     if not questions:
         return []
     vocab_size = require_tokens(
-        model, max(max(int(one.tokens.max()), int(one.targets.max())) for one in questions)
+        model,
+        max(max(int(question.tokens.max()), int(question.targets.max())) for question in questions),
     )
     most = min(BATCH_TOKENS[on_cpu()], LOGIT_BYTES[on_cpu()] // (4 * vocab_size))
     predicted: dict[int, Predicted] = {}
@@ -113,8 +114,8 @@ def continuation_losses(
     Raises:
         ValueError: a token is outside the model's vocabulary.
     """
-    questions = [Question(one.tokens[:-1], one.tokens[one.start :, None]) for one in asked]
-    return [one.losses[:, 0] for one in predict(model, questions, progress)]
+    questions = [Question(text.tokens[:-1], text.tokens[text.start :, None]) for text in asked]
+    return [text.losses[:, 0] for text in predict(model, questions, progress)]
 
 
 def mean_losses(
@@ -129,12 +130,12 @@ def mean_losses(
     Raises:
         InputError: the model cannot be run on them.
     """
-    question = "continuations", tuple((one.tokens.tobytes(), one.start) for one in texts)
+    question = "continuations", tuple((text.tokens.tobytes(), text.start) for text in texts)
 
     def run() -> list[Floats]:
         return continuation_losses(models.select(which), texts, told(progress, doing))
 
-    return [float(np.mean(one, dtype=np.float64)) for one in ask(models, which, question, run)]
+    return [float(np.mean(text, dtype=np.float64)) for text in ask(models, which, question, run)]
 
 
 def ask(models: LoadedModels, which: Which, question: Hashable, run: Callable[[], T]) -> T:
@@ -153,7 +154,7 @@ def ask(models: LoadedModels, which: Which, question: Hashable, run: Callable[[]
         known: T = models.said_by_base[question]
         return known
     try:
-        said = run()
+        answer = run()
     except (ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise InputError(
             models.base.path,
@@ -161,8 +162,8 @@ def ask(models: LoadedModels, which: Which, question: Hashable, run: Callable[[]
             "check that data, tokenizer and model belong together",
         ) from None
     if which == "base":
-        models.said_by_base[question] = said
-    return said
+        models.said_by_base[question] = answer
+    return answer
 
 
 def told(
@@ -222,18 +223,22 @@ def likeliest(logits: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
 def _predict_batch(model: Any, batch: Sequence[Question]) -> list[Predicted]:
     import mlx.core as mx
 
-    width = max(len(one.tokens) for one in batch)
+    width = max(len(question.tokens) for question in batch)
     # Padding on the right cannot be seen by a causal model from the left of it.
     inputs = np.zeros((len(batch), width), np.int32)
-    for row, one in zip(inputs, batch, strict=True):
-        row[: len(one.tokens)] = one.tokens
+    for row, question in zip(inputs, batch, strict=True):
+        row[: len(question.tokens)] = question.tokens
     ranges = [
-        number * width + np.arange(len(one.tokens) - len(one.targets), len(one.tokens))
-        for number, one in enumerate(batch)
+        number * width
+        + np.arange(len(question.tokens) - len(question.targets), len(question.tokens))
+        for number, question in enumerate(batch)
     ]
-    most = max(one.targets.shape[1] for one in batch)
+    most = max(question.targets.shape[1] for question in batch)
     targets = np.concatenate(
-        [np.pad(one.targets, ((0, 0), (0, most - one.targets.shape[1]))) for one in batch]
+        [
+            np.pad(question.targets, ((0, 0), (0, most - question.targets.shape[1])))
+            for question in batch
+        ]
     ).astype(np.int32)
     logits = model(mx.array(inputs))
     places = mx.array(np.concatenate(ranges).astype(np.int32))
@@ -244,9 +249,9 @@ def _predict_batch(model: Any, batch: Sequence[Question]) -> list[Predicted]:
         logits, mx.array(targets), axis=-1
     )
     losses = np.array(below) + totals[:, None].astype(np.float32)
-    cuts = np.cumsum([len(one.targets) for one in batch])[:-1]
+    cuts = np.cumsum([len(question.targets) for question in batch])[:-1]
     parted = zip(batch, np.split(losses, cuts), np.split(greedy, cuts), strict=True)
     return [
-        Predicted(loss[:, : one.targets.shape[1]], tokens.astype(np.int32))
-        for one, loss, tokens in parted
+        Predicted(loss[:, : question.targets.shape[1]], tokens.astype(np.int32))
+        for question, loss, tokens in parted
     ]

@@ -247,7 +247,7 @@ def measure(
         by_split.append(_jobs(rows, tuple(pad_ids or own), known_ends, max_rows))
     jobs = [job for split in by_split for job in split]
     if not jobs:
-        refused = next((one for rows in splits for one in rows.refused), None)
+        refused = next((row for rows in splits for row in rows.refused), None)
         if refused is None:
             raise InputError(None, "the data has no row to measure on", "name the data with --data")
         raise InputError(None, f"no row of the data can be measured: {refused.reason}")
@@ -298,7 +298,9 @@ def evenly(total: int, wanted: int) -> list[int]:
 
 def _pad_ids(rows: SupervisedRows, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
     named = (rows.pad_id, tokenizer.pad_token_id, tokenizer.eos_token_id)
-    return tuple(dict.fromkeys(one for one in named if one is not None and one < vocab_size))
+    return tuple(
+        dict.fromkeys(token for token in named if token is not None and token < vocab_size)
+    )
 
 
 def _jobs(
@@ -333,5 +335,5 @@ def _passes(
         questions = [question for job in jobs for question in job.questions]
         return predict(models.select(which), questions, progress)
 
-    said = iter(ask(models, which, ("losses", asked), run))
-    return [job.losses(next(said), [next(said) for _ in job.pad_ids[1:]]) for job in jobs]
+    predicted = iter(ask(models, which, ("losses", asked), run))
+    return [job.losses(next(predicted), [next(predicted) for _ in job.pad_ids[1:]]) for job in jobs]

@@ -151,7 +151,7 @@ class _Measured:
         done = self.done.get(split, ())
         asked = self.samples[split][len(done) : count]
         wanted = len(done) + len(asked)
-        costs = [float(len(one.own.tokens) + len(one.other.tokens)) for one in asked]
+        costs = [float(len(row.own.tokens) + len(row.other.tokens)) for row in asked]
         for stage in self.budget.stages(costs, SHARE):
             some = asked[stage.start : stage.stop]
             base = self._pairs("base", some)
@@ -159,8 +159,8 @@ class _Measured:
             if self.models.has_tuned:
                 tuned = self._pairs("tuned", some)
             done += tuple(
-                RowGain(one.index, of_base, of_tuned)
-                for one, of_base, of_tuned in zip(some, base, tuned, strict=True)
+                RowGain(row.index, of_base, of_tuned)
+                for row, of_base, of_tuned in zip(some, base, tuned, strict=True)
             )
         self.done[split] = done
         self.left_out[split] = self.budget.said(
@@ -169,7 +169,7 @@ class _Measured:
         return done[:count]
 
     def _pairs(self, which: Which, asked: Sequence[_Asked]) -> list[Pair]:
-        texts = [text for one in asked for text in (one.own, one.other)]
+        texts = [text for row in asked for text in (row.own, row.other)]
         doing = f"asking the {which} model otherwise"
         means = mean_losses(self.models, which, texts, self.progress, doing)
         return list(zip(means[::2], means[1::2], strict=True))
@@ -198,6 +198,6 @@ def _answer(row: SupervisedRow) -> tuple[int, ...]:
 
 def _partner(row: _Row, others: Iterable[_Row]) -> _Row | None:
     """Another row with another prompt; and another answer, where one of the next has that."""
-    different = list(islice((one for one in others if one.prompt != row.prompt), PARTNERS))
-    unlike = (one for one in different if one.answer != row.answer)
+    different = list(islice((other for other in others if other.prompt != row.prompt), PARTNERS))
+    unlike = (other for other in different if other.answer != row.answer)
     return next(unlike, different[0] if different else None)

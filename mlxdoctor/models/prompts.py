@@ -170,4 +170,4 @@ def _question(messages: Sequence[Message]) -> str:
     """What was asked last, whether or not an answer to it follows."""
     *before, last = messages
     asked = before if last.get("role") == "assistant" else messages
-    return next((str(one.get("content")) for one in reversed(asked)), "")
+    return next((str(message.get("content")) for message in reversed(asked)), "")
