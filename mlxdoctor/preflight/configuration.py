@@ -141,15 +141,15 @@ def _advised(
     config: TrainingConfig, diagnosis: Sequence[Diagnosed], findings: Sequence[Finding]
 ) -> Iterator[tuple[str, Any, Any]]:
     """Key, value, and value to set; those of causes come first."""
-    findings = [one for one in findings if one.severity is not Severity.INFO]
+    findings = [finding for finding in findings if finding.severity is not Severity.INFO]
     for diagnosed in diagnosis:
         change = diagnosed.cause.change
-        speaking = [one for one in findings if one.code in diagnosed.supporting]
+        speaking = [finding for finding in findings if finding.code in diagnosed.supporting]
         if change is None or not speaking:
             continue
         needed = needed_values(speaking)
         # Where findings advise values, those of other keys are no guesses of the cause.
-        advised = any(name.startswith(ADVISED) for one in speaking for name in one.measured)
+        advised = any(name.startswith(ADVISED) for finding in speaking for name in finding.measured)
         is_needed = change.key.rpartition(".")[2] in needed
         if not is_needed and (advised or change.advised_only):
             continue

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: What a plan can have; the rest comes with the run.
 _BEFORE = frozenset(
-    one.kind for one in (BaseModel, Tokenizer, Dataset, SupervisedRows, RateRange, RunCost)
+    kind.kind for kind in (BaseModel, Tokenizer, Dataset, SupervisedRows, RateRange, RunCost)
 )
 #: Of the time for steps, the share that the range of rates may take.
 _RATES_SHARE = 0.7
@@ -191,20 +191,20 @@ def _readiness_of(report: RunReport) -> tuple[Readiness, str]:
 
 def _without_what_comes_later(report: RunReport) -> RunReport:
     """The report without asking for logs and adapters, which nobody has before a run."""
-    missing = tuple(one for one in report.missing if one.kind in _BEFORE)
-    reasons = {one.why.partition("; ")[0] for one in missing}
+    missing = tuple(lacking for lacking in report.missing if lacking.kind in _BEFORE)
+    reasons = {lacking.why.partition("; ")[0] for lacking in missing}
     coverage = tuple(
-        replace(one, why="what remains of it shows in training", needs="")
-        if one.status is CauseStatus.OPEN and one.why not in reasons
-        else one
-        for one in report.coverage
+        replace(cause, why="what remains of it shows in training", needs="")
+        if cause.status is CauseStatus.OPEN and cause.why not in reasons
+        else cause
+        for cause in report.coverage
     )
-    later = {one.why for one in report.missing if one.kind not in _BEFORE}
+    later = {lacking.why for lacking in report.missing if lacking.kind not in _BEFORE}
     outcomes = tuple(
-        replace(one, reason="it looks at what a run leaves")
-        if one.status is Status.SKIPPED and one.reason in later
-        else one
-        for one in report.outcomes
+        replace(outcome, reason="it looks at what a run leaves")
+        if outcome.status is Status.SKIPPED and outcome.reason in later
+        else outcome
+        for outcome in report.outcomes
     )
     return replace(report, missing=missing, coverage=coverage, outcomes=outcomes)
 

@@ -112,7 +112,14 @@ def predict_memory(
         return None
     step = _Step(base, config, tokens, KERNELS[device], device == "cpu", tuple(matrices), heads)
     usual = [
-        len({(one.in_attention, one.is_output) for one in in_layers if one.layer == layer}) == 4
+        len(
+            {
+                (matrix.in_attention, matrix.is_output)
+                for matrix in in_layers
+                if matrix.layer == layer
+            }
+        )
+        == 4
         for layer in range(step.depth)
     ]
     is_rough = not all(usual) or base.stated("kv_lora_rank") is not None
@@ -231,8 +238,8 @@ class _Step:
     def number(self) -> int:
         """Bytes of an activation: those of the embedding's numbers, or of its scales."""
         tensors = self.base.tensors.items()
-        ordered = sorted(tensors, key=lambda one: not is_embedding(one[0].rsplit(".", 1)[0]))
-        return next((_BYTES[one.dtype] for _, one in ordered if one.dtype in _BYTES), 2)
+        ordered = sorted(tensors, key=lambda item: not is_embedding(item[0].rsplit(".", 1)[0]))
+        return next((_BYTES[ref.dtype] for _, ref in ordered if ref.dtype in _BYTES), 2)
 
     @cached_property
     def adapter_number(self) -> int:
@@ -241,27 +248,31 @@ class _Step:
 
     @cached_property
     def depth(self) -> int:
-        return 1 + max(one.layer for one in self.matrices if one.layer is not None)
+        return 1 + max(matrix.layer for matrix in self.matrices if matrix.layer is not None)
 
     @cached_property
     def layers(self) -> list[list[_Matrix]]:
         """The matrices of each layer that is converted or unfrozen; `layers[-0:]` are all."""
-        every = [[one for one in self.matrices if one.layer == n] for n in range(self.depth)]
+        every = [
+            [matrix for matrix in self.matrices if matrix.layer == n] for n in range(self.depth)
+        ]
         return every[-max(self.config.num_layers or 0, 0) :]
 
     def _trained_in(self, layer: Iterable[_Matrix]) -> list[_Matrix]:
         """Those that get an adapter, or are unfrozen: packed weights stay, as MLX trains none."""
         keys = self.config.keys
         if self.is_full:
-            return [one for one in layer if not one.packed]
-        return [one for one in layer if keys is None or one.name in keys]
+            return [matrix for matrix in layer if not matrix.packed]
+        return [matrix for matrix in layer if keys is None or matrix.name in keys]
 
     @cached_property
     def _adapted(self) -> list[_Matrix]:
         """Every matrix that gets an adapter; outside the layers those that `keys` names."""
         keys = self.config.keys or ()
-        outside = [one for one in self.matrices if one.layer is None and one.name in keys]
-        return [one for layer in self.layers for one in self._trained_in(layer)] + outside
+        outside = [
+            matrix for matrix in self.matrices if matrix.layer is None and matrix.name in keys
+        ]
+        return [matrix for layer in self.layers for matrix in self._trained_in(layer)] + outside
 
     @cached_property
     def _others(self) -> int:
@@ -278,12 +289,13 @@ class _Step:
     def trained(self) -> int:
         """Bytes of all that is trained: adapters, or the unfrozen layers."""
         if self.is_full:
-            matrices = [one for layer in self.layers for one in self._trained_in(layer)]
-            return self._others + sum(one.stored for one in matrices)
+            matrices = [matrix for layer in self.layers for matrix in self._trained_in(layer)]
+            return self._others + sum(matrix.stored for matrix in matrices)
         # DoRA has a magnitude for each output.
         return ADAPTER_NUMBER * sum(
-            self.rank * one.experts * (one.inputs + one.outputs) + self.is_dora * one.outputs
-            for one in self._adapted
+            self.rank * matrix.experts * (matrix.inputs + matrix.outputs)
+            + self.is_dora * matrix.outputs
+            for matrix in self._adapted
         )
 
     def _optimiser(self) -> int:
@@ -294,11 +306,12 @@ class _Step:
             return (1 if optimizer in ("muon", "sgd") else 2) * self.trained
         # A row and a column of each matrix, and whole vectors.
         if self.is_full:
-            every = [one for layer in self.layers for one in layer]
-            sides = sum(one.experts * (one.inputs + one.outputs) for one in every)
+            every = [matrix for layer in self.layers for matrix in layer]
+            sides = sum(matrix.experts * (matrix.inputs + matrix.outputs) for matrix in every)
             return self._others + self.number * sides
         return ADAPTER_NUMBER * sum(
-            one.experts * (one.inputs + one.outputs + 2 * self.rank) for one in self._adapted
+            matrix.experts * (matrix.inputs + matrix.outputs + 2 * self.rank)
+            for matrix in self._adapted
         )
 
     def _kept_by(self, layer: list[_Matrix]) -> int:
@@ -311,7 +324,7 @@ class _Step:
             per_token += number * self.heads * self.tokens
         # silu(gate) · up: gate, its sigmoid, their product and up; experts' answers, to be weighed.
         per_token += 4 * number * self._between(layer)
-        answers = [one.outputs for one in layer if one.experts > 1 and one.is_output]
+        answers = [matrix.outputs for matrix in layer if matrix.experts > 1 and matrix.is_output]
         per_token += number * self.experts_a_token * sum(answers)
         per_token += self._inputs(trained) + 4 * FLOAT32
         fixed = 0
@@ -322,12 +335,14 @@ class _Step:
             per_token += self.rank * ADAPTER_NUMBER * sum(map(self._passes, trained))
             if self.config.dropout:
                 # What was dropped, as numbers to multiply with, and the result.
-                per_token += (self.adapter_number + 1) * sum(one.inputs for one in trained)
+                per_token += (self.adapter_number + 1) * sum(matrix.inputs for matrix in trained)
         if self.is_dora:
-            per_token += number * sum(one.outputs for one in trained)
+            per_token += number * sum(matrix.outputs for matrix in trained)
             # DoRA unpacks a packed weight, and its gradient needs it again.
-            packed = [one for one in trained if one.packed]
-            fixed += number * sum(one.inputs * one.outputs * one.experts for one in packed)
+            packed = [matrix for matrix in trained if matrix.packed]
+            fixed += number * sum(
+                matrix.inputs * matrix.outputs * matrix.experts for matrix in packed
+            )
         if self.on_cpu:
             # The mask, and cosines and sines of the rotary embedding for queries and for keys.
             fixed += self.tokens**2 + 2 * number * self.tokens * self.head
@@ -340,14 +355,14 @@ class _Step:
         and the gradients of its attention. The factors are fitted to 70 steps of random
         shapes that were traced, ordered and added up without being computed.
         """
-        is_packed = any(one.packed for one in self.matrices if one.layer is not None)
+        is_packed = any(matrix.packed for matrix in self.matrices if matrix.layer is not None)
         wide, narrow = (7.0, 12.0) if is_packed else (5.0, 10.0)
         between = max(map(self._between, self.layers))
         mlp = self.adapter_number * (wide * between + narrow * self.hidden)
         logits = self.number * self.kernels.loss_copies * (self.base.vocab_size or 0)
         attention = 3 * self.number * self.heads * self.tokens
-        adapted = [one for layer in self.layers for one in self._trained_in(layer)]
-        if self.is_full or all(one.in_attention for one in adapted):
+        adapted = [matrix for layer in self.layers for matrix in self._trained_in(layer)]
+        if self.is_full or all(matrix.in_attention for matrix in adapted):
             # Fewer operations a layer: both moments fall within what is handed out ahead.
             both = logits + mlp + attention
         else:
@@ -360,15 +375,17 @@ class _Step:
 
     def _between(self, layer: Iterable[_Matrix]) -> int:
         """Numbers between the matrices of a layer's MLPs, for one token."""
-        outputs = [one for one in layer if one.is_output and not one.in_attention]
-        return sum(one.inputs * self._passes(one) for one in outputs)
+        outputs = [matrix for matrix in layer if matrix.is_output and not matrix.in_attention]
+        return sum(matrix.inputs * self._passes(matrix) for matrix in outputs)
 
     def _inputs(self, trained: Iterable[_Matrix]) -> int:
         """Bytes a token of the inputs of what is trained: matrices that read the same share one."""
         inputs: dict[object, int] = {}
-        for one in trained:
-            shared = (one.in_attention, one.experts > 1, one.inputs)
-            inputs[one.name if one.is_output else shared] = one.inputs * self._passes(one)
+        for matrix in trained:
+            shared = (matrix.in_attention, matrix.experts > 1, matrix.inputs)
+            inputs[matrix.name if matrix.is_output else shared] = matrix.inputs * self._passes(
+                matrix
+            )
         return self.adapter_number * sum(inputs.values())
 
 

@@ -226,7 +226,9 @@ class Trials:
     def longest(self) -> tuple[int, int, int]:
         """A step on the longest batch of a pass, undone: its rows, inputs a row, peak in bytes."""
         rows, size = self.run.rows.train, self.run.settings.batch_size
-        batch = max(self.run.batches(max(len(rows) // size, 1)), key=lambda one: one.tokens.size)
+        batch = max(
+            self.run.batches(max(len(rows) // size, 1)), key=lambda batch: batch.tokens.size
+        )
         self.restore()
         self.optimizer.learning_rate = 0.0
         self.run.model.train()
@@ -343,7 +345,7 @@ def effect_of(point: RatePoint, untouched: float, best: float) -> Effect:
 def judged(points: Sequence[RatePoint], untouched: float) -> list[RatePoint]:
     """The points in order of their rates, each with its effect beside the best of all."""
     gains = [point.change for point in points if math.isfinite(point.change)]
-    steady = [one.change for one in points if one.leaps < LIMITS.leaps and one.change < 0]
+    steady = [point.change for point in points if point.leaps < LIMITS.leaps and point.change < 0]
     best = min(0.0, *(steady or gains), 0.0)
     return [
         replace(point, effect=effect_of(point, untouched, best))
@@ -378,7 +380,7 @@ def _next(points: Sequence[RatePoint]) -> float | None:
     learning = [point for point in points if point.effect in {"learns", "lags"}]
     if learning:
         best = min(learning, key=lambda point: point.change)
-        low = [one.rate for one in learning if one.change <= LIMITS.share * best.change][-1]
+        low = [point.rate for point in learning if point.change <= LIMITS.share * best.change][-1]
         above = [point.rate for point in points if point.rate > low]
         if not above:
             return low * LIMITS.stride
@@ -473,7 +475,9 @@ class _Test:
         )
         point = RatePoint(rate, self.untouched + change, change, noise, leaps, reversed=reverse)
         self.points.append(point)
-        return next(one for one in self.judged if (one.rate, one.reversed) == (rate, reverse))
+        return next(
+            point for point in self.judged if (point.rate, point.reversed) == (rate, reverse)
+        )
 
     @property
     def judged(self) -> list[RatePoint]:
@@ -500,7 +504,7 @@ class _Test:
         good = [] if untold else self.good
         largest = good[-1] if good else None
         # Above the best only: below it a rate lags since it is low.
-        failing = [one.rate for one in points if largest is not None and one.rate > largest]
+        failing = [point.rate for point in points if largest is not None and point.rate > largest]
         untold = untold or self.untold
         if not untold and largest is None:
             low, high = points[0].rate, points[-1].rate
