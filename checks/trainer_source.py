@@ -29,13 +29,13 @@ from mlxdoctor.measure.training_step.measurement import NO_TRAINER, TrainerSourc
 
 @check(
     codes={
-        one.code: Symptom(
-            one.title.rstrip(".").lower(),
-            Severity.WARNING if one.severity is Severity.ERROR else Severity.INFO,
+        rule.code: Symptom(
+            rule.title.rstrip(".").lower(),
+            Severity.WARNING if rule.severity is Severity.ERROR else Severity.INFO,
             expected="none of the known mistakes",
-            fix=f"see `mlxdoctor explain {one.code}`",
+            fix=f"see `mlxdoctor explain {rule.code}`",
         )
-        for one in rules()
+        for rule in rules()
     }
 )
 def trainer_source(
@@ -43,21 +43,21 @@ def trainer_source(
 ) -> Iterator[Sign]:
     """One finding a rule, at the first place."""
     named = source.sources if source is not None else ()
-    found = beside.sources if beside is not None else ()
-    if not named and not found:
+    lying = beside.sources if beside is not None else ()
+    if not named and not lying:
         raise NotApplicable(NO_TRAINER)
     made_by_mlx_lm = (
         config is not None and config.origin == "mlx-lm" and config.path.name == CONFIG_NAME
     )
     only_beside = not named and made_by_mlx_lm
-    every = lint(dict.fromkeys(one.path for one in (*named, *found)))
-    for one in rules():
-        hits = [hit for hit in every if hit.code == one.code]
+    every = lint(dict.fromkeys(each.path for each in (*named, *lying)))
+    for rule in rules():
+        hits = [hit for hit in every if hit.code == rule.code]
         if not hits:
             continue
         first, more = hits[0], f" (and {len(hits) - 1} more)" if len(hits) > 1 else ""
         yield Sign(
-            one.code,
+            rule.code,
             f"{first.path.name}, line {first.line}{more}: {first.message}.",
             {"hits": len(hits), "first_lines": tuple(hit.line for hit in hits[:5])},
             where=f"{first.path.name}:{first.line}",

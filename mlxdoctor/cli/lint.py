@@ -56,10 +56,10 @@ def command(
     return EXIT_FOUND if options.fails(hits, fail_on) else EXIT_CLEAN
 
 
-def _table(known: tuple[Rule, ...]) -> str:
+def _table(rules: tuple[Rule, ...]) -> str:
     from tabulate import tabulate
 
-    taken = max(len(one.code) for one in known) + len("warning") + 4
+    taken = max(len(rule.code) for rule in rules) + len("warning") + 4
     widths = [None, None, max(MIN_TITLE, output.width() - taken)]
-    cells = [[one.code, one.severity.value, one.title] for one in known]
+    cells = [[rule.code, rule.severity.value, rule.title] for rule in rules]
     return tabulate(cells, ["rule", "severity", "what"], tablefmt="simple", maxcolwidths=widths)

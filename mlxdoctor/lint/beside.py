@@ -34,11 +34,11 @@ class SourcesBeside:
     @classmethod
     def find(cls, run: RunView) -> SourcesBeside:
         """The files, as far down as a run's folder is looked through; see `Evidence`."""
-        named = [one for one in run.files.unrecognised if one.suffix == ".py"]
-        found = [source for path in named[:MAX_FILES] if (source := _trainer(path)) is not None]
-        if not found:
+        named = [path for path in run.files.unrecognised if path.suffix == ".py"]
+        sources = [source for path in named[:MAX_FILES] if (source := _trainer(path)) is not None]
+        if not sources:
             raise NotThere("no Python source that uses MLX lies beside the run")
-        return cls(tuple(found))
+        return cls(tuple(sources))
 
 
 def _trainer(path: Path) -> Source | None:

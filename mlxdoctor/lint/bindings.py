@@ -73,54 +73,54 @@ class Index:
         return above
 
 
-def index(tree: ast.Module, most: int) -> Index | None:
+def index_of(tree: ast.Module, most: int) -> Index | None:
     """Number the nodes and collect what is bound; None where there are more than `most`."""
-    found = Index()
+    index = Index()
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
-        if len(found.nodes) >= most:
+        if len(index.nodes) >= most:
             return None
-        found.number[node] = len(found.nodes)
-        found.kinds.setdefault(type(node), []).append(len(found.nodes))
-        found.nodes.append(node)
+        index.number[node] = len(index.nodes)
+        index.kinds.setdefault(type(node), []).append(len(index.nodes))
+        index.nodes.append(node)
         children = [child for child in ast.iter_child_nodes(node) if not isinstance(child, _SHARED)]
-        found.parents.update((child, node) for child in children)
+        index.parents.update((child, node) for child in children)
         waiting += reversed(children)
-    found.ends.extend(range(1, len(found.nodes) + 1))
-    for place in range(len(found.nodes) - 1, 0, -1):
-        parent = found.number[found.parents[found.nodes[place]]]
-        found.ends[parent] = max(found.ends[parent], found.ends[place])
-    _bind(found, tree)
-    return found
+    index.ends.extend(range(1, len(index.nodes) + 1))
+    for place in range(len(index.nodes) - 1, 0, -1):
+        parent = index.number[index.parents[index.nodes[place]]]
+        index.ends[parent] = max(index.ends[parent], index.ends[place])
+    _bind(index, tree)
+    return index
 
 
-def _bind(found: Index, tree: ast.Module) -> None:
+def _bind(index: Index, tree: ast.Module) -> None:
     """Collect what every name and every attribute of `self` is given."""
-    for place in sorted(place for kind in _BINDERS for place in found.kinds.get(kind, ())):
-        node = found.nodes[place]
-        owner = found.owner(node) or tree
+    for place in sorted(place for kind in _BINDERS for place in index.kinds.get(kind, ())):
+        node = index.nodes[place]
+        owner = index.owner(node) or tree
         while isinstance(node, ast.NamedExpr) and isinstance(owner, Comprehension):
-            owner = found.owner(owner) or tree
+            owner = index.owner(owner) or tree
         for target, binding in _bound(node):
-            if binding.value is not None and binding.value not in found.parents:
+            if binding.value is not None and binding.value not in index.parents:
                 # A part that is not written in the source lies where it is unpacked.
-                found.parents[binding.value] = node
+                index.parents[binding.value] = node
             if isinstance(target, str):
-                names_of_owner = found.names.setdefault(owner, {})
+                names_of_owner = index.names.setdefault(owner, {})
                 names_of_owner.setdefault(target, []).append(binding)
-            elif (made_in := _class_of_self(found, target)) is not None:
-                attributes = found.attributes.setdefault(made_in, {})
+            elif (made_in := _class_of_self(index, target)) is not None:
+                attributes = index.attributes.setdefault(made_in, {})
                 attributes.setdefault(target.attr, []).append(binding)
 
 
-def _class_of_self(found: Index, target: ast.Attribute) -> ast.ClassDef | None:
+def _class_of_self(index: Index, target: ast.Attribute) -> ast.ClassDef | None:
     """The class of whose methods' `self` a target is an attribute."""
     if not (isinstance(target.value, ast.Name) and target.value.id == "self"):
         return None
-    owner = found.owner(target)
+    owner = index.owner(target)
     while owner is not None and not isinstance(owner, ast.ClassDef):
-        owner = found.owner(owner)
+        owner = index.owner(owner)
     return owner
 
 

@@ -18,11 +18,11 @@ from mlxdoctor.lint.rule import Rule, rules
 def text(hits: Sequence[Hit]) -> str:
     """One hit a line, `file:line:column: severity [code] message`, and the line below it."""
     lines = []
-    for one in hits:
-        place = f"{one.path}:{one.line}:{one.column}"
-        lines.append(terminal(f"{place}: {one.severity.value} [{one.code}] {one.message}"))
-        if one.text:
-            lines.append(terminal(f"    {one.text}"))
+    for hit in hits:
+        place = f"{hit.path}:{hit.line}:{hit.column}"
+        lines.append(terminal(f"{place}: {hit.severity.value} [{hit.code}] {hit.message}"))
+        if hit.text:
+            lines.append(terminal(f"    {hit.text}"))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -30,15 +30,15 @@ def to_json(hits: Sequence[Hit]) -> str:
     """A list of objects."""
     rows = [
         {
-            "code": one.code,
-            "severity": one.severity.value,
-            "path": one.path.as_posix(),
-            "line": one.line,
-            "column": one.column,
-            "end_line": one.end_line,
-            "message": one.message,
+            "code": hit.code,
+            "severity": hit.severity.value,
+            "path": hit.path.as_posix(),
+            "line": hit.line,
+            "column": hit.column,
+            "end_line": hit.end_line,
+            "message": hit.message,
         }
-        for one in hits
+        for hit in hits
     ]
     return json.dumps(rows, indent=2) + "\n"
 
@@ -47,22 +47,22 @@ def sarif(hits: Sequence[Hit]) -> str:
     """A SARIF 2.1.0 log, with every rule's documentation."""
     return document(
         "mlxdoctor lint",
-        [_sarif_rule(one) for one in rules()],
-        [_sarif_result(one) for one in hits],
+        [_sarif_rule(each) for each in rules()],
+        [_sarif_result(hit) for hit in hits],
     )
 
 
-def _sarif_rule(one: Rule) -> dict[str, Any]:
-    text = f"{one.documentation}\n\nInstead of:\n{one.bad}\nwrite:\n{one.good}"
-    bad, good = (fenced(example, "python") for example in (one.bad, one.good))
-    markdown = f"{one.documentation}\n\nInstead of:\n\n{bad}\n\nwrite:\n\n{good}\n"
+def _sarif_rule(documented: Rule) -> dict[str, Any]:
+    text = f"{documented.documentation}\n\nInstead of:\n{documented.bad}\nwrite:\n{documented.good}"
+    bad, good = (fenced(example, "python") for example in (documented.bad, documented.good))
+    markdown = f"{documented.documentation}\n\nInstead of:\n\n{bad}\n\nwrite:\n\n{good}\n"
     return rule(
-        one.code,
-        one.title,
-        one.documentation,
+        documented.code,
+        documented.title,
+        documented.documentation,
         text=text,
         markdown=markdown,
-        level=LEVELS[one.severity.value],
+        level=LEVELS[documented.severity.value],
     )
 
 
@@ -80,15 +80,15 @@ def github(hits: Sequence[Hit]) -> str:
     """Workflow commands that annotate the lines of a pull request."""
     return "".join(
         command(
-            KINDS[one.severity.value],
-            [one.message],
-            file=in_checkout(one.path) or one.path.as_posix(),
-            line=one.line,
-            endLine=one.end_line,
-            col=one.column,
-            title=one.code,
+            KINDS[hit.severity.value],
+            [hit.message],
+            file=in_checkout(hit.path) or hit.path.as_posix(),
+            line=hit.line,
+            endLine=hit.end_line,
+            col=hit.column,
+            title=hit.code,
         )
-        for one in hits
+        for hit in hits
     )
 
 

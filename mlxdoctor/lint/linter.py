@@ -94,11 +94,11 @@ def lint_source(source: SourceFile, chosen: Sequence[Rule], *, whole: bool = Tru
         whole: whether all rules are asked, so that an unused suppression can be told.
     """
     asked = chosen if uses_mlx(source.text) else ()
-    found = [_hit(source, rule, *place) for rule in asked for place in rule.find(source)]
+    hits = [_hit(source, rule, *place) for rule in asked for place in rule.find(source)]
     ignores = _ignores(source)
     used: set[tuple[int, str]] = set()
     kept = []
-    for hit in dict.fromkeys(found):
+    for hit in dict.fromkeys(hits):
         lines = [line for line in _lines_of(source, hit) if hit.code in ignores.get(line, {})]
         if lines:
             used.add((lines[0], hit.code))
@@ -172,10 +172,10 @@ def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
         if path.is_file():
             yield path, True
             continue
-        found = sorted(_below(path))
-        if not found:
+        files = sorted(_below(path))
+        if not files:
             raise InputError(path, "has no Python file in it", "name files, or a folder with some")
-        yield from ((file, False) for file in found)
+        yield from ((file, False) for file in files)
 
 
 def _below(folder: Path) -> Iterator[Path]:

@@ -66,5 +66,5 @@ def rule(
 def rules() -> tuple[Rule, ...]:
     """Every rule, by code."""
     members = [vars(module).values() for module in modules_of("mlxdoctor.lint.rules")]
-    found = [member for each in members for member in each if isinstance(member, Rule)]
-    return tuple(sorted(found, key=lambda rule: rule.code))
+    every = [member for each in members for member in each if isinstance(member, Rule)]
+    return tuple(sorted(every, key=lambda rule: rule.code))

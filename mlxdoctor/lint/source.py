@@ -32,7 +32,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeGuard, TypeVar, overload
 
-from mlxdoctor.lint.bindings import Binding, Comprehension, Function, Index, index
+from mlxdoctor.lint.bindings import Binding, Comprehension, Function, Index, index_of
 from mlxdoctor.lint.names import canonical
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
@@ -99,7 +99,7 @@ class SourceFile:
     @cached_property
     def index(self) -> Index:
         """The nodes in source order, and what they bind."""
-        made = index(self.tree, current().source_nodes)
+        made = index_of(self.tree, current().source_nodes)
         if made is None:
             raise exceeded(self.path, "has more code than a trainer", "source_nodes")
         return made

@@ -44,7 +44,7 @@ def accumulation_boundary(source: SourceFile) -> Hits:
         loop = source.enclosing(update, ast.For)
         if not isinstance(loop, ast.For) or len(update.args) != 2:
             continue
-        test = next(one for one in [*loop.body, *loop.orelse] if source.is_within(update, one))
+        test = next((line for line in loop.body if source.is_within(update, line)), None)
         named = (ast.unparse(update.func) + ast.unparse(update.args[0])).lower()
         if not isinstance(test, ast.If) or "opt" not in named:
             continue
@@ -62,11 +62,11 @@ def accumulation_boundary(source: SourceFile) -> Hits:
         for name in sorted(source.names_in(update.args[1])) if remainders else ():
             before = {*_given(source, loop, name)} - {*_given(source, test, name)}
             is_sum = any(
-                one.lineno < test.lineno
-                and (isinstance(one, ast.AugAssign) or name in source.names_in(one.value))
-                for one in before
+                given.lineno < test.lineno
+                and (isinstance(given, ast.AugAssign) or name in source.names_in(given.value))
+                for given in before
             )
-            emptied = any(one.lineno >= update.lineno for one in _given(source, test, name))
+            emptied = any(given.lineno >= update.lineno for given in _given(source, test, name))
             if is_sum and not emptied:
                 yield update, f"{name} is not emptied after the update: the next repeats it"
 
