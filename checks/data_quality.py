@@ -51,10 +51,39 @@ from mlxdoctor.measure.text.statistics import wilson
 from mlxdoctor.safety.quoting import quoted
 
 _PUBLIC = "0 of 92 sound runs of three base models, 0 of 379 sound public data sets"
+_SAMPLES = "0 of 1240 samples of 365 sound public data sets, of which 273 can tell"
+_TASKS = "0 of 11 real tasks"
 _ROWS = "distinct rows with one answer each"
 _WRITTEN = "answers as somebody wrote them"
+_REPEATED = (
+    "{rows} of {all_rows} training rows repeat an earlier row: {different} are different[, and "
+    "training went over these {times:.0f} times]."
+)
+_EXCHANGED = (
+    "Of {examined} training rows examined, {rows} ({share:.0%}) hold the answer to another prompt, "
+    "while the answer to theirs stands in another row: that to line {line} is in line "
+    "{answer_line}."
+)
 _JOINED = "answers that share names, numbers and subjects with their own prompts"
 _JOIN = "join prompts and answers by a key, not by their place in two lists, and train again"
+_FEW = "The training split has only {rows:* row}[, seen {times:.0f} times each]: "
+
+#: A share of rows below which it is a note, or nothing: a few repeats do no harm.
+NOTED = 0.05
+#: Nats from the training loss up to the validation loss of rows learned by heart.
+BY_HEART = 0.5
+#: Rows with a prompt and an answer: with fewer, few rows share a subject.
+PAIRED_ROWS = 50
+#: Characters and different answers below which answers of one length are labels, or dates.
+CUT_LENGTH, CUT_ANSWERS = 20, 20
+#: Damaged places to a character: French in a wrong encoding has 0.03.
+DAMAGE_RATE = 0.01
+#: Words that hold sentences together, of all words: 0.23 to 0.39 in seven collections of
+#: sentences, 0.00 in JSON, code and labels.
+FUNCTION_WORDS = 0.12
+#: Words that several answers have, and neighbours that meet again by chance: fewer don't tell.
+SHARED_WORDS, DEALT = 25, 40
+
 #: What a chat template writes after an answer and before one, or the name of who answers.
 _AFTER = re.compile(
     r"(?:</s>|<\|im_end\|>|<\|eot_id\|>|<\|endoftext\|>|<\|end\|>|<end_of_turn>|<eos>)\s*\Z"
@@ -74,27 +103,23 @@ _ABOUT_ESCAPES = re.compile(
 class Limits:
     """When something about the rows is worth reporting."""
 
-    repeated_note: float = limit(0.05, unit="share of rows", source="a few repeats do no harm")
-    repeated: float = limit(
+    copies: float = limit(
         0.5,
-        unit="share of rows; exceeded for an error",
+        unit="share of rows that repeat an earlier one",
         source="every row twice is a second pass",
         false_alarms=_PUBLIC,
     )
-    repeated_passes: float = limit(
+    copies_passes: float = limit(
         8.0,
         unit="passes over the different rows",
         source="9 runs on copies: 10 passes and more, each worse than on different rows",
         false_alarms="0 of 92 sound runs of three base models, which make 5 passes at most",
     )
     leaked: float = limit(
-        0.1, unit="share of validation rows", source="above, validation measures memory"
-    )
-    all_leaked: float = limit(
-        0.9,
-        unit="share of validation rows; an error from 8 rows on",
-        source="a copy of the training file: nothing is held out",
-        false_alarms="0 of 11 real tasks",
+        0.1,
+        unit="share of validation rows; an error from 0.9 on",
+        source="above, validation measures memory",
+        false_alarms=_TASKS,
     )
     contradicted: float = limit(
         0.25,
@@ -110,7 +135,7 @@ class Limits:
         0.75,
         unit="share of rows with one answer of several words, where the others differ",
         source="a third of SQuAD 2.0 has no answer; 0.9 in a run of which nothing was said",
-        false_alarms="0 of 11 real tasks",
+        false_alarms=_TASKS,
     )
     few_rows: int = limit(
         50, unit="rows", source="LoRA guides start at 50 to 100 rows; fixtures with 12 overfit"
@@ -121,43 +146,23 @@ class Limits:
         source="9 runs on 6 to 24 rows make 50 and more",
         false_alarms="0 of 92 sound runs of three base models",
     )
-    by_heart: float = limit(
-        0.5, unit="nats from the training loss up to the validation loss", source="few rows' runs"
-    )
-    damaged: float = limit(0.01, unit="share of rows", source="above, it is no single typo")
     spoilt: float = limit(
         0.2,
         unit="share of rows with a badly damaged, or escaped, answer; an error",
-        source="6 runs with 0.3 and 1.0 of them: the answers are damaged too",
+        source="6 runs with 0.3 and 1.0 of them",
         false_alarms=_PUBLIC,
-    )
-    damage: float = limit(
-        0.01, unit="damaged places to a character", source="French in a wrong encoding has 0.03"
     )
     cut: float = limit(
         0.1,
         unit="share of answers of the greatest length; half of them for an error",
         source="0.88 to 1.00 where an export cuts answers, 0.04 at most in sound tasks",
-        false_alarms="0 of 11 real tasks",
+        false_alarms=_TASKS,
     )
-    cut_length: int = limit(20, unit="characters", source="labels and dates have one length")
-    cut_answers: int = limit(20, unit="different answers", source="fewer are labels")
     wrapped: float = limit(
         0.5,
         unit="share of answers that begin with a speaker's name, or end with a special token",
         source="designed: an export writes all rows alike",
-        false_alarms="0 of 11 real tasks",
-    )
-    function_words: float = limit(
-        0.12,
-        unit="share of the small words that hold sentences together",
-        source="0.23 to 0.39 in seven collections of sentences; 0.00 in JSON, code and labels",
-    )
-    shared_words: int = limit(
-        25, unit="different words of several answers", source="39 and more in 13 sound tasks"
-    )
-    dealt: float = limit(
-        40.0, unit="neighbours that meet again by chance", source="with 43, sentences tell"
+        false_alarms=_TASKS,
     )
     in_order: float = limit(
         1.15,
@@ -170,25 +175,24 @@ class Limits:
         unit="share of answers with brackets whose brackets are closed in turn",
         source="0.90 to 1.00 in seven tasks, 0.23 to 0.62 in the same with words shuffled",
     )
-    paired_rows: int = limit(50, unit="rows", source="with fewer, few rows share a subject")
     telling: float = limit(
         0.5,
         unit="share of rows found misplaced when all are",
         source="of 98 samples of sound data above 0.4, none has over 0.02 of its rows called "
         "misplaced; two below have 0.3",
-        false_alarms="0 of 1240 samples of 365 sound public data sets, of which 273 can tell",
+        false_alarms=_SAMPLES,
     )
     misplaced: float = limit(
         0.05,
         unit="share of rows, the lower end of its 95% interval for an error",
         source="18 runs with shuffled or contradictory answers have 0.09 and more",
-        false_alarms="0 of 1240 samples of 365 sound public data sets",
+        false_alarms=_SAMPLES,
     )
     rank: float = limit(
         0.65,
         unit="mean rank of the own answer among all",
         source="0.42 to 0.62 where answers were shuffled; answers that belong rank higher",
-        false_alarms="0 of 1240 samples of 365 sound public data sets",
+        false_alarms=_SAMPLES,
     )
 
 
@@ -203,31 +207,27 @@ class Limits:
         ),
         "few-rows": Symptom.warning(
             "the training split is very small",
-            says="The training split has only {rows:* row}[, seen {times:.0f} times each]: [they "
-            "were learned by heart: the validation loss was {validation_minimum:.3f} at best and "
-            "ends at {validation_end:.3f}, far above the training loss|so few are soon learned "
-            "by heart].",
+            says=_FEW + "[they were learned by heart: the validation loss was "
+            "{validation_minimum:.3f} at best and ends at {validation_end:.3f}, far above the "
+            "training loss|so few are soon learned by heart].",
             expected="at least {needed} rows",
             fix="add rows, or train for a few passes only",
         ),
         "few-rows-again-and-again": Symptom.error(
             "the training split is very small, and the run would go over it dozens of times",
-            says="The training split has only {rows:* row}, seen {times:.0f} times each: so few "
-            "are soon learned by heart.",
+            says=_FEW + "so few are soon learned by heart.",
             expected="at least {needed} rows",
             fix="add rows, or train for a few passes only",
         ),
         "duplicates": Symptom.info(
             "training rows repeat each other",
-            says="{rows} of {all_rows} training rows repeat an earlier row: {different} are "
-            "different[, and training went over these {times:.0f} times].",
+            says=_REPEATED,
             expected=_ROWS,
             fix="keep each row once",
         ),
         "mostly-copies": Symptom.error(
             "most rows are copies, and training went over them many times",
-            says="{rows} of {all_rows} training rows repeat an earlier row: {different} are "
-            "different[, and training went over these {times:.0f} times].",
+            says=_REPEATED,
             expected=_ROWS,
             fix="keep each row once",
         ),
@@ -291,17 +291,13 @@ class Limits:
         ),
         "misplaced-answers": Symptom.error(
             "answers belong to the prompts of other rows",
-            says="Of {examined} training rows examined, {rows} ({share:.0%}) hold the answer to "
-            "another prompt, while the answer to theirs stands in another row: that to line "
-            "{line} is in line {answer_line}.",
+            says=_EXCHANGED,
             expected=_JOINED,
             fix=_JOIN,
         ),
         "some-misplaced-answers": Symptom.warning(
             "a few answers, or some about the right subject, do",
-            says="Of {examined} training rows examined, {rows} ({share:.0%}) hold the answer to "
-            "another prompt, while the answer to theirs stands in another row: that to line "
-            "{line} is in line {answer_line}.",
+            says=_EXCHANGED,
             expected=_JOINED,
             fix=_JOIN,
         ),
@@ -366,7 +362,7 @@ def _number_of_rows(
     elif count < limits.few_rows:
         passes = _passes(config, log, count)
         often = passes >= limits.few_passes
-        by_heart = _learned_by_heart(log, limits) if often else {}
+        by_heart = _learned_by_heart(log) if often else {}
         # Of a run that was made the losses tell whether that many passes were too many.
         yield Sign(
             "few-rows-again-and-again" if planned and often else "few-rows",
@@ -393,7 +389,7 @@ def _passes(config: TrainingConfig | None, log: TrainingLog | None, rows: int) -
     return iterations * (config.batch_size or 0) / rows
 
 
-def _learned_by_heart(log: TrainingLog | None, limits: Limits) -> dict[str, Measurement]:
+def _learned_by_heart(log: TrainingLog | None) -> dict[str, Measurement]:
     """The losses, if validation rose, or stopped to fall, far above the training loss."""
     if log is None or log.is_preference:
         return {}
@@ -402,7 +398,7 @@ def _learned_by_heart(log: TrainingLog | None, limits: Limits) -> dict[str, Meas
         return {}
     minimum, end = float(valid.min()), float(np.median(valid[-2:]))
     early = int(valid.argmin()) < len(valid) / 2
-    if end - float(np.median(train[-3:])) < limits.by_heart or not (early or end > 1.05 * minimum):
+    if end - float(np.median(train[-3:])) < BY_HEART or not (early or end > 1.05 * minimum):
         return {}
     return {"validation_minimum": minimum, "validation_end": float(valid[-1])}
 
@@ -411,14 +407,14 @@ def _duplicates(
     split: Split, repeats: Sequence[int], passes: float, limits: Limits
 ) -> Iterator[Sign]:
     share = len(repeats) / len(split.rows)
-    if share < limits.repeated_note:
+    if share < NOTED:
         return
-    harmful = share > limits.repeated and passes >= limits.repeated_passes
+    harmful = share > limits.copies and passes >= limits.copies_passes
     yield _sign(
         "mostly-copies" if harmful else "duplicates",
         split,
         repeats,
-        Severity.WARNING if share >= limits.repeated and not harmful else None,
+        Severity.WARNING if share >= limits.copies and not harmful else None,
         different=len(split.rows) - len(repeats),
         passes=round(passes, 1),
         times=passes if passes >= 2 else None,
@@ -437,7 +433,7 @@ def _leaked(
     if leaked:
         share = len(leaked) / len(theirs)
         severity = Severity.INFO if share < limits.leaked else None
-        if share >= limits.all_leaked and len(leaked) >= 8:
+        if share >= 0.9 and len(leaked) >= 8:
             severity = Severity.ERROR
         yield _sign("leaked-validation", valid, leaked, severity)
 
@@ -445,7 +441,7 @@ def _leaked(
 def _contradictions(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign]:
     found = contradictions(pairs)
     outvoted, exclusive = len(found.outvoted) / len(pairs), len(found.exclusive) / len(pairs)
-    if outvoted < limits.repeated_note:
+    if outvoted < NOTED:
         return
     severity = Severity.WARNING if outvoted >= limits.contradicted else None
     # A coin that is thrown is one prompt with two answers.
@@ -485,9 +481,9 @@ def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts, limits: Limits) 
         or min(cut.unfinished, cut.shorter_finished) >= 0.8
         or (facts.nested is not None and facts.nested < 0.5 <= cut.share)
     )
-    if cut.share < limits.cut or cut.length < limits.cut_length or not looks_cut:
+    if cut.share < limits.cut or cut.length < CUT_LENGTH or not looks_cut:
         return
-    if facts.distinct < limits.cut_answers:
+    if facts.distinct < CUT_ANSWERS:
         return
     rows = [row for row, pair in enumerate(pairs) if len(pair.answer) == cut.length]
     yield _sign(
@@ -529,10 +525,10 @@ def _wrapped(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Si
 def _damage(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign]:
     examined = sampled(len(pairs))
     damaged = [row for row in examined if DAMAGE.search(pairs[row].text)]
-    if len(damaged) < limits.damaged * len(examined):
+    if len(damaged) < 0.01 * len(examined):
         return
     answers = [pairs[row].answer for row in damaged]
-    badly = sum(len(DAMAGE.findall(one)) >= limits.damage * len(one) > 0 for one in answers)
+    badly = sum(len(DAMAGE.findall(one)) >= DAMAGE_RATE * len(one) > 0 for one in answers)
     yield _sign(
         "damaged-answers",
         split,
@@ -546,7 +542,7 @@ def _damage(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sig
 def _escapes(
     split: Split, pairs: Sequence[Pair], facts: TextFacts, limits: Limits
 ) -> Iterator[Sign]:
-    if facts.escaped < limits.spoilt / 4:
+    if facts.escaped < NOTED:
         return
     examined = sampled(len(pairs))
     prompts = [pairs[row].prompt for row in examined]
@@ -567,13 +563,13 @@ def _escapes(
 
 def _order(split: Split, facts: TextFacts, limits: Limits) -> Iterator[Sign | Seen | Unsought]:
     order = facts.order
-    are_sentences = order.function_words >= limits.function_words
+    are_sentences = order.function_words >= FUNCTION_WORDS
     nested = facts.nested if facts.nested is not None else 1.0
     if not are_sentences and facts.nested is None:
         why = "the answers are no sentences of a language whose small words are known here"
         yield Unsought(("words-out-of-order",), why)
-    elif order.shared < limits.shared_words or not (
-        limits.dealt <= order.dealt <= 0.75 * (order.words - order.texts)
+    elif order.shared < SHARED_WORDS or not (
+        DEALT <= order.dealt <= 0.75 * (order.words - order.texts)
     ):
         yield Unsought(("words-out-of-order",), "too few different words stand side by side")
     elif order.ratio > limits.in_order:
@@ -606,8 +602,8 @@ def _misplaced(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[
     if split.format == "text" and len(rows) < 0.9 * len(pairs):
         yield Unsought(symptoms, "only some of the texts are questions with answers")
         return
-    if len(rows) < limits.paired_rows:
-        why = f"{len(rows)} rows with a prompt and an answer; {limits.paired_rows} are needed"
+    if len(rows) < PAIRED_ROWS:
+        why = f"{len(rows)} rows with a prompt and an answer; {PAIRED_ROWS} are needed"
         yield Unsought(symptoms, why)
         return
     prompts, answers = [pairs[row].prompt for row in rows], [pairs[row].answer for row in rows]

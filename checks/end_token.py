@@ -14,7 +14,7 @@ longer than the expected one. With fewer than 8 prompts finding nothing is incon
 
 When it is wrong. Training on long answers makes a sound model longer than its base: where no
 expected answer is known, never ending is only a warning. The end token is taken from the
-tokenizer or the recording; where it is unknown, it is what the base model's answers end with.
+recording or the tokenizer; where it is unknown, nothing has ended.
 
 What to do. See in the report's label strip whether a row's last supervised token is the end
 token, once, and whether padding is trained on.

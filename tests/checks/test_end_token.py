@@ -110,11 +110,6 @@ def test_recorded_text_names_its_end_tokens() -> None:
     assert set(found) == {"end-token.empty-answers", "end-token.repeated-end"}
 
 
-def test_the_end_token_is_what_the_base_answers_end_with() -> None:
-    found = findings(end_token, answers([(9,)] * 4, [SOUND] * 4, ends=()))
-    assert "end-token.empty-answers" in found
-
-
 def test_no_evidence_is_skipped() -> None:
     assert outcome(end_token).status == "skipped"
     assert outcome(end_token, Generations((), ())).status == "inconclusive"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -30,8 +29,6 @@ END_TEXTS: frozenset[Hashable] = frozenset(
     }
 )
 _UNIT = re.compile(SPECIAL_TEXT.pattern + r"|\w+|[^\w\s]")
-#: Outputs that must agree on their last token before it is taken for the end token.
-MIN_AGREEING_ENDS = 3
 
 
 @dataclass(frozen=True)
@@ -94,7 +91,7 @@ def pairs(
     generations: Generations, tokenizer: Tokenizer | None = None, base: BaseModel | None = None
 ) -> tuple[OutputPair, ...]:
     """Every prompt's outputs, one entry a prompt; the base's on all of them or on none."""
-    ends = end_token_ids(generations, tokenizer, base)
+    ends = _end_token_ids(generations, tokenizer, base)
     items = generations.distinct
     has_base = bool(items) and all(item.base is not None for item in items)
     with_tokens = all(
@@ -117,25 +114,11 @@ def pairs(
     )
 
 
-def end_token_ids(
+def _end_token_ids(
     generations: Generations, tokenizer: Tokenizer | None, base: BaseModel | None
 ) -> frozenset[int]:
-    """The ids that end an answer: as recorded, as the model says, or as the answers show."""
+    """The ids that end an answer: as recorded, or as the model says."""
     if generations.end_token_ids:
         return frozenset(generations.end_token_ids)
     known = frozenset(base.eos_token_ids if base is not None else ())
-    known |= frozenset(tokenizer.eos_token_ids if tokenizer is not None else ())
-    return known or _shown_by(generations)
-
-
-def _shown_by(generations: Generations) -> frozenset[int]:
-    """The last token that base answers which stop before the limit have in common."""
-    lasts = [
-        item.base_tokens[-1]
-        for item in generations.distinct
-        if item.base_tokens and item.max_tokens and len(item.base_tokens) < item.max_tokens
-    ]
-    counts = Counter(lasts).most_common(1)
-    if counts and counts[0][1] == len(lasts) >= MIN_AGREEING_ENDS:
-        return frozenset({counts[0][0]})
-    return frozenset()
+    return known | frozenset(tokenizer.eos_token_ids if tokenizer is not None else ())

@@ -42,79 +42,55 @@ _CANDIDATES = 32
 
 
 @dataclass(frozen=True)
-class Side:
-    """The telling words of the prompts, or of the answers, by text and by word.
-
-    Attributes:
-        words: word numbers, text after text.
-        starts: int64 (texts + 1,), where each text begins in `words`.
-        texts: text numbers, word after word.
-        text_starts: int64 (words + 1,), where each word begins in `texts`.
-    """
-
-    words: Ints
-    starts: Ints
-    texts: Ints
-    text_starts: Ints
-
-    def of(self, text: int) -> Ints:
-        """The words of a text."""
-        return self.words[self.starts[text] : self.starts[text + 1]]
-
-
-@dataclass(frozen=True)
 class RareWords:
     """Different prompts and different answers, as sets of the rare words that both sides use.
 
     Attributes:
-        prompts: the words of the prompts.
-        answers: the words of the answers.
+        of_prompts, of_answers: the numbers of the words of each text.
+        in_prompts, in_answers: the numbers of the texts with each word.
         bits: float64 (words,), log2(texts / texts with the word), of the side where it is commoner.
     """
 
-    prompts: Side
-    answers: Side
+    of_prompts: Sequence[Ints]
+    of_answers: Sequence[Ints]
+    in_prompts: Sequence[Ints]
+    in_answers: Sequence[Ints]
     bits: Scores
 
     @classmethod
     def of(cls, prompts: Sequence[str], answers: Sequence[str]) -> RareWords:
         """Index different prompts and different answers, of which there may be fewer."""
         numbers: dict[str, int] = {}
-        asked = _numbered(prompts, numbers, grow=True)
-        said = _numbered(answers, numbers, grow=False)
+        sides = (_numbered(prompts, numbers, grow=True), _numbered(answers, numbers, grow=False))
         share, kept = np.zeros(len(numbers)), np.ones(len(numbers), dtype=np.bool_)
-        for flat, lengths in (asked, said):
-            texts = np.bincount(flat, minlength=len(numbers))
-            common = max(_COMMON_TEXTS, _LEAST_COMMON * len(lengths))
-            kept &= (texts > 0) & (texts <= max(1, min(_COMMON_SHARE * len(lengths), common)))
-            share = np.maximum(share, texts / len(lengths))
+        for side in sides:
+            texts = np.bincount(np.concatenate(side), minlength=len(numbers))
+            common = max(_COMMON_TEXTS, _LEAST_COMMON * len(side))
+            kept &= (texts > 0) & (texts <= max(1, min(_COMMON_SHARE * len(side), common)))
+            share = np.maximum(share, texts / len(side))
         renumbered = np.cumsum(kept) - 1
         # Multiples of 2^-20 add up to the same in any order, so that equal ties compare equal.
         bits = np.round(-np.log2(share[kept]) * 2**20) / 2**20
-        first, second = (_side(*one, kept, renumbered) for one in (asked, said))
-        return cls(first, second, bits)
+        asked, said = ([renumbered[text[kept[text]]] for text in side] for side in sides)
+        return cls(asked, said, _inverted(asked, len(bits)), _inverted(said, len(bits)), bits)
 
     def tie(self, prompt: int, answer: int) -> float:
         """Bits of the words that a prompt shares with an answer."""
-        shared = np.intersect1d(
-            self.prompts.of(prompt), self.answers.of(answer), assume_unique=True
-        )
-        return float(self.bits[shared].sum())
+        both = self.of_prompts[prompt], self.of_answers[answer]
+        return float(self.bits[np.intersect1d(*both, assume_unique=True)].sum())
 
     def ties_of_prompt(self, prompt: int) -> Scores:
         """Bits that the prompt shares with each answer, float64 (answers,)."""
-        return self._scores(self.prompts.of(prompt), self.answers)
+        return self._scores(self.of_prompts[prompt], self.in_answers, len(self.of_answers))
 
     def ties_of_answer(self, answer: int) -> Scores:
         """Bits that the answer shares with each prompt, float64 (prompts,)."""
-        return self._scores(self.answers.of(answer), self.prompts)
+        return self._scores(self.of_answers[answer], self.in_prompts, len(self.of_prompts))
 
-    def _scores(self, telling: Ints, side: Side) -> Scores:
-        scores = np.zeros(len(side.starts) - 1)
+    def _scores(self, telling: Ints, texts: Sequence[Ints], count: int) -> Scores:
+        scores = np.zeros(count)
         for word in telling.tolist():
-            scores[side.texts[side.text_starts[word] : side.text_starts[word + 1]]] += self.bits[
-                word
-            ]
+            scores[texts[word]] += self.bits[word]
         return scores
 
 
@@ -285,26 +261,23 @@ def _rank(scores: Scores, own: float) -> float:
     return float(np.mean(scores < own) + np.mean(scores == own) / 2)
 
 
-def _numbered(texts: Sequence[str], numbers: dict[str, int], *, grow: bool) -> tuple[Ints, Ints]:
-    """The words of each text as numbers, one after the other, and how many each has."""
-    flat: list[int] = []
-    lengths = np.zeros(len(texts), dtype=np.int64)
+def _numbered(texts: Sequence[str], numbers: dict[str, int], *, grow: bool) -> list[Ints]:
+    """The words of each text as numbers."""
     most = min(_READ, max(_LEAST_READ, _READ_IN_ALL // len(texts)))
-    for row, text in enumerate(texts):
-        before = len(flat)
-        found = vocabulary(_ends(text, most))
+    found = []
+    for text in texts:
+        telling = vocabulary(_ends(text, most))
         if grow:
-            flat.extend([numbers.setdefault(word, len(numbers)) for word in found])
+            own = [numbers.setdefault(word, len(numbers)) for word in telling]
         else:
-            flat.extend([numbers[word] for word in found if word in numbers])
-        lengths[row] = len(flat) - before
-    return np.asarray(flat, dtype=np.int64), lengths
+            own = [numbers[word] for word in telling if word in numbers]
+        found.append(np.asarray(own, dtype=np.int64))
+    return found
 
 
-def _side(flat: Ints, lengths: Ints, kept: NDArray[np.bool_], renumbered: Ints) -> Side:
-    use = kept[flat]
-    telling, texts = renumbered[flat[use]], np.repeat(np.arange(len(lengths)), lengths)[use]
-    starts = np.searchsorted(texts, np.arange(len(lengths) + 1))
+def _inverted(texts: Sequence[Ints], count: int) -> list[Ints]:
+    """The texts with each word."""
+    telling = np.concatenate(texts)
+    owners = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
     order = np.argsort(telling, kind="stable")
-    text_starts = np.searchsorted(telling[order], np.arange(int(kept.sum()) + 1))
-    return Side(telling, starts, texts[order], text_starts)
+    return np.split(owners[order], np.searchsorted(telling[order], np.arange(1, count)))
