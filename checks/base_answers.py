@@ -100,14 +100,14 @@ def base_answers(
     limits: Limits,
 ) -> Iterator[Sign]:
     """Judge the answers of the base model, the adapter left aside."""
-    found = pairs(generations, tokenizer, base)
-    answers = [pair.base for pair in found if pair.base is not None]
+    answered = pairs(generations, tokenizer, base)
+    answers = [pair.base for pair in answered if pair.base is not None]
     if not answers:
         raise NotApplicable("the base model's answers were not recorded")
     if len(answers) < limits.prompts:
         raise Inconclusive(f"{len(answers)} prompts; {limits.prompts} are needed")
     bad = rate([_is_degenerate(answer, limits) for answer in answers], None, limits)
-    related = _relatedness(found)
+    related = _relatedness(answered)
     gain, p_value = related or (0.0, 1.0)
     is_to_the_point = gain > 0.0 and p_value < limits.related
     is_beside = related is not None and (gain <= 0.0 or p_value >= 2 * limits.related)
@@ -154,13 +154,13 @@ def _stutters(text: str, limits: Limits) -> bool:
     )
 
 
-def _relatedness(found: Sequence[OutputPair]) -> tuple[float, float] | None:
+def _relatedness(answered: Sequence[OutputPair]) -> tuple[float, float] | None:
     """How much more of a prompt's rare words its own answer names than others do; its p-value.
 
     None where no prompt has a rare word.
     """
-    prompts = [set(answer_words(pair.item.prompt)) for pair in found]
-    answers = [set(pair.base.words) if pair.base is not None else set() for pair in found]
+    prompts = [set(answer_words(pair.item.prompt)) for pair in answered]
+    answers = [set(pair.base.words) if pair.base is not None else set() for pair in answered]
     known = Counter(word for prompt in prompts for word in prompt)
     gains = []
     for place, prompt in enumerate(prompts):

@@ -439,21 +439,21 @@ def _leaked(
 
 
 def _contradictions(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign]:
-    found = contradictions(pairs)
-    outvoted, exclusive = len(found.outvoted) / len(pairs), len(found.exclusive) / len(pairs)
+    wrong = contradictions(pairs)
+    outvoted, exclusive = len(wrong.outvoted) / len(pairs), len(wrong.exclusive) / len(pairs)
     if outvoted < NOTED:
         return
     severity = Severity.WARNING if outvoted >= limits.contradicted else None
     # A coin that is thrown is one prompt with two answers.
-    if exclusive >= limits.contradicted and found.prompts >= 10:
+    if exclusive >= limits.contradicted and wrong.prompts >= 10:
         severity = Severity.ERROR
     yield _sign(
         "contradictory-answers",
         split,
-        found.outvoted,
+        wrong.outvoted,
         severity,
-        exclusive=len(found.exclusive),
-        prompts=found.prompts,
+        exclusive=len(wrong.exclusive),
+        prompts=wrong.prompts,
     )
 
 
@@ -592,9 +592,9 @@ def _order(split: Split, facts: TextFacts, limits: Limits) -> Iterator[Sign | Se
 
 def _misplaced(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign | Unsought]:
     if split.format == "text":
-        found = [exchange_in(pair.answer) for pair in pairs]
-        pairs = [Pair(one.asked, one.answered) if one else Pair("", "") for one in found]
-        if not any(found):
+        exchanges = [exchange_in(pair.answer) for pair in pairs]
+        pairs = [Pair(each.asked, each.answered) if each else Pair("", "") for each in exchanges]
+        if not any(exchanges):
             # Plain text has no answers that could be misplaced.
             return
     rows = [row for row, one in enumerate(pairs) if one.prompt.strip() and one.answer.strip()]

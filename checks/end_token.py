@@ -130,8 +130,8 @@ def end_token(
     limits: Limits,
 ) -> Iterator[Sign | Seen | Unsought]:
     """Report how answers end, as shares of prompts."""
-    found = pairs(generations, tokenizer, base)
-    if not found:
+    answered = pairs(generations, tokenizer, base)
+    if not answered:
         refused = generations.load_failure is not None
         why = "the adapter could not be loaded" if refused else "there is no answer to look at"
         raise Inconclusive(why)
@@ -142,28 +142,28 @@ def end_token(
         "padded-answers": lambda _, output: _is_padded(output, limits),
     }
     for symptom, is_wrong in wrong.items():
-        counted = _rate(found, is_wrong, limits)
+        counted = _rate(answered, is_wrong, limits)
         if is_raised(counted, limits):
             measured: dict[str, Measurement] = dict(counted.measured)
             if symptom == "padded-answers":
-                measured |= _padding(found, tokenizer, limits)
+                measured |= _padding(answered, tokenizer, limits)
             severity = Severity.ERROR if counted.is_broken else None
             yield Sign(symptom, measured, severity=severity)
-    yield from _endless(found, rows, losses, limits)
-    if all(pair.tuned.has_ended for pair in found):
-        yield Seen("All {prompts:* answer} end by themselves.", {"prompts": len(found)})
-    if (few := too_few(len(found))) is not None:
+    yield from _endless(answered, rows, losses, limits)
+    if all(pair.tuned.has_ended for pair in answered):
+        yield Seen("All {prompts:* answer} end by themselves.", {"prompts": len(answered)})
+    if (few := too_few(len(answered))) is not None:
         raise Inconclusive(few)
 
 
 def _endless(
-    found: Sequence[OutputPair],
+    answered: Sequence[OutputPair],
     rows: SupervisedRows | None,
     losses: TokenLosses | None,
     limits: Limits,
 ) -> Iterator[Sign | Unsought]:
     # Where some expected answers are known, the others say nothing about a right length.
-    lengths = [pair for pair in found if pair.item.expected is not None] or found
+    lengths = [pair for pair in answered if pair.item.expected is not None] or answered
     typical = _typical_length(rows)
     counted = _rate(lengths, partial(_is_endless, limits, typical), limits)
     # Where the tuned model's own answers end, the base's say nothing against them.
@@ -189,21 +189,21 @@ def _expects_no_end(losses: TokenLosses | None, limits: Limits) -> bool:
 
 
 def _padding(
-    found: Sequence[OutputPair], tokenizer: Tokenizer | None, limits: Limits
+    answered: Sequence[OutputPair], tokenizer: Tokenizer | None, limits: Limits
 ) -> dict[str, Measurement]:
     """The token that follows most of the padded answers."""
-    runs = [pair.tuned.content[-1] for pair in found if _is_padded(pair.tuned, limits)]
+    runs = [pair.tuned.content[-1] for pair in answered if _is_padded(pair.tuned, limits)]
     token, share = top_share(runs)
     text = tokenizer.decode([token]) if tokenizer and isinstance(token, int) else str(token)
     return {"token_text": quoted(text), "share_of_runs": share}
 
 
 def _rate(
-    found: Sequence[OutputPair], hit: Callable[[OutputPair, Output], bool], limits: Limits
+    answered: Sequence[OutputPair], hit: Callable[[OutputPair, Output], bool], limits: Limits
 ) -> Rate:
-    base = [hit(pair, pair.base) for pair in found if pair.base is not None]
-    known = base if len(base) == len(found) else None
-    return rate([hit(pair, pair.tuned) for pair in found], known, limits)
+    base = [hit(pair, pair.base) for pair in answered if pair.base is not None]
+    known = base if len(base) == len(answered) else None
+    return rate([hit(pair, pair.tuned) for pair in answered], known, limits)
 
 
 def _is_padded(output: Output, limits: Limits) -> bool:

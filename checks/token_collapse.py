@@ -130,8 +130,8 @@ def token_collapse(
 ) -> Iterator[Sign | Exhibit | Seen | Unsought]:
     """Report collapsed outputs, as shares of prompts."""
     yield from answers_shown(generations, tokenizer)
-    found = pairs(generations, tokenizer, base)
-    if not found:
+    answered = pairs(generations, tokenizer, base)
+    if not answered:
         refused = generations.load_failure is not None
         why = "the adapter could not be loaded" if refused else "there is no answer to look at"
         raise Inconclusive(why)
@@ -151,24 +151,24 @@ def token_collapse(
     }
     has_collapsed = False
     for symptom, is_hit in forms.items():
-        share = _rate(found, is_hit, limits)
+        share = _rate(answered, is_hit, limits)
         if (has_collapsed and symptom != "repetition") or not is_raised(share, limits):
             continue
         has_collapsed |= symptom != "repetition"
-        hits = [pair for pair in found if is_hit(pair.tuned)]
+        hits = [pair for pair in answered if is_hit(pair.tuned)]
         yield _sign(symptom, share, hits, tokenizer, rows)
     if not has_collapsed:
-        yield from _alone(found, tokenizer, rows, limits)
-    yield from _skips([pair.tuned for pair in found], rows)
-    whole = sum(not any(hit(pair.tuned) for hit in forms.values()) for pair in found)
-    if whole == len(found):
+        yield from _alone(answered, tokenizer, rows, limits)
+    yield from _skips([pair.tuned for pair in answered], rows)
+    whole = sum(not any(hit(pair.tuned) for hit in forms.values()) for pair in answered)
+    if whole == len(answered):
         yield Seen("None of the model's {prompts:* answer} is degenerate.", {"prompts": whole})
-    if (few := too_few(len(found))) is not None:
+    if (few := too_few(len(answered))) is not None:
         raise Inconclusive(few)
 
 
 def _alone(
-    found: Sequence[OutputPair],
+    answered: Sequence[OutputPair],
     tokenizer: Tokenizer | None,
     rows: SupervisedRows | None,
     limits: Limits,
@@ -176,14 +176,14 @@ def _alone(
     """Too few answers for a rate, of which one is enough."""
     plain = [
         pair
-        for pair in found
+        for pair in answered
         if is_plain_collapse(pair.tuned.content, limits)
         and not (pair.base is not None and is_single(pair.base.content, limits))
         and not is_single(tuple(pair.item.expected or ""), limits)
     ]
-    if plain and too_few(len(found)) is not None and 2 * len(plain) >= len(found):
+    if plain and too_few(len(answered)) is not None and 2 * len(plain) >= len(answered):
         measured: dict[str, Measurement] = {
-            "prompts": len(found),
+            "prompts": len(answered),
             "tuned_hits": len(plain),
             "base_hits": None if plain[0].base is None else 0,
             "length": min(len(pair.tuned.content) for pair in plain),
@@ -193,10 +193,10 @@ def _alone(
         yield Sign("single-token", measured, where=where, severity=Severity.ERROR)
 
 
-def _rate(found: Sequence[OutputPair], hit: Callable[[Output], bool], limits: Limits) -> Rate:
-    known = [pair.base for pair in found if pair.base is not None]
-    base = [hit(output) for output in known] if len(known) == len(found) else None
-    return rate([hit(pair.tuned) for pair in found], base, limits)
+def _rate(answered: Sequence[OutputPair], hit: Callable[[Output], bool], limits: Limits) -> Rate:
+    known = [pair.base for pair in answered if pair.base is not None]
+    base = [hit(output) for output in known] if len(known) == len(answered) else None
+    return rate([hit(pair.tuned) for pair in answered], base, limits)
 
 
 def _sign(
@@ -287,9 +287,9 @@ def _skips(outputs: Sequence[Output], rows: SupervisedRows | None) -> Iterator[S
 
 def _apart(rows: SupervisedRows, distance: int) -> set[tuple[Hashable, Hashable]]:
     """The pairs that stand so far apart in the part of the rows that is answered."""
-    found: set[tuple[Hashable, Hashable]] = set()
+    apart: set[tuple[Hashable, Hashable]] = set()
     for row in rows.rows:
         # The last prompt token is where the answer is predicted from.
         tokens = row.tokens[max(row.prompt_length - 1, 0) : row.length].tolist()
-        found.update(zip(tokens, tokens[distance:], strict=False))
-    return found
+        apart.update(zip(tokens, tokens[distance:], strict=False))
+    return apart

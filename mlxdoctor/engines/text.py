@@ -244,7 +244,7 @@ def cut_at_one_length(texts: Sequence[str]) -> Cut:
     longest = [text for text in texts if len(text) == length]
     shorter = [text for text in texts if 0 < len(text) < length]
     known = Counter(word for text in _some(texts) for word in text[:READ].split()[:-1])
-    begun = {word[:n] for word in known for n in range(1, len(word))}
+    begun = {word[:n] for word in known if len(word) <= AFFIX for n in range(1, len(word))}
     mid_word = 0
     for text in _some(longest):
         match = _LAST_WORD.search(text[-AFFIX:])

@@ -11,6 +11,7 @@ import pytest
 
 from mlxdoctor.engines import text as engine
 from mlxdoctor.engines.text import describe
+from mlxdoctor.measure.text.outputs import answer_words
 from tests.conftest import FIXTURES
 
 
@@ -148,8 +149,14 @@ def test_brackets_are_closed_in_turn(text: str, nested: bool | None) -> None:
     assert engine.is_nested(text) is nested
 
 
-def test_a_huge_text_is_not_searched_for_brackets() -> None:
-    assert engine.is_nested("(" * (engine.LONGEST + 1)) is None
+def test_huge_texts_cost_no_more_than_their_beginning() -> None:
+    text = "word " * 4_000_000 + "("
+    start = time.process_time()
+    assert engine.is_nested(text) is None
+    assert engine.word_order([text, text]).words == 200
+    assert len(answer_words(text)) == engine.LONGEST // 5
+    describe([random.Random(i).randbytes(3_000).hex() for i in range(400)])
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("text", ["a &lt; b &amp;&amp; c &gt; d", "50% of 20% each", "&nbsp; once"])
