@@ -65,10 +65,10 @@ class Failure:
         if not wanted and cause.leave_out:
             # Bad rows can have any symptom.
             return self.everything
-        return self._question(wanted, self.recorded.key(cause))
+        return self._question(wanted, self.recorded.keys(cause))
 
-    def _question(self, wanted: frozenset[str], key: str | None = None) -> Question:
-        return Question(wanted, key, self.recorded, self.limits, len(self.seeds))
+    def _question(self, wanted: frozenset[str], keys: frozenset[str] = frozenset()) -> Question:
+        return Question(wanted, keys, self.recorded, self.limits, len(self.seeds))
 
     def fixes(self, config: TrainingConfig, cause: Cause) -> list[Fix]:
         """The change: as the report advises it, as it stands, to the usual range, well into it."""

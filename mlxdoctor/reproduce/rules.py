@@ -119,7 +119,7 @@ class Question:
 
     Attributes:
         wanted: the signs of which a rerun must show one to be the same failure.
-        key: the weightiest of them, which a re-creation must show.
+        keys: the weightiest of them, of which a re-creation must show one.
         recorded: the signs of the run that was examined.
         limits: the thresholds.
         seeds: how many seeds are tried at most.
@@ -127,7 +127,7 @@ class Question:
     """
 
     wanted: frozenset[str]
-    key: str | None
+    keys: frozenset[str]
     recorded: Signs
     limits: Limits
     seeds: int
@@ -171,7 +171,7 @@ class Question:
         """Whether a rerun with the fault is the recorded failure, and no other one."""
         found = self.signs(injected)
         return (
-            self.key in found.all
+            bool(self.keys & found.all)
             and self.recorded.coverage(found) >= self.limits.recreated
             and not self.recorded.foreign(found)
         )

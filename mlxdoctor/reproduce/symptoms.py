@@ -53,11 +53,12 @@ class Signs:
         own = frozenset(map(self.knowledge.group, speaking))
         return (own & self.errors) or (own & self.all)
 
-    def key(self, cause: Cause) -> str | None:
-        """The sign that speaks for a cause most; None where none does."""
+    def keys(self, cause: Cause) -> frozenset[str]:
+        """Those that speak for a cause at least half as much as the weightiest of them."""
         wanted, group = self.of(cause), self.knowledge.group
-        codes = [one for one in cause.weights if one in self.codes and group(one) in wanted]
-        return group(max(codes, key=lambda one: cause.weights[one])) if codes else None
+        weights = {c: w for c, w in cause.weights.items() if c in self.codes and group(c) in wanted}
+        most = max(weights.values(), default=0.0)
+        return frozenset(group(code) for code, weight in weights.items() if 2 * weight >= most)
 
     def likeness(self, other: Signs) -> float:
         """Codes that both runs have, over those that either has: 1 where they are the same."""

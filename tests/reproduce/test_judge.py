@@ -35,8 +35,8 @@ def observed(*codes: str, loss: float | None = 0.5) -> Observation:
 def question(code: str, *recorded: str) -> Question:
     """What is asked of reruns of a run with these errors, the first being the key one."""
     every = signs([(one, "error") for one in (code, *recorded)], LOOKED, KNOWLEDGE)
-    key = KNOWLEDGE.group(code)
-    return Question(frozenset({key}), key, every, LIMITS, 3)
+    keys = frozenset({KNOWLEDGE.group(code)})
+    return Question(keys, keys, every, LIMITS, 3)
 
 
 BAD = observed("loss-trend.diverged", loss=4.9)
