@@ -160,9 +160,13 @@ def _settings(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "lora_parameters", f"{stated}, where rank, scale and dropout are needed"
         return
     for key, is_right, needed in (
-        ("rank", lambda one: _is_whole(one) and one > 0, "a whole number above zero"),
+        ("rank", lambda value: _is_whole(value) and value > 0, "a whole number above zero"),
         ("scale", _is_number, "a number"),
-        ("dropout", lambda one: _is_number(one) and 0 <= one < 1, "a number from 0 to below 1"),
+        (
+            "dropout",
+            lambda value: _is_number(value) and 0 <= value < 1,
+            "a number from 0 to below 1",
+        ),
     ):
         # A scale that is not there has a finding of its own.
         if not is_right(lora.get(key)) and not (key == "scale" and key not in lora):
@@ -170,7 +174,7 @@ def _settings(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"lora_parameters.{key}", f"{what}, where {needed} is needed"
     keys = lora.get("keys")
     if keys is not None and not (
-        isinstance(keys, list) and all(isinstance(one, str) for one in keys)
+        isinstance(keys, list) and all(isinstance(value, str) for value in keys)
     ):
         yield "lora_parameters.keys", f"says {_shown(keys)} for keys, where a list is needed"
 
@@ -204,31 +208,33 @@ def _refused(
     if config.fine_tune_type == "full":
         yield list(adapter.tensors), "the configuration says a full fine-tune"
         return
-    if unread := [one.name for one in adapter.tensors.values() if one.dtype == "F64"]:
+    if unread := [tensor.name for tensor in adapter.tensors.values() if tensor.dtype == "F64"]:
         yield unread, "they are stored as 64-bit numbers, which MLX does not read"
         return
     is_dora = config.values.get("fine_tune_type") == "dora"
-    layers = sorted({one.layer for one in adapter.modules if one.layer is not None})
+    layers = sorted({module.layer for module in adapter.modules if module.layer is not None})
     count, keys = config.num_layers or 0, config.values["lora_parameters"].get("keys")
     # Of an unknown model its last layer may be the last that is there.
     total = base.num_layers if base is not None else None
     first = (total or layers[-1] + 1) - count if layers and count > 0 else 0
-    modules = [(one.name, one) for one in adapter.modules]
+    modules = [(module.name, module) for module in adapter.modules]
     reasons = {
         "they are no adapter's parameters": [
-            one.name for one in adapter.others if one.name.rpartition(".")[2] not in _LEAVES
+            tensor.name
+            for tensor in adapter.others
+            if tensor.name.rpartition(".")[2] not in _LEAVES
         ],
         "fine_tune_type is not dora, so that nothing is scaled": [
             name for name in adapter.tensors if name.endswith(".m") and not is_dora
         ],
         "fine_tune_type is dora, which it has not for experts": [
-            name for name, one in modules if is_dora and one.experts is not None
+            name for name, module in modules if is_dora and module.experts is not None
         ],
         f"num_layers is {count}, and earlier layers are not converted": [
             name
-            for name, one in modules
+            for name, module in modules
             # A whole name is looked up in the whole model.
-            if one.layer is not None and one.layer < first and name not in (keys or ())
+            if module.layer is not None and module.layer < first and name not in (keys or ())
         ],
         "without keys only modules of layers are converted": [
             name for name, _ in modules if keys is None and not _NUMBER.search(name)
@@ -257,13 +263,15 @@ def _known() -> tuple[Mapping[str, frozenset[str]], frozenset[str]]:
 def _names(adapter: Adapter) -> Iterator[Sign]:
     """Whether one architecture has modules of all these names; the base itself would know."""
     known, experts = _known()
-    patterns = [(one, re.sub(r"\.\d+(?=\.|$)", ".#", one.name)) for one in adapter.modules]
-    stacked = [one.name for one, name in patterns if name in experts and one.experts is None]
-    strange = [one.name for one, name in patterns if name not in known]
+    patterns = [(module, re.sub(r"\.\d+(?=\.|$)", ".#", module.name)) for module in adapter.modules]
+    stacked = [
+        module.name for module, name in patterns if name in experts and module.experts is None
+    ]
+    strange = [module.name for module, name in patterns if name not in known]
     in_common = not strange and frozenset.intersection(*(known[name] for _, name in patterns))
     if not stacked and in_common:
         return
-    names = stacked or strange or [one.name for one, _ in patterns]
+    names = stacked or strange or [module.name for module, _ in patterns]
     measured = {
         "modules": len(patterns),
         "stacked": len(stacked) or None,

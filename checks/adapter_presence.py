@@ -252,7 +252,11 @@ def adapter_presence(
     yield from _zeros(facts, config)
     yield from _values(facts, limits)
     yield from _magnitudes(adapter.modules, base, limits)
-    if facts and not unusable and all(_is_sound(one.a) and _is_sound(one.b) for one in facts):
+    if (
+        facts
+        and not unusable
+        and all(_is_sound(module.a) and _is_sound(module.b) for module in facts)
+    ):
         yield Seen(
             "The adapter has {modules} pairs of LoRA factors, all finite and none zero.",
             {"modules": len(facts)},
@@ -301,7 +305,9 @@ def _no_factors(adapter: Adapter, config: TrainingConfig | None) -> Sign:
 def _whole_weights(adapter: Adapter, config: TrainingConfig | None) -> Iterator[Sign]:
     saved = config.values.get("modules_to_save") if config is not None else None
     intended = tuple(f"{key}." for key in saved) if isinstance(saved, list) else ()
-    others = [one for one in adapter.others if not any(key in one.name for key in intended)]
+    others = [
+        tensor for tensor in adapter.others if not any(key in tensor.name for key in intended)
+    ]
     if not others:
         return
     severity = None
@@ -309,8 +315,8 @@ def _whole_weights(adapter: Adapter, config: TrainingConfig | None) -> Iterator[
         severity = Severity.INFO
     elif not adapter.modules and config is not None:
         severity = Severity.ERROR
-    names = [one.name for one in others]
-    numbers = sum(one.size for one in others)
+    names = [tensor.name for tensor in others]
+    numbers = sum(tensor.size for tensor in others)
     yield Sign(
         "full-weights",
         {
@@ -327,8 +333,8 @@ def _whole_weights(adapter: Adapter, config: TrainingConfig | None) -> Iterator[
 
 def _mismatched(adapter: Adapter) -> Sign:
     shapes = {
-        name.split("lora_")[-1][0].upper(): one.shape
-        for name, one in adapter.tensors.items()
+        name.split("lora_")[-1][0].upper(): tensor.shape
+        for name, tensor in adapter.tensors.items()
         if f"{adapter.mismatched[0]}.lora_" in name
     }
     is_peft = adapter.naming == "peft"
@@ -345,10 +351,10 @@ def _mismatched(adapter: Adapter) -> Sign:
 
 def _not_float(adapter: Adapter) -> Sign:
     types = {
-        one.dtype
+        tensor.dtype
         for module in adapter.not_float
-        for name, one in adapter.tensors.items()
-        if f"{module}.lora_" in name and not one.is_float
+        for name, tensor in adapter.tensors.items()
+        if f"{module}.lora_" in name and not tensor.is_float
     }
     return Sign(
         "not-float",
@@ -358,20 +364,20 @@ def _not_float(adapter: Adapter) -> Sign:
 
 
 def _zeros(facts: Sequence[ModuleFacts], config: TrainingConfig | None) -> Iterator[Sign]:
-    zero = [one for one in facts if one.b.is_zero]
+    zero = [module for module in facts if module.b.is_zero]
     if not zero:
         return
     start = config.values.get("init_lora_weights") if config is not None else None
     is_uniform = start in (None, True, "true")
-    moved = [one.name for one in zero if is_uniform and one.a_left_draw]
+    moved = [module.name for module in zero if is_uniform and module.a_left_draw]
     counts = {
         "modules": len(facts),
         "zero_b": len(zero),
-        "a_as_drawn": sum(one.a_is_drawn for one in zero),
+        "a_as_drawn": sum(module.a_is_drawn for module in zero),
     }
     if len(zero) == len(facts):
         drawn = "every" if counts["a_as_drawn"] == len(facts) else None
-        where = some_of([one.name for one in zero])
+        where = some_of([module.name for module in zero])
         yield Sign("zero-b", {**counts, "a_drawn": drawn}, where=where)
         if moved:
             yield Sign("a-moved-zero-b", {**counts, "a_moved": len(moved)})
@@ -379,13 +385,13 @@ def _zeros(facts: Sequence[ModuleFacts], config: TrainingConfig | None) -> Itera
     if moved:
         measured = {**counts, "a_moved": len(moved)}
         yield Sign("some-a-moved-zero-b", measured, where=some_of(moved))
-    idle = [one for one in zero if one.name not in moved]
-    untrained = [one for one in idle if not _UNUSED.search(one.name)]
+    idle = [module for module in zero if module.name not in moved]
+    untrained = [module for module in idle if not _UNUSED.search(module.name)]
     if untrained:
         # Other projections of a layer stand still as well: its keys and values are not shared.
-        shared = [one for one in idle if one.name.endswith(("k_proj", "v_proj"))]
-        untrained = [one for one in idle if one in untrained or one in shared]
-        first = _first_above(untrained, [one for one in facts if not one.b.is_zero])
+        shared = [module for module in idle if module.name.endswith(("k_proj", "v_proj"))]
+        untrained = [module for module in idle if module in untrained or module in shared]
+        first = _first_above(untrained, [module for module in facts if not module.b.is_zero])
         yield Sign(
             "some-zero-b",
             {
@@ -395,25 +401,25 @@ def _zeros(facts: Sequence[ModuleFacts], config: TrainingConfig | None) -> Itera
                 "first_trained": first,
                 "last_untrained": first - 1 if first is not None else None,
             },
-            where=some_of([one.name for one in untrained]),
+            where=some_of([module.name for module in untrained]),
         )
 
 
 def _first_above(idle: Sequence[ModuleFacts], trained: Sequence[ModuleFacts]) -> int | None:
     """The first trained layer, if every module that stands still lies below it."""
-    first = min((one.layer for one in trained if one.layer is not None), default=None)
-    if first is None or any(one.layer is None or one.layer >= first for one in idle):
+    first = min((module.layer for module in trained if module.layer is not None), default=None)
+    if first is None or any(module.layer is None or module.layer >= first for module in idle):
         return None
     return first
 
 
 def _values(facts: Sequence[ModuleFacts], limits: Limits) -> Iterator[Sign]:
     """Values that no training leaves; what is not finite says nothing of how it was saved."""
-    finite = [one for one in facts if one.is_finite]
-    shares = [one.a.rarer_sign for one in finite if one.a.nonzero >= limits.values]
+    finite = [module for module in facts if module.is_finite]
+    shares = [module.a.rarer_sign for module in finite if module.a.nonzero >= limits.values]
     if shares and (share := median(shares)) < limits.one_sided:
         yield Sign("one-sided", {"share": share, "modules": len(shares)})
-    factors = [("A", one.a) for one in finite] + [("B", one.b) for one in finite]
+    factors = [("A", module.a) for module in finite] + [("B", module.b) for module in finite]
     constant = sum(factor.is_constant for _, factor in factors)
     for letter in "AB":
         levels = [
@@ -435,7 +441,7 @@ def _values(facts: Sequence[ModuleFacts], limits: Limits) -> Iterator[Sign]:
 
 
 def _same(facts: Sequence[ModuleFacts], limits: Limits) -> Iterator[Sign]:
-    told = [one for one in facts if min(one.a.nonzero, one.b.size) >= limits.values]
+    told = [module for module in facts if min(module.a.nonzero, module.b.size) >= limits.values]
     same_a, same_b = sharing(told, "A"), sharing(told, "B")
     reason = "a trainer leaves that only where it drew them alike or they are one module"
     for names, factor, why in (
@@ -457,11 +463,11 @@ def _magnitudes(
 ) -> Iterator[Sign]:
     """DoRA's magnitudes, which start as norms of the rows of the weights."""
     vectors = [
-        (one, one.magnitude.load().astype(np.float64).ravel())
-        for one in modules
-        if one.magnitude is not None and one.magnitude.is_float and one.magnitude.size
+        (module, module.magnitude.load().astype(np.float64).ravel())
+        for module in modules
+        if module.magnitude is not None and module.magnitude.is_float and module.magnitude.size
     ]
-    vectors = [(one, vector) for one, vector in vectors if np.isfinite(vector).all()]
+    vectors = [(module, vector) for module, vector in vectors if np.isfinite(vector).all()]
     if not vectors:
         return
     share = median(float((vector < 0).mean()) for _, vector in vectors)
@@ -469,17 +475,17 @@ def _magnitudes(
         yield Sign("negative-magnitudes", {"share": share, "modules": len(vectors)})
         return
     alike = [
-        one.name
-        for one, vector in vectors
+        module.name
+        for module, vector in vectors
         if len(vector) >= limits.values and np.all(vector == vector[0])
     ]
     if 2 * len(alike) > len(vectors):
         measured = {"alike": len(alike), "modules": len(vectors)}
         yield Sign("other-magnitudes", measured, where=some_of(alike))
         return
-    norms = [(float(np.linalg.norm(vector)), base_norm(one, base)) for one, vector in vectors]
+    norms = [(float(np.linalg.norm(vector)), base_norm(module, base)) for module, vector in vectors]
     ratios = [ours / theirs for ours, theirs in norms if theirs]
     # As far below as above: 0 is furthest of all.
-    apart = [max(one, 1 / one) if one > 0 else inf for one in ratios]
+    apart = [max(ratio, 1 / ratio) if ratio > 0 else inf for ratio in ratios]
     if apart and median(apart) >= limits.apart:
         yield Sign("other-magnitudes", {"ratio": median(ratios), "modules": len(ratios)})

@@ -196,13 +196,15 @@ def _ranks(adapter: Adapter, config: TrainingConfig) -> Iterator[Sign]:
     own = config.values.get("rank_pattern")
     patterns = tuple(own) if isinstance(own, dict) else ()
     others = [
-        one for one in adapter.modules if one.rank != rank and not one.name.endswith(patterns)
+        module
+        for module in adapter.modules
+        if module.rank != rank and not module.name.endswith(patterns)
     ]
     if others:
         measured: dict[str, Measurement] = {
             "modules": len(others),
             "all_modules": len(adapter.modules),
-            "ranks": tuple(sorted({one.rank for one in others})),
+            "ranks": tuple(sorted({module.rank for module in others})),
             "configured": rank,
         }
         yield Sign("rank-mismatch", measured, where=_names(others))
@@ -296,7 +298,7 @@ def _lacking(layers: Mapping[int, set[str]]) -> dict[int, frozenset[str]]:
         for name in kind:
             having[name].append(kind)
     usual = {
-        kind: frozenset[str]().union(*(one for name in kind for one in having[name]))
+        kind: frozenset[str]().union(*(other for name in kind for other in having[name]))
         for kind in set(kinds.values())
     }
     return {layer: usual[kind] - kind - _SHARED for layer, kind in kinds.items()}
@@ -305,32 +307,32 @@ def _lacking(layers: Mapping[int, set[str]]) -> dict[int, frozenset[str]]:
 def _block_sizes(adapter: Adapter) -> Iterator[Sign]:
     """Blocks whose modules' sizes do not go together, whatever the base model is."""
     blocks: dict[str, dict[str, LoraModule]] = defaultdict(dict)
-    for one in adapter.modules:
-        block, _, name = one.name.rpartition(".")
-        blocks[block][name] = one
-    odd = [(block, names) for block, found in blocks.items() if (names := _disagreeing(found))]
+    for module in adapter.modules:
+        block, _, name = module.name.rpartition(".")
+        blocks[block][name] = module
+    odd = [(block, names) for block, modules in blocks.items() if (names := _disagreeing(modules))]
     if not odd:
         return
     block, names = odd[0]
     sizes = tuple(
-        f"{one.name} maps {one.in_features} to {one.out_features}"
-        for one in (blocks[block][name] for name in names)
+        f"{module.name} maps {module.in_features} to {module.out_features}"
+        for module in (blocks[block][name] for name in names)
     )
     measured: dict[str, Measurement] = {
         "disagreeing": len(odd),
         "blocks": len(blocks),
         "sizes": sizes,
     }
-    yield Sign("sizes-disagree", measured, where=some_of([one for one, _ in odd]))
+    yield Sign("sizes-disagree", measured, where=some_of([block for block, _ in odd]))
 
 
 def _disagreeing(modules: Mapping[str, LoraModule]) -> tuple[str, ...]:
     """The names among a block's modules that do not go together; none where all do."""
-    readers = tuple(one for one in _SAME_INPUTS if one in modules)
-    if len({modules[one].in_features for one in readers}) > 1:
+    readers = tuple(name for name in _SAME_INPUTS if name in modules)
+    if len({modules[name].in_features for name in readers}) > 1:
         return readers
-    gates = tuple(one for one in _GATES if one in modules)
-    sizes = {(modules[one].in_features, modules[one].out_features) for one in gates}
+    gates = tuple(name for name in _GATES if name in modules)
+    sizes = {(modules[name].in_features, modules[name].out_features) for name in gates}
     if gates and _BACK in modules:
         sizes.add((modules[_BACK].out_features, modules[_BACK].in_features))
         gates = (*gates, _BACK)

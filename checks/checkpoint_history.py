@@ -146,17 +146,17 @@ def checkpoint_history(
     yield saves_shown(history)
     yield from sizes_shown(history, config, base, log)
     followed = follow(history, config, None)
-    yield from _unreadable([one for one in followed.saves if one.problem])
-    saves = tuple(one for one in followed.saves if not one.problem)
+    yield from _unreadable([save for save in followed.saves if save.problem])
+    saves = tuple(save for save in followed.saves if not save.problem)
     followed = FollowedHistory(saves, followed.quantity)
-    numbered = [one for one in saves if one.checkpoint.iteration is not None]
+    numbered = [save for save in saves if save.checkpoint.iteration is not None]
     if not numbered:
         raise Inconclusive("no numbered checkpoint can be read")
     yield from _nonfinite(saves)
     yield from _unchanged(followed, numbered)
     yield from _of_another_run(followed, config, limits)
     yield from _erased(followed)
-    if all(one.facts.is_zero for one in numbered):
+    if all(save.facts.is_zero for save in numbered):
         yield Sign("zero-b-throughout", {"checkpoints": len(numbered)})
     elif followed.quantity == "nominal":
         yield from _sizes(followed, numbered, limits)
@@ -165,7 +165,7 @@ def checkpoint_history(
 def _unreadable(broken: Sequence[SaveState]) -> Iterator[Sign]:
     if broken:
         first = broken[0].checkpoint
-        names = [one.checkpoint.path.name for one in broken]
+        names = [save.checkpoint.path.name for save in broken]
         measured: dict[str, Measurement] = {
             "count": len(broken),
             "file": first.path.name,
@@ -175,7 +175,7 @@ def _unreadable(broken: Sequence[SaveState]) -> Iterator[Sign]:
 
 
 def _nonfinite(saves: Sequence[SaveState]) -> Iterator[Sign]:
-    bad = [place for place, one in enumerate(saves) if one.facts.nonfinite]
+    bad = [place for place, save in enumerate(saves) if save.facts.nonfinite]
     if not bad:
         return
     first = saves[bad[0]].checkpoint
@@ -213,7 +213,7 @@ def _of_another_run(
     *numbered, final = followed.saves
     if final.checkpoint.iteration is not None or not numbered:
         return
-    if any(one.facts.nonfinite for one in followed.saves):
+    if any(save.facts.nonfinite for save in followed.saves):
         return
     iters = config.iters if config is not None and config.describes_training else None
     last, facts = numbered[-1].checkpoint, followed.facts
@@ -229,8 +229,8 @@ def _of_another_run(
         where, severity = final.checkpoint.path.name, Severity.ERROR
         yield Sign("final-of-another-run", figures, where=where, severity=severity)
         return
-    sizes = [one.facts.size for one in followed.saves]
-    if last.iteration != iters or not all(isfinite(one) and one > 0 for one in sizes):
+    sizes = [save.facts.size for save in followed.saves]
+    if last.iteration != iters or not all(isfinite(save) and save > 0 for save in sizes):
         return
     # The best state, or a mean of several, is smaller than the last or between the saves.
     if sizes[-1] > max(sizes[:-1]) * limits.other_run:
@@ -262,8 +262,8 @@ def _sizes(
     followed: FollowedHistory, numbered: Sequence[SaveState], limits: Limits
 ) -> Iterator[Sign]:
     measured: dict[str, Measurement] = {
-        "iterations": tuple(one.checkpoint.iteration or 0 for one in numbered),
-        "sizes": tuple(round(one.facts.size, 6) for one in numbered),
+        "iterations": tuple(save.checkpoint.iteration or 0 for save in numbered),
+        "sizes": tuple(round(save.facts.size, 6) for save in numbered),
     }
     first, size = numbered[0].checkpoint, numbered[0].facts.size
     if size >= limits.nominal_large:

@@ -113,12 +113,14 @@ def full_weights(
             raise NotApplicable("the model was fused with an adapter, and other checks judge that")
     every = tuple(weight_changes(base, tuned))
     compared = [
-        one for one in every if one.status in ("same", "changed") and not one.is_requantized
+        change
+        for change in every
+        if change.status in ("same", "changed") and not change.is_requantized
     ]
     if not compared:
         raise Inconclusive("no tensor is stored with the name, shape and kind of one in the base")
-    changed = [one for one in compared if one.status == "changed"]
-    if not changed and any(one.is_requantized for one in every):
+    changed = [change for change in compared if change.status == "changed"]
+    if not changed and any(change.is_requantized for change in every):
         raise Inconclusive("the matrices were quantised after training, which hides what it did")
     if not changed:
         measured = {"compared": len(compared), "changed": 0}
@@ -126,10 +128,10 @@ def full_weights(
         severity = None if was_full else Severity.WARNING
         yield Sign("unchanged", measured, where=tuned.path.name, severity=severity)
         return
-    if broken := [one for one in changed if one.nonfinite]:
-        count = sum(one.nonfinite for one in broken)
+    if broken := [change for change in changed if change.nonfinite]:
+        count = sum(change.nonfinite for change in broken)
         measured = {"nonfinite": count, "tensors": len(broken), "compared": len(compared)}
-        yield Sign("non-finite", measured, where=some_of([one.name for one in broken]))
+        yield Sign("non-finite", measured, where=some_of([change.name for change in broken]))
     else:
         yield Seen(
             "Training changed {changed} of {compared} weights, and all are finite.",
@@ -140,9 +142,9 @@ def full_weights(
 
 def _moved(changed: Sequence[WeightChange], limits: Limits) -> Iterator[Sign]:
     matrices = [
-        (one.relative, one.name)
-        for one in changed
-        if one.relative is not None and len(one.shape) > 1 and not one.nonfinite
+        (change.relative, change.name)
+        for change in changed
+        if change.relative is not None and len(change.shape) > 1 and not change.nonfinite
     ]
     if not matrices or (middle := median(size for size, _ in matrices)) < limits.large:
         return

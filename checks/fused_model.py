@@ -140,19 +140,21 @@ def fused_model(
     modules = fusions(adapter, config, base, tuned)
     if not modules:
         raise Inconclusive("no module with an update has a weight of one shape in both models")
-    intended = _norm(one.intended for one in modules)
-    realised = _norm(one.realised for one in modules)
-    noise = _norm(one.noise for one in modules) / intended
-    rounding = _norm(one.rounding for one in modules) / intended
-    gain = sum(one.inner for one in modules) / intended**2
-    absent = [one for one in modules if one.gain < limits.absent]
-    coarseness = _norm(one.noise for one in modules) / _norm(one.weight for one in modules)
-    examples = sorted(modules, key=lambda one: -one.noise / one.intended)
+    intended = _norm(module.intended for module in modules)
+    realised = _norm(module.realised for module in modules)
+    noise = _norm(module.noise for module in modules) / intended
+    rounding = _norm(module.rounding for module in modules) / intended
+    gain = sum(module.inner for module in modules) / intended**2
+    absent = [module for module in modules if module.gain < limits.absent]
+    coarseness = _norm(module.noise for module in modules) / _norm(
+        module.weight for module in modules
+    )
+    examples = sorted(modules, key=lambda module: -module.noise / module.intended)
     # A base that is quantised already rounds a part of the update back to its own steps.
     is_swallowed = rounding > limits.degraded and gain < 1
     is_lost = is_swallowed and gain < limits.kept
     if is_lost:
-        symptom, examples = "update-lost", sorted(modules, key=lambda one: one.gain)
+        symptom, examples = "update-lost", sorted(modules, key=lambda module: module.gain)
     elif absent:
         symptom, examples = "not-fused", absent
     elif abs(gain - 1) > limits.scale and not is_swallowed:
@@ -177,9 +179,9 @@ def fused_model(
             "modules_without": len(absent),
             "most": limits.degraded,
         },
-        where=", ".join(one.name for one in examples[:_EXAMPLES]),
+        where=", ".join(module.name for module in examples[:_EXAMPLES]),
     )
 
 
 def _norm(values: Iterable[float]) -> float:
-    return sqrt(sum(one**2 for one in values))
+    return sqrt(sum(module**2 for module in values))

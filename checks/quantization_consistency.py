@@ -112,8 +112,8 @@ def _compared(
 def _packed(tensors: Mapping[str, TensorRef]) -> list[str]:
     """The modules whose weight MLX quantised, by name."""
     modules = [name.removesuffix(".scales") for name in tensors if name.endswith(".scales")]
-    weights = {one: tensors.get(f"{one}.weight") for one in modules}
-    return sorted(one for one, weight in weights.items() if weight and weight.dtype == "U32")
+    weights = {module: tensors.get(f"{module}.weight") for module in modules}
+    return sorted(module for module, weight in weights.items() if weight and weight.dtype == "U32")
 
 
 def _entries(own: object, tensors: Mapping[str, TensorRef], packed: list[str]) -> list[str]:
@@ -122,4 +122,6 @@ def _entries(own: object, tensors: Mapping[str, TensorRef], packed: list[str]) -
         return []
     settings = [name for name, value in own.items() if isinstance(value, dict)]
     known = set(packed)
-    return sorted(one for one in settings if f"{one}.weight" in tensors and one not in known)
+    return sorted(
+        module for module in settings if f"{module}.weight" in tensors and module not in known
+    )

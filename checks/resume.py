@@ -152,8 +152,8 @@ def _in_the_adapter(resumed: Adapter, adapter: Adapter) -> Iterator[Sign]:
 
 
 def _rank(resumed: Adapter, saved: Adapter | None, config: TrainingConfig | None) -> Iterator[Sign]:
-    ranks = sorted({one.rank for one in resumed.modules})
-    if saved is not None and {one.rank for one in saved.modules} != set(ranks):
+    ranks = sorted({module.rank for module in resumed.modules})
+    if saved is not None and {module.rank for module in saved.modules} != set(ranks):
         # The file was replaced since, or the tensors were left out: the names tell.
         return
     wanted = config.rank if config is not None and config.origin == "mlx-lm" else None

@@ -161,9 +161,9 @@ def weight_drift(
         raise NotApplicable("the adapter holds no pair of LoRA factors to multiply")
     facts = adapter_facts(adapter, config, base)
     yield drift_shown(facts)
-    if not all(one.is_finite for one in facts):
+    if not all(module.is_finite for module in facts):
         raise Inconclusive("some factors are not finite, so that they have no norm")
-    facts = tuple(one for one in facts if not one.b.is_zero)
+    facts = tuple(module for module in facts if not module.b.is_zero)
     if not facts:
         raise NotApplicable("every B is zero: there is no update to measure")
     if config is not None and (updates := _adam_updates(config)) is not None:
@@ -173,28 +173,28 @@ def weight_drift(
             "the scale of the update is not stated: the adapter_config.json is needed"
         )
     yield from _size(facts, limits)
-    for one in outliers(facts, limits.lone)[:1]:
+    for outlier in outliers(facts, limits.lone)[:1]:
         measured = {
-            "relative_norm": one.size,
-            "median_relative_norm": one.median,
-            "ratio": one.ratio,
+            "relative_norm": outlier.size,
+            "median_relative_norm": outlier.median,
+            "ratio": outlier.ratio,
             "modules": len(facts),
-            "usual": "its" if one.is_relative else "usual",
+            "usual": "its" if outlier.is_relative else "usual",
             "most": limits.lone,
         }
-        is_overwritten = one.size >= limits.lone
+        is_overwritten = outlier.size >= limits.lone
         code = "one-module-overwritten" if is_overwritten else "one-module-apart"
-        yield Sign(code, measured, where=one.name)
+        yield Sign(code, measured, where=outlier.name)
 
 
 def _size(facts: Sequence[ModuleFacts], limits: Limits) -> Iterator[Sign]:
-    relative = [(one.relative, one.name) for one in facts if one.relative is not None]
-    sizes = relative or [(one.nominal, one.name) for one in facts]
+    relative = [(module.relative, module.name) for module in facts if module.relative is not None]
+    sizes = relative or [(module.nominal, module.name) for module in facts]
     middle, (largest, name) = median(size for size, _ in sizes), max(sizes)
     measured = {
         "median_relative_norm" if relative else "median_nominal_norm": middle,
         "largest_relative_norm": largest if relative else None,
-        "median_update_norm": median(one.update_norm for one in facts),
+        "median_update_norm": median(module.update_norm for module in facts),
         "modules": len(sizes),
         "scale": facts[0].scale,
     }
@@ -230,7 +230,7 @@ def _against_the_rate(
     rate = abs(config.learning_rate or 0.0)
     bound = LARGEST_STEP * rate * updates
     measured = {"learning_rate": config.learning_rate, "updates": updates}
-    largest = max(facts, key=lambda one: one.b.rms)
+    largest = max(facts, key=lambda module: module.b.rms)
     if largest.b.rms > bound:
         figures = {**measured, "rms_b": largest.b.rms, "bound": bound}
         yield Sign("beyond-the-rate", figures, where=largest.name)
@@ -238,7 +238,7 @@ def _against_the_rate(
     elif updates >= limits.enough_updates and not config.of_preferences:
         corrected = bool(config.optimizer_config.get("bias_correction"))
         way = rate * straight_way(updates, bias_correction=corrected)
-        straightness = median(one.b.rms for one in facts) / way
+        straightness = median(module.b.rms for module in facts) / way
         if straightness >= limits.straight:
             figures = {**measured, "straightness": straightness, "most": limits.straight}
             yield Sign("straight", figures)

@@ -73,7 +73,8 @@ def convert(path: Path, target: Library | None = None, model: str | None = None)
     base = _base(model, config, adapter)
     read = from_peft if source == "peft" else from_mlx
     portable = read(adapter, config, base)
-    if not all(isfinite(one) for one in (portable.dropout, *(m.scale for m in portable.modules))):
+    figures = (portable.dropout, *(module.scale for module in portable.modules))
+    if not all(map(isfinite, figures)):
         raise InputError(config.path, "states a scale or a dropout that is not a finite number")
     require_fit(portable, base, target)
     if model is not None:
@@ -84,9 +85,9 @@ def convert(path: Path, target: Library | None = None, model: str | None = None)
         target=target,
         files=files,
         modules=len(adapter.modules),
-        layers=len({one.layer for one in adapter.modules} - {None}),
-        ranks=tuple(sorted({one.rank for one in portable.modules})),
-        scales=tuple(sorted({one.scale for one in portable.modules})),
+        layers=len({module.layer for module in adapter.modules} - {None}),
+        ranks=tuple(sorted({module.rank for module in portable.modules})),
+        scales=tuple(sorted({module.scale for module in portable.modules})),
         dtypes=adapter.dtypes,
         base=base.path if base is not None else None,
         notes=(*changes, *portable.notes, *_warnings(adapter, base)),
@@ -110,13 +111,13 @@ def _require_whole(adapter: Adapter, config: TrainingConfig) -> None:
             f"{broken[0]} has no partner, or none that it can be multiplied with",
             "the adapter is incomplete",
         )
-    if second := [one.name for one in adapter.others if ".lora_" in one.name]:
+    if second := [module.name for module in adapter.others if ".lora_" in module.name]:
         raise InputError(
             adapter.path,
             f"{second[0]} is a factor of a module that has another in its place",
             "keep one adapter a file",
         )
-    if empty := [one.name for one in adapter.modules if not one.rank]:
+    if empty := [module.name for module in adapter.modules if not module.rank]:
         raise InputError(adapter.path, f"{empty[0]} has rank 0", "there is nothing to convert")
     if adapter.naming != config.origin:
         raise InputError(

@@ -66,14 +66,14 @@ def from_mlx(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -
         _require_loadable(module, adapter, config, base)
     modules = tuple(
         PortableModule(
-            name=one.name,
-            a=stored_values(one.a),
-            b=stored_values(one.b),
-            magnitude=stored_values(one.magnitude) if one.magnitude else None,
+            name=module.name,
+            a=stored_values(module.a),
+            b=stored_values(module.b),
+            magnitude=stored_values(module.magnitude) if module.magnitude else None,
             scale=config.scale,
-            is_embedding=is_embedding(one.name),
+            is_embedding=is_embedding(module.name),
         )
-        for one in adapter.modules
+        for module in adapter.modules
     )
     left_behind = (
         "the settings of the training (rate, data, iterations) stay behind: PEFT's file has "
@@ -157,18 +157,18 @@ def to_mlx(
     modules, filled = _with_one_rank(modules)
     scale, modules, folded = _with_one_scale(adapter, modules)
     tensors: dict[str, Stored] = {}
-    for one in modules:
-        tensors[f"{one.name}.lora_a"] = np.ascontiguousarray(one.a)
-        tensors[f"{one.name}.lora_b"] = np.ascontiguousarray(one.b)
-        if one.magnitude is not None:
-            tensors[f"{one.name}.m"] = one.magnitude
-    layers = {one.layer for one in modules} - {None}
+    for module in modules:
+        tensors[f"{module.name}.lora_a"] = np.ascontiguousarray(module.a)
+        tensors[f"{module.name}.lora_b"] = np.ascontiguousarray(module.b)
+        if module.magnitude is not None:
+            tensors[f"{module.name}.m"] = module.magnitude
+    layers = {module.layer for module in modules} - {None}
     config = {
         "fine_tune_type": "dora" if adapter.is_dora else "lora",
         "lora_parameters": {
             "dropout": adapter.dropout,
             # Whole names are looked up in the whole model, whatever `num_layers` is.
-            "keys": [one.name for one in modules],
+            "keys": [module.name for module in modules],
             "rank": modules[0].rank,
             "scale": scale,
         },
@@ -195,8 +195,8 @@ def to_mlx(
 
 def _with_one_head(adapter: PortableAdapter, base: BaseModel | None) -> tuple[PortableModule, ...]:
     """Without the output head's factors where mlx-lm applies the embedding's to it as well."""
-    embeddings = [one for one in adapter.modules if one.is_embedding]
-    heads = [one for one in adapter.modules if one.name == OUTPUT_HEAD]
+    embeddings = [module for module in adapter.modules if module.is_embedding]
+    heads = [module for module in adapter.modules if module.name == OUTPUT_HEAD]
     if base is None or not is_tied(base) or not (embeddings or heads):
         return adapter.modules
     if len(embeddings) == len(heads) == 1:
@@ -206,7 +206,7 @@ def _with_one_head(adapter: PortableAdapter, base: BaseModel | None) -> tuple[Po
             and is_same(head.b, embedding.a.T)
             and head.scale == embedding.scale
         ):
-            return tuple(one for one in adapter.modules if one is not head)
+            return tuple(module for module in adapter.modules if module is not head)
     raise InputError(
         adapter.path,
         "the base model's embedding is its output head too, and mlx-lm adapts both with the same "
@@ -216,24 +216,26 @@ def _with_one_head(adapter: PortableAdapter, base: BaseModel | None) -> tuple[Po
 
 
 def _with_one_rank(modules: tuple[PortableModule, ...]) -> tuple[tuple[PortableModule, ...], int]:
-    rank = max(one.rank for one in modules)
+    rank = max(module.rank for module in modules)
     filled = tuple(
         replace(
-            one,
-            a=np.pad(one.a, [(0, 0), (0, rank - one.rank)]),
-            b=np.pad(one.b, [(0, rank - one.rank), (0, 0)]),
+            module,
+            a=np.pad(module.a, [(0, 0), (0, rank - module.rank)]),
+            b=np.pad(module.b, [(0, rank - module.rank), (0, 0)]),
         )
-        for one in modules
+        for module in modules
     )
-    return filled, sum(one.rank != rank for one in modules)
+    return filled, sum(module.rank != rank for module in modules)
 
 
 def _with_one_scale(
     adapter: PortableAdapter, modules: tuple[PortableModule, ...]
 ) -> tuple[float, tuple[PortableModule, ...], int]:
-    ((scale, _),) = Counter(one.scale for one in modules).most_common(1)
-    changed = tuple(one if one.scale == scale else _folded(one, scale, adapter) for one in modules)
-    return scale, changed, sum(one.scale != scale for one in modules)
+    ((scale, _),) = Counter(module.scale for module in modules).most_common(1)
+    changed = tuple(
+        module if module.scale == scale else _folded(module, scale, adapter) for module in modules
+    )
+    return scale, changed, sum(module.scale != scale for module in modules)
 
 
 def _folded(module: PortableModule, scale: float, adapter: PortableAdapter) -> PortableModule:

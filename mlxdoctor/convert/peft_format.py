@@ -104,14 +104,14 @@ def from_peft(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) 
         _require_applied(module, config, is_dora)
     modules = tuple(
         PortableModule(
-            name=one.name,
-            a=stored_values(one.a).T,
-            b=stored_values(one.b).T,
-            magnitude=stored_values(one.magnitude) if one.magnitude else None,
-            scale=module_scale(one, config),
-            is_embedding="lora_embedding_A" in one.a.name,
+            name=module.name,
+            a=stored_values(module.a).T,
+            b=stored_values(module.b).T,
+            magnitude=stored_values(module.magnitude) if module.magnitude else None,
+            scale=module_scale(module, config),
+            is_embedding="lora_embedding_A" in module.a.name,
         )
-        for one in adapter.modules
+        for module in adapter.modules
     )
     return PortableAdapter(
         path=adapter.path,
@@ -263,7 +263,7 @@ def to_peft(
         "peft_type": "LORA",
         "r": rank,
         "rank_pattern": {},
-        "target_modules": [one.name for one in modules],
+        "target_modules": [module.name for module in modules],
         "task_type": "CAUSAL_LM",
         "use_dora": adapter.is_dora,
         "use_rslora": False,
@@ -290,7 +290,7 @@ def _with_own_head(
     modules: tuple[PortableModule, ...], base: BaseModel | None
 ) -> tuple[tuple[PortableModule, ...], tuple[str, ...]]:
     """With factors of its own for an output head that mlx-lm gives the embedding's."""
-    embedding = next((one for one in modules if one.is_embedding), None)
+    embedding = next((module for module in modules if module.is_embedding), None)
     if embedding is None or base is None or not is_tied(base):
         return modules, ()
     head = PortableModule(
@@ -307,11 +307,11 @@ def _with_own_head(
 
 def _tensors(modules: Iterable[PortableModule]) -> dict[str, Stored]:
     tensors: dict[str, Stored] = {}
-    for one in modules:
+    for module in modules:
         # PEFT holds an embedding's factors as bare parameters, without the ".weight".
-        kind, end = ("lora_embedding", "") if one.is_embedding else ("lora", ".weight")
-        tensors[f"{PEFT_PREFIX}{one.name}.{kind}_A{end}"] = np.ascontiguousarray(one.a.T)
-        tensors[f"{PEFT_PREFIX}{one.name}.{kind}_B{end}"] = np.ascontiguousarray(one.b.T)
-        if one.magnitude is not None:
-            tensors[f"{PEFT_PREFIX}{one.name}.lora_magnitude_vector"] = one.magnitude
+        kind, end = ("lora_embedding", "") if module.is_embedding else ("lora", ".weight")
+        tensors[f"{PEFT_PREFIX}{module.name}.{kind}_A{end}"] = np.ascontiguousarray(module.a.T)
+        tensors[f"{PEFT_PREFIX}{module.name}.{kind}_B{end}"] = np.ascontiguousarray(module.b.T)
+        if module.magnitude is not None:
+            tensors[f"{PEFT_PREFIX}{module.name}.lora_magnitude_vector"] = module.magnitude
     return tensors

@@ -155,9 +155,13 @@ def stored_values(tensor: TensorRef) -> Stored:
     return values.reshape(tensor.shape)
 
 
-def is_same(one: Stored, other: Stored) -> bool:
+def is_same(first: Stored, other: Stored) -> bool:
     """Whether type, shape and every bit agree."""
-    return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+    return (first.dtype, first.shape, first.tobytes()) == (
+        other.dtype,
+        other.shape,
+        other.tobytes(),
+    )
 
 
 def times(values: Stored, factor: float) -> Stored | None:

@@ -184,7 +184,7 @@ def describe(
         b: (r, outputs), or (E, r, outputs).
         layer, scale, base_norm: as in `ModuleFacts`.
     """
-    experts_a, experts_b = (one if one.ndim == 3 else one[None] for one in (a, b))
+    experts_a, experts_b = (x if x.ndim == 3 else x[None] for x in (a, b))
     experts, inputs, rank = experts_a.shape
     # What overflows or is no number is counted, and no reason for a warning.
     with np.errstate(all="ignore"):
@@ -213,7 +213,7 @@ def describe(
 
 def _gram(rows: NDArray[Any]) -> NDArray[np.float64]:
     """The inner products of the rows of (E, r, n), float64 (E, r, r), an expert at a time."""
-    grams = [(wide := one.astype(np.float64)) @ wide.T for one in rows]
+    grams = [(wide := expert.astype(np.float64)) @ wide.T for expert in rows]
     return np.stack(grams) if grams else np.zeros((0, rows.shape[1], rows.shape[1]))
 
 
@@ -286,16 +286,20 @@ def outliers(facts: Sequence[ModuleFacts], times: float) -> tuple[Outlier, ...]:
     Modules are compared by one measure, which all of them have; those without an update, or with
     one that is not finite, are left out.
     """
-    moved = [one for one in facts if one.is_finite and not one.b.is_zero and isfinite(one.scale)]
-    relative = [one.relative for one in moved if one.relative is not None]
+    moved = [
+        module
+        for module in facts
+        if module.is_finite and not module.b.is_zero and isfinite(module.scale)
+    ]
+    relative = [module.relative for module in moved if module.relative is not None]
     is_relative = len(relative) == len(moved)
-    sizes = relative if is_relative else [one.nominal for one in moved]
+    sizes = relative if is_relative else [module.nominal for module in moved]
     if not sizes:
         return ()
     middle = median(sizes)
     every = (
-        Outlier(one.name, size, middle, is_relative)
-        for one, size in zip(moved, sizes, strict=True)
+        Outlier(module.name, size, middle, is_relative)
+        for module, size in zip(moved, sizes, strict=True)
         if size
     )
     return tuple(sorted((x for x in every if x.ratio >= times), key=lambda x: -x.size))
@@ -307,10 +311,10 @@ def sharing(facts: Sequence[ModuleFacts], letter: str) -> frozenset[str]:
     Factors with one value throughout, and those with values that are not finite, are left out.
     """
     groups: dict[int, list[str]] = defaultdict(list)
-    for one in facts:
-        factor = one.a if letter == "A" else one.b
+    for module in facts:
+        factor = module.a if letter == "A" else module.b
         if factor.is_finite and factor.levels > 1:
-            groups[factor.fingerprint].append(one.name)
+            groups[factor.fingerprint].append(module.name)
     return frozenset(name for names in groups.values() if len(names) > 1 for name in names)
 
 
@@ -416,13 +420,14 @@ class SaveFacts:
         near 1, that of two runs with other seeds near 0. NaN where nothing can be compared.
         """
         pairs = [
-            (one.astype(np.float64), other.starts[name].astype(np.float64))
-            for name, one in self.starts.items()
-            if name in other.starts and other.starts[name].shape == one.shape
+            (start.astype(np.float64), other.starts[name].astype(np.float64))
+            for name, start in self.starts.items()
+            if name in other.starts and other.starts[name].shape == start.shape
         ]
         with np.errstate(all="ignore"):
             cosines = [
-                float(one @ two / (np.linalg.norm(one) * np.linalg.norm(two))) for one, two in pairs
+                float(ours @ theirs / (np.linalg.norm(ours) * np.linalg.norm(theirs)))
+                for ours, theirs in pairs
             ]
         return median(cosines) if cosines and all(map(isfinite, cosines)) else nan
 
@@ -470,29 +475,29 @@ def history(saves: Sequence[SaveFacts]) -> HistoryFacts:
     """Describe the saves of a run, in the order of training, the final file last."""
     seen: dict[str, int] = {}
     same_as = tuple(
-        place if one.digest is None else seen.setdefault(one.digest, place)
-        for place, one in enumerate(saves)
+        place if save.digest is None else seen.setdefault(save.digest, place)
+        for place, save in enumerate(saves)
     )
     erased, trained = [], set[str]()
-    for one in saves:
-        zero = {name for name, size in one.sizes.items() if size == 0}
+    for save in saves:
+        zero = {name for name, size in save.sizes.items() if size == 0}
         erased.append(frozenset(zero & trained))
-        trained |= one.sizes.keys() - zero
-    numbered = [place for place, one in enumerate(saves) if one.iteration is not None]
+        trained |= save.sizes.keys() - zero
+    numbered = [place for place, save in enumerate(saves) if save.iteration is not None]
     last = same_as[numbered[-1]] if numbered else 0
     unchanged = [place for place in numbered if same_as[place] != last]
     first_same = numbered.index(unchanged[-1]) + 1 if unchanged else 0
-    pairs = [(saves[one], saves[two], two) for one, two in pairwise(numbered)]
-    likeness = [one.likeness(two) for one, two, _ in pairs]
+    pairs = [(saves[first], saves[second], second) for first, second in pairwise(numbered)]
+    likeness = [before.likeness(after) for before, after, _ in pairs]
     final = saves[-1] if saves and saves[-1].iteration is None and numbered else None
     return HistoryFacts(
         same_as=same_as,
         unchanged_from=numbered[first_same] if len(numbered) - first_same > 1 else None,
         erased=tuple(erased),
         jumps=tuple(
-            _jump(one, two, place)
-            for one, two, place in pairs
-            if one.iteration and one.size > 0 and isfinite(two.size)
+            _jump(before, after, place)
+            for before, after, place in pairs
+            if before.iteration and before.size > 0 and isfinite(after.size)
         ),
         own_likeness=min(likeness, default=nan),
         final_likeness=saves[numbered[-1]].likeness(final) if final is not None else nan,

@@ -194,7 +194,7 @@ class Adapter:
         pairs = _pair(tensors)
         if len(pairs.modules) > current().modules:
             raise exceeded(file, f"has factors of {len(pairs.modules):,} modules", "modules")
-        factors = sum(one.a.nbytes + one.b.nbytes for one in pairs.modules)
+        factors = sum(module.a.nbytes + module.b.nbytes for module in pairs.modules)
         if factors > current().adapter_bytes:
             raise exceeded(file, f"has {factors:,} bytes of factors", "adapter_bytes")
         return cls(
@@ -202,7 +202,7 @@ class Adapter:
             folder=path if path.is_dir() else file.parent,
             naming=pairs.naming,
             modules=tuple(sorted(pairs.modules, key=_order)),
-            others=tuple(one for name, one in tensors.items() if name not in pairs.factors),
+            others=tuple(tensor for name, tensor in tensors.items() if name not in pairs.factors),
             unpaired=tuple(sorted(pairs.unpaired)),
             mismatched=tuple(sorted(pairs.mismatched)),
             not_float=tuple(sorted(pairs.not_float)),
@@ -268,29 +268,29 @@ class _Pairs:
 
 
 def _pair(tensors: Mapping[str, TensorRef]) -> _Pairs:
-    found, pattern = _Pairs("mlx-lm"), _MLX
+    pairs, pattern = _Pairs("mlx-lm"), _MLX
     if not any(name.endswith((".lora_a", ".lora_b")) for name in tensors) and any(
         _PEFT.match(name) for name in tensors
     ):
-        found, pattern = _Pairs("peft"), _PEFT
+        pairs, pattern = _Pairs("peft"), _PEFT
     parts: dict[str, dict[Role, TensorRef]] = {}
     for name, tensor in tensors.items():
         if match := pattern.match(name):
             parts.setdefault(match["module"], {})[_ROLES[match["role"]]] = tensor
     for name, part in parts.items():
-        found.factors.update(tensor.name for tensor in part.values())
+        pairs.factors.update(tensor.name for tensor in part.values())
         if "a" not in part or "b" not in part:
             # A magnitude without any factor is what is left of a module, too.
-            found.unpaired += [part[role].name for role in ("a", "b") if role in part] or [
-                one.name for one in part.values()
+            pairs.unpaired += [part[role].name for role in ("a", "b") if role in part] or [
+                tensor.name for tensor in part.values()
             ]
-        elif (module := _module(name, part, found.naming)) is None:
-            found.mismatched.append(name)
+        elif (module := _module(name, part, pairs.naming)) is None:
+            pairs.mismatched.append(name)
         elif not (module.a.is_float and module.b.is_float):
-            found.not_float.append(name)
+            pairs.not_float.append(name)
         else:
-            found.modules.append(module)
-    return found
+            pairs.modules.append(module)
+    return pairs
 
 
 def _order(module: LoraModule) -> tuple[bool, int, str]:

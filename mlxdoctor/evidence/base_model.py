@@ -133,7 +133,7 @@ class BaseModel:
     @property
     def embedding_shape(self) -> tuple[int, int] | None:
         """The token embedding's (rows, width), as stored; None where none is called as one."""
-        named = [one for one in self.linear_shapes if one.endswith(TOKEN_EMBEDDINGS)]
+        named = [module for module in self.linear_shapes if module.endswith(TOKEN_EMBEDDINGS)]
         return self.linear_shapes[named[0]] if len(named) == 1 else None
 
     @property
@@ -146,7 +146,7 @@ class BaseModel:
         """The end tokens that `config.json` names."""
         value = self.stated("eos_token_id")
         values = value if isinstance(value, list) else [value]
-        return tuple(one for one in values if type(one) is int)
+        return tuple(token for token in values if type(token) is int)
 
     @cached_property
     def linear_shapes(self) -> Mapping[str, tuple[int, int]]:
@@ -169,11 +169,11 @@ class BaseModel:
     @cached_property
     def parameter_count(self) -> int:
         """All numbers of the model; a quantised matrix counts what it stands for."""
-        count = sum(prod(one.shape) for one in self.quantized.values())
+        count = sum(prod(matrix.shape) for matrix in self.quantized.values())
         parts = {
             part.name
-            for one in self.quantized.values()
-            for part in (one.weight, one.scales, one.biases)
+            for matrix in self.quantized.values()
+            for part in (matrix.weight, matrix.scales, matrix.biases)
             if part is not None
         }
         return count + sum(t.size for name, t in self.tensors.items() if name not in parts)

@@ -104,16 +104,16 @@ class CheckpointHistory:
                     numbered.append(Checkpoint(int(match[1]), file))
         if not numbered:
             raise InputError(path, "holds no numbered checkpoint", "save them with `save_every`")
-        numbered.sort(key=lambda one: (one.iteration or 0, one.path.name))
+        numbered.sort(key=lambda save: (save.iteration or 0, save.path.name))
         try:
             final = adapter_file(path)
         except InputError:
             return cls(path, tuple(numbered))
-        if any(final == one.path for one in numbered):
+        if any(final == save.path for save in numbered):
             return cls(path, tuple(numbered))
         return cls(path, (*numbered, Checkpoint(None, final)))
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
         """Every checkpoint's file, hashed when first asked for."""
-        return tuple(one.source for one in self.checkpoints)
+        return tuple(save.source for save in self.checkpoints)

@@ -102,7 +102,7 @@ def read_npz(path: Path) -> Mapping[str, TensorRef]:
     tensors: dict[str, TensorRef] = {}
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
-            members = [one for one in archive.infolist() if not one.is_dir()]
+            members = [member for member in archive.infolist() if not member.is_dir()]
             _refuse_bomb(path, size, members)
             for member in members:
                 name = member.filename.removesuffix(".npy")
@@ -123,7 +123,7 @@ def _refuse_bomb(path: Path, size: int, members: Sequence[zipfile.ZipInfo]) -> N
     limits = current()
     if len(members) > limits.archive_members:
         raise exceeded(path, f"has {len(members):,} arrays", "archive_members")
-    unpacked = sum(one.file_size for one in members)
+    unpacked = sum(member.file_size for member in members)
     if unpacked > limits.unpacked_bytes:
         raise exceeded(path, f"unpacks to {unpacked:,} bytes", "unpacked_bytes")
     if unpacked > max(HARMLESS_BYTES, size * limits.unpacked_ratio):

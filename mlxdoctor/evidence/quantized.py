@@ -101,7 +101,7 @@ def quantized_tensors(
 ) -> dict[str, QuantizedTensor]:
     """The quantised matrices among a model's tensors, by module name."""
     stated = quantization_stated(config) or {}
-    found: dict[str, QuantizedTensor] = {}
+    matrices: dict[str, QuantizedTensor] = {}
     for name, scales in tensors.items():
         module = name.removesuffix(".scales")
         weight = tensors.get(f"{module}.weight")
@@ -113,10 +113,10 @@ def quantized_tensors(
         group_size = settings.get("group_size", 64)
         if type(group_size) is not int:
             continue
-        one = quantized_tensor(weight, scales, tensors.get(f"{module}.biases"), group_size, mode)
-        if one is not None:
-            found[module] = one
-    return found
+        matrix = quantized_tensor(weight, scales, tensors.get(f"{module}.biases"), group_size, mode)
+        if matrix is not None:
+            matrices[module] = matrix
+    return matrices
 
 
 def quantized_tensor(

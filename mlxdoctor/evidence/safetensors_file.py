@@ -116,18 +116,18 @@ def _header(path: Path) -> tuple[int, dict[str, Any], int]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    values = dict(pairs)
+    if len(values) != len(pairs):
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
                 raise ValueError(f"{name!r} is there twice")
             seen.add(name)
-    return found
+    return values
 
 
 def _is_text_mapping(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
 def _is_size(value: object) -> bool:
@@ -143,7 +143,7 @@ def _tensor(path: Path, name: str, entry: object, start: int) -> TensorRef:
     if (
         not isinstance(shape, list)
         or len(shape) > MAX_DIMENSIONS
-        or not all(_is_size(one) for one in shape)
+        or not all(_is_size(size) for size in shape)
     ):
         raise InputError(path, f"{name} has a shape that is not a list of sizes", _DAMAGED)
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
@@ -157,7 +157,7 @@ def _tensor(path: Path, name: str, entry: object, start: int) -> TensorRef:
             f"but its offsets span {end - begin:,}",
             _DAMAGED,
         )
-    if not bits and prod(max(one, 1) for one in shape) * DTYPE_BITS[dtype] > 8 * MAX_TENSOR_BYTES:
+    if not bits and prod(max(size, 1) for size in shape) * DTYPE_BITS[dtype] > 8 * MAX_TENSOR_BYTES:
         raise InputError(path, f"{name} is empty and has an impossible shape", _DAMAGED)
     return TensorRef(name, tuple(shape), dtype, path, start + begin, end - begin)
 
@@ -187,14 +187,14 @@ def model_files(folder: Path) -> tuple[Path, ...]:
             if not name.endswith(".safetensors"):
                 raise InputError(index, f"names {name!r}, which is no .safetensors file")
         return tuple(folder / name for name in names)
-    found = sorted(folder.glob("model*.safetensors")) or sorted(
+    weights = sorted(folder.glob("model*.safetensors")) or sorted(
         path
         for path in folder.glob("*.safetensors")
         if "adapter" not in path.name and "optimizer" not in path.name
     )
-    if not found:
+    if not weights:
         raise InputError(folder, "holds no .safetensors weights", "name the folder of the model")
-    return tuple(found)
+    return tuple(weights)
 
 
 def merged_tensors(files: Iterable[SafetensorsFile]) -> dict[str, TensorRef]:

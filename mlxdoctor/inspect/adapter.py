@@ -119,7 +119,8 @@ def inspect_adapter(path: Path, base: BaseModel | None = None) -> AdapterInspect
     config = TrainingConfig.beside(adapter.path)
     facts = adapter_facts(adapter, config, base)
     rows = tuple(
-        _row(module, one, base) for module, one in zip(adapter.modules, facts, strict=True)
+        _row(module, module_facts, base)
+        for module, module_facts in zip(adapter.modules, facts, strict=True)
     )
     return AdapterInspection(
         path=adapter.path,
@@ -204,20 +205,20 @@ def _verdict(module: LoraModule, facts: ModuleFacts, base: BaseModel | None) -> 
     return "ok"
 
 
-def adapter_object(one: AdapterInspection, sort: str) -> dict[str, Any]:
+def adapter_object(inspection: AdapterInspection, sort: str) -> dict[str, Any]:
     """The adapter for JSON."""
     return {
-        **asdict(one),
-        "path": str(one.path),
-        "modules": [asdict(row) for row in in_order(one.modules, sort)],
-        "faulty": one.is_faulty,
+        **asdict(inspection),
+        "path": str(inspection.path),
+        "modules": [asdict(row) for row in in_order(inspection.modules, sort)],
+        "faulty": inspection.is_faulty,
     }
 
 
-def adapter_page(one: AdapterInspection, sort: str, page: Page) -> str:
+def adapter_page(inspection: AdapterInspection, sort: str, page: Page) -> str:
     """The adapter's summary, and a row for each module."""
-    rows = in_order(one.modules, sort)
-    lines = [page.clean(line) for line in _summary(one)]
+    rows = in_order(inspection.modules, sort)
+    lines = [page.clean(line) for line in _summary(inspection)]
     if any(row.lost_at_4_bits is not None for row in rows):
         lines.append("at 4 bits, at 8 bits: what rounding would be, over the update, once fused")
     return "\n".join([*lines, "", page.table(_columns(rows, page))] if rows else lines)
@@ -245,24 +246,24 @@ def _columns(rows: Sequence[ModuleRow], page: Page) -> list[Column]:
     return [*columns, Column("verdict", [row.verdict for row in rows], "left")]
 
 
-def _summary(one: AdapterInspection) -> list[str]:
+def _summary(inspection: AdapterInspection) -> list[str]:
     parts = [
-        f"{len(one.modules)} modules",
-        f"{one.parameters:,} parameters",
-        "/".join(one.dtypes) or "no tensors",
-        f"{one.file_bytes / 1e6:,.1f} MB",
-        f"{one.naming} names",
+        f"{len(inspection.modules)} modules",
+        f"{inspection.parameters:,} parameters",
+        "/".join(inspection.dtypes) or "no tensors",
+        f"{inspection.file_bytes / 1e6:,.1f} MB",
+        f"{inspection.naming} names",
     ]
-    lines = [str(one.path), ", ".join(parts)]
-    if one.configuration:
-        facts = (f"{name} {value}" for name, value in one.configuration.items())
+    lines = [str(inspection.path), ", ".join(parts)]
+    if inspection.configuration:
+        facts = (f"{name} {value}" for name, value in inspection.configuration.items())
         lines.append(f"configuration: {', '.join(facts)}")
-    if one.nonfinite:
-        lines.append(f"{one.nonfinite:,} values are NaN or infinite")
-    if one.other_tensors:
-        lines.append(f"{one.other_tensors} tensors are no LoRA factors")
-    if one.unpaired:
-        lines.append(f"{one.unpaired} factors or pairs are incomplete or of no use")
-    if not one.modules:
+    if inspection.nonfinite:
+        lines.append(f"{inspection.nonfinite:,} values are NaN or infinite")
+    if inspection.other_tensors:
+        lines.append(f"{inspection.other_tensors} tensors are no LoRA factors")
+    if inspection.unpaired:
+        lines.append(f"{inspection.unpaired} factors or pairs are incomplete or of no use")
+    if not inspection.modules:
         lines.append("there is no complete pair of LoRA factors")
     return lines

@@ -169,25 +169,25 @@ def _component(part: str, rows: Sequence[TensorRow]) -> ComponentRow:
     )
 
 
-def model_object(found: ModelInspection, sort: str) -> dict[str, Any]:
+def model_object(inspection: ModelInspection, sort: str) -> dict[str, Any]:
     """The model for JSON."""
     return {
-        **asdict(found),
-        "path": str(found.path),
-        "base": str(found.base),
-        "tensors": [asdict(row) for row in in_order(found.tensors, sort)],
-        "faulty": found.is_faulty,
+        **asdict(inspection),
+        "path": str(inspection.path),
+        "base": str(inspection.base),
+        "tensors": [asdict(row) for row in in_order(inspection.tensors, sort)],
+        "faulty": inspection.is_faulty,
     }
 
 
-def model_page(found: ModelInspection, sort: str, page: Page) -> str:
+def model_page(inspection: ModelInspection, sort: str, page: Page) -> str:
     """The model's summary, its parts, and a row for each tensor."""
-    parts, rows = found.components, in_order(found.tensors, sort)
+    parts, rows = inspection.components, in_order(inspection.tensors, sort)
     components = [
-        Column("component", [one.component for one in parts], "left"),
-        Column("changed", [f"{one.changed} of {one.tensors}" for one in parts]),
-        Column("median ‖W'−W‖/‖W‖", [figure(one.median_relative) for one in parts]),
-        Column("largest", [figure(one.largest_relative) for one in parts]),
+        Column("component", [part.component for part in parts], "left"),
+        Column("changed", [f"{part.changed} of {part.tensors}" for part in parts]),
+        Column("median ‖W'−W‖/‖W‖", [figure(part.median_relative) for part in parts]),
+        Column("largest", [figure(part.largest_relative) for part in parts]),
     ]
     tensors = [
         Column("layer", [layer_number(row.layer) for row in rows]),
@@ -197,20 +197,26 @@ def model_page(found: ModelInspection, sort: str, page: Page) -> str:
         Column("status", [row.status for row in rows], "left"),
         Column("‖W'−W‖/‖W‖", [figure(row.relative) for row in rows]),
     ]
-    if found.nonfinite:
+    if inspection.nonfinite:
         tensors.append(Column("NaN or infinite", [row.nonfinite or "" for row in rows]))
-    return "\n".join([*_summary(found, page), "", page.table(components), "", page.table(tensors)])
+    return "\n".join(
+        [*_summary(inspection, page), "", page.table(components), "", page.table(tensors)]
+    )
 
 
-def _summary(found: ModelInspection, page: Page) -> list[str]:
-    counts = Counter(row.status for row in found.tensors)
+def _summary(inspection: ModelInspection, page: Page) -> list[str]:
+    counts = Counter(row.status for row in inspection.tensors)
     listed = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-    lines = [page.clean(str(found.path)), page.clean(f"against {found.base}"), f"tensors: {listed}"]
-    if found.nonfinite:
-        lines.append(f"{found.nonfinite:,} values are NaN or infinite")
-    if found.stated_type in ("lora", "dora"):
+    lines = [
+        page.clean(str(inspection.path)),
+        page.clean(f"against {inspection.base}"),
+        f"tensors: {listed}",
+    ]
+    if inspection.nonfinite:
+        lines.append(f"{inspection.nonfinite:,} values are NaN or infinite")
+    if inspection.stated_type in ("lora", "dora"):
         lines.append(
-            f"the configuration beside it says {found.stated_type}, but these are full weights"
+            f"the configuration beside it says {inspection.stated_type}, but these are full weights"
         )
     return lines
 

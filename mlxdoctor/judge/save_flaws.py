@@ -101,7 +101,7 @@ class SaveVerdict:
     @property
     def is_certain(self) -> bool:
         """Whether a fact about the file breaks it, whatever the model may answer."""
-        return any(one.flaw in FACTS for one in self.remarks)
+        return any(remark.flaw in FACTS for remark in self.remarks)
 
 
 def examine(
@@ -121,10 +121,10 @@ def examine(
 
 def _iterations(checkpoints: Sequence[Checkpoint]) -> list[int]:
     """Of every save; the final file stands for the last numbered one's at the least."""
-    found: list[int] = []
-    for one in checkpoints:
-        found.append(one.iteration if one.iteration is not None else found[-1])
-    return found
+    iterations: list[int] = []
+    for save in checkpoints:
+        iterations.append(save.iteration if save.iteration is not None else iterations[-1])
+    return iterations
 
 
 def sizes_shown(
@@ -137,7 +137,7 @@ def sizes_shown(
     if len(history.checkpoints) < MIN_SHOWN:
         return
     followed, _, verdicts = examine(history, config, base, log, limits=SaveLimits())
-    shown = heat_map(followed, [one.standing is not Standing.GOOD for one in verdicts])
+    shown = heat_map(followed, [verdict.standing is not Standing.GOOD for verdict in verdicts])
     if shown is not None:
         yield shown
 
@@ -163,7 +163,7 @@ def judge(
         remarks = _facts(save.facts, together.erased[place])
         if not remarks:
             remarks += _sizes(save, verdicts, followed.quantity, limits)
-        is_base = any(one.flaw is Flaw.ZERO for one in remarks)
+        is_base = any(remark.flaw is Flaw.ZERO for remark in remarks)
         if logged is not None and logged.lost[place] and not is_base:
             remarks.append(Remark(Flaw.BLOWN_UP, _in_the_log(logged, place)))
         elif logged is not None and logged.risen[place] and not remarks:
@@ -184,7 +184,7 @@ def judge(
 
 
 def _standing(remarks: Sequence[Remark]) -> Standing:
-    flaws = {one.flaw for one in remarks} - ODDITIES
+    flaws = {remark.flaw for remark in remarks} - ODDITIES
     if not flaws:
         return Standing.GOOD
     return Standing.UNTRAINED if flaws == {Flaw.ZERO} else Standing.BROKEN
@@ -218,8 +218,8 @@ def _sizes(
         text = f"update about {size:.3g} times as large as weights of these shapes usually are"
         return [Remark(Flaw.EXPLODED, text)]
     # A final file has no iteration of its own, and what is broken is no measure for the next.
-    good = [one.save for one in before if one.standing is Standing.GOOD]
-    usual = [one for one in good if one.facts.size > 0]
+    good = [verdict.save for verdict in before if verdict.standing is Standing.GOOD]
+    usual = [save for save in good if save.facts.size > 0]
     iteration = save.checkpoint.iteration
     if not usual or iteration is None:
         return remarks

@@ -87,9 +87,9 @@ def weight_changes(
         yield from pool.map(lambda name: _compared(name, old.get(name), new[name]), names)
     finally:
         pool.shutdown(cancel_futures=True)
-    for name, one in old.items():
+    for name, tensor in old.items():
         if name not in new and name not in leave_out:
-            yield WeightChange(name, one.shape, storage(one), None, "missing")
+            yield WeightChange(name, tensor.shape, storage(tensor), None, "missing")
 
 
 def component(name: str) -> str:
@@ -106,11 +106,11 @@ def component(name: str) -> str:
     return "other weights"
 
 
-def storage(one: Stored) -> str:
+def storage(tensor: Stored) -> str:
     """How a tensor is stored: "BF16", or "4-bit affine/64" in groups of 64."""
-    if isinstance(one, TensorRef):
-        return one.dtype
-    return f"{one.bits}-bit {one.mode}/{one.group_size}"
+    if isinstance(tensor, TensorRef):
+        return tensor.dtype
+    return f"{tensor.bits}-bit {tensor.mode}/{tensor.group_size}"
 
 
 def change_of(old: Stored, new: Stored) -> Change:
@@ -134,8 +134,10 @@ def _stored(
     """Tensors by name, each quantised matrix once, under the name of its `weight`."""
     parts = {f"{module}.{part}" for module in quantized for part in ("scales", "biases")}
     return {
-        name: quantized.get(name.removesuffix(".weight"), one) if name.endswith(".weight") else one
-        for name, one in tensors.items()
+        name: quantized.get(name.removesuffix(".weight"), tensor)
+        if name.endswith(".weight")
+        else tensor
+        for name, tensor in tensors.items()
         if name not in parts
     }
 
@@ -147,7 +149,7 @@ def _compared(name: str, old: Stored | None, new: Stored) -> WeightChange:
         return WeightChange(name, new.shape, before, after, status)
     if before == after and _is_same(old, new):
         return WeightChange(name, new.shape, before, after, "same", 0.0)
-    if not all(isinstance(one, QuantizedTensor) or one.is_float for one in (old, new)):
+    if not all(isinstance(tensor, QuantizedTensor) or tensor.is_float for tensor in (old, new)):
         return WeightChange(name, new.shape, before, after, "changed")
     moved = change_of(old, new)
     norm = sqrt(moved.base_square)
@@ -166,29 +168,31 @@ def _compared(name: str, old: Stored | None, new: Stored) -> WeightChange:
 def _is_same(old: Stored, new: Stored) -> bool:
     """Whether all stored bytes are the same; read up to the first block that differs."""
     ours, theirs = _parts(old), _parts(new)
-    if [(one.dtype, one.nbytes) for one in ours] != [(one.dtype, one.nbytes) for one in theirs]:
+    if [(our.dtype, our.nbytes) for our in ours] != [
+        (their.dtype, their.nbytes) for their in theirs
+    ]:
         return False
     return all(
-        np.array_equal(one.read(start, stop - start), two.read(start, stop - start))
-        for one, two in zip(ours, theirs, strict=True)
-        for start, stop in _ranges(one.nbytes, _BLOCK_BYTES, (one, two))
+        np.array_equal(our.read(start, stop - start), their.read(start, stop - start))
+        for our, their in zip(ours, theirs, strict=True)
+        for start, stop in _ranges(our.nbytes, _BLOCK_BYTES, (our, their))
     )
 
 
-def _parts(one: Stored) -> list[TensorRef]:
-    if isinstance(one, TensorRef):
-        return [one]
-    return [part for part in (one.weight, one.scales, one.biases) if part is not None]
+def _parts(tensor: Stored) -> list[TensorRef]:
+    if isinstance(tensor, TensorRef):
+        return [tensor]
+    return [part for part in (tensor.weight, tensor.scales, tensor.biases) if part is not None]
 
 
 def _ranges(count: int, step: int, tensors: Sequence[TensorRef]) -> Iterator[tuple[int, int]]:
     """0 to `count` in steps; at once where an archive would be unpacked for every step."""
-    step = count if any(one.is_packed for one in tensors) else max(step, 1)
+    step = count if any(tensor.is_packed for tensor in tensors) else max(step, 1)
     return pairwise((*range(0, count, step), count)) if count else iter(())
 
 
-def _values(one: Stored, start: int, stop: int, width: int) -> NDArray[Any]:
+def _values(tensor: Stored, start: int, stop: int, width: int) -> NDArray[Any]:
     """Rows of a quantised matrix, or of a plain tensor seen as rows of that width; flat."""
-    if isinstance(one, QuantizedTensor):
-        return one.rows(start, stop).ravel()
-    return one.elements(start * width, stop * width)
+    if isinstance(tensor, QuantizedTensor):
+        return tensor.rows(start, stop).ravel()
+    return tensor.elements(start * width, stop * width)

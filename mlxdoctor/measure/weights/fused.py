@@ -84,8 +84,8 @@ def fusions(
     # numpy lets go of the interpreter's lock while it reads and multiplies. BLAS would wake
     # threads of its own for each small product, which takes longer than the product.
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(THREADS) as threads:
-        found = threads.map(lambda one: _fusion(one, config, base, tuned), adapter.modules)
-        return tuple(one for one in found if one is not None)
+        found = threads.map(lambda module: _fusion(module, config, base, tuned), adapter.modules)
+        return tuple(module for module in found if module is not None)
 
 
 def _fusion(

@@ -101,9 +101,9 @@ def missing_targets(
     if config.keys is None:
         # Without keys the trainer chose: hold it to the kinds of module that it did take.
         targets = tuple(
-            one
-            for one in targets
-            if layer_of(one)[1] in kinds or (is_written and one.endswith(_LINEAR))
+            name
+            for name in targets
+            if layer_of(name)[1] in kinds or (is_written and name.endswith(_LINEAR))
         )
     missing = sorted(set(targets) - {module.name for module in adapter.modules})
     scattered = any(layer in layers and kind in kinds for layer, kind in map(layer_of, missing))

@@ -103,7 +103,7 @@ def follow(
             )
             if adapter.modules:
                 modules[place] = adapter_facts(adapter, config, base, norms)
-                starts = {one.name: one.start for one in modules[place]}
+                starts = {module.name: module.start for module in modules[place]}
                 facts = replace(facts, starts=starts)
             elif base is not None:
                 facts = replace(facts, sizes=dict(_whole_weights(adapter, base)))
@@ -111,29 +111,29 @@ def follow(
             saves.append(SaveState(checkpoint, empty, error.problem))
         else:
             saves.append(SaveState(checkpoint, facts))
-    quantity = _quantity([one for found in modules.values() for one in found])
-    for place, found in modules.items():
-        sizes = {one.name: _size(one, quantity) for one in found}
+    quantity = _quantity([module for saved in modules.values() for module in saved])
+    for place, saved in modules.items():
+        sizes = {module.name: _size(module, quantity) for module in saved}
         if not saves[place].problem:
             saves[place] = replace(saves[place], facts=replace(saves[place].facts, sizes=sizes))
     return FollowedHistory(tuple(saves), quantity)
 
 
-def _quantity(facts: Sequence[ModuleFacts]) -> Quantity:
+def _quantity(modules: Sequence[ModuleFacts]) -> Quantity:
     """The best quantity that is known for all of them."""
-    if not all(isfinite(one.scale) for one in facts):
+    if not all(isfinite(module.scale) for module in modules):
         return "unscaled"
-    return "relative" if all(one.base_norm for one in facts) else "nominal"
+    return "relative" if all(module.base_norm for module in modules) else "nominal"
 
 
-def _size(one: ModuleFacts, quantity: Quantity) -> float:
-    if not one.is_finite:
+def _size(facts: ModuleFacts, quantity: Quantity) -> float:
+    if not facts.is_finite:
         return nan
-    if one.b.is_zero:
+    if facts.b.is_zero:
         return 0.0
     if quantity == "relative":
-        return one.relative or 0.0
-    return one.nominal if quantity == "nominal" else replace(one, scale=1.0).nominal
+        return facts.relative or 0.0
+    return facts.nominal if quantity == "nominal" else replace(facts, scale=1.0).nominal
 
 
 def _whole_weights(adapter: Adapter, base: BaseModel) -> Iterator[tuple[str, float]]:
@@ -147,7 +147,7 @@ def _whole_weights(adapter: Adapter, base: BaseModel) -> Iterator[tuple[str, flo
 
 
 def _are_weights(*tensors: TensorRef) -> bool:
-    return all(one.is_float for one in tensors)
+    return all(tensor.is_float for tensor in tensors)
 
 
 def layer_sizes(save: SaveFacts) -> Mapping[int, float]:
