@@ -211,7 +211,7 @@ def test_the_known_names_are_those_of_the_mlx_lm_that_is_installed() -> None:
     import mlx_lm
     import mlx_lm.models
 
-    from fixtures.lab.families.__main__ import known
+    from fixtures.lab.families import known
 
     written = json.loads((ROOT / "mlxdoctor" / "evidence" / "module_names.json").read_text())
     if written["mlx-lm"] != mlx_lm.__version__:
