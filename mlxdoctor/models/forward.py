@@ -245,10 +245,10 @@ def _predict_batch(model: Any, batch: Sequence[Question]) -> list[Predicted]:
     logits = logits.reshape(-1, logits.shape[-1])[places].astype(mx.float32)
     greedy, totals = likeliest(logits)
     # A target's loss is that of the likeliest token, and how far it lies below that.
-    below = mx.max(logits, axis=-1, keepdims=True) - mx.take_along_axis(
-        logits, mx.array(targets), axis=-1
-    )
-    losses = np.array(below) + totals[:, None].astype(np.float32)
+    chosen = mx.array(np.column_stack([greedy, targets]).astype(np.int32))
+    values = np.array(mx.take_along_axis(logits, chosen, axis=-1))
+    with np.errstate(invalid="ignore"):
+        losses = values[:, :1] - values[:, 1:] + totals[:, None].astype(np.float32)
     cuts = np.cumsum([len(question.targets) for question in batch])[:-1]
     parted = zip(batch, np.split(losses, cuts), np.split(greedy, cuts), strict=True)
     return [
