@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -17,6 +18,7 @@ from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, 
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.forward import Continuation, mean_losses
 from mlxdoctor.models.load import LoadedBase, LoadedModels, Which
+from mlxdoctor.models.losses import RowLosses, TokenLosses
 from mlxdoctor.safety.time_budget import TimeBudget
 
 #: Tokens of an answer that are looked at: what it owes to its prompt shows early.
@@ -78,6 +80,7 @@ class PromptGains:
         # The base alone where nothing was trained yet.
         is_trained = run.files.tuned is not None or run.files.adapter is not None
         models = run.need(LoadedModels if is_trained else LoadedBase)
+        measured = run.get(TokenLosses) if is_trained else None
         samples, sources = {}, list(models.sources)
         for name in SPLITS:
             if name not in dataset.splits or not dataset.splits[name].rows:
@@ -87,7 +90,7 @@ class PromptGains:
                 if supervised is not None and supervised.split == name
                 else build(dataset, tokenizer, config, split=name)
             )
-            sample = _sample(rows.rows)
+            sample = _sample(rows.rows, measured.split(name) if measured is not None else ())
             if sample:
                 samples[name] = sample
                 sources.extend(rows.sources)
@@ -116,23 +119,45 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Asked:
-    """One answer, after its own prompt and after another's."""
+    """One answer, after its own prompt and after another's.
+
+    `known` has its losses after its own prompt, where those were measured before.
+    """
 
     index: int
     own: Continuation
     other: Continuation
+    known: RowLosses | None = None
+
+    @property
+    def cost(self) -> float:
+        """Tokens to be read."""
+        return float(len(self.other.tokens) + (0 if self.known else len(self.own.tokens)))
+
+    def known_loss(self, which: Which) -> float:
+        """The mean loss after its own prompt, of what was measured before."""
+        losses = self.known.of(which) if self.known is not None else None
+        if losses is None:
+            return math.nan
+        answer = losses.next[self.own.start - 1 : len(self.own.tokens) - 1]
+        return float(np.mean(answer, dtype=np.float64))
 
 
-def _sample(rows: Sequence[SupervisedRow]) -> tuple[_Asked, ...]:
-    """The rows of a split that can be asked, in the order in which they are."""
+def _sample(rows: Sequence[SupervisedRow], measured: Sequence[RowLosses]) -> tuple[_Asked, ...]:
+    """The rows of a split that can be asked: those measured before first, the others at random."""
+    known = {row.index: row for row in measured}
     usable = _usable(rows)
     shuffled = [usable[i] for i in np.random.default_rng(0).permutation(len(usable))]
+    shuffled.sort(key=lambda row: row.index not in known)
     asked = []
     for place, row in enumerate(shuffled):
         partner = _partner(row, chain(shuffled[place + 1 :], shuffled[:place]))
         if partner is not None:
             own = Continuation.of(row.prompt, row.answer)
-            asked.append(_Asked(row.index, own, Continuation.of(partner.prompt, row.answer)))
+            other = Continuation.of(partner.prompt, row.answer)
+            before = known.get(row.index)
+            is_known = before is not None and len(before.tokens) >= len(own.tokens)
+            asked.append(_Asked(row.index, own, other, before if is_known else None))
     return tuple(asked)
 
 
@@ -151,7 +176,7 @@ class _Measured:
         done = self.done.get(split, ())
         asked = self.samples[split][len(done) : count]
         wanted = len(done) + len(asked)
-        costs = [float(len(row.own.tokens) + len(row.other.tokens)) for row in asked]
+        costs = [row.cost for row in asked]
         for stage in self.budget.stages(costs, SHARE):
             some = asked[stage.start : stage.stop]
             base = self._pairs("base", some)
@@ -169,10 +194,15 @@ class _Measured:
         return done[:count]
 
     def _pairs(self, which: Which, asked: Sequence[_Asked]) -> list[Pair]:
-        texts = [text for row in asked for text in (row.own, row.other)]
+        texts = [row.other for row in asked]
+        texts += [row.own for row in asked if row.known is None]
         doing = f"asking the {which} model otherwise"
         means = mean_losses(self.models, which, texts, self.progress, doing)
-        return list(zip(means[::2], means[1::2], strict=True))
+        others, own = means[: len(asked)], iter(means[len(asked) :])
+        return [
+            (next(own) if row.known is None else row.known_loss(which), other)
+            for row, other in zip(asked, others, strict=True)
+        ]
 
 
 def _usable(rows: Sequence[SupervisedRow]) -> list[_Row]:

@@ -10,7 +10,7 @@ import pytest
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.models.forward import Continuation, continuation_losses
-from mlxdoctor.models.load import load
+from mlxdoctor.models.load import LoadedModels, load
 from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.models.prompt_gains import ANSWER_TOKENS, PromptGains
 from mlxdoctor.run import Run
@@ -38,20 +38,22 @@ def test_a_token_that_the_model_lacks_is_refused() -> None:
         continuation_losses(model, [Continuation.of([1], [5000])])
 
 
-def test_an_answer_has_the_loss_that_the_trainers_rows_give() -> None:
+def test_what_was_measured_before_is_not_measured_again_and_is_the_same() -> None:
     run = Run.discover([RUNS / "healthy-ordinary"])
     gains, losses = run.get(PromptGains), run.get(TokenLosses)
     assert gains is not None
     assert losses is not None
     known = {row.index: row for row in losses.split("valid")}
     some = gains.measure("valid", 20)
-    both = [row for row in some if row.index in known]
-    assert both
-    for row in both:
+    assert {row.index for row in some[: len(known)]} == known.keys()
+    # Measured from scratch, an answer after its own prompt has the same loss.
+    model = run.need(LoadedModels).select("base")
+    for row in some[:3]:
         whole = known[row.index]
-        first = whole.prompt_length - 1
-        last = first + min(ANSWER_TOKENS, int((whole.roles == 1).sum()))
-        assert row.base[0] == pytest.approx(float(whole.base.next[first:last].mean()), abs=1e-3)
+        last = whole.prompt_length + min(ANSWER_TOKENS, int((whole.roles == 1).sum()))
+        own = Continuation(whole.tokens[:last], whole.prompt_length)
+        (again,) = continuation_losses(model, [own])
+        assert row.base[0] == pytest.approx(float(again.mean()), abs=1e-3)
     assert gains.measure("valid", 12) == some[:12]
 
 
