@@ -114,17 +114,6 @@ def test_a_bit_that_changes_no_value_is_a_change_of_nothing(tmp_path: Path) -> N
     assert (found[NORM].status, found[NORM].relative) == ("changed", 0.0)
 
 
-@pytest.mark.parametrize("size", [1e-30, 1e30])
-@pytest.mark.parametrize("dtype", ["BF16", "F32"])
-def test_squares_beyond_float32_are_exact(tmp_path: Path, size: float, dtype: str) -> None:
-    scaled = {name: (one * size).astype("f4") for name, one in WEIGHTS.items()}
-    base = model(tmp_path / "base", scaled, dtype)
-    doubled = {name: 2 * one for name, one in scaled.items()}
-    found = changes(base, model(tmp_path / "tuned", doubled, dtype))
-    assert {one.relative for one in found.values()} == {1.0}
-    assert {one.nonfinite for one in found.values()} == {0}
-
-
 @pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
 def test_values_that_are_not_finite_are_counted(tmp_path: Path, dtype: str) -> None:
     broken = WEIGHTS[Q].copy()
@@ -132,12 +121,6 @@ def test_values_that_are_not_finite_are_counted(tmp_path: Path, dtype: str) -> N
     base = model(tmp_path / "base", WEIGHTS, dtype)
     found = changes(base, raw_model(tmp_path / "tuned", *stored({Q: broken}, dtype)))
     assert (found[Q].nonfinite, found[Q].relative) == (3, inf)
-
-
-def test_a_base_of_zeros_changes_infinitely(tmp_path: Path) -> None:
-    base = model(tmp_path / "base", {NORM: np.zeros(7, "f4")})
-    found = changes(base, model(tmp_path / "tuned", {NORM: np.ones(7, "f4")}))
-    assert (found[NORM].relative, found[NORM].nonfinite) == (inf, 0)
 
 
 def test_missing_extra_and_reshaped_tensors_are_reported(tmp_path: Path) -> None:
