@@ -36,7 +36,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlxdoctor.check import check, limit
+from mlxdoctor.check import NotApplicable, check, limit
 from mlxdoctor.engines.text import DAMAGE, TextFacts, describe, escapes, is_escaped, sampled
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Split
@@ -52,7 +52,7 @@ from mlxdoctor.safety.quoting import quoted
 
 _PUBLIC = "0 of 92 sound runs of three base models, 0 of 379 sound public data sets"
 _SAMPLES = "0 of 1240 samples of 365 sound public data sets, of which 273 can tell"
-_TASKS = "0 of 11 real tasks"
+_TASKS = "0 of 9 real tasks with prompts and answers"
 _ROWS = "distinct rows with one answer each"
 _WRITTEN = "answers as somebody wrote them"
 _REPEATED = (
@@ -315,7 +315,7 @@ def data_quality(
     """Compare the rows with each other, and describe their answers."""
     train = dataset.splits.get("train")
     if train is None or not train.rows:
-        return
+        raise NotApplicable("there are no training rows")
     yield from _number_of_rows(train, config, log, planned, limits)
     pairs = [pair_of(row, train.format, dataset.features) for row in train.rows]
     first: dict[tuple[str, str], int] = {}

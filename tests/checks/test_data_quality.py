@@ -45,6 +45,11 @@ def test_sound_data_pass(name):
     assert run(data_quality)[0].status.value == "skipped"
 
 
+def test_without_training_rows_nothing_is_ruled_out(tmp_path):
+    outcome = examined(tmp_path, [], valid=distinct(10))[0]
+    assert (outcome.status.value, outcome.reason) == ("skipped", "there are no training rows")
+
+
 @pytest.mark.parametrize(
     ("repeats", "severity"),
     [(4, None), (5, "info"), (49, "info"), (50, "warning"), (90, "warning")],
