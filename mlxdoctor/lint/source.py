@@ -303,6 +303,15 @@ class SourceFile:
             if binding.value is not None and self.scope(binding.node) is scope
         ]
 
+    @cached_property
+    def names_by_value(self) -> Mapping[ast.expr, list[ast.Name]]:
+        """Expression -> the names that may stand for it, in its own function."""
+        names: dict[ast.expr, list[ast.Name]] = {}
+        for name in self.of(ast.Name):
+            for value in self.values_here(name):
+                names.setdefault(value, []).append(name)
+        return names
+
     def parts(
         self, node: ast.expr, stop: Callable[[ast.AST], bool] = lambda _: False
     ) -> Iterator[ast.expr]:
@@ -498,9 +507,17 @@ class SourceFile:
         if isinstance(parent, ast.Call) and parent.func is made:
             yield parent
             return
+        yield from self._uses_by_value.get(made, ())
+
+    @cached_property
+    def _uses_by_value(self) -> Mapping[ast.expr, list[ast.Call]]:
+        """What a function that is called by a name may be -> the calls."""
+        uses: dict[ast.expr, list[ast.Call]] = {}
         for call in self.of(ast.Call):
-            if isinstance(call.func, ast.Name | ast.Attribute) and made in self.values(call.func):
-                yield call
+            if isinstance(call.func, ast.Name | ast.Attribute):
+                for value in self.values(call.func):
+                    uses.setdefault(value, []).append(call)
+        return uses
 
     def are_parameters(self, node: ast.expr) -> bool:
         """Whether an expression is what `parameters()` of a module returns, or a name for it."""

@@ -77,11 +77,8 @@ def _factors(source: SourceFile, call: ast.Call) -> Iterator[ast.expr]:
                 yield above.right if above.left is below else above.left
             below, above = above, source.parent(above)
         if isinstance(above, ast.Assign):
-            losses += [
-                name
-                for name in source.of(ast.Name, within=source.scope(call))
-                if above.value in source.values_here(name) and name not in losses
-            ]
+            names = source.names_by_value.get(above.value, [])
+            losses += [name for name in names if name not in losses]
 
 
 def _end(source: SourceFile, mask: ast.expr) -> tuple[ast.expr, int] | None:
