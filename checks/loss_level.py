@@ -260,8 +260,7 @@ def _summed(
     }
     onset = int(segment.series["train_loss"].iterations[0])
     far = uniform + limits.uniform_excess if level is not None else limits.summed * uniform
-    is_above = curve.first > far
-    if steps > 1 and is_above and is_usual(curve.first / steps):
+    if steps > 1 and curve.first > far and is_usual(curve.first / steps):
         figures = {"grad_accumulation_steps": steps, "mean": curve.first / steps}
         return Sign("sum-over-accumulation", measured | figures, onset=onset)
     # One report may be that of a model that a step destroyed; all of them are not.

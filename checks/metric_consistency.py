@@ -259,9 +259,9 @@ def _low_loss(log: TrainingLog, generations: Generations, limits: Limits) -> Ite
     last = float(np.median(series.values[-3:])) if series is not None and len(series) else math.inf
     if not last < limits.learned:
         return
-    known = [item for item in generations.distinct if item.expected and item.tuned]
-    trained = [item for item in known if item.origin == "train"]
-    judged = trained or known
+    answered = [item for item in generations.distinct if item.expected and item.tuned]
+    trained = [item for item in answered if item.origin == "train"]
+    judged = trained or answered
     if len(judged) < limits.prompts:
         return
     expected = [answer_words(item.expected or "") for item in judged]

@@ -211,8 +211,8 @@ def preference_pairs(
     if held_out is None:
         why = "the log has no margin on held-out rows; validate while training"
         yield Unsought(("held-out-reversed", "held-out-fell"), why)
-    known = model_facts(config, log, None).vocabulary
-    guess = limits.blind_guess(tokenizer.vocab_size if tokenizer is not None else known)
+    vocabulary = model_facts(config, log, None).vocabulary
+    guess = limits.blind_guess(tokenizer.vocab_size if tokenizer is not None else vocabulary)
     signs = [
         *_equal(curves, trained, adapter, limits),
         *_fallen(curves, trained, limits),
@@ -257,7 +257,9 @@ def _equal(
         return
     yield Sign("exactly-equal", measured)
     rewards = [curves.of("chosen"), curves.of("rejected")]
-    if curves.has_reference is False or any(one is None or one.values.any() for one in rewards):
+    if curves.has_reference is False or any(
+        series is None or series.values.any() for series in rewards
+    ):
         return
     logps = curves.of("chosen_logps")
     likely = describe(logps.iterations, logps.values) if logps is not None else None

@@ -119,7 +119,8 @@ def rate_effect(
         if adapter is None or not adapter.modules:
             raise Inconclusive("there is no adapter to see what such large steps did")
         # A module whose B is zero has no update.
-        drifts = [one.relative for one in adapter_facts(adapter, config, base) if not one.b.is_zero]
+        modules = adapter_facts(adapter, config, base)
+        drifts = [module.relative for module in modules if not module.b.is_zero]
         sizes = [size for size in drifts if size is not None and math.isfinite(size)]
         if not sizes or len(sizes) < len(drifts):
             raise Inconclusive("the update of some modules has no size to compare with the base")

@@ -79,7 +79,7 @@ def reported_loss(
     limits: Limits,
 ) -> Iterator[Sign | Seen]:
     """Compare the reported validation loss with both models' own."""
-    figures = [one for one in metrics.losses if one.split in (None, "valid")]
+    figures = [metric for metric in metrics.losses if metric.split in (None, "valid")]
     if not figures:
         raise DoesNotArise("no loss of the validation rows was reported")
     rows = validation.measure(None, min(limits.rows, validation.total))

@@ -98,11 +98,11 @@ def _levels(earlier: EarlierRun) -> tuple[float, float] | None:
     first, losses = earlier.segment.base_val_loss, earlier.segment.get("val_loss")
     if first is None or losses is None or len(losses.values) < 2:
         return None
-    known = np.isfinite(losses.values)
+    usable = np.isfinite(losses.values)
     if earlier.iteration is not None:
         # Through a callback the loss is reported one iteration early.
-        known &= losses.iterations <= earlier.iteration
-    known[0] = False
-    if not known.any() or not isfinite(first):
+        usable &= losses.iterations <= earlier.iteration
+    usable[0] = False
+    if not usable.any() or not isfinite(first):
         return None
-    return first, float(losses.values[known][-1])
+    return first, float(losses.values[usable][-1])

@@ -194,14 +194,14 @@ def _logged(log: TrainingLog, limits: Limits) -> _Logged:
         raise NotApplicable("the log does not count trained tokens")
     if segment.axis != "iteration":
         raise NotApplicable("the log does not number its iterations")
-    known = series.finite
-    at, values = known.iterations.astype(np.float64), known.values
-    if len(at) < 2 or (np.diff(at) <= 0).any() or (np.diff(values) < 0).any():
+    counted = series.finite
+    reported_at, values = counted.iterations.astype(np.float64), counted.values
+    if len(reported_at) < 2 or (np.diff(reported_at) <= 0).any() or (np.diff(values) < 0).any():
         raise Inconclusive("the log has fewer than two counts of trained tokens in order")
     # mlx-lm's table abbreviates (133.8k); the last values have lost the most digits.
     units = (1e6, 1e5, 1e4, 1e3, 100.0, 10.0) if "table" in log.format else ()
-    unit = next((one for one in units if not (values[-5:] % one).any()), 1.0)
-    tokens, iterations = np.diff(values), np.diff(at)
+    unit = next((unit for unit in units if not (values[-5:] % unit).any()), 1.0)
+    tokens, iterations = np.diff(values), np.diff(reported_at)
     steps = tokens / iterations
     # Some trainers drop what they counted before a validation: those reports are too low.
     kept = (steps >= limits.lost * np.median(steps)) | (iterations < limits.averaged)

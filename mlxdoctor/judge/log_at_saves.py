@@ -14,12 +14,6 @@ from mlxdoctor.engines.series import Floats, noise
 from mlxdoctor.evidence.training_log import Segment, TrainingLog
 from mlxdoctor.judge.curve import Limits, above
 
-#: What counts iterations as the names of checkpoints do.
-_AXES = ("iteration", "step")
-
-
-_AT_SAVES = "0 of 126 sound runs of four base models"
-
 
 @dataclass(frozen=True)
 class LogLimits(Limits):
@@ -37,7 +31,7 @@ class LogLimits(Limits):
         unit="rise of the loss over what had been learned",
         source="the saves of sound runs are at 0.02 at most; of 38 runs that broke on the way 28 "
         "are above it at the first broken save, and those whose rate leapt at 0.22 or more",
-        false_alarms=_AT_SAVES,
+        false_alarms="0 of 126 sound runs of four base models",
     )
 
 
@@ -99,62 +93,48 @@ def course(
     Returns:
         None where the log has no loss by iteration, or is one of preference training.
     """
-    if log is None or log.is_preference or log.main.axis not in _AXES or not iterations:
+    # Checkpoints are called by their iteration.
+    is_counted = log is not None and log.main.axis in ("iteration", "step")
+    if log is None or log.is_preference or not is_counted or not iterations:
         return None
     series = log.main.get("train_loss")
     if series is None or not len(series):
         return None
-    at, values = series.iterations, series.values
-    known = _places(at, iterations)
-    width = _width(at, iterations)
-    bad, reference = blown_up(values, log.main.base_val_loss, width, limits)
-    last = int(known[-1])
-    onset = _onset(bad[: last + 1]) if last >= 0 else None
-    best, end_over_best = _best(log.main)
+    interval = int(np.median(np.diff(series.iterations))) if len(series) > 1 else 0
+    apart = np.diff(np.unique(iterations))
+    between = float(apart.min()) if len(apart) else float(iterations[0])
+    # Reports to take a median of: an odd number that fits twice between two saves.
+    width = 2 * int(min(between / max(interval, 1) / 4, 4)) + 1
+    bad, level = blown_up(series.values, log.main.base_val_loss, width, limits)
+    places = _places(series.iterations, iterations)
+    last = places[-1]
+    good = np.flatnonzero(~bad[: last + 1])
+    onset = None
+    if last >= 0 and bad[last]:
+        onset = int(good[-1]) + 1 if len(good) else 0
+    validations = log.main.finite("val_loss")
+    lowest = int(np.argmin(validations.values)) if len(validations) >= 3 else None
     return LoggedCourse(
-        losses=tuple(float(values[place]) if place >= 0 else None for place in known),
-        lost=tuple(_at(bad, int(place)) for place in known),
+        losses=tuple(float(series.values[place]) if place >= 0 else None for place in places),
+        # The report after a save must agree with the one up to it.
+        lost=tuple(place >= 0 and bool(bad[place : place + 2].all()) for place in places),
         risen=_risen(log.main, iterations, limits),
-        onset=int(at[onset]) if onset is not None else None,
-        before=float(reference[onset]) if onset is not None else None,
-        after=float(values[last]) if last >= 0 else None,
-        best=best,
-        end_over_best=end_over_best,
-        covers=int(at[-1]) >= iterations[-1] - _step(at),
+        onset=int(series.iterations[onset]) if onset is not None else None,
+        before=float(level[onset]) if onset is not None else None,
+        after=float(series.values[last]) if last >= 0 else None,
+        best=int(validations.iterations[lowest]) if lowest is not None else None,
+        end_over_best=float(validations.values[-1] / max(validations.values[lowest], 1e-9))
+        if lowest is not None
+        else None,
+        covers=int(series.iterations[-1]) >= iterations[-1] - interval,
         validations=_validations(log.main, iterations),
         unit=log.main.unit,
     )
 
 
-def _places(at: NDArray[np.int64], iterations: Sequence[int]) -> list[int]:
+def _places(reported: NDArray[np.int64], iterations: Sequence[int]) -> list[int]:
     """For each save the place of the last report up to it; -1 where there is none."""
-    return [int(np.searchsorted(at, one, "right")) - 1 for one in iterations]
-
-
-def _step(at: NDArray[np.int64]) -> int:
-    return int(np.median(np.diff(at))) if len(at) > 1 else 0
-
-
-def _width(at: NDArray[np.int64], iterations: Sequence[int]) -> int:
-    """Reports to take a median of: an odd number that fits twice between two saves."""
-    apart = np.diff(np.unique(iterations))
-    between = (float(apart.min()) if len(apart) else float(iterations[0])) / max(_step(at), 1)
-    return 2 * int(min(between / 4, 4)) + 1
-
-
-def _at(bad: NDArray[np.bool_], place: int) -> bool:
-    """Whether the report up to a save and the one after it are both blown up."""
-    if place < 0 or not bad[place]:
-        return False
-    return bool(bad[place + 1]) if place + 1 < len(bad) else True
-
-
-def _onset(bad: NDArray[np.bool_]) -> int | None:
-    """The place of the first report of the bad ones at the end."""
-    if not len(bad) or not bad[-1]:
-        return None
-    good = np.flatnonzero(~bad)
-    return int(good[-1]) + 1 if len(good) else 0
+    return [int(place) - 1 for place in np.searchsorted(reported, iterations, "right")]
 
 
 def _risen(segment: Segment, iterations: Sequence[int], limits: LogLimits) -> tuple[bool, ...]:
@@ -162,34 +142,22 @@ def _risen(segment: Segment, iterations: Sequence[int], limits: LogLimits) -> tu
     losses = segment.get("val_loss")
     if losses is None or len(losses) < 3:
         return (False,) * len(iterations)
-    bad = risen_validations(losses.values, limits)
-    found = []
-    # A validation after n updates is reported at n or, before the next of them, at n + 1.
-    for place in _places(losses.iterations - 1, iterations):
-        # One validation may be of few rows: its neighbour must agree.
-        other = place + 1 if place + 1 < len(bad) else place - 1
-        found.append(place > 0 and bool(bad[place] and bad[other]))
-    return tuple(found)
+    filled = np.where(np.isfinite(losses.values), losses.values, np.inf)
+    with np.errstate(invalid="ignore"):
+        lowest = np.minimum.accumulate(filled)
+        bad = np.asarray(above(filled, lowest, limits.overfitted, limits.risen_nats))
+    # A validation after n updates is reported at n or, before the next of them, at n + 1; one
+    # may be of few rows, so that its neighbour must agree.
+    return tuple(
+        place > 0 and bool(bad[place] and bad[place + 1 if place + 1 < len(bad) else place - 1])
+        for place in _places(losses.iterations - 1, iterations)
+    )
 
 
 def _validations(segment: Segment, iterations: Sequence[int]) -> tuple[float | None, ...]:
-    losses = segment.get("val_loss")
-    if losses is None:
-        return (None,) * len(iterations)
-    values = dict(zip(losses.iterations.tolist(), losses.values.tolist(), strict=True))
-    # A validation after n updates is reported at n or, before the next of them, at n + 1.
-    found = [
-        next((values[at] for at in (one, one + 1) if at in values), None) for one in iterations
-    ]
-    return tuple(one if one is not None and isfinite(one) else None for one in found)
-
-
-def _best(segment: Segment) -> tuple[int | None, float | None]:
     losses = segment.finite("val_loss")
-    if len(losses) < 3:
-        return None, None
-    lowest, last = int(np.argmin(losses.values)), float(losses.values[-1])
-    return int(losses.iterations[lowest]), last / max(float(losses.values[lowest]), 1e-9)
+    values = dict(zip(losses.iterations.tolist(), losses.values.tolist(), strict=True))
+    return tuple(values.get(iteration, values.get(iteration + 1)) for iteration in iterations)
 
 
 def blown_up(
@@ -219,14 +187,6 @@ def blown_up(
         much = (smooth > limits.exploded_ratio * lowest) | is_share
         far = much & (smooth - lowest > needed) & (smooth > lowest)
     return ~finite | far, lowest
-
-
-def risen_validations(values: Floats, limits: Limits) -> NDArray[np.bool_]:
-    """Which validation losses, float64 (n,), stand far above an earlier one."""
-    filled = np.where(np.isfinite(values), values, np.inf)
-    with np.errstate(invalid="ignore"):
-        lowest = np.minimum.accumulate(filled)
-        return np.asarray(above(filled, lowest, limits.overfitted, limits.risen_nats))
 
 
 def _noise_before(values: Floats) -> float:

@@ -85,8 +85,8 @@ def model_name(config: TrainingConfig | None, log: TrainingLog | None) -> str | 
     if config is not None and config.model:
         return config.model
     header = log.header if log is not None else {}
-    told = _OF_COMMAND.search(header.get("command", ""))
-    return header.get("model") or (told[1] if told else None)
+    named = _OF_COMMAND.search(header.get("command", ""))
+    return header.get("model") or (named[1] if named else None)
 
 
 def facts_of_name(name: str) -> ModelFacts:
@@ -95,7 +95,7 @@ def facts_of_name(name: str) -> ModelFacts:
     cached = _CACHED.search(path)
     last = cached[1] if cached else PurePosixPath(path).name
     plain = last.lower().replace("_", "-")
-    family = next((one for one in _families() if one.pattern.search(plain)), None)
+    family = next((family for family in _families() if family.pattern.search(plain)), None)
     size = _SIZE.search(plain)
     parameters = float(size[1]) * _UNITS[size[2]] if size else None
     if family is not None and family.parameters is not None:
@@ -113,6 +113,6 @@ def facts_of_name(name: str) -> ModelFacts:
 def _families() -> Sequence[_Family]:
     document = tomllib.loads(files("mlxdoctor.judge").joinpath(_FILE).read_text("utf-8"))
     return [
-        _Family(re.compile(one["name"]), one.get("vocabulary"), one.get("parameters"))
-        for one in document.values()
+        _Family(re.compile(entry["name"]), entry.get("vocabulary"), entry.get("parameters"))
+        for entry in document.values()
     ]

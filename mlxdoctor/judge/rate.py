@@ -174,7 +174,7 @@ def planned_rates(config: TrainingConfig, updates: int) -> NDArray[np.float64] |
         rate = config.learning_rate
         return None if rate is None else np.full(updates, rate)
     arguments = schedule.get("arguments")
-    if not isinstance(arguments, list) or not all(_is_number(one) for one in arguments):
+    if not isinstance(arguments, list) or not all(map(_is_number, arguments)):
         return None
     steps = np.arange(updates, dtype=np.float64)
     warmup = config.warmup
@@ -192,7 +192,7 @@ def _scheduled(
     schedule: Mapping[str, Any], arguments: Sequence[float], steps: NDArray[np.float64]
 ) -> NDArray[np.float64] | None:
     name, count = schedule.get("name"), len(arguments)
-    values = [float(one) for one in arguments]
+    values = list(map(float, arguments))
     if name == "linear_schedule" and count == 3 and values[2] > 0:
         return _linear(values[0], values[1], values[2], steps)
     if name == "cosine_decay" and count in (2, 3) and values[1] > 0:

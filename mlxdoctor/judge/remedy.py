@@ -106,12 +106,12 @@ def needed_values(findings: Iterable[Finding]) -> dict[str, tuple[float, float]]
     of another key `advised_` and the last part of its name: the one value to set.
     """
     findings = tuple(findings)
-    lengths = [one.measured.get("needed_max_seq_length") for one in findings]
-    needed = [one for one in lengths if isinstance(one, int)]
+    lengths = [finding.measured.get("needed_max_seq_length") for finding in findings]
+    needed = [length for length in lengths if isinstance(length, int)]
     longest = {"max_seq_length": (float(max(needed)), math.inf)} if needed else {}
     advised: dict[str, tuple[float, float]] = {}
-    for one in findings:
-        for name, value in one.measured.items():
+    for finding in findings:
+        for name, value in finding.measured.items():
             if name.startswith(ADVISED) and isinstance(value, int | float):
                 advised.setdefault(name.removeprefix(ADVISED), (float(value), float(value)))
     return {**measured_rates(findings), **longest, **advised}
@@ -147,8 +147,8 @@ def scaled_schedule(schedule: Mapping[str, Any], times: float) -> list[Any] | No
         return None
     count = 2 if schedule.get("name") == "linear_schedule" else 1
     rates = arguments[:count]
-    if len(rates) < count or any(isinstance(one, bool) for one in rates):
+    if len(rates) < count or any(isinstance(rate, bool) for rate in rates):
         return None
-    if not all(isinstance(one, int | float) for one in rates):
+    if not all(isinstance(rate, int | float) for rate in rates):
         return None
-    return [*(float(f"{one * times:.6g}") for one in rates), *arguments[count:]]
+    return [*(float(f"{rate * times:.6g}") for rate in rates), *arguments[count:]]

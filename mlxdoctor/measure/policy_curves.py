@@ -147,19 +147,19 @@ class PolicyCurves:
     def of(self, role: Role, *, held_out: bool = False) -> Series | None:
         """The finite values of a curve; None where the log has none."""
         series = (self.held_out if held_out else self.trained).get(role)
-        known = series.finite if series is not None else None
-        return known if known is not None and len(known) else None
+        finite = series.finite if series is not None else None
+        return finite if finite is not None and len(finite) else None
 
 
-def correlation(one: Series, other: Series) -> float | None:
+def correlation(first: Series, second: Series) -> float | None:
     """The rank correlation of two curves where both report; None of fewer than five reports."""
-    common, mine, theirs = np.intersect1d(one.iterations, other.iterations, return_indices=True)
+    common, mine, theirs = np.intersect1d(first.iterations, second.iterations, return_indices=True)
     if len(common) < 5:
         return None
-    first, second = _ranks(one.values[mine]), _ranks(other.values[theirs])
-    if first.std() == 0.0 or second.std() == 0.0:
+    ranks, others = _ranks(first.values[mine]), _ranks(second.values[theirs])
+    if ranks.std() == 0.0 or others.std() == 0.0:
         return None
-    return float(np.corrcoef(first, second)[0, 1])
+    return float(np.corrcoef(ranks, others)[0, 1])
 
 
 def _ranks(values: Floats) -> Floats:

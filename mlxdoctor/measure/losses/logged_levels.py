@@ -54,9 +54,9 @@ def logged_loss(
     before = segment.base_val_loss if not log.resumed else None
     end = saved_at or _last_save(log, train, planned)
     if validation is not None and segment.axis in ("iteration", "step"):
-        found = _validation(validation, before, end, segment.unit)
-        if found is not None:
-            return found
+        validated = _validation(validation, before, end, segment.unit)
+        if validated is not None:
+            return validated
     return _training(train, end, segment.unit) if train is not None else None
 
 
@@ -78,18 +78,18 @@ def _validation(
     if not later:
         return None
     wanted = int(series.iterations[-1]) if end is None else end
-    at = min(later, key=lambda i: (abs(int(series.iterations[i]) - wanted), -i))
-    after = float(series.values[at])
+    place = min(later, key=lambda i: (abs(int(series.iterations[i]) - wanted), -i))
+    after = float(series.values[place])
     if not np.isfinite(after):
         return None
     # The validation comes before the update of its iteration, the save after it.
-    missed = max(abs(wanted - int(series.iterations[at])), 1)
+    missed = max(abs(wanted - int(series.iterations[place])), 1)
     drift = 0.0
-    if at > 0 and np.isfinite(series.values[at - 1]):
-        interval = max(int(series.iterations[at] - series.iterations[at - 1]), 1)
-        drift = abs(after - float(series.values[at - 1])) * missed / interval
-    known = before if before is not None and np.isfinite(before) else None
-    return LoggedLoss(known, after, drift, int(series.iterations[at]), "valid", unit)
+    if place > 0 and np.isfinite(series.values[place - 1]):
+        interval = max(int(series.iterations[place] - series.iterations[place - 1]), 1)
+        drift = abs(after - float(series.values[place - 1])) * missed / interval
+    start = before if before is not None and np.isfinite(before) else None
+    return LoggedLoss(start, after, drift, int(series.iterations[place]), "valid", unit)
 
 
 def _training(series: Series, end: int | None, unit: str) -> LoggedLoss | None:
