@@ -34,7 +34,8 @@ from mlxdoctor.evidence.logs.words import (
 
 #: What a line must hold to be worth taking apart.
 _HINT = re.compile(
-    r"loss|perplexity|\bppl\b|\bce\b|\bnll\b|xent|cross.?entropy|\[GRAD-DBG\]", re.IGNORECASE
+    r"loss|perplexity|\bppl\b|\bce\b|\bnll\b|xent|cross.?entropy|['\"]reward|\[GRAD-DBG\]",
+    re.IGNORECASE,
 )
 #: Where a report begins behind a progress bar that it is glued to.
 _GLUED = re.compile(r"\d%\|.*?\[[^\]]*\]\s*(?=Iter\w*\s+\d|\{\s*['\"])")
@@ -184,11 +185,11 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
             [name or "" for name in names],
         )
         losses = {"train_loss", "val_loss"}.intersection(filter(None, columns))
-        is_known = is_micro_batch or (step is not None and is_report(filter(None, columns)))
-        if not losses and not is_known:
-            return None
         # What a dictionary or a line on a micro-batch says is a report, whatever counts it.
         is_plain = is_micro_batch or _DICTIONARY.match(texts[0]) is not None
+        is_counted = step is not None or is_plain
+        if not losses and not (is_counted and (is_micro_batch or is_report(filter(None, columns)))):
+            return None
         clock = step if step is not None or is_plain else epoch
         nature = Nature.PLAIN
         if is_plain:

@@ -293,10 +293,12 @@ def _context(before: Sequence[str], names: Sequence[str | None]) -> list[str]:
 def _named(text: str, after: str, *, is_first: bool, is_prefix: bool) -> str | None:
     """The name of the number between `text` and `after`; None where it has none.
 
-    Before the counters, where loggers put lines of code and processes, only a known name is one.
+    Before the counters, where loggers put lines of code and processes, only a known name is one,
+    or the key of a dictionary.
     """
     name = _name(text, is_first=is_first)
-    if is_prefix and name is not None and snake_case(name) not in _KNOWN:
+    is_other = is_prefix and not _KEY.search(text)
+    if is_other and name is not None and snake_case(name) not in _KNOWN:
         return None
     unit = _UNIT.match(after)
     said = snake_case(unit.group()) if unit else ""
