@@ -36,15 +36,8 @@ from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.learned import change, is_likely
-from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
-from mlxdoctor.measure.text.prompt_rates import (
-    AGAINST_BASE,
-    Rate,
-    RateLimits,
-    is_raised,
-    rate,
-    too_few,
-)
+from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, answered, rate_of
+from mlxdoctor.measure.text.prompt_rates import AGAINST_BASE, RateLimits, is_raised, too_few
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.safety.quoting import quoted
@@ -130,11 +123,7 @@ def end_token(
     limits: Limits,
 ) -> Iterator[Sign | Seen | Unsought]:
     """Report how answers end, as shares of prompts."""
-    answered = pairs(generations, tokenizer, base)
-    if not answered:
-        refused = generations.load_failure is not None
-        why = "the adapter could not be loaded" if refused else "there is no answer to look at"
-        raise Inconclusive(why)
+    prompts = answered(generations, tokenizer, base)
     wrong: dict[str, Callable[[OutputPair, Output], bool]] = {
         "empty-answers": lambda _, output: not output.content,
         "next-turn": lambda _, output: TURN.search(output.text) is not None,
@@ -142,30 +131,30 @@ def end_token(
         "padded-answers": lambda _, output: _is_padded(output, limits),
     }
     for symptom, is_wrong in wrong.items():
-        counted = _rate(answered, is_wrong, limits)
+        counted = rate_of(prompts, is_wrong, limits)
         if is_raised(counted, limits):
             measured: dict[str, Measurement] = dict(counted.measured)
             if symptom == "padded-answers":
-                measured |= _padding(answered, tokenizer, limits)
+                measured |= _padding(prompts, tokenizer, limits)
             severity = Severity.ERROR if counted.is_broken else None
             yield Sign(symptom, measured, severity=severity)
-    yield from _endless(answered, rows, losses, limits)
-    if all(pair.tuned.has_ended for pair in answered):
-        yield Seen("All {prompts:* answer} end by themselves.", {"prompts": len(answered)})
-    if (few := too_few(len(answered))) is not None:
+    yield from _endless(prompts, rows, losses, limits)
+    if all(pair.tuned.has_ended for pair in prompts):
+        yield Seen("All {prompts:* answer} end by themselves.", {"prompts": len(prompts)})
+    if (few := too_few(len(prompts))) is not None:
         raise Inconclusive(few)
 
 
 def _endless(
-    answered: Sequence[OutputPair],
+    prompts: Sequence[OutputPair],
     rows: SupervisedRows | None,
     losses: TokenLosses | None,
     limits: Limits,
 ) -> Iterator[Sign | Unsought]:
     # Where some expected answers are known, the others say nothing about a right length.
-    lengths = [pair for pair in answered if pair.item.expected is not None] or answered
+    lengths = [pair for pair in prompts if pair.item.expected is not None] or prompts
     typical = _typical_length(rows)
-    counted = _rate(lengths, partial(_is_endless, limits, typical), limits)
+    counted = rate_of(lengths, partial(_is_endless, limits, typical), limits)
     # Where the tuned model's own answers end, the base's say nothing against them.
     if min(counted.base or 0, counted.tuned) > limits.cut_short * counted.prompts:
         why = f"the length limit cuts {counted.base} of {counted.prompts} of the base's, too"
@@ -189,21 +178,13 @@ def _expects_no_end(losses: TokenLosses | None, limits: Limits) -> bool:
 
 
 def _padding(
-    answered: Sequence[OutputPair], tokenizer: Tokenizer | None, limits: Limits
+    prompts: Sequence[OutputPair], tokenizer: Tokenizer | None, limits: Limits
 ) -> dict[str, Measurement]:
     """The token that follows most of the padded answers."""
-    runs = [pair.tuned.content[-1] for pair in answered if _is_padded(pair.tuned, limits)]
+    runs = [pair.tuned.content[-1] for pair in prompts if _is_padded(pair.tuned, limits)]
     token, share = top_share(runs)
     text = tokenizer.decode([token]) if tokenizer and isinstance(token, int) else str(token)
     return {"token_text": quoted(text), "share_of_runs": share}
-
-
-def _rate(
-    answered: Sequence[OutputPair], hit: Callable[[OutputPair, Output], bool], limits: Limits
-) -> Rate:
-    base = [hit(pair, pair.base) for pair in answered if pair.base is not None]
-    known = base if len(base) == len(answered) else None
-    return rate([hit(pair, pair.tuned) for pair in answered], known, limits)
 
 
 def _is_padded(output: Output, limits: Limits) -> bool:

@@ -52,8 +52,8 @@ from mlxdoctor.judge.collapse import (
     is_single,
 )
 from mlxdoctor.measure.exhibited import answers_shown
-from mlxdoctor.measure.text.outputs import Output, OutputPair, is_special, pairs
-from mlxdoctor.measure.text.prompt_rates import AGAINST_BASE, Rate, is_raised, rate, too_few
+from mlxdoctor.measure.text.outputs import Output, OutputPair, answered, is_special, rate_of
+from mlxdoctor.measure.text.prompt_rates import AGAINST_BASE, Rate, is_raised, too_few
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.safety.quoting import quoted
 
@@ -130,15 +130,14 @@ def token_collapse(
 ) -> Iterator[Sign | Exhibit | Seen | Unsought]:
     """Report collapsed outputs, as shares of prompts."""
     yield from answers_shown(generations, tokenizer)
-    answered = pairs(generations, tokenizer, base)
-    if not answered:
-        refused = generations.load_failure is not None
-        why = "the adapter could not be loaded" if refused else "there is no answer to look at"
-        raise Inconclusive(why)
+    prompts = answered(generations, tokenizer, base)
 
     def is_special_only(output: Output) -> bool:
         texts = [_text(unit, tokenizer) for unit in output.content]
         return len(texts) >= 2 and all(is_special(text) for text in texts)
+
+    def share_of(is_hit: Callable[[Output], bool]) -> Rate:
+        return rate_of(prompts, lambda _, output: is_hit(output), limits)
 
     #: The first that is found is told: each is a milder form of those before it.
     forms: dict[str, Callable[[Output], bool]] = {
@@ -151,24 +150,24 @@ def token_collapse(
     }
     has_collapsed = False
     for symptom, is_hit in forms.items():
-        share = _rate(answered, is_hit, limits)
+        share = share_of(is_hit)
         if (has_collapsed and symptom != "repetition") or not is_raised(share, limits):
             continue
         has_collapsed |= symptom != "repetition"
-        hits = [pair for pair in answered if is_hit(pair.tuned)]
+        hits = [pair for pair in prompts if is_hit(pair.tuned)]
         yield _sign(symptom, share, hits, tokenizer, rows)
     if not has_collapsed:
-        yield from _alone(answered, tokenizer, rows, limits)
-    yield from _skips([pair.tuned for pair in answered], rows)
-    whole = sum(not any(hit(pair.tuned) for hit in forms.values()) for pair in answered)
-    if whole == len(answered):
+        yield from _alone(prompts, tokenizer, rows, limits)
+    yield from _skips([pair.tuned for pair in prompts], rows)
+    whole = sum(not any(hit(pair.tuned) for hit in forms.values()) for pair in prompts)
+    if whole == len(prompts):
         yield Seen("None of the model's {prompts:* answer} is degenerate.", {"prompts": whole})
-    if (few := too_few(len(answered))) is not None:
+    if (few := too_few(len(prompts))) is not None:
         raise Inconclusive(few)
 
 
 def _alone(
-    answered: Sequence[OutputPair],
+    prompts: Sequence[OutputPair],
     tokenizer: Tokenizer | None,
     rows: SupervisedRows | None,
     limits: Limits,
@@ -176,14 +175,14 @@ def _alone(
     """Too few answers for a rate, of which one is enough."""
     plain = [
         pair
-        for pair in answered
+        for pair in prompts
         if is_plain_collapse(pair.tuned.content, limits)
         and not (pair.base is not None and is_single(pair.base.content, limits))
         and not is_single(tuple(pair.item.expected or ""), limits)
     ]
-    if plain and too_few(len(answered)) is not None and 2 * len(plain) >= len(answered):
+    if plain and too_few(len(prompts)) is not None and 2 * len(plain) >= len(prompts):
         measured: dict[str, Measurement] = {
-            "prompts": len(answered),
+            "prompts": len(prompts),
             "tuned_hits": len(plain),
             "base_hits": None if plain[0].base is None else 0,
             "length": min(len(pair.tuned.content) for pair in plain),
@@ -191,12 +190,6 @@ def _alone(
         }
         where = f"prompt {quoted(plain[0].item.prompt)}"
         yield Sign("single-token", measured, where=where, severity=Severity.ERROR)
-
-
-def _rate(answered: Sequence[OutputPair], hit: Callable[[Output], bool], limits: Limits) -> Rate:
-    known = [pair.base for pair in answered if pair.base is not None]
-    base = [hit(output) for output in known] if len(known) == len(answered) else None
-    return rate([hit(pair.tuned) for pair in answered], base, limits)
 
 
 def _sign(

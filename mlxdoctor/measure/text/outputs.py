@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+from mlxdoctor.check import Inconclusive
 from mlxdoctor.engines.text import LONGEST, words
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.measure.text.prompt_rates import Rate, RateLimits, rate
 from mlxdoctor.models.generations import Generation, Generations
 
 #: A special token written out: `<|im_end|>`, `</s>`, `<end_of_turn>`, `[PAD]`.
@@ -112,6 +114,31 @@ def pairs(
         )
         for item in items
     )
+
+
+def answered(
+    generations: Generations, tokenizer: Tokenizer | None, base: BaseModel | None
+) -> tuple[OutputPair, ...]:
+    """As `pairs`, at least one.
+
+    Raises:
+        Inconclusive: there is no answer.
+    """
+    outputs = pairs(generations, tokenizer, base)
+    if not outputs:
+        refused = generations.load_failure is not None
+        why = "the adapter could not be loaded" if refused else "there is no answer to look at"
+        raise Inconclusive(why)
+    return outputs
+
+
+def rate_of(
+    outputs: Sequence[OutputPair], hit: Callable[[OutputPair, Output], bool], limits: RateLimits
+) -> Rate:
+    """On how many prompts the tuned model's output is a hit, against the base's where known."""
+    base = [hit(pair, pair.base) for pair in outputs if pair.base is not None]
+    known = base if len(base) == len(outputs) else None
+    return rate([hit(pair, pair.tuned) for pair in outputs], known, limits)
 
 
 def _end_token_ids(
