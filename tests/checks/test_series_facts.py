@@ -31,7 +31,7 @@ def column(logs: LogWriter, name: str, *values: object, more: str = "") -> Train
 def test_every_entry_names_figures_that_there_are(logs: LogWriter) -> None:
     """A misspelt figure in the table would never be reached."""
     losses = logs.losses([2.0, 0.0, 9.0, math.nan, 2.1, 2.0, 1.9, 2.0, 50.0, 2.0, 1.9, 0.0])
-    known = {"series", "unit", *_figures(losses.main.series["train_loss"])}
+    known = {"series", "unit", "onset", *_figures(losses.main.series["train_loss"])}
     for fact in table():
         bounds = (*fact.least, fact.most, fact.warning, fact.error)
         used = names_in(fact.symptom.says) | {name for each in bounds for name in each}
@@ -250,6 +250,21 @@ def test_a_spike_of_the_loss(logs: LogWriter, height: float, severity: str | Non
     assert found(outcome).get("loss-spiked") == severity
     if severity:
         assert finding(outcome, "loss-spiked").onset == 210
+
+
+@pytest.mark.parametrize(
+    ("losses", "hit"),
+    [
+        # The end of a longer run: where it began is not in the log.
+        ([3.5, 3.5, 3.4, 3.6, 4.1, 4.4, 4.6, 4.8], True),
+        ([3.5, 3.5, 3.4, 3.6, 3.7, 3.6, 3.7, 3.8], False),
+        ([3.5, 4.8, 3.1, 4.6, 3.3, 4.9, 3.2, 4.8], False),
+        ([0.05, 0.05, 0.04, 0.06, 0.07, 0.08, 0.09, 0.1], False),
+    ],
+)
+def test_a_tail_that_rises(logs: LogWriter, losses: list[float], hit: bool) -> None:
+    outcome = judge(series_facts, logs.losses(losses, first=5000))
+    assert ("loss-rises" in found(outcome)) is hit
 
 
 def test_a_column_that_nothing_else_looks_at(logs: LogWriter) -> None:
