@@ -17,7 +17,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         require = ["loss-trend"]
         require-generate = true
         fail-on = "warning"
-        fail = ["weight-drift.large", "memory"]
+        fail = ["weight-drift.large", "comparison"]
         baseline = "known.json"
         [thresholds.weight-drift]
         large = 1
@@ -34,7 +34,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert read.rules.require == ("loss-trend",)
     assert read.rules.require_generate
     assert read.rules.fail_on == "warning"
-    assert read.rules.fail == {"weight-drift.large", "memory"}
+    assert read.rules.fail == {"weight-drift.large", "comparison"}
     assert read.rules.thresholds == {"weight-drift": {"large": 1.0}}
     assert read.baseline == tmp_path / "known.json"
     assert read.overrides[0].fail_on == "never"
@@ -68,12 +68,12 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         ("[[override]]\npaths = ['a']", "override 1: changes nothing"),
         ("[[override]]\npaths = ['a']\nbaseline = 'x'", "override 1: unknown key 'baseline'"),
         ("[[override]]\npaths = ['!a']\nfail = []", "override 1: paths holds a pattern"),
-        ("[[ignore]]\ncode = 'memory'", "ignore 1: a reason is missing"),
-        ("[[ignore]]\ncode = 'memory'\nreason = ' '", "ignore 1: a reason is missing"),
+        ("[[ignore]]\ncode = 'comparison'", "ignore 1: a reason is missing"),
+        ("[[ignore]]\ncode = 'comparison'\nreason = ' '", "ignore 1: a reason is missing"),
         ("[[ignore]]\nreason = 'x'", "ignore 1: code names the unknown code None"),
-        ("[[ignore]]\ncode='memory'\nreason='x'\nuntil=1", "ignore 1: unknown key 'until'"),
+        ("[[ignore]]\ncode='comparison'\nreason='x'\nuntil=1", "ignore 1: unknown key 'until'"),
         (
-            "[[ignore]]\ncode='memory'\nreason='x'\nexpires='2030-01-31'",
+            "[[ignore]]\ncode='comparison'\nreason='x'\nexpires='2030-01-31'",
             "ignore 1: expires is '2030-01-31'; write a date without quotes",
         ),
         ("fail-on =", "is not valid TOML"),
