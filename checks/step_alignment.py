@@ -33,16 +33,11 @@ from numpy.typing import NDArray
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.training_step.measurement import TrainingStep
-from mlxdoctor.measure.training_step.phases import Alignment
+from mlxdoctor.measure.training_step.phases import OFFSETS, Alignment
 
 #: Where the extra padding target of mlx-lm is described.
 UPSTREAM = "https://github.com/ml-explore/mlx-lm/pull/1697"
-_NAMES = {
-    -1: ("shifted-back", "the token before it"),
-    0: ("identity", "the token it was just given"),
-    2: ("shifted-twice", "the token two places on"),
-    3: ("shifted-twice", "the token three places on"),
-}
+_AT_OFFSET = {-1: "shifted-back", 0: "identity", 2: "shifted-twice", 3: "shifted-twice"}
 
 _SOUND = "each answer token, its end token included, trained from the position before it"
 _error, _warning, _info = (
@@ -54,7 +49,9 @@ _OF_TARGETS = (
     *("rows-without-targets", "padding-trained", "padding-target", "prompt-trained"),
     *("first-token-untrained", "end-token-untrained", "no-end-token", "uneven-weights"),
 )
-_SHIFT_ONCE = "shift once: inputs tokens[:, :-1], targets tokens[:, 1:]"
+_SHIFT_ONCE = "shift once: inputs tokens[[:, :-1]], targets tokens[[:, 1:]]"
+_TRAINED_ON = "{share:.0%} of {positions:* position} are trained on the token "
+_NEXT = "; a language model needs the next one."
 _OF_MLX_LM = "nothing in the configuration is at fault: mlx-lm does this to every run"
 
 
@@ -93,47 +90,81 @@ class Limits:
     codes={
         "nothing-trained": _error(
             "no position has a gradient",
+            says="None of {positions:* position} has a gradient: the mask leaves nothing, or the "
+            "loss does not depend on the logits.",
             fix="print the mask's sum, and build the mask on the targets",
         ),
-        "identity": _error("each position is trained on the token it was given", fix=_SHIFT_ONCE),
-        "shifted-twice": _error(
-            "each position is trained on a token further on than the next", fix=_SHIFT_ONCE
+        "identity": _error(
+            "each position is trained on the token it was given",
+            says=f"{_TRAINED_ON}it was just given{_NEXT}",
+            fix=_SHIFT_ONCE,
         ),
-        "shifted-back": _error("each position is trained on the token before it", fix=_SHIFT_ONCE),
+        "shifted-twice": _error(
+            "each position is trained on a token further on than the next",
+            says=f"{_TRAINED_ON}{{offset}} places on{_NEXT}",
+            fix=_SHIFT_ONCE,
+        ),
+        "shifted-back": _error(
+            "each position is trained on the token before it",
+            says=f"{_TRAINED_ON}before it{_NEXT}",
+            fix=_SHIFT_ONCE,
+        ),
         "mixed-targets": _error(
-            "targets follow no single offset", fix="print inputs and targets of a row side by side"
+            "targets follow no single offset",
+            says="Targets follow no single offset from their positions ("
+            + ", ".join(f"{{share_at_{offset:+d}:.0%}} at {offset:+d}" for offset in OFFSETS)
+            + ").",
+            fix="print inputs and targets of a row side by side",
         ),
         "rows-without-targets": _warning(
             "rows of the batch have no trained token",
+            says="{rows} of {of:* row} have no trained token.",
             fix="leave out rows whose answer was cut off, or raise the length limit",
         ),
         "padding-trained": _error(
             "padding is trained",
+            says="{padding} of {trained} trained positions are padding: the model learns to go on "
+            "after the end.",
             fix="multiply the loss by a mask that ends with each row's last token",
         ),
         "padding-target": _warning(
             "one padding token after each row is trained, as mlx-lm does",
+            says="In {padding} of {rows:* row}, the padding token after the row's end is trained, "
+            "as mlx-lm's default loss does, which counts one position too many "
+            f"({UPSTREAM}): "
+            "{padding} of {trained} trained positions[; in {after_end:* row} it follows the end "
+            "token, where an answer has stopped].",
             fix="let the mask end with the row's last token: steps < lengths, not <=",
         ),
         "prompt-trained": _info(
             "prompts are trained",
+            says="{share:.0%} of the prompts' tokens are trained as well as the answers'.",
             fix="mask the prompt if only answers are to be learned (mlx-lm: mask_prompt: true)",
         ),
         "first-token-untrained": _error(
             "the first token of the answers is not trained although the second is",
+            says="In {rows} of {rows:* row} with a known prompt the answer's second token is "
+            "trained and its first is not: the model does not learn how to begin.",
             fix="let the mask begin one position earlier: the last token of the prompt is the one "
             "that predicts the answer's first",
         ),
         "end-token-untrained": _error(
             "the end token is never a target although rows have it",
+            says="{rows_with_end} of {rows:* row} have an end token, and none is trained on it: "
+            "the model does not learn to stop.",
             fix="let the mask include the end token; where padding is the end token, mask by "
             "length, not by token",
         ),
         "no-end-token": _warning(
-            "no row has an end token", fix="append the end token to every row"
+            "no row has an end token",
+            says="None of {rows:* row} has an end token within this batch's width: the model does "
+            "not learn to stop.",
+            fix="append the end token to every row",
         ),
         "uneven-weights": _info(
             "tokens of one batch weigh differently",
+            says="Tokens of this batch weigh between {smallest:.2g} and {largest:.2g} in the "
+            "loss: tokens of short rows may count more than those of long ones.",
             fix="divide by the number of supervised tokens of the batch, unless that is intended",
         ),
     },
@@ -149,12 +180,7 @@ def step_alignment(step: TrainingStep, limits: Limits) -> Iterator[Sign | Unsoug
     if not alignment.trained.any():
         if step.policy is not None and step.policy.same:
             raise Inconclusive(f"all {step.policy.name} of this batch are the same")
-        yield Sign(
-            "nothing-trained",
-            f"None of {alignment.places} positions has a gradient: the mask leaves nothing, or the "
-            f"loss does not depend on the logits.",
-            {"positions": alignment.places},
-        )
+        yield Sign("nothing-trained", {"positions": alignment.places})
         return
     is_contrast = step.pairs is not None or step.policy is not None or alignment.contrasts
     if alignment.hard < (limits.contrast if is_contrast else limits.hard):
@@ -186,24 +212,15 @@ def _offset(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
         f"share_at_{offset:+d}": round(share, 4) for offset, share in shares.items()
     }
     if shares[best] < limits.agreement:
-        parts = ", ".join(f"{share:.0%} at {offset:+d}" for offset, share in shares.items())
-        message = f"Targets follow no single offset from their positions ({parts})."
-        yield Sign("mixed-targets", message, measured)
+        yield Sign("mixed-targets", measured)
     elif best != 1:
-        symptom, what = _NAMES[best]
-        yield Sign(
-            symptom,
-            f"{shares[best]:.0%} of {count} positions are trained on {what}; a language model "
-            f"needs the next one.",
-            measured,
-        )
+        yield Sign(_AT_OFFSET[best], {**measured, "share": shares[best], "offset": best})
 
 
 def _rows(alignment: Alignment) -> Iterator[Sign]:
     empty, rows = int((~alignment.trained.any(axis=1)).sum()), len(alignment.inputs)
     if empty:
-        message = f"{empty} of {rows} rows have no trained token."
-        yield Sign("rows-without-targets", message, {"rows": empty, "of": rows})
+        yield Sign("rows-without-targets", {"rows": empty, "of": rows})
 
 
 def _padding(alignment: Alignment, *, planned: bool) -> Iterator[Sign]:
@@ -214,28 +231,23 @@ def _padding(alignment: Alignment, *, planned: bool) -> Iterator[Sign]:
     is_pad = (alignment.targets == own[:, None]) & padded[:, None]
     by_row = (is_pad & alignment.trained & ~_before(alignment, alignment.row_lengths)).sum(axis=1)
     padding, trained = int(by_row.sum()), int(alignment.trained.sum())
-    measured: dict[str, Measurement] = {"padding": padding, "trained": trained}
+    measured: dict[str, Measurement] = {
+        "padding": padding,
+        "trained": trained,
+        "rows": len(by_row),
+    }
     if by_row.max() == 1:
         last = alignment.inputs[np.arange(len(by_row)), np.maximum(alignment.row_lengths - 1, 0)]
         follows = bool(np.isin(last[by_row == 1], alignment.end_ids).all())
-        harm = "; it follows the end token, where an answer has stopped" if follows else ""
         yield Sign(
             "padding-target",
-            f"In {padding} of {len(by_row)} rows, the padding token after the row's end "
-            f"is trained, as mlx-lm's default loss does, which counts one position too many "
-            f"({UPSTREAM}): {padding} of {trained} trained positions{harm}.",
-            measured,
+            {**measured, "after_end": padding if follows else None},
             # mlx-lm does so in every run, and no configuration can change it.
             severity=Severity.INFO if planned else None,
             fix=_OF_MLX_LM if planned else None,
         )
     elif padding:
-        yield Sign(
-            "padding-trained",
-            f"{padding} of {trained} trained positions are padding: "
-            f"the model learns to go on after the end.",
-            measured,
-        )
+        yield Sign("padding-trained", measured)
 
 
 def _before(alignment: Alignment, lengths: NDArray[np.int32]) -> NDArray[np.bool_]:
@@ -252,7 +264,6 @@ def _prompts(alignment: Alignment, is_contrast: bool, limits: Limits) -> Iterato
     if share >= limits.prompt:
         yield Sign(
             "prompt-trained",
-            f"{share:.0%} of the prompts' tokens are trained as well as the answers'.",
             {"share": share, "rows": int(known.sum())},
             fix="mask the prompt in every answer if only answers are to be learned"
             if is_contrast
@@ -270,12 +281,7 @@ def _first_tokens(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
     first = alignment.trained[rows, lengths[rows] - 1]
     second = alignment.trained[rows, lengths[rows]]
     if rows.size and second.all() and not first.any():
-        yield Sign(
-            "first-token-untrained",
-            f"In {rows.size} of {rows.size} rows with a known prompt the answer's second token is "
-            f"trained and its first is not: the model does not learn how to begin.",
-            {"rows": int(rows.size)},
-        )
+        yield Sign("first-token-untrained", {"rows": int(rows.size)})
 
 
 def _ends(alignment: Alignment, *, sampled: bool) -> Iterator[Sign]:
@@ -285,20 +291,10 @@ def _ends(alignment: Alignment, *, sampled: bool) -> Iterator[Sign]:
     within = np.arange(width)[None, :] < alignment.row_lengths[:, None]
     has = int((np.isin(alignment.inputs, alignment.end_ids) & within).any(axis=1).sum())
     if has:
-        yield Sign(
-            "end-token-untrained",
-            f"{has} of {rows} rows have an end token, and none is trained on it: the "
-            f"model does not learn to stop.",
-            {"rows_with_end": has, "rows": rows},
-        )
+        yield Sign("end-token-untrained", {"rows_with_end": has, "rows": rows})
     elif not sampled:
         # What a policy has sampled may have been cut off.
-        yield Sign(
-            "no-end-token",
-            f"None of {rows} rows has an end token within this batch's width: the model does not "
-            f"learn to stop.",
-            {"rows": rows},
-        )
+        yield Sign("no-end-token", {"rows": rows})
 
 
 def _weights(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
@@ -306,9 +302,4 @@ def _weights(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
     low, high = float(weights.min()), float(weights.max())
     spread = float(weights.std() / weights.mean()) if weights.mean() else 0.0
     if spread > limits.uneven:
-        yield Sign(
-            "uneven-weights",
-            f"Tokens of this batch weigh between {low:.2g} and {high:.2g} in "
-            f"the loss: tokens of short rows may count more than those of long ones.",
-            {"smallest": low, "largest": high, "spread": spread},
-        )
+        yield Sign("uneven-weights", {"smallest": low, "largest": high, "spread": spread})

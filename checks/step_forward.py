@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mlxdoctor.check import check, limit
-from mlxdoctor.finding import Severity, Sign, Symptom, Unsought
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.training_step.measurement import TrainingStep
 
 
@@ -45,20 +45,29 @@ class Limits:
     codes={
         "failed": Symptom.error(
             "the loss cannot be computed",
+            says="The loss cannot be computed on this batch[ ({failure})].",
             expected="a finite scalar",
             fix="call the loss by hand with one batch",
         ),
         "not-finite": Symptom.error(
             "the loss or the logits are not finite",
+            says="The {what} of this batch is not finite before any update (loss {loss:g}, "
+            "[{dtype}|no] logits).",
             expected="a finite loss",
             fix="guard a division by the number of supervised tokens, and look for rows with none",
         ),
         "above-uniform": Symptom.error(
             "the loss is above that of a uniform guess",
+            says="The loss is {loss:.2f} before any update, {beyond:.2f} nats above a uniform "
+            "guess over the vocabulary ({uniform:.2f}).",
+            expected="below {uniform:.2f}",
             fix="print inputs and targets of a row side by side: the targets are the next tokens",
         ),
         "not-a-mean": Symptom.warning(
             "the loss is too large for a mean over tokens",
+            says="The loss is {loss:.1f}, {times:.1f} times that of a uniform guess "
+            "({uniform:.2f}): it is a sum, or targets are far off.",
+            expected="at most {uniform:.2f} nats a token",
             fix="divide by the number of supervised tokens, so that rate and clipping hold",
         ),
     },
@@ -70,13 +79,12 @@ def step_forward(step: TrainingStep, limits: Limits) -> Iterator[Sign | Unsought
     if forward is None:
         yield Sign(
             "failed",
-            f"The loss cannot be computed on this batch ({step.failure}).",
-            {"frames": step.frames},
+            {"failure": step.failure, "frames": step.frames},
             where=step.frames[-1] if step.frames else None,
         )
         return
     loss, uniform = forward.loss, forward.uniform
-    measured = {
+    measured: dict[str, Measurement] = {
         "loss": loss,
         "without_adapter": forward.without_adapter,
         "uniform": uniform,
@@ -85,9 +93,7 @@ def step_forward(step: TrainingStep, limits: Limits) -> Iterator[Sign | Unsought
     if not math.isfinite(loss) or not forward.finite_logits:
         yield Sign(
             "not-finite",
-            f"The {'loss' if forward.finite_logits else 'logits'} of this batch is not finite "
-            f"before any update (loss {loss:g}, {forward.dtype or 'no'} logits).",
-            measured,
+            {**measured, "what": "loss" if forward.finite_logits else "output"},
             fix=None
             if forward.finite_logits
             else "check the base model's own output, and its weights",
@@ -95,22 +101,13 @@ def step_forward(step: TrainingStep, limits: Limits) -> Iterator[Sign | Unsought
     elif _is_contrast(step):
         yield Unsought(("above-uniform", "not-a-mean"), "a loss of pairs or of a policy is no mean")
     elif uniform is not None and loss > limits.summed * uniform:
-        yield Sign(
-            "not-a-mean",
-            f"The loss is {loss:.1f}, {loss / uniform:.1f} times that of a "
-            f"uniform guess ({uniform:.2f}): it is a sum, or targets are far off.",
-            measured,
-            expected=f"at most {uniform:.2f} nats a token",
-        )
+        yield Sign("not-a-mean", {**measured, "times": loss / uniform})
     elif uniform is not None and loss > uniform:
         beyond = loss - uniform
         yield Sign(
             "above-uniform",
-            f"The loss is {loss:.2f} before any update, {beyond:.2f} nats above a "
-            f"uniform guess over the vocabulary ({uniform:.2f}).",
-            measured,
+            {**measured, "beyond": beyond},
             severity=None if beyond > limits.above_uniform else Severity.WARNING,
-            expected=f"below {uniform:.2f}",
         )
 
 

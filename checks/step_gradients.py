@@ -51,26 +51,35 @@ class Limits:
 @check(
     codes={
         "failed": _error(
-            "the gradient cannot be taken", fix="let the loss take the model, and call it"
+            "the gradient cannot be taken",
+            says="The gradient cannot be taken by nn.value_and_grad[ ({failure})].",
+            fix="let the loss take the model, and call it",
         ),
         "none": _error(
             "no trainable parameter gets a gradient",
+            says="Every gradient is exactly zero ({parameters:* trainable parameter}): nothing can "
+            "be learned.",
             fix="compute the loss from the output of the model that is differentiated",
         ),
         "some-zero": _error(
             "some trainable parameters get no gradient",
+            says="{zero} of {expected:* trainable parameter} get a gradient of exactly zero.",
             fix="look for stop_gradient, or a layer whose output the loss does not see",
         ),
         "not-finite": _error(
             "gradients are not finite",
+            says="The gradients of {broken} of {parameters:* trainable parameter} are not finite.",
             fix="look for a division by zero, a square root at zero, or an overflow in float16",
         ),
         "exploding": _warning(
             "the gradient is enormous",
+            says="The gradient's norm is {gradient_norm:.3g}: a first step of that size ruins a "
+            "model without clipping.",
             fix="clip the gradient's norm to 1, and use the mean over tokens, not the sum",
         ),
         "uneven": _warning(
             "gradients differ by many orders of magnitude between layers",
+            says="Gradients of B range from {smallest:.1e} to {largest:.1e} over the layers.",
             fix="look at the layers with the smallest gradients",
         ),
     },
@@ -88,14 +97,13 @@ def step_gradients(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
     }
     broken = [name for name, norm in norms.items() if not math.isfinite(norm)]
     if not norms:
-        message = f"The gradient cannot be taken by nn.value_and_grad ({update.error})."
         where = update.frames[-1] if update.frames else None
-        yield Sign("failed", message, {"frames": update.frames}, where=where)
+        measured = {"failure": update.error, "frames": update.frames}
+        yield Sign("failed", measured, where=where)
     elif broken:
         yield Sign(
             "not-finite",
-            f"The gradients of {len(broken)} of {len(norms)} trainable parameters are not finite.",
-            {"parameters": len(broken)},
+            {"broken": len(broken), "parameters": len(norms)},
             where=", ".join(broken[: limits.named]),
         )
     else:
@@ -121,29 +129,20 @@ def _sizes(
     measured: dict[str, Measurement] = {"gradient_norm": norm, "parameters": len(norms)}
     zero = [name for name, one in expected.items() if one == 0]
     if zero and len(zero) == len(expected):
-        yield Sign(
-            "none",
-            f"Every gradient is exactly zero ({len(norms)} trainable parameters): nothing can be "
-            f"learned.",
-            measured,
-            where=", ".join(zero[: limits.named]),
-        )
+        yield Sign("none", measured, where=", ".join(zero[: limits.named]))
         return
     if zero:
         # Only of kinds that a batch need not reach.
         are_rare = all("expert" in one or "switch" in one or "embed" in one for one in zero)
         yield Sign(
             "some-zero",
-            f"{len(zero)} of {len(expected)} trainable parameters get a gradient of exactly zero.",
-            measured | {"zero": len(zero)},
+            {**measured, "zero": len(zero), "expected": len(expected)},
             where=", ".join(zero[: limits.named]),
             severity=Severity.WARNING if are_rare else None,
         )
     if norm > limits.exploding:
         yield Sign(
             "exploding",
-            f"The gradient's norm is {norm:.3g}: a first step of that size ruins a model without "
-            f"clipping.",
             measured,
             where=", ".join(sorted(norms, key=lambda one: -norms[one])[: limits.named]),
         )
@@ -152,7 +151,6 @@ def _sizes(
     if high > limits.spread * low:
         yield Sign(
             "uneven",
-            f"Gradients of B range from {low:.1e} to {high:.1e} over the layers.",
             measured | {"smallest": low, "largest": high},
             where=", ".join(sorted(like, key=lambda one: like[one])[: limits.named]),
         )

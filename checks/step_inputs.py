@@ -49,19 +49,26 @@ class Limits:
     codes={
         "constant": _error(
             "rows of the batch are one token repeated",
+            says="{constant} of {rows:* row} are one token repeated.",
             fix="print the batch's tokens: an array was made and never filled",
         ),
         "blank-prompt": _error(
             "prompts reach the model as one token repeated",
+            says="In {rows} of {rows:* row} every token before the trained ones is token {token} "
+            "({shortest} to {longest} of them): the model never sees a prompt.",
             fix="mask the prompt in the loss, not in the model's inputs",
         ),
         "border-trained": _warning(
             "the end of a document is trained to begin the next one in its row",
+            says="{trained} of {borders:* border} between packed documents are trained: the end of "
+            "one learns to begin the next.",
             expected="no target across a border",
             fix="leave the first token of each packed document out of the loss",
         ),
         "border-attended": _warning(
             "a packed document sees the one before it",
+            says="{rows} of {of:* row} hold several documents, and the second one's logits change "
+            "with the first one's tokens.",
             expected="a document whose logits do not depend on another's",
             fix="give the attention a mask with a block for each document, or do not pack",
         ),
@@ -78,7 +85,6 @@ def step_inputs(step: TrainingStep, limits: Limits) -> Iterator[Sign | Unsought]
     if constant:
         yield Sign(
             "constant",
-            f"{constant} of {len(rows)} rows are one token repeated.",
             {"constant": constant, "rows": len(rows)},
             severity=None if constant == len(rows) else Severity.WARNING,
         )
@@ -95,8 +101,6 @@ def _blank(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
     token, shortest, longest = int(alignment.inputs[rows[0], 0]), runs[rows].min(), runs[rows].max()
     yield Sign(
         "blank-prompt",
-        f"In {rows.size} of {rows.size} rows every token before the trained ones is token {token} "
-        f"({shortest} to {longest} of them): the model never sees a prompt.",
         {
             "rows": int(rows.size),
             "token": token,
@@ -115,16 +119,6 @@ def _borders(step: TrainingStep, alignment: Alignment) -> Iterator[Sign | Unsoug
     trained = sum(bool(alignment.trained[row, start - 1]) for row, start in borders)
     measured = {"borders": len(borders), "trained": trained, "rows": rows}
     if trained:
-        yield Sign(
-            "border-trained",
-            f"{trained} of {len(borders)} borders between packed documents are trained: the end "
-            f"of one learns to begin the next.",
-            measured,
-        )
+        yield Sign("border-trained", measured)
     if step.crosses:
-        yield Sign(
-            "border-attended",
-            f"{rows} of {len(alignment.inputs)} rows hold several documents, and the second one's "
-            f"logits change with the first one's tokens.",
-            measured | {"of": len(alignment.inputs)},
-        )
+        yield Sign("border-attended", {**measured, "of": len(alignment.inputs)})

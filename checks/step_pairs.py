@@ -24,8 +24,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
 from mlxdoctor.check import DoesNotArise, Inconclusive, check, limit
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.training_step.measurement import TrainingStep
@@ -65,26 +63,36 @@ class Limits:
     codes={
         "reversed": _error(
             "chosen answers are made less likely, or rejected ones more",
+            says="{wrong} of {rows:* row} of {where} are made {how} likely.",
             fix="swap chosen and rejected in the loss, or its sign",
         ),
         "one-sided": _error(
             "chosen or rejected answers are not trained",
+            says="No row of {where} has a gradient, while others have one.",
             fix="look for a stop_gradient, or a mask that leaves nothing of them",
         ),
         "reference-moves": _error(
             "the reference is the model that is trained",
+            says="The reference's log probabilities move by up to {reference_moved:.2g} nats in "
+            "the steps, where the policy's move by {policy_moved:.2g}: both are the model that is "
+            "trained.",
             fix="compute the reference's log probabilities before training, or with the adapter "
             "switched off",
         ),
         "identical-pairs": _warning(
-            "pairs have the same answer twice", fix="leave out pairs whose answers are the same"
+            "pairs have the same answer twice",
+            says="{identical} of {pairs:* pair} have the same answer twice.",
+            fix="leave out pairs whose answers are the same",
         ),
         "policy-is-reference": _info(
             "policy and reference agree on every pair, as before the first update",
+            says="Before the steps policy and reference agree on every pair (loss {loss:.4f}).",
             fix="nothing: the loss begins at ln 2 and has to fall from there",
         ),
         "unnamed": _info(
             "some rows are made more likely and others less, and nothing says which should be",
+            says="{up:* row} are made more likely and {down} less; which they should be is "
+            "unknown.",
             fix='name them: pairs=("chosen", "rejected") for pairs, rewards="rewards" for a policy',
         ),
     },
@@ -99,21 +107,14 @@ def step_pairs(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
         if step.policy is not None or not alignment.contrasts:
             raise DoesNotArise("the loss is none of pairs")
         up, down = int((alignment.pushes > 0).sum()), int((alignment.pushes < 0).sum())
-        yield Sign(
-            "unnamed",
-            f"{up} rows are made more likely and {down} less; which they should be is unknown.",
-            {"up": up, "down": down},
-        )
+        yield Sign("unnamed", {"up": up, "down": down})
     else:
         if not pairs.roles.any():
             raise Inconclusive(f"no row that is trained is one of {' or '.join(pairs.names)} alone")
         yield from _directions(alignment, pairs, _is_new(step), limits)
         if pairs.identical:
-            yield Sign(
-                "identical-pairs",
-                f"{pairs.identical} of {pairs.pairs} pairs have the same answer twice.",
-                {"identical": pairs.identical, "pairs": pairs.pairs},
-            )
+            measured = {"identical": pairs.identical, "pairs": pairs.pairs}
+            yield Sign("identical-pairs", measured)
     yield from _reference(step, step.reference, limits)
 
 
@@ -144,8 +145,7 @@ def _directions(alignment: Alignment, pairs: Pairs, is_new: bool, limits: Limits
         if wrong > limits.some * rows:
             yield Sign(
                 "reversed",
-                f"{wrong} of {rows} rows of {name} are made {how} likely.",
-                measured,
+                {**measured, "rows": rows, "wrong": wrong, "how": how},
                 where=name,
                 severity=None if is_most or is_new else Severity.WARNING,
                 fix=None if is_most else _PARTLY,
@@ -156,12 +156,7 @@ def _directions(alignment: Alignment, pairs: Pairs, is_new: bool, limits: Limits
         if role in pairs.unpushed or not counts[role]["right"] + counts[role]["wrong"]
     ]
     if len(still) == 1:
-        yield Sign(
-            "one-sided",
-            f"No row of {still[0]} has a gradient, while others have one.",
-            measured,
-            where=still[0],
-        )
+        yield Sign("one-sided", measured, where=still[0])
 
 
 def _reference(step: TrainingStep, reference: Reference | None, limits: Limits) -> Iterator[Sign]:
@@ -172,9 +167,6 @@ def _reference(step: TrainingStep, reference: Reference | None, limits: Limits) 
         if moves:
             yield Sign(
                 "reference-moves",
-                f"The reference's log probabilities move by up to {reference.moved:.2g} nats in "
-                f"the steps, where the policy's move by {own:.2g}: both are the model that is "
-                f"trained.",
                 {"reference_moved": reference.moved, "policy_moved": own},
                 severity=None if step.pairs is not None else Severity.WARNING,
             )
@@ -184,8 +176,4 @@ def _reference(step: TrainingStep, reference: Reference | None, limits: Limits) 
     # A loss that stays at ln 2 is another finding.
     falls = step.update is None or len(set(step.update.losses)) > 1
     if agrees and falls and not moves and forward is not None:
-        yield Sign(
-            "policy-is-reference",
-            f"Before the steps policy and reference agree on every pair (loss {forward.loss:.4f}).",
-            {"loss": forward.loss, "ln_2": float(np.log(2))},
-        )
+        yield Sign("policy-is-reference", {"loss": forward.loss, "ln_2": math.log(2)})

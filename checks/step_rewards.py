@@ -61,18 +61,31 @@ class Limits:
 @check(
     codes={
         "unused": _error(
-            "rewards change nothing", fix="multiply the log probabilities with the advantages"
+            "rewards change nothing",
+            says="Reversing the {name} of {rows:* row} changes no gradient.",
+            fix="multiply the log probabilities with the advantages",
         ),
         "not-reversed": _error(
-            "answers are pushed the same way when their rewards are reversed", fix=_STOP
+            "answers are pushed the same way when their rewards are reversed",
+            says="{kept} of {rows:* answer} are pushed the same way when their {name} are "
+            "reversed, {kept_up} of them up: rewards do not decide it.",
+            fix=_STOP,
         ),
         "wrong-way": _error(
             "rewarded answers are made less likely than others",
+            says="The answer with the highest of the {name} ({highest:g}) is pushed by "
+            "{its_push:+.2g}, the one with the lowest ({lowest:g}) by {push_of_lowest:+.2g}.",
             fix="minimise minus the advantage times the log probability",
         ),
-        "pushed-without": _warning("answers are pushed without any reward", fix=_STOP),
+        "pushed-without": _warning(
+            "answers are pushed without any reward",
+            says="With all {name} at zero answers are still pushed, by up to "
+            "{without_rewards:.2g} times as much as the {name} push them.",
+            fix=_STOP,
+        ),
         "not-finite": _warning(
             "the gradient is not finite where all rewards are the same",
+            says="With all {name} at zero the gradient is not finite.",
             fix="add a small number to the rewards' standard deviation before dividing by it",
         ),
     },
@@ -88,18 +101,13 @@ def step_rewards(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
     if not np.isfinite(policy.reversed).all():
         raise Inconclusive("the loss is another one when its rewards are reversed")
     if policy.zeroed is not None and not np.isfinite(policy.zeroed).all():
-        message = f"With all {policy.name} at zero the gradient is not finite."
-        yield Sign("not-finite", message, {"rows": len(policy.pushes)})
+        yield Sign("not-finite", {"name": policy.name, "rows": len(policy.pushes)})
     largest = float(np.abs([policy.pushes, policy.reversed]).max(initial=0.0))
     if largest == 0:
         raise Inconclusive(f"this batch's {policy.name} push no answer, as they are or reversed")
     own = (policy.pushes - policy.reversed) / 2
     if float(np.abs(own).max()) <= limits.unused * largest:
-        yield Sign(
-            "unused",
-            f"Reversing the {policy.name} of {len(own)} rows changes no gradient.",
-            {"rows": len(own), "largest_push": largest},
-        )
+        yield Sign("unused", {"name": policy.name, "rows": len(own), "largest_push": largest})
         return
     yield from _reversal(policy, own, largest, limits)
     yield from _way(policy, own)
@@ -111,8 +119,10 @@ def _reversal(
     counts = np.abs(policy.pushes) > limits.small * largest
     keeps = counts & (policy.pushes * policy.reversed > 0)
     measured: dict[str, Measurement] = {
+        "name": policy.name,
         "rows": int(counts.sum()),
         "kept": int(keeps.sum()),
+        "kept_up": int((keeps & (policy.pushes > 0)).sum()),
         "pushes": tuple(float(f"{one:.4g}") for one in policy.pushes[:8]),
         "reversed": tuple(float(f"{one:.4g}") for one in policy.reversed[:8]),
     }
@@ -120,21 +130,10 @@ def _reversal(
     if policy.zeroed is not None and np.isfinite(policy.zeroed).all():
         share = float(np.abs(policy.zeroed).max() / np.abs(own).max())
         measured["without_rewards"] = share
-    up = int((keeps & (policy.pushes > 0)).sum())
     if keeps.sum() > limits.kept * counts.sum():
-        yield Sign(
-            "not-reversed",
-            f"{int(keeps.sum())} of {int(counts.sum())} answers are pushed the same way when "
-            f"their {policy.name} are reversed, {up} of them up: rewards do not decide it.",
-            measured,
-        )
+        yield Sign("not-reversed", measured)
     elif share > limits.without:
-        yield Sign(
-            "pushed-without",
-            f"With all {policy.name} at zero answers are still pushed, by up to {share:.2g} times "
-            f"as much as the {policy.name} push them.",
-            measured,
-        )
+        yield Sign("pushed-without", measured)
 
 
 def _way(policy: Policy, own: NDArray[np.float64]) -> Iterator[Sign]:
@@ -148,9 +147,8 @@ def _way(policy: Policy, own: NDArray[np.float64]) -> Iterator[Sign]:
         best, worst = int(rewards.argmax()), int(rewards.argmin())
         yield Sign(
             "wrong-way",
-            f"The answer with the highest of the {policy.name} ({rewards[best]:g}) is pushed by "
-            f"{own[best]:+.2g}, the one with the lowest ({rewards[worst]:g}) by {own[worst]:+.2g}.",
             {
+                "name": policy.name,
                 "highest": float(rewards[best]),
                 "its_push": float(own[best]),
                 "lowest": float(rewards[worst]),

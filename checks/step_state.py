@@ -55,34 +55,48 @@ class Limits:
     codes={
         "claimed-adapter": _error(
             "the model says that it has an adapter, and has none",
+            says="The model says that it has an adapter ({claims}), but none of its parameters is "
+            "one: no layer was converted.",
             fix="convert its layers with mlx_lm.tuner.utils.linear_to_lora_layers",
         ),
         "nothing-trainable": _error(
             "no parameter is trainable",
+            says="No parameter is trainable: a step changes nothing.",
             fix="convert the layers after model.freeze(), not before it",
         ),
         "outside-adapter": _error(
             "parameters outside the adapter are trainable",
+            says="{outside:* parameter} outside the adapter are trainable ({outside_share:.1%} of "
+            "the model), such as {examples}.",
             fix="call model.freeze() before the layers are converted",
         ),
         "half-frozen-adapter": _error(
-            "A or B of an adapter is frozen", fix="freeze the model before its layers are converted"
+            "A or B of an adapter is frozen",
+            says="A or B is frozen in {half_frozen} of {adapters:* adapter}, such as {examples}.",
+            fix="freeze the model before its layers are converted",
         ),
         "everything-trainable": _error(
             "there is no adapter, and the model itself is trained",
+            says="There is no adapter, and {share:.1%} of the model's parameters is trainable: "
+            "{components}.",
             fix='freeze the model and convert its layers; say expect="full" if it is to be trained '
             "as a whole",
         ),
         "wrong-adapter": _error(
             "the adapter is of another kind than expected",
+            says="{dora} of {adapters:* adapter} are DoRA, where {expected} is expected.",
             fix="convert the layers with use_dora=True for DoRA, and without it for LoRA",
         ),
         "partly-frozen": _warning(
             "parts of the model are frozen although it is to be trained itself",
+            says="{frozen_share:.1%} of the parameters is frozen although the model itself is to "
+            "be trained; trainable: {components}.",
             fix="call model.unfreeze() before the steps, unless these parts are to stay",
         ),
         "own-bookkeeping": _warning(
             "the model's class replaces MLX's bookkeeping of parameters",
+            says="The model's class has a {overrides} of its own: nn.value_and_grad and the "
+            "optimizer rely on MLX's.",
             fix="use freeze and unfreeze, which are made for that",
         ),
     },
@@ -96,73 +110,50 @@ def step_state(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
         "trainable": sum(state.trainable.values()),
         "frozen": sum(state.frozen.values()),
         "share": state.ratio,
+        "frozen_share": 1 - state.ratio,
         "outside_share": state.outside_share,
         "expected": expected,
+        "adapters": len(state.adapters),
+        "components": _components(state),
     }
     measured |= {f"trainable_{name}": count for name, (count, _) in state.components.items()}
     wants_adapter = expected in {"lora", "dora"}
     if not state.adapters and state.claims:
-        yield Sign(
-            "claimed-adapter",
-            f"The model says that it has an adapter ({', '.join(state.claims[: limits.named])}), "
-            f"but none of its parameters is one: no layer was converted.",
-            measured,
-        )
+        yield Sign("claimed-adapter", {**measured, "claims": state.claims[: limits.named]})
     if not any(state.trainable.values()):
-        message = "No parameter is trainable: a step changes nothing."
-        yield Sign("nothing-trainable", message, measured)
+        yield Sign("nothing-trainable", measured)
     elif wants_adapter and state.adapters and state.outside:
+        examples = tuple(state.outside)[: limits.named]
         yield Sign(
             "outside-adapter",
-            f"{len(state.outside)} parameters outside the adapter are trainable "
-            f"({state.outside_share:.1%} of the model), such as "
-            f"{', '.join([*state.outside][: limits.named])}.",
-            measured,
+            {**measured, "outside": len(state.outside), "examples": examples},
             severity=None if state.outside_share > limits.outside else Severity.WARNING,
         )
     elif not state.adapters and expected != "full":
         yield Sign(
             "everything-trainable",
-            f"There is no adapter, and {state.ratio:.1%} of the model's parameters is trainable: "
-            f"{_components(state)}.",
             measured,
             severity=_without_adapter(wants_adapter, state, limits),
         )
     elif expected == "full" and any(state.frozen.values()):
         yield Sign(
             "partly-frozen",
-            f"{1 - state.ratio:.1%} of the parameters is frozen although the model itself is to "
-            f"be trained; trainable: {_components(state)}.",
             measured,
             # Freezing the first layers is common; an adapter is another thing.
             severity=None if state.adapters else Severity.INFO,
         )
     yield from _adapters(state, measured, limits)
     if state.overrides:
-        yield Sign(
-            "own-bookkeeping",
-            f"The model's class has a {', '.join(state.overrides)} of its own: "
-            f"nn.value_and_grad and the optimizer rely on MLX's.",
-            measured,
-        )
+        yield Sign("own-bookkeeping", {**measured, "overrides": state.overrides})
 
 
 def _adapters(state: State, measured: dict[str, Measurement], limits: Limits) -> Iterator[Sign]:
     if state.half_adapters:
-        yield Sign(
-            "half-frozen-adapter",
-            f"A or B is frozen in {len(state.half_adapters)} of {len(state.adapters)} adapters, "
-            f"such as {', '.join(state.half_adapters[: limits.named])}.",
-            measured,
-        )
+        half, examples = len(state.half_adapters), state.half_adapters[: limits.named]
+        yield Sign("half-frozen-adapter", {**measured, "half_frozen": half, "examples": examples})
     wanted = {"lora": 0, "dora": len(state.adapters)}.get(state.expected or "")
     if wanted is not None and state.dora != wanted:
-        yield Sign(
-            "wrong-adapter",
-            f"{state.dora} of {len(state.adapters)} adapters are DoRA, where "
-            f"{state.expected} is expected.",
-            measured | {"adapters": len(state.adapters), "dora": state.dora},
-        )
+        yield Sign("wrong-adapter", {**measured, "dora": state.dora})
 
 
 def _without_adapter(wanted: bool, state: State, limits: Limits) -> Severity | None:
@@ -171,7 +162,9 @@ def _without_adapter(wanted: bool, state: State, limits: Limits) -> Severity | N
     return Severity.WARNING if state.ratio > limits.whole else Severity.INFO
 
 
-def _components(state: State) -> str:
+def _components(state: State) -> tuple[str, ...]:
     """What is trainable, by component."""
-    parts = [f"{name} {of:,} of {every:,}" for name, (of, every) in state.components.items() if of]
-    return ", ".join(parts) or "nothing"
+    components = state.components.items()
+    return tuple(f"{name} {of:,} of {every:,}" for name, (of, every) in components if of) or (
+        "nothing",
+    )

@@ -73,38 +73,56 @@ class Limits:
     codes={
         "failed": _error(
             "a training step fails",
+            says="A training step fails ({failure}).",
             fix="call nn.value_and_grad(model, loss)(model, *batch), then optimizer.update",
         ),
         "nothing-changed": _error(
             "steps change nothing although there is a gradient",
+            says="[{steps} {whose} changed none of {trainable:* trainable parameter}, although the "
+            "loss has a gradient for {pushed} of them.|The learning rate is still 0 after "
+            "{steps:* step}: they changed none of {trainable:* trainable parameter}.]",
             fix="pass the whole tree of gradients to optimizer.update: its keys are nested, so "
             "that a filter on the outermost ones keeps nothing",
         ),
         "some-unchanged": _error(
             "steps leave some trainable parameters as they were",
+            says="{steps} {whose} left {still} of {pushed:* parameter} that have a gradient "
+            "exactly as they were.",
             fix="compare the names that the optimizer is given with those of "
             "trainable_parameters()",
         ),
         "frozen-changed": _error(
             "frozen weights are changed",
+            says="{frozen_changed:* frozen parameter} are not bit-identical after {steps:* step}, "
+            "such as {where}.",
             fix="update only what nn.value_and_grad gives a gradient for",
         ),
         "not-finite": _error(
             "the loss is not finite after a step",
+            says="The loss of the same batch is {last} after {steps:* step}; it was {first:.3f} "
+            "before.",
             fix="lower the learning rate, clip the gradient, and look at the optimizer's settings",
         ),
         "loss-still": _error(
             "the loss stays where it is although the weights change",
+            says="The loss of the same batch stays at {first:.4f} through {steps:* step}, although "
+            "its first gradient, times what they changed, is {foreseen:.2g} nats[: it is ln 2 "
+            "({ln_2:.4f}), as where policy and reference are the same].",
             expected="a loss that the steps move",
             fix="look for a reference or a target that is computed from the model that is trained, "
             "behind stop_gradient: give the loss one that stays as it is",
         ),
         "loss-rose": _warning(
             "the loss of the same batch is much higher after the steps",
+            says="The loss of the same batch rose from {first:.3f} to {last:.3f} in "
+            "{steps:* step}.",
             fix="lower the learning rate (it is multiplied by the LoRA scale)",
         ),
         "large": _warning(
-            "a step changes weights out of proportion", fix="lower the learning rate"
+            "a step changes weights out of proportion",
+            says="{large} of {trainable:* trainable parameter} changed by more than {most:.0%} of "
+            "their norm a step.",
+            fix="lower the learning rate",
         ),
     },
     limits=Limits(),
@@ -123,44 +141,30 @@ def step_update(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
         "trainable": len(update.parameters),
     }
     if update.error is not None:
-        measured["frames"] = update.frames
+        measured |= {"failure": update.error, "frames": update.frames}
         where = update.frames[-1] if update.frames else None
-        yield Sign("failed", f"A training step fails ({update.error}).", measured, where=where)
+        yield Sign("failed", measured, where=where)
         return
     if update.frozen_changed:
-        names = ", ".join(update.frozen_changed[: limits.named])
         yield Sign(
             "frozen-changed",
-            f"{len(update.frozen_changed)} frozen parameters are not bit-identical after "
-            f"{update.steps} steps, such as {names}.",
-            measured,
-            where=names,
+            {**measured, "frozen_changed": len(update.frozen_changed)},
+            where=", ".join(update.frozen_changed[: limits.named]),
         )
     yield from _unchanged(update, measured, limits)
     first, last = update.losses[0], update.losses[-1]
+    measured |= {"first": first, "last": last}
     if not math.isfinite(last) and math.isfinite(first):
-        yield Sign(
-            "not-finite",
-            f"The loss of the same batch is {last} after {update.steps} steps; it was "
-            f"{first:.3f} before.",
-            measured,
-        )
+        yield Sign("not-finite", measured)
     elif last > limits.rise * first > 0 and step.policy is None:
-        yield Sign(
-            "loss-rose",
-            f"The loss of the same batch rose from {first:.3f} to {last:.3f} in "
-            f"{update.steps} steps.",
-            measured,
-        )
+        yield Sign("loss-rose", measured)
     yield from _still(step, update, measured, limits)
     allowed = limits.large * update.steps
     large = [one.name for one in update.parameters if one.change > allowed * one.norm > 0]
     if large:
         yield Sign(
             "large",
-            f"{len(large)} of {len(update.parameters)} trainable parameters changed by more than "
-            f"{limits.large:.0%} of their norm a step.",
-            measured,
+            {**measured, "large": len(large), "most": limits.large},
             where=", ".join(large[: limits.named]),
         )
 
@@ -186,12 +190,14 @@ def _still(
         and step.policy is None
         and not is_half
     )
-    why = ": it is ln 2, as where policy and reference are the same" if is_half else ""
+    figures = {
+        "foreseen": update.predicted,
+        "moved": moved,
+        "ln_2": math.log(2) if is_half else None,
+    }
     yield Sign(
         "loss-still",
-        f"The loss of the same batch stays at {first:.4f} through {update.steps} steps, although "
-        f"its first gradient, times what they changed, is {update.predicted:.2g} nats{why}.",
-        measured | {"foreseen": update.predicted, "moved": moved},
+        {**measured, **figures},
         severity=Severity.INFO if may_be_policy else None,
         fix="if this is a policy's surrogate loss, name its rewards" if may_be_policy else None,
     )
@@ -206,31 +212,25 @@ def _unchanged(update: Update, measured: dict[str, Measurement], limits: Limits)
         if update.steps >= limits.warm_up and not measured["changed"]:
             yield Sign(
                 "nothing-changed",
-                f"The learning rate is still 0 after {update.steps} steps: they changed none of "
-                f"{len(update.parameters)} trainable parameters.",
                 measured,
                 severity=Severity.WARNING,
                 fix="give the optimizer a learning rate, or a schedule that leaves zero",
             )
         return
     names = ", ".join(still[: limits.named])
-    whose = "steps of the trainer's own" if update.own else "plain steps"
+    figures = {
+        "whose": "steps of the trainer's own" if update.own else "plain steps",
+        "pushed": len(pushed),
+        "still": len(still),
+    }
     if not measured["changed"]:
-        yield Sign(
-            "nothing-changed",
-            f"{update.steps} {whose} changed none of {len(update.parameters)} trainable "
-            f"parameters, although the loss has a gradient for {len(pushed)} of them.",
-            measured,
-            where=names,
-        )
+        yield Sign("nothing-changed", {**measured, **figures}, where=names)
         return
     # A few parameters may be too large for so small a step to change their digits.
     are_few = len(still) <= 0.1 * len(update.parameters)
     yield Sign(
         "some-unchanged",
-        f"{update.steps} {whose} left {len(still)} of {len(pushed)} parameters that have a "
-        f"gradient exactly as they were.",
-        measured,
+        {**measured, **figures},
         where=names,
         severity=Severity.WARNING if are_few else None,
     )

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from mlxdoctor.check import NotApplicable, check
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.lint.beside import SourcesBeside
 from mlxdoctor.lint.linter import lint
 from mlxdoctor.lint.rule import rules
@@ -32,6 +32,7 @@ from mlxdoctor.measure.training_step.measurement import NO_TRAINER, TrainerSourc
         rule.code: Symptom(
             rule.title.rstrip(".").lower(),
             Severity.WARNING if rule.severity is Severity.ERROR else Severity.INFO,
+            says="{file}, line {line}[ (and {more} more)]: {message}.",
             expected="none of the known mistakes",
             fix=f"see `mlxdoctor explain {rule.code}`",
         )
@@ -55,11 +56,18 @@ def trainer_source(
         hits = [hit for hit in every if hit.code == rule.code]
         if not hits:
             continue
-        first, more = hits[0], f" (and {len(hits) - 1} more)" if len(hits) > 1 else ""
+        first = hits[0]
+        measured: dict[str, Measurement] = {
+            "hits": len(hits),
+            "first_lines": tuple(hit.line for hit in hits[:5]),
+            "file": first.path.name,
+            "line": first.line,
+            "more": len(hits) - 1 or None,
+            "message": first.message,
+        }
         yield Sign(
             rule.code,
-            f"{first.path.name}, line {first.line}{more}: {first.message}.",
-            {"hits": len(hits), "first_lines": tuple(hit.line for hit in hits[:5])},
+            measured,
             where=f"{first.path.name}:{first.line}",
             severity=Severity.INFO if only_beside else None,
         )
