@@ -309,7 +309,7 @@ def _files(config: TrainingConfig, dataset: Dataset | None) -> Iterator[Sign]:
     if config.values.get("test") is True and dataset is not None and dataset.path.is_dir():
         split = dataset.splits.get("test")
         if split is None or not split.rows:
-            yield Sign("no-test-split", where="test.jsonl")
+            yield Sign("no-test-split", {}, where="test.jsonl")
     stated = config.values.get("adapter_path")
     folder = stated if isinstance(stated, str) and stated else MLX_LM_ADAPTER_PATH
     try:

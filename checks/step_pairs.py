@@ -91,7 +91,7 @@ class Limits:
         ),
         "unnamed": _info(
             "some rows are made more likely and others less, and nothing says which should be",
-            says="{up:* row} are made more likely and {down} less; which they should be is "
+            says="{up:* row is/rows are} made more likely and {down} less; which they should be is "
             "unknown.",
             fix='name them: pairs=("chosen", "rejected") for pairs, rewards="rewards" for a policy',
         ),

@@ -66,8 +66,8 @@ class Limits:
         ),
         "outside-adapter": _error(
             "parameters outside the adapter are trainable",
-            says="{outside:* parameter} outside the adapter are trainable ({outside_share:.1%} of "
-            "the model), such as {examples}.",
+            says="{outside:* trainable parameter is/trainable parameters are} outside the adapter "
+            "({outside_share:.1%} of the model), such as {examples}.",
             fix="call model.freeze() before the layers are converted",
         ),
         "half-frozen-adapter": _error(

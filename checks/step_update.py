@@ -93,8 +93,8 @@ class Limits:
         ),
         "frozen-changed": _error(
             "frozen weights are changed",
-            says="{frozen_changed:* frozen parameter} are not bit-identical after {steps:* step}, "
-            "such as {where}.",
+            says="{frozen_changed:* frozen parameter is/frozen parameters are} not bit-identical "
+            "after {steps:* step}, such as {where}.",
             fix="update only what nn.value_and_grad gives a gradient for",
         ),
         "not-finite": _error(

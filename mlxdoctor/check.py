@@ -3,9 +3,17 @@
 A check is a module with one function decorated by `@check`. The function's
 parameters say, by their type annotations, which evidence it needs:
 
-    @check(codes={"zero-b": Symptom.error("every B is exactly zero", fix="...")})
+    @check(
+        codes={
+            "zero-b": Symptom.error(
+                "every B is exactly zero",
+                says="B is exactly zero in all {modules:* module}.",
+                fix="...",
+            )
+        }
+    )
     def adapter_presence(adapter: Adapter, config: TrainingConfig | None) -> Iterator[Sign]:
-        yield Sign("zero-b", "B is exactly zero in all 16 modules.", {"modules": 16})
+        yield Sign("zero-b", {"modules": 16})
 
 A parameter annotated `X` is required: without that evidence the check is
 skipped, and the reason is reported. `X | None` is optional. A parameter whose
@@ -238,19 +246,16 @@ class Check:
     def _finding(self, sign: Sign, *, is_planned: bool) -> Finding:
         code = self._declared(sign.symptom)
         symptom = self.symptoms[code]
-        # A sentence that the symptom declares is a template; one of the check's own is not.
         values = {"where": sign.where, "onset": sign.onset, **sign.measured}
-        expected = fill(symptom.expected, values) if symptom.says else symptom.expected
-        fix = fill(symptom.fix, values) if symptom.says else symptom.fix
         return Finding(
             code,
             symptom.decided(sign.severity, is_planned=is_planned),
-            cut(sign.message or fill(symptom.says, values)),
+            cut(fill(symptom.says, values)),
             sign.measured,
-            expected if sign.expected is None else sign.expected,
+            fill(symptom.expected, values) if sign.expected is None else sign.expected,
             sign.where,
             sign.onset,
-            fix if sign.fix is None else sign.fix,
+            fill(symptom.fix, values) if sign.fix is None else sign.fix,
         )
 
 
@@ -285,7 +290,8 @@ def check(
         marks_onset, rerun_symptom: what the check is good for; see `Check`.
 
     Raises:
-        TypeError: the function's annotations do not say which evidence it needs.
+        TypeError: the function's annotations do not say which evidence it needs, or a code has
+            no sentence.
     """
 
     def decorate(function: Callable[..., Iterable[Yield]]) -> Check:
@@ -294,6 +300,8 @@ def check(
         documentation = inspect.cleandoc(module.__doc__ or "")
         if not documentation:
             raise TypeError(f"the check {name} has no module docstring to explain it")
+        if wordless := ", ".join(code for code, symptom in codes.items() if not symptom.says):
+            raise TypeError(f"the check {name} has no sentence (says=) for {wordless}")
         requirements, limits_parameter = _requirements(function, limits)
         return Check(
             name=name,

@@ -108,49 +108,27 @@ class Symptom:
         return self.in_a_plan if self.in_a_plan.rank == found.rank + 1 else found
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class Sign:
     """One symptom as a check saw it in the evidence; the check's `Symptom` says the rest.
 
-    `Sign("diverged", {"end": 9.98})`, or with a sentence of its own before the figures, where the
-    symptom declares none.
+    `Sign("diverged", {"end": 9.98})`
 
     Attributes:
         symptom: its code without the check's name.
-        message: the sentence; "" for the symptom's own, filled from the figures.
-        measured: the figures behind the message, by name.
+        measured: the figures that fill the symptom's sentence, by name.
         where: the tensor, layer, file or row it was seen in.
         onset: the iteration at which it began, where it has one.
         severity, expected, fix: in place of the symptom's own, where this run decides them.
     """
 
     symptom: str
-    message: str
-    measured: Mapping[str, Measurement] = field(default_factory=dict)
+    measured: Mapping[str, Measurement]
     where: str | None = None
     onset: int | None = None
     severity: Severity | None = None
     expected: str | None = None
     fix: str | None = None
-
-    def __init__(  # noqa: PLR0917 - in the order of the attributes
-        self,
-        symptom: str,
-        message: str | Mapping[str, Measurement] = "",
-        measured: Mapping[str, Measurement] | None = None,
-        where: str | None = None,
-        onset: int | None = None,
-        severity: Severity | None = None,
-        expected: str | None = None,
-        fix: str | None = None,
-    ) -> None:
-        if isinstance(message, str):
-            sentence, figures = message, measured or {}
-        else:
-            sentence, figures = "", message
-        values = (symptom, sentence, figures, where, onset, severity, expected, fix)
-        for name, value in zip(self.__dataclass_fields__, values, strict=True):
-            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)

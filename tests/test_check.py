@@ -56,12 +56,20 @@ class Source:
         return f"no {kind.__name__.lower()} was found"
 
 
+FAST = Symptom.error(
+    "the pulse is fast",
+    says="The pulse is {beats}.",
+    expected="below {beats}",
+    fix="Wait[ for {minutes:* minute}].",
+)
+
+
 def sign(symptom: str = "fast", severity: Severity | None = None) -> Sign:
-    return Sign(symptom, "The pulse is fast.", severity=severity)
+    return Sign(symptom, {"beats": 190}, severity=severity)
 
 
 def made(function: Callable[..., Any], limits: Any = None) -> Check:
-    return check(codes={"fast": Symptom.error("the pulse is fast")}, limits=limits)(function)
+    return check(codes={"fast": FAST}, limits=limits)(function)
 
 
 def test_a_check_gets_the_evidence_that_its_annotations_name() -> None:
@@ -150,6 +158,29 @@ def test_findings_come_worst_first() -> None:
     assert [one.severity.value for one in outcome.findings] == ["error", "warning", "info"]
 
 
+def test_its_sentence_what_was_expected_and_the_fix_are_filled_from_the_figures() -> None:
+    def run(pulse: Pulse) -> Iterator[Sign]:
+        yield sign()
+        yield Sign("fast", {"beats": 170, "minutes": 1}, expected="none", fix="Rest.")
+        yield Sign("fast", {})
+
+    outcome = made(run).run(Source(pulse=Pulse()))
+    assert [(one.message, one.expected, one.fix) for one in outcome.findings] == [
+        ("The pulse is 190.", "below 190", "Wait."),
+        ("The pulse is 170.", "none", "Rest."),
+    ]
+    assert outcome.status is Status.CRASHED
+    assert "beats" in outcome.reason
+
+
+def test_a_code_without_a_sentence_is_refused() -> None:
+    def run(pulse: Pulse) -> Iterator[Sign]:
+        yield sign()
+
+    with pytest.raises(TypeError, match=r"no sentence .* for fast"):
+        check(codes={"fast": Symptom.error("the pulse is fast")})(run)
+
+
 def test_a_parameter_without_annotation_is_refused() -> None:
     def run(pulse) -> Iterator[Sign]:  # type: ignore[no-untyped-def]
         yield sign()
@@ -181,9 +212,9 @@ from mlxdoctor.evidence.environment import Environment
 from mlxdoctor.finding import Sign, Symptom
 
 
-@check(codes={"seen": Symptom.info("it ran")})
+@check(codes={"seen": Symptom.info("it ran", says="It ran.")})
 def run(environment: Environment) -> Iterator[Sign]:
-    yield Sign("seen", "It ran.")
+    yield Sign("seen", {})
 '''
 
 
@@ -394,7 +425,7 @@ class Pulse:
     pass
 
 
-@check(codes={"fast": Symptom.error("the pulse is fast")})
+@check(codes={"fast": Symptom.error("the pulse is fast", says="The pulse is fast.")})
 def run(pulse: Pulse):
     held = []
     while True:

@@ -43,12 +43,15 @@ class Temperatures:
         return cls((source,), tuple(map(float, text.split())), iters)
 
 
-@check(codes={"hot": Symptom("it ran hot", Severity.WARNING, "under 90", "cool it")})
+SAYS = "It reached {hottest:g} degrees."
+
+
+@check(codes={"hot": Symptom("it ran hot", Severity.WARNING, "under 90", "cool it", SAYS)})
 def machine_heat(temperatures: Temperatures):
     hottest = max(temperatures.degrees)
     if hottest > 90:
         measured = {"hottest": hottest, "iters": temperatures.iters}
-        yield Sign("hot", f"It reached {hottest:g} degrees.", measured)
+        yield Sign("hot", measured)
 '''
 
 
