@@ -141,9 +141,9 @@ def step_update(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
         "trainable": len(update.parameters),
     }
     if update.error is not None:
-        measured |= {"failure": update.error, "frames": update.frames}
+        figures = {**measured, "failure": update.error, "frames": update.frames}
         where = update.frames[-1] if update.frames else None
-        yield Sign("failed", measured, where=where)
+        yield Sign("failed", figures, where=where)
         return
     if update.frozen_changed:
         yield Sign(
@@ -153,7 +153,7 @@ def step_update(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
         )
     yield from _unchanged(update, measured, limits)
     first, last = update.losses[0], update.losses[-1]
-    measured |= {"first": first, "last": last}
+    measured = {**measured, "first": first, "last": last}
     if not math.isfinite(last) and math.isfinite(first):
         yield Sign("not-finite", measured)
     elif last > limits.rise * first > 0 and step.policy is None:

@@ -1,0 +1,153 @@
+"""What is said of steps that no trainer of the other tests makes, from made-up measurements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlxdoctor.measure.training_step.measurement import TrainingStep
+from mlxdoctor.measure.training_step.phases import (
+    Alignment,
+    Forward,
+    Pairs,
+    ParameterStep,
+    State,
+    Update,
+)
+from mlxdoctor.probe.probing import judge
+
+TOKENS = np.arange(12, dtype=np.int32) + np.array([[20], [40]], np.int32)
+
+
+def aligned(offset: int = 1, **changed: Any) -> Alignment:
+    """Two rows of twelve tokens, each position trained on the token at that offset."""
+    targets = np.roll(TOKENS, -offset, axis=1)
+    targets[:, -max(offset, 1) :] = -1
+    full, none = np.full(2, 12, np.int32), np.full(2, -1, np.int32)
+    values: dict[str, Any] = {
+        "inputs": TOKENS,
+        "targets": targets,
+        "weights": (targets >= 0).astype(np.float32),
+        "hard": 1.0,
+        "prompt_lengths": none,
+        "row_lengths": full,
+        "widths": full,
+        "forwards": np.zeros(2, np.int32),
+        "end_ids": (31, 51),
+    }
+    return Alignment(**values | changed)
+
+
+def updated(*parameters: tuple[str, float | None, float], **changed: Any) -> Update:
+    """Two steps; each parameter by name, norm of its gradient, and change."""
+    made = tuple(ParameterStep(name, norm, 1.0, change) for name, norm, change in parameters)
+    return Update(2, False, "Adam", 1e-4, made, (), **{"losses": (2.0, 1.5, 1.0)} | changed)
+
+
+def stated(**changed: Any) -> State:
+    values: dict[str, Any] = {
+        "trainable": {"lora": 10},
+        "frozen": {"base": 90},
+        "adapters": ("q_proj", "v_proj"),
+        "half_adapters": (),
+        "outside": {},
+        "claims": (),
+        "overrides": (),
+        "components": {"adapters": (10, 10)},
+    }
+    return State(**values | changed)
+
+
+def untrained(*rows: int) -> Any:
+    targets = np.array(aligned().targets)
+    targets[list(rows)] = -1
+    return targets
+
+
+MIXED = np.where(np.arange(12) % 2, aligned(1).targets, aligned(2).targets)
+PAIRS = Pairs(("chosen", "rejected"), np.array([1, -1], np.int32), 1, 1, ())
+
+SENTENCES = {
+    "step-alignment.nothing-trained": (
+        {"alignment": aligned(targets=untrained(0, 1))},
+        "None of 24 positions has a gradient: the mask leaves nothing, or",
+    ),
+    "step-alignment.shifted-back": (
+        {"alignment": aligned(-1)},
+        "100% of 16 positions are trained on the token before it; a language model needs",
+    ),
+    "step-alignment.shifted-twice": (
+        {"alignment": aligned(3)},
+        "are trained on the token 3 places on; a language model needs the next one.",
+    ),
+    "step-alignment.mixed-targets": (
+        {"alignment": aligned(targets=MIXED)},
+        "(0% at -1, 0% at +0, 50% at +1, 50% at +2, 0% at +3).",
+    ),
+    "step-alignment.rows-without-targets": (
+        {"alignment": aligned(targets=untrained(1))},
+        "1 of 2 rows have no trained token.",
+    ),
+    "step-alignment.no-end-token": (
+        {"alignment": aligned(end_ids=(7,))},
+        "None of 2 rows has an end token within this batch's width",
+    ),
+    "step-alignment.uneven-weights": (
+        {"alignment": aligned(weights=np.linspace(0.5, 2, 24, dtype=np.float32).reshape(2, 12))},
+        "Tokens of this batch weigh between 0.5 and 1.9 in the loss",
+    ),
+    "step-forward.failed": ({"forward": None}, "The loss cannot be computed on this batch."),
+    "step-forward.not-finite": (
+        {"forward": Forward(float("nan"), None, None, None, None, True, 0)},
+        "The loss of this batch is not finite before any update (loss nan, no logits).",
+    ),
+    "step-forward.not-a-mean": (
+        {"forward": Forward(50.0, None, 5.0, "float32", None, True, 1)},
+        "The loss is 50.0, 10.0 times that of a uniform guess (5.00)",
+    ),
+    "step-gradients.failed": (
+        {"update": updated(("a", None, 0.0), error="ValueError")},
+        "The gradient cannot be taken by nn.value_and_grad (ValueError).",
+    ),
+    "step-gradients.some-zero": (
+        {"update": updated(("a", 0.0, 1.0), ("b", 1.0, 1.0))},
+        "1 of 2 trainable parameters get a gradient of exactly zero.",
+    ),
+    "step-pairs.identical-pairs": (
+        {"pairs": PAIRS},
+        "1 of 1 pair have the same answer twice.",
+    ),
+    "step-state.half-frozen-adapter": (
+        {"state": stated(half_adapters=("q_proj",))},
+        "A or B is frozen in 1 of 2 adapters, such as q_proj.",
+    ),
+    "step-update.nothing-changed": (
+        {"update": updated(("a", 1.0, 0.0))},
+        "2 plain steps changed none of 1 trainable parameter, although the loss has a gradient "
+        "for 1 of them.",
+    ),
+    "step-update.some-unchanged": (
+        {"update": updated(("a", 1.0, 0.0), ("b", 1.0, 1.0))},
+        "2 plain steps left 1 of 2 parameters that have a gradient exactly as they were.",
+    ),
+    "step-update.not-finite": (
+        {"update": updated(("a", 1.0, 1.0), losses=(2.0, float("nan")))},
+        "The loss of the same batch is nan after 2 steps; it was 2.000 before.",
+    ),
+}
+
+
+@pytest.mark.parametrize("code", SENTENCES)
+def test_sentence(code: str) -> None:
+    changed, sentence = SENTENCES[code]
+    sound: dict[str, Any] = {
+        "state": stated(),
+        "forward": Forward(2.0, 2.0, 5.0, "float32", None, True, 1),
+        "alignment": aligned(),
+        "update": updated(("a", 1.0, 0.1)),
+    }
+    findings = judge(TrainingStep(**sound | changed)).findings
+    (finding,) = [one for one in findings if one.code == code]
+    assert sentence in finding.message
