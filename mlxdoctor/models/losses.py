@@ -188,8 +188,9 @@ class _Job:
         """What was predicted, by what it says of the row."""
         n, row = len(self.tokens), self.row
         ahead, before = first.losses.T[: len(SHIFTS)], first.losses.T[len(SHIFTS)]
-        # Of any of the end tokens.
-        end = -np.logaddexp.reduce(-first.losses[:, len(SHIFTS) + 1 :], axis=1, initial=-np.inf)
+        # Of any of the end tokens. A broken model's losses are NaN.
+        with np.errstate(invalid="ignore"):
+            end = -np.logaddexp.reduce(-first.losses[:, len(SHIFTS) + 1 :], axis=1, initial=-np.inf)
         shifted = {
             shift: losses[: max(n - shift, 0)] for shift, losses in zip(SHIFTS, ahead, strict=True)
         }
