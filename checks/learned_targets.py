@@ -180,7 +180,7 @@ _END = (
         ),
         "prompt-worse": Symptom.error(
             "the prompt is predicted much worse than by the base model",
-            says="The loss on the prompts rose from {base_loss} to {tuned_loss}; {why}.",
+            says="The loss on the prompts, which {why}, rose from {base_loss} to {tuned_loss}.",
             expected="prompts predicted about as well as before",
             fix="Lower the learning rate, or stop earlier.",
         ),
@@ -378,7 +378,7 @@ def _prompt(rows: Sequence[RowLosses], mask_prompt: bool, limits: Limits) -> Ite
         return
     prompt, answer = (region(having, 1, role) for role in (Role.PROMPT, Role.ANSWER))
     if prompt.rose(limits.prompt_worse):
-        why = "training did not cover them" if mask_prompt else "and they were trained on"
+        why = "training did not cover" if mask_prompt else "were trained on"
         yield Sign(
             "prompt-worse",
             {**prompt.measured, "why": why},

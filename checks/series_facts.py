@@ -194,7 +194,10 @@ def _words(name: str) -> str:
 def _is_rounded(columns: Mapping[str, Series], log: TrainingLog) -> bool:
     """Whether the times of validations may be printed in whole seconds, so that 0 says nothing."""
     seconds, speed = columns.get("val_seconds"), columns.get("iterations_per_second")
-    if seconds is None or (seconds.values % 1.0 > 0).any() or "named values" in log.format:
+    if seconds is None or (seconds.values % 1.0 > 0).any():
+        return False
+    # mlx-lm's own lines have decimals, whatever they say.
+    if log.main.axis == "iteration" and "named values" in log.format:
         return False
     # A batch forward takes a third of an update.
     return speed is None or not len(speed) or float(np.median(speed.values)) > 0.2

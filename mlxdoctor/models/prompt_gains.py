@@ -196,7 +196,7 @@ class _Measured:
     def _pairs(self, which: Which, asked: Sequence[_Asked]) -> list[Pair]:
         texts = [row.other for row in asked]
         texts += [row.own for row in asked if row.known is None]
-        doing = f"asking the {which} model otherwise"
+        doing = f"measuring answers after other prompts with the {which} model"
         means = mean_losses(self.models, which, texts, self.progress, doing)
         others, own = means[: len(asked)], iter(means[len(asked) :])
         return [

@@ -49,7 +49,6 @@ class ReadingLimits:
     log_forms: int = _most(1_000, "kinds of report", "a run prints under 20")
     log_runs: int = _most(2_000, "runs in a log", "a log that was appended to has under 20")
     line_characters: int = _most(8_192, "characters", "reports have under 1,000")
-    measured_bytes: int = _most(256 << 20, "bytes unpacked", "a real run's have under 10 MB")
     hashed_bytes: int = _most(512 << 20, "bytes", "a second of hashing")
     unpacked_bytes: int = _most(4 << 30, "bytes", "the largest adapters have under 1 GB")
     unpacked_ratio: int = _most(200, "bytes out of one", "above 64 MiB; weights have under 20")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from importlib import import_module
 from pathlib import Path
 
 import pytest
-from mlxdoctor.checks.series_facts import _figures, table
 
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.template import names_in
@@ -31,8 +31,10 @@ def column(logs: LogWriter, name: str, *values: object, more: str = "") -> Train
 def test_every_entry_names_figures_that_there_are(logs: LogWriter) -> None:
     """A misspelt figure in the table would never be reached."""
     losses = logs.losses([2.0, 0.0, 9.0, math.nan, 2.1, 2.0, 1.9, 2.0, 50.0, 2.0, 1.9, 0.0])
-    known = {"series", "unit", "onset", *_figures(losses.main.series["train_loss"])}
-    for fact in table():
+    module = import_module(series_facts.function.__module__)
+    figures = module._figures(losses.main.series["train_loss"])
+    known = {"series", "unit", "onset", *figures}
+    for fact in module.table():
         bounds = (*fact.least, fact.most, fact.warning, fact.error)
         used = names_in(fact.symptom.says) | {name for each in bounds for name in each}
         assert used | ({fact.onset} - {""}) <= known, fact.code
@@ -135,6 +137,17 @@ def test_whole_seconds_tell_where_updates_are_slow(
         for i in (10, 20, 30)
     ]
     logs.path = logs.path.with_suffix(".jsonl")
+    assert ("validation-without-time" in found(judge(series_facts, logs.text(*rows)))) is hit
+
+
+@pytest.mark.parametrize(("speed", "hit"), [(0.1, True), (2.0, False)])
+def test_so_do_whole_seconds_of_a_trainer_of_ones_own(
+    logs: LogWriter, speed: float, hit: bool
+) -> None:
+    rows = [
+        f"step {i}0 | loss 1.{i} | val_loss 1.4 | val_time 0 | iterations_per_second {speed}"
+        for i in (1, 2, 3)
+    ]
     assert ("validation-without-time" in found(judge(series_facts, logs.text(*rows)))) is hit
 
 
