@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from importlib.resources import files
 from itertools import chain
 from typing import Any
 
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.tables import record, shipped, tables_in
 
-_CAUSE_KEYS = {"title", "summary", "explanation", "remedy"}
+FILE = "causes.toml"
 #: How a finding may speak for a cause or against it, by what it is worth.
 TIERS = ("proof", "strong", "hint", "against")
 #: The score of a cause before anything was seen, where it states none (log-odds).
 PRIOR = -1.0
-#: Keys of a cause that are taken as they stand; see `Cause`.
-_FACTS = {
-    "leave_out",
-    "no_experiment",
-    "only_in_code",
-    "changes_losses",
-    "of_the_report",
-    "finding_says",
-    "beside_change",
-}
-_OPTIONAL_KEYS = {
-    *("prior", *TIERS, "change", "inject", "ruled_out_by", "called"),
-    *_FACTS,
-}
 #: What a finding may put in other words.
 _WORDS = {"title", "summary", "explanation", "remedy", "beside_change"}
-_GROUP_KEYS = {"codes", "configured", "gradual"}
 _OPERATIONS = ("set", "divide", "multiply")
 
 
@@ -91,7 +75,7 @@ class Cause:
     summary: str
     explanation: str
     remedy: str
-    prior: float
+    prior: float = PRIOR
     weights: Mapping[str, float] = field(default_factory=dict)
     ruled_out_by: tuple[tuple[str, ...], ...] = ()
     change: Change | None = None
@@ -187,7 +171,7 @@ def load_causes() -> KnowledgeBase:
     Raises:
         InputError: causes.toml has an unknown or a missing key.
     """
-    return parse_causes(files("mlxdoctor").joinpath("causes.toml").read_text("utf-8"))
+    return _knowledge(shipped("mlxdoctor", FILE))
 
 
 def parse_causes(text: str) -> KnowledgeBase:
@@ -196,85 +180,58 @@ def parse_causes(text: str) -> KnowledgeBase:
     Raises:
         InputError: the text is not TOML, or has an unknown or a missing key.
     """
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError("causes.toml", f"is not valid TOML ({error})") from None
+    return _knowledge(tables_in(text, FILE))
+
+
+def _knowledge(document: Mapping[str, Any]) -> KnowledgeBase:
     if unknown := document.keys() - {"groups", "causes", "calibration", "tiers"}:
-        raise InputError("causes.toml", f"has the unknown table {sorted(unknown)[0]!r}")
+        raise InputError(FILE, f"has the unknown table {sorted(unknown)[0]!r}")
     groups = {name: _group(name, table) for name, table in document.get("groups", {}).items()}
     codes = [code for group in groups.values() for code in group.codes]
     if twice := next((code for code in codes if codes.count(code) > 1), None):
-        raise InputError("causes.toml", f"{twice} is in two groups")
-    tiers = _tiers(document.get("tiers", {}))
+        raise InputError(FILE, f"{twice} is in two groups")
+    tiers = document.get("tiers", {})
+    if tiers.keys() != set(TIERS):
+        raise InputError(FILE, f"tiers has the keys {', '.join(TIERS)}")
     causes = {
         name: _cause(name, table, tiers) for name, table in document.get("causes", {}).items()
     }
-    return KnowledgeBase(causes, groups, _calibration(document.get("calibration")))
-
-
-def _tiers(table: Mapping[str, Any]) -> Mapping[str, float]:
-    if table.keys() != set(TIERS):
-        raise InputError("causes.toml", f"tiers has the keys {', '.join(TIERS)}")
-    return {tier: float(worth) for tier, worth in table.items()}
-
-
-def _calibration(table: Mapping[str, Any] | None) -> Calibration | None:
-    if table is None:
-        return None
-    if table.keys() != {"slope", "other"}:
-        raise InputError("causes.toml", "calibration has the keys 'slope' and 'other'")
-    return Calibration(float(table["slope"]), float(table["other"]))
+    stated = document.get("calibration")
+    calibration = None if stated is None else record(Calibration, FILE, "calibration", stated)
+    return KnowledgeBase(causes, groups, calibration)
 
 
 def _group(name: str, table: Mapping[str, Any] | list[str]) -> Group:
     stated = {"codes": table} if isinstance(table, list) else table
-    if unknown := stated.keys() - _GROUP_KEYS:
-        raise InputError("causes.toml", f"{name} has the unknown key {sorted(unknown)[0]!r}")
-    if "codes" not in stated:
-        raise InputError("causes.toml", f"{name} lacks the key 'codes'")
-    return Group(**{**stated, "codes": tuple(stated["codes"])})
+    return record(Group, FILE, name, stated)
 
 
 def _cause(name: str, table: Mapping[str, Any], tiers: Mapping[str, float]) -> Cause:
-    if unknown := table.keys() - _CAUSE_KEYS - _OPTIONAL_KEYS:
-        raise InputError("causes.toml", f"{name} has the unknown key {sorted(unknown)[0]!r}")
-    if lacking := _CAUSE_KEYS - table.keys():
-        raise InputError("causes.toml", f"{name} lacks the key {sorted(lacking)[0]!r}")
     weights: dict[str, float] = {}
     for tier in TIERS:
         for code in table.get(tier, ()):
             if code in weights:
-                raise InputError("causes.toml", f"{name}: {code} speaks twice")
+                raise InputError(FILE, f"{name}: {code} speaks twice")
             weights[code] = tiers[tier]
-    called = table.get("called", {})
-    for code, words in called.items():
+    for code, words in table.get("called", {}).items():
         if code not in weights or not words.keys() <= _WORDS:
-            raise InputError("causes.toml", f"{name}: {code} is no finding of it, or says too much")
-    return Cause(
-        id=name,
-        title=table["title"],
-        summary=table["summary"],
-        explanation=table["explanation"].strip(),
-        remedy=table["remedy"].strip(),
-        prior=float(table.get("prior", PRIOR)),
-        weights=weights,
-        change=_change(name, table["change"]) if "change" in table else None,
-        inject=tuple(table.get("inject", ())),
-        ruled_out_by=tuple(
-            (one,) if isinstance(one, str) else tuple(one) for one in table.get("ruled_out_by", ())
-        ),
-        called=called,
-        **{key: table[key] for key in _FACTS & table.keys()},
+            raise InputError(FILE, f"{name}: {code} is no finding of it, or says too much")
+    ruled_out_by = tuple(
+        (codes,) if isinstance(codes, str) else tuple(codes)
+        for codes in table.get("ruled_out_by", ())
     )
+    change = _change(name, table["change"]) if "change" in table else None
+    stated = {key: value for key, value in table.items() if key not in TIERS}
+    made = {"weights": weights, "ruled_out_by": ruled_out_by, "change": change}
+    return record(Cause, FILE, name, stated, id=name, **made)
 
 
 def _change(name: str, table: Mapping[str, Any]) -> Change:
-    operations = [one for one in _OPERATIONS if one in table]
-    known = {"key", "advised_only", *_OPERATIONS}
-    if "key" not in table or len(operations) != 1 or not table.keys() <= known:
-        raise InputError(
-            "causes.toml", f"{name}: a change has a key and one of {', '.join(_OPERATIONS)}"
-        )
+    operations = table.keys() & set(_OPERATIONS)
+    if "key" not in table or len(operations) != 1:
+        known = ", ".join(_OPERATIONS)
+        raise InputError(FILE, f"{name}: a change has a key and one of {known}")
     (operation,) = operations
-    return Change(table["key"], operation, table[operation], table.get("advised_only", False))
+    stated = {key: value for key, value in table.items() if key != operation}
+    made = {"operation": operation, "value": table[operation]}
+    return record(Change, FILE, f"the change of {name}", stated, **made)

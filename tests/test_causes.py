@@ -16,6 +16,7 @@ from mlxdoctor.cli import main
 from mlxdoctor.diagnosis import judge
 from mlxdoctor.finding import Outcome, Seen, Status
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.tables import tables_in
 from mlxdoctor.verdict import Verdict
 from tests.conftest import RUNS
 
@@ -33,10 +34,10 @@ proof = ["loss-trend.diverged"]
 
 
 @pytest.fixture
-def _added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _added(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The shipped file with one table more."""
-    (tmp_path / "causes.toml").write_text(SHIPPED + ADDED, "utf-8")
-    monkeypatch.setattr(mlxdoctor.causes, "files", lambda package: tmp_path)
+    longer = tables_in(SHIPPED + ADDED, "causes.toml")
+    monkeypatch.setattr(mlxdoctor.causes, "shipped", lambda package, file: longer)
     load_causes.cache_clear()
     yield
     load_causes.cache_clear()

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
-from mlxdoctor.bugs.known import pattern_in
 from mlxdoctor.evidence.logs.series import LogFailure
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import quoted
+from mlxdoctor.tables import pattern, record, shipped
 
 FILE = "exceptions.toml"
-_REQUIRED = {"finding", "says", "remedy"}
-_OPTIONAL = {"type", "message", "within", "code"}
 #: What groups of a pattern are called that match text of a row, which a report may withhold.
 _OF_A_ROW = "row_"
 #: Characters of a part of a message that is repeated.
@@ -32,22 +28,22 @@ class KnownException:
     Attributes:
         id: its name in the file.
         finding: the symptom that the check `log-failures` reports.
-        types: names of exceptions, without their modules; any where empty.
+        says: one sentence on what it means.
+        remedy: one on what to do.
+        type: names of exceptions, without their modules; any where empty.
         message: what its message has in it; None for any.
         within: a function that the traceback shows; empty for any.
         code: what the source line has in it that it ended in; None for any.
-        says: one sentence on what it means.
-        remedy: one on what to do.
     """
 
     id: str
     finding: str
-    types: tuple[str, ...]
-    message: re.Pattern[str] | None
-    within: str
-    code: re.Pattern[str] | None
     says: str
     remedy: str
+    type: tuple[str, ...] = ()
+    message: re.Pattern[str] | None = None
+    within: str = ""
+    code: re.Pattern[str] | None = None
 
     def read(self, failure: LogFailure) -> Meaning | None:
         """What it means here; None where this is another exception."""
@@ -57,7 +53,7 @@ class KnownException:
         kind, message = shape["type"].rpartition(".")[2], shape["message"] or ""
         found = self.message.search(message) if self.message is not None else None
         fits = (
-            (not self.types or kind in self.types)
+            (not self.type or kind in self.type)
             and (self.message is None or found is not None)
             and (not self.within or self.within in failure.functions)
             and (self.code is None or self.code.search(failure.code) is not None)
@@ -102,24 +98,11 @@ def known_exceptions() -> Mapping[str, KnownException]:
     Raises:
         InputError: exceptions.toml has an unknown or a missing key, or no pattern.
     """
-    document = tomllib.loads(files("mlxdoctor.bugs").joinpath(FILE).read_text("utf-8"))
-    return {name: _exception(name, table) for name, table in document.items()}
+    return {name: _exception(name, table) for name, table in shipped(__package__, FILE).items()}
 
 
 def _exception(name: str, table: Mapping[str, Any]) -> KnownException:
-    if unknown := table.keys() - _REQUIRED - _OPTIONAL:
-        raise InputError(FILE, f"{name} has the unknown key {sorted(unknown)[0]!r}")
-    if lacking := _REQUIRED - table.keys():
-        raise InputError(FILE, f"{name} lacks the key {sorted(lacking)[0]!r}")
     if not {"type", "message"} & table.keys():
         raise InputError(FILE, f"{name} has neither type nor message")
-    return KnownException(
-        id=name,
-        finding=table["finding"],
-        types=tuple(table.get("type", ())),
-        message=pattern_in(FILE, name, table, "message"),
-        within=table.get("within", ""),
-        code=pattern_in(FILE, name, table, "code"),
-        says=table["says"],
-        remedy=table["remedy"],
-    )
+    patterns = {key: pattern(FILE, name, table, key) for key in ("message", "code")}
+    return record(KnownException, FILE, name, table, id=name, **patterns)

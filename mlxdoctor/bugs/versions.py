@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from packaging.version import InvalidVersion, Version
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 
-_VERSION = re.compile(
-    r"v?(?P<release>\d+(?:\.\d+)*)"
-    r"(?P<pre>[._-]?(?:alpha|a|beta|b|preview|pre|rc|c)[._-]?\d*)?"
-    r"(?:[._-]?(?:post|rev|r)[._-]?\d*)?"
-    r"(?P<dev>[._-]?dev\d*)?"
-    r"(?:\+[a-z0-9._-]*)?",
-    re.IGNORECASE,
-)
 #: Characters of a version; longer texts are none.
 _LONGEST = 64
 #: A key that `mlx_lm.lora` writes into every adapter_config.json -> the first version that
@@ -38,36 +31,12 @@ _OTHER_TRAINERS = frozenset({"train_mode", "train_type", "beta"})
 _TABLE_SINCE = "0.32.0"
 
 
-@dataclass(frozen=True)
-class Version:
-    """A version number.
-
-    Attributes:
-        release: its numbers, without zeros at the end.
-        unfinished: whether it is a pre-release or a development version of that number.
-    """
-
-    release: tuple[int, ...]
-    unfinished: bool = False
-
-    def __str__(self) -> str:
-        numbers = (*self.release, 0, 0)[: max(len(self.release), 3)]
-        return ".".join(str(one) for one in numbers) + (" (unfinished)" if self.unfinished else "")
-
-
 def parse_version(text: str) -> Version | None:
-    """A version as Python packages write it (PEP 440); None where the text is none.
-
-    Post-releases and local parts (0.31.3.post1, 0.31.3+cpu) count as their release: no
-    known bug depends on them.
-    """
-    match = _VERSION.fullmatch(text.strip()) if len(text) <= _LONGEST else None
-    if match is None:
+    """A version as Python packages write it (PEP 440); None where the text is none."""
+    try:
+        return Version(text) if len(text) <= _LONGEST else None
+    except InvalidVersion:
         return None
-    release = [int(part) for part in match["release"].split(".")]
-    while len(release) > 1 and release[-1] == 0:
-        release.pop()
-    return Version(tuple(release), bool(match["pre"] or match["dev"]))
 
 
 @dataclass(frozen=True)
@@ -116,31 +85,21 @@ class Affected:
     def holds(self, known: KnownVersion | None) -> bool | None:
         """Whether a version has the bug; None where that cannot be told.
 
-        A pre-release of the version that fixed it may have the fix or not, and one of the
-        version that brought it may have the bug or not.
+        A pre-release comes before its release: it has what the release fixes.
         """
         if known is None:
             return None
         if known.exact is not None:
-            return self._exact(known.exact)
+            is_since = self.since is None or known.exact >= self.since
+            return is_since and (self.fixed is None or known.exact < self.fixed)
         since, below = known.since, known.below
-        if self.fixed is not None and since is not None and since.release >= self.fixed.release:
+        if self.fixed is not None and since is not None and since >= self.fixed:
             return False
-        if self.since is not None and below is not None and below.release <= self.since.release:
+        if self.since is not None and below is not None and below <= self.since:
             return False
-        begun = self.since is None or (since is not None and since.release >= self.since.release)
-        left = self.fixed is None or (below is not None and below.release <= self.fixed.release)
+        begun = self.since is None or (since is not None and since >= self.since)
+        left = self.fixed is None or (below is not None and below <= self.fixed)
         return True if begun and left else None
-
-    def _exact(self, version: Version) -> bool | None:
-        for bound, beyond in ((self.fixed, False), (self.since, True)):
-            if bound is None:
-                continue
-            if version.release == bound.release and version.unfinished:
-                return None
-            if (version.release >= bound.release) is not beyond:
-                return False
-        return True
 
 
 def known_versions(
@@ -177,5 +136,5 @@ def _bounds(config: TrainingConfig | None, log: TrainingLog | None) -> KnownVers
         since, marks = first, [f"writes {key}"]
     if log is not None and log.format.startswith("table"):
         since, below, marks = _TABLE_SINCE, None, ["prints a table"]
-    bounds = [parse_version(one) if one is not None else None for one in (since, below)]
+    bounds = [Version(one) if one is not None else None for one in (since, below)]
     return KnownVersion(bounds[0], bounds[1], None, f"mlx_lm.lora {' and '.join(marks)}")

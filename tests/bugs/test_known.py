@@ -45,7 +45,7 @@ def test_an_entry_is_read() -> None:
         ("since =", 'verified = "0.32.2"\nsince =', "one needs either `fixed` or `verified`"),
         ("0.21.5", "0.21.5rc1", "one: fixed is not the version of a release"),
         ("0.19.0", "soon", "one: since is not the version of a release"),
-        ("[one]", "one = 1\n[two]", "one is not a table of a bug"),
+        ("[one]", "one = 1\n[two]", "one is not a table"),
         ("[one]", "[one", "is not valid TOML"),
         ("[one]", "[one]\nerror = 'a('", "one: error is not a pattern"),
     ],

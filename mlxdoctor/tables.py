@@ -1,0 +1,87 @@
+"""Tables of TOML files that ship with the package, read into dataclasses."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from importlib.resources import files
+from typing import Any, TypeVar
+
+from mlxdoctor.safety.errors import InputError
+
+Record = TypeVar("Record")
+
+
+def tables_in(text: str, file: str) -> Mapping[str, Any]:
+    """The tables of TOML text, by name.
+
+    Args:
+        text: what the file holds.
+        file: its name, for messages.
+
+    Raises:
+        InputError: the text is not TOML, or has a value outside of any table.
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(file, f"is not valid TOML ({error})") from None
+    for name, table in document.items():
+        if not isinstance(table, dict):
+            raise InputError(file, f"{name} is not a table")
+    return document
+
+
+def shipped(package: str, file: str) -> Mapping[str, Any]:
+    """The tables of a file that lies in a package of ours, by name."""
+    return tables_in(files(package).joinpath(file).read_text("utf-8"), file)
+
+
+def record(
+    kind: type[Record], file: str, name: str, table: Mapping[str, Any], **given: Any
+) -> Record:
+    """One table as a dataclass whose fields are the table's keys, with `-` for `_`.
+
+    Lists become tuples, and text loses the space around it.
+
+    Args:
+        kind: the dataclass. A field without a default is a key that the table must have.
+        file: where the table is from, for messages.
+        name: what the table is called, for messages.
+        table: its keys and values.
+        given: fields that are not read from the table as they stand, by name.
+
+    Raises:
+        InputError: the table has a key that is no field, or lacks one.
+    """
+    values = {key.replace("-", "_"): _plain(value) for key, value in table.items()} | given
+    keys = {part.name: part for part in fields(kind)}  # type: ignore[arg-type]
+    if unknown := sorted(values.keys() - keys.keys()):
+        raise InputError(file, f"{name} has the unknown key {unknown[0]!r}")
+    for key, part in keys.items():
+        is_needed = part.default is MISSING and part.default_factory is MISSING
+        if is_needed and key not in values:
+            raise InputError(file, f"{name} lacks the key {key!r}")
+    return kind(**values)
+
+
+def pattern(file: str, name: str, table: Mapping[str, Any], key: str) -> re.Pattern[str] | None:
+    """The pattern under a key of a table; None where it has no such key.
+
+    Raises:
+        InputError: it is no pattern.
+    """
+    if key not in table:
+        return None
+    try:
+        return re.compile(table[key])
+    except re.error as problem:
+        raise InputError(file, f"{name}: {key} is not a pattern ({problem})") from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.strip()
+    return tuple(map(_plain, value)) if isinstance(value, list) else value
