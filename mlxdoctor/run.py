@@ -33,21 +33,13 @@ class EvidenceRecord:
 
 @dataclass(frozen=True)
 class _Read:
-    """What reading one kind of evidence came to.
+    """What reading one kind of evidence came to: the evidence, or why there is none."""
 
-    Attributes:
-        value: the evidence; None where there is none.
-        reason: why there is none, as a clause.
-        error: where there is some that could not be read.
-        is_lacking: whether a user could provide it.
-        is_impossible: whether a run of its kind can have none.
-    """
+    value: Any = None
+    problem: Missing | InputError | None = None
 
-    value: Any
-    reason: str = "it was not asked for"
-    error: InputError | None = None
-    is_lacking: bool = False
-    is_impossible: bool = False
+
+_NOT_ASKED = _Read(None, NotThere("it was not asked for"))
 
 
 @dataclass(frozen=True)
@@ -92,16 +84,8 @@ class Run:
             InputError: a path does not exist, or nothing in it is evidence.
         """
         options = replace(options or Options(), **changes)
-        files = discover(
-            paths,
-            base=options.base,
-            adapter=options.adapter,
-            log=options.log,
-            data=options.data,
-            generations=options.generations,
-        )
-        run = cls(files, options, progress, budget=TimeBudget(options.budget))
-        return run._followed()
+        files = discover(paths, options)
+        return cls(files, options, progress, budget=TimeBudget(options.budget))._followed()
 
     @classmethod
     def planned(
@@ -123,8 +107,7 @@ class Run:
         files = RunFiles((config.path,), config=config.path, base=options.base, data=options.data)
         budget = TimeBudget(options.budget)
         run = cls(files, options, progress, is_planned=True, budget=budget)
-        run.give(config)
-        return run._followed()
+        return run.having(config)._followed()
 
     def _followed(self) -> Run:
         """The run with base and data looked up where its configuration or log names them."""
@@ -139,6 +122,13 @@ class Run:
         if files.data is None and data:
             files = replace(files, data=resolve(data, roots, model=False), data_named=data)
         return replace(self, files=files)
+
+    def having(self, *evidence: Any) -> Run:
+        """The run with these pieces of evidence, each in place of what would be found of its kind.
+
+        What was read before stays read.
+        """
+        return replace(self, _cache=self._cache | {type(one): _Read(one) for one in evidence})
 
     @property
     def name(self) -> str:
@@ -167,16 +157,17 @@ class Run:
     def missing(self) -> tuple[tuple[str, str], ...]:
         """Kind and reason of the evidence that was asked for and is lacking."""
         return tuple(
-            (kind.kind, read.reason)
+            (kind.kind, str(read.problem))
             for kind, read in self._cache.items()
-            if read.is_lacking and kind.kind
+            if read.problem is not None and not isinstance(read.problem, NotThere) and kind.kind
         )
 
     @property
     def unreadable(self) -> tuple[InputError, ...]:
         """Files that should have been evidence and could not be read, or not to their end."""
-        log = self._cache.get(TrainingLog, _Read(None)).value
-        errors = [read.error for read in self._cache.values() if read.error is not None]
+        problems = [read.problem for read in self._cache.values()]
+        errors = [problem for problem in problems if isinstance(problem, InputError)]
+        log = self._cache.get(TrainingLog, _NOT_ASKED).value
         every = (*self.files.problems, *errors, *(log.problems if log is not None else ()))
         return tuple({str(error): error for error in every}.values())
 
@@ -207,17 +198,13 @@ class Run:
         """Whether it was looked for before, so that `get` answers at once."""
         return kind in self._cache
 
-    def give(self, evidence: Any) -> None:
-        """Have this as the run's evidence of its kind, in place of what would be found."""
-        self._cache[type(evidence)] = _Read(evidence)
-
     def why_missing(self, kind: type[Any]) -> str:
         """Why `get(kind)` gave None."""
-        return self._cache.get(kind, _Read(None)).reason
+        return str(self._cache.get(kind, _NOT_ASKED).problem)
 
     def cannot_have(self, kind: type[Any]) -> bool:
         """Whether a run of its kind has no such evidence, so that nothing is lacking."""
-        return self._cache.get(kind, _Read(None)).is_impossible
+        return isinstance(self._cache.get(kind, _NOT_ASKED).problem, NoSuchThing)
 
     def other(self, path: Path) -> Run:
         """The run in another folder, of which no model is run."""
@@ -230,17 +217,14 @@ class Run:
         try:
             with Stage(f"examining the {kind.kind or _spelled(kind.__name__)}"):
                 return _Read(find(self))
-        except Missing as reason:
-            is_impossible = isinstance(reason, NoSuchThing)
-            is_lacking = not isinstance(reason, NotThere)
-            return _Read(None, str(reason), is_lacking=is_lacking, is_impossible=is_impossible)
-        except InputError as error:
-            return _Read(None, str(error), error, is_lacking=True)
+        except (Missing, InputError) as problem:
+            # Without the frames that it was raised in, which hold what was read.
+            return _Read(None, problem.with_traceback(None))
         except (TimeLimitExceeded, MemoryError) as error:
             # Remembered, so that the next check does not spend as much on it in vain.
             out_of_memory = isinstance(error, MemoryError)
-            problem = "needed more memory than there is" if out_of_memory else str(error)
-            self._cache[kind] = _Read(None, f"reading it {problem}", is_lacking=True)
+            why = "needed more memory than there is" if out_of_memory else str(error)
+            self._cache[kind] = _Read(None, Missing(f"reading it {why}"))
             raise
 
 

@@ -16,7 +16,6 @@ from mlxdoctor.evidence.config import CONFIG_NAME
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.npz_file import read_npz
 from mlxdoctor.evidence.safetensors_file import read_safetensors
-from mlxdoctor.evidence.sniffed import Sniffed
 from mlxdoctor.evidence.source import Source, hash_file, require_file
 from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.safety.errors import InputError
@@ -33,8 +32,6 @@ FILE_NAMES = (
     "adapter.safetensors",
 )
 
-#: A factor's whole name: an optimiser's state of one has more after it.
-_FACTOR = re.compile(r'\.lora_(?:[ab]|[AB](?:\.\w+)?\.weight|[AB])"\s*:')
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.(.+)$")
 _MLX = re.compile(r"^(?P<module>.+)\.(?P<role>lora_a|lora_b|m)$")
 _PEFT = re.compile(
@@ -144,23 +141,6 @@ class Adapter:
     file_bytes: int
     tensors: Mapping[str, TensorRef]
     is_loose: bool = False
-
-    @staticmethod
-    def is_named(path: Path) -> bool:
-        """Whether a file in a run's folder has the name of an adapter."""
-        return path.name in FILE_NAMES[:3]
-
-    @staticmethod
-    def comes_before(path: Path, other: Path | None) -> bool:
-        """Whether mlx-lm reads this file of a folder and not the other one that lies there."""
-        if other is None or path.parent != other.parent or other.name not in FILE_NAMES:
-            return False
-        return FILE_NAMES.index(path.name) < FILE_NAMES.index(other.name)
-
-    @staticmethod
-    def is_held_by(file: Sniffed) -> bool:
-        """Whether a file of weights under another name begins with the names of LoRA factors."""
-        return _FACTOR.search(file.head) is not None
 
     @classmethod
     def find(cls, run: RunView) -> Adapter:

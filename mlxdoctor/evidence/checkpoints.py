@@ -73,11 +73,6 @@ class CheckpointHistory:
     path: Path
     checkpoints: tuple[Checkpoint, ...]
 
-    @staticmethod
-    def is_named(path: Path) -> bool:
-        """Whether a file in a run's folder has the name of a checkpoint."""
-        return CHECKPOINT_NAME.match(path.name) is not None
-
     @classmethod
     def find(cls, run: RunView) -> CheckpointHistory:
         """The run's checkpoints; see `Evidence`."""

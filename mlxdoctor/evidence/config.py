@@ -115,11 +115,6 @@ class TrainingConfig:
     places: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def is_named(path: Path) -> bool:
-        """Whether a file is what every trainer writes beside its adapter."""
-        return path.name == CONFIG_NAME
-
-    @staticmethod
     def is_held_by(file: Sniffed) -> bool:
         """Whether a YAML or JSON file begins as a training configuration does."""
         if file.path.suffix in (".yaml", ".yml"):

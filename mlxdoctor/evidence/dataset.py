@@ -19,8 +19,6 @@ from mlxdoctor.safety.reading_limits import current
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mlxdoctor.evidence.sniffed import Sniffed
-
 SPLITS = ("train", "valid", "test")
 
 #: A row with one of these and none of the known formats is a line of a log, not of data.
@@ -118,20 +116,6 @@ class Dataset:
     path: Path
     splits: Mapping[str, Split]
     features: Features
-
-    @staticmethod
-    def is_named(path: Path) -> bool:
-        """Whether a file is a split of the data: by its name, unless it holds metrics.
-
-        People write the metrics of training into train.jsonl too.
-        """
-        return path.suffix == ".jsonl" and path.stem in SPLITS and not is_log(path)
-
-    @staticmethod
-    def is_held_by(file: Sniffed) -> bool:
-        """Whether a file begins with a row."""
-        keys = file.record.keys()
-        return "messages" in keys or "text" in keys or {"prompt", "completion"} <= keys
 
     @classmethod
     def find(cls, run: RunView) -> Dataset:

@@ -29,7 +29,7 @@ def parse_settings(path: Path, text: str) -> Any:
             twice with different values; or a whole number does not fit into 64 bits.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_int=whole)
+        value = json.loads(text, object_pairs_hook=without_repeats, parse_int=whole)
     except RecursionError:
         raise exceeded(path, "is nested more deeply than can be read", "json_depth") from None
     except ValueError as error:
@@ -70,7 +70,12 @@ def mended(value: T) -> T:
     return cast("T", found)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object that the parser makes of these pairs.
+
+    Raises:
+        ValueError: a key is there twice with different values.
+    """
     found = dict(pairs)
     if len(found) != len(pairs):
         for key, value in pairs:

@@ -17,7 +17,7 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from mlxdoctor.evidence.source import open_file, require_file
-from mlxdoctor.evidence.tensor import TensorRef
+from mlxdoctor.evidence.tensor import NUMPY_TYPES, TensorRef
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.stages import weights_opened
@@ -27,22 +27,9 @@ HARMLESS_BYTES = 64 << 20
 #: Bytes of one array's name and shape.
 MAX_HEADER_BYTES = 10_000
 
-#: MLX writes bfloat16, which NumPy lacks, as two bytes of no type.
-_DTYPES = {
-    "V2": "BF16",
-    "b1": "BOOL",
-    "u1": "U8",
-    "i1": "I8",
-    "u2": "U16",
-    "i2": "I16",
-    "f2": "F16",
-    "u4": "U32",
-    "i4": "I32",
-    "f4": "F32",
-    "u8": "U64",
-    "i8": "I64",
-    "f8": "F64",
-}
+#: The types that are read, by NumPy's code. MLX writes bfloat16, which NumPy lacks, as two bytes
+#: of no type.
+_DTYPES = {code[1:]: name for name, code in NUMPY_TYPES.items()} | {"V2": "BF16"}
 
 #: The bit of a member's flags that says so.
 _ENCRYPTED = 0x1

@@ -105,39 +105,25 @@ def quantized_tensors(
     for name, scales in tensors.items():
         module = name.removesuffix(".scales")
         weight = tensors.get(f"{module}.weight")
-        if module == name or weight is None:
+        if module == name or weight is None or weight.dtype != "U32" or len(weight.shape) < 2:
             continue
         own = stated.get(module)
         settings = {**stated, **(own if isinstance(own, dict) else {})}
-        mode = str(settings.get("mode", "affine"))
         group_size = settings.get("group_size", 64)
-        if type(group_size) is not int:
+        if type(group_size) is not int or weight.shape[:-1] != scales.shape[:-1]:
             continue
-        matrix = quantized_tensor(weight, scales, tensors.get(f"{module}.biases"), group_size, mode)
-        if matrix is not None:
-            matrices[module] = matrix
+        inputs, stored_bits = scales.shape[-1] * group_size, weight.shape[-1] * 32
+        if inputs and stored_bits % inputs == 0:
+            # The bits follow from the shapes: what a configuration states may not fit the file.
+            matrices[module] = QuantizedTensor(
+                weight,
+                scales,
+                tensors.get(f"{module}.biases"),
+                stored_bits // inputs,
+                group_size,
+                str(settings.get("mode", "affine")),
+            )
     return matrices
-
-
-def quantized_tensor(
-    weight: TensorRef,
-    scales: TensorRef,
-    biases: TensorRef | None,
-    group_size: int,
-    mode: str,
-) -> QuantizedTensor | None:
-    """The quantised matrix that three tensors make up, or None where they do not.
-
-    The bits follow from the shapes, so that a per-layer override in a configuration
-    that does not match the file changes nothing.
-    """
-    if weight.dtype != "U32" or len(weight.shape) < 2 or weight.shape[:-1] != scales.shape[:-1]:
-        return None
-    inputs = scales.shape[-1] * group_size
-    if not inputs or weight.shape[-1] * 32 % inputs:
-        return None
-    bits = weight.shape[-1] * 32 // inputs
-    return QuantizedTensor(weight, scales, biases, bits, group_size, mode)
 
 
 def _unpack(words: NDArray[Any], bits: int) -> NDArray[np.uint8]:

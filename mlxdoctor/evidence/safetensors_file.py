@@ -9,14 +9,14 @@ JSON object, then bytes that the tensors cover without overlap or hole.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from mlxdoctor.evidence.source import open_file, read_json_object, unreadable
+from mlxdoctor.evidence.json_text import without_repeats
+from mlxdoctor.evidence.source import open_file, read_json_object, reading, require_content
 from mlxdoctor.evidence.tensor import DTYPE_BITS, TensorRef
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
@@ -39,13 +39,11 @@ class SafetensorsFile:
         path: the file.
         tensors: every tensor by name, in the order of their bytes.
         metadata: the free text pairs that the writer left.
-        file_bytes: the size of the file.
     """
 
     path: Path
     tensors: Mapping[str, TensorRef]
     metadata: Mapping[str, str]
-    file_bytes: int
 
 
 def read_safetensors(path: Path) -> SafetensorsFile:
@@ -77,53 +75,37 @@ def read_safetensors(path: Path) -> SafetensorsFile:
     if end < size:
         raise InputError(path, f"has {size - end:,} bytes after its last tensor", _DAMAGED)
     weights_opened(path)
-    return SafetensorsFile(path, {tensor.name: tensor for tensor in tensors}, metadata, size)
+    return SafetensorsFile(path, {tensor.name: tensor for tensor in tensors}, metadata)
 
 
 def _header(path: Path) -> tuple[int, dict[str, Any], int]:
     """The file's size, its header as JSON, and where the tensors begin."""
     limits = current()
-    try:
-        with open_file(path) as stream:
-            size = os.fstat(stream.fileno()).st_size
-            if size == 0:
-                raise InputError(path, "is empty", "it was probably not written to the end")
-            prefix = stream.read(8)
-            length = int.from_bytes(prefix, "little")
-            if len(prefix) < 8 or length > size - 8:
-                raise InputError(
-                    path,
-                    f"is not a safetensors file or is truncated ({size:,} bytes)",
-                    "its first eight bytes give a header longer than the file",
-                )
-            if length > limits.header_bytes:
-                raise exceeded(path, f"has a header of {length:,} bytes", "header_bytes")
-            text = stream.read(length)
-    except OSError as error:
-        raise unreadable(path, error) from None
+    with reading(path), open_file(path) as stream:
+        size = require_content(path, stream)
+        prefix = stream.read(8)
+        length = int.from_bytes(prefix, "little")
+        if len(prefix) < 8 or length > size - 8:
+            raise InputError(
+                path,
+                f"is not a safetensors file or is truncated ({size:,} bytes)",
+                "its first eight bytes give a header longer than the file",
+            )
+        if length > limits.header_bytes:
+            raise exceeded(path, f"has a header of {length:,} bytes", "header_bytes")
+        text = stream.read(length)
     # Counted before anything is made of it: a list takes 30 times the memory of its text.
     if text.count(b"{") > limits.tensors + 2 or (
         text.count(b",") + text.count(b"[") > limits.tensors * _ITEMS_PER_TENSOR
     ):
         raise exceeded(path, "has a header with more tensors", "tensors")
     try:
-        header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
+        header = json.loads(text.decode("utf-8"), object_pairs_hook=without_repeats)
     except (ValueError, RecursionError) as error:
         raise InputError(path, f"has a header that is not valid ({error})", _DAMAGED) from None
     if not isinstance(header, dict):
         raise InputError(path, "has a header that is not a JSON object", _DAMAGED)
     return size, header, 8 + length
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise ValueError(f"{name!r} is there twice")
-            seen.add(name)
-    return values
 
 
 def _is_text_mapping(value: object) -> bool:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -38,18 +39,36 @@ class Source:
     note: str = ""
 
 
+def unreadable(path: Path, error: OSError | ValueError) -> InputError:
+    """What the system says of a file, or Python of its name, as a sentence."""
+    if isinstance(error, ValueError):
+        return InputError(None, f"{str(path)!r} is no name that a file can have")
+    if isinstance(error, FileNotFoundError):
+        return InputError(path, "there is no such file", "check the path")
+    return InputError(path, f"cannot be read ({error.strerror})", "check its access")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Say in a sentence why a file can't be read.
+
+    Raises:
+        InputError: in place of what the system raises.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from None
+
+
 def require_file(path: Path) -> int:
     """The size of a regular file, in bytes.
 
     Raises:
         InputError: it does not exist, is not a regular file, or can't be read.
     """
-    try:
+    with reading(path):
         return _regular_size(path, path.stat())
-    except OSError as error:
-        raise unreadable(path, error) from None
-    except ValueError:
-        raise InputError(None, f"{str(path)!r} is no name that a file can have") from None
 
 
 def open_file(path: Path) -> FileIO:
@@ -61,23 +80,18 @@ def open_file(path: Path) -> FileIO:
     try:
         # Asked of the open file: the name may lead elsewhere by now.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
-    except OSError as error:
+    except (OSError, ValueError) as error:
         # A socket or a device without a driver can't be opened at all.
         require_file(path)
         raise unreadable(path, error) from None
-    except ValueError:
-        raise InputError(None, f"{str(path)!r} is no name that a file can have") from None
     try:
         size = _regular_size(path, os.fstat(descriptor))
-        if size <= POINTER_BYTES:
-            start = os.read(descriptor, len(POINTER))
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            if start == POINTER:
-                raise InputError(
-                    path,
-                    "is a pointer of Git LFS, and not the file itself",
-                    "fetch what it stands for with `git lfs pull`",
-                )
+        if size <= POINTER_BYTES and os.pread(descriptor, len(POINTER), 0) == POINTER:
+            raise InputError(
+                path,
+                "is a pointer of Git LFS, and not the file itself",
+                "fetch what it stands for with `git lfs pull`",
+            )
         return FileIO(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -100,24 +114,14 @@ def link_note(path: Path) -> str:
         return ""
 
 
-def unreadable(path: Path, error: OSError) -> InputError:
-    """What the system says of a file, as a sentence."""
-    if isinstance(error, FileNotFoundError):
-        return InputError(path, "there is no such file", "check the path")
-    return InputError(path, f"cannot be read ({error.strerror})", "check its access")
-
-
 def read_head(path: Path, count: int) -> bytes:
     """The first `count` bytes of a file, fewer where it is shorter.
 
     Raises:
         InputError: as `require_file`.
     """
-    try:
-        with open_file(path) as stream:
-            return stream.read(count)
-    except OSError as error:
-        raise unreadable(path, error) from None
+    with reading(path), open_file(path) as stream:
+        return stream.read(count)
 
 
 def read_bytes(path: Path, limit: str = "text_bytes") -> tuple[bytes, Source]:
@@ -143,21 +147,28 @@ def stream_bytes(path: Path, limit: str) -> Iterator[bytes]:
         InputError: as `read_bytes`, or the file shrinks meanwhile.
     """
     most: int = getattr(current(), limit)
-    try:
-        with open_file(path) as stream:
-            left = os.fstat(stream.fileno()).st_size
-            if left == 0:
-                raise InputError(path, "is empty", "it was probably not written to the end")
-            if left > most:
-                raise exceeded(path, f"has {left:,} bytes", limit)
-            while left:
-                chunk = stream.read(min(CHUNK_BYTES, left))
-                if not chunk:
-                    raise InputError(path, "became shorter while it was being read", "try again")
-                left -= len(chunk)
-                yield chunk
-    except OSError as error:
-        raise unreadable(path, error) from None
+    with reading(path), open_file(path) as stream:
+        left = require_content(path, stream)
+        if left > most:
+            raise exceeded(path, f"has {left:,} bytes", limit)
+        while left:
+            chunk = stream.read(min(CHUNK_BYTES, left))
+            if not chunk:
+                raise InputError(path, "became shorter while it was being read", "try again")
+            left -= len(chunk)
+            yield chunk
+
+
+def require_content(path: Path, stream: FileIO) -> int:
+    """The size of an open file, in bytes.
+
+    Raises:
+        InputError: it is empty.
+    """
+    size = os.fstat(stream.fileno()).st_size
+    if size == 0:
+        raise InputError(path, "is empty", "it was probably not written to the end")
+    return size
 
 
 def text_encoding(path: Path, head: bytes) -> str:
@@ -185,24 +196,15 @@ def read_text(path: Path, limit: str = "text_bytes") -> tuple[str, Source]:
     return content.decode(text_encoding(path, content), errors="replace"), source
 
 
-def read_json(path: Path, limit: str = "json_bytes") -> tuple[Any, Source]:
-    """The value in a JSON file, and its source.
-
-    Raises:
-        InputError: as `read_text`, or it is not JSON, or is nested too deeply, or a key is
-            there twice with different values.
-    """
-    text, source = read_text(path, limit)
-    return parse_settings(path, text), source
-
-
 def read_json_object(path: Path, limit: str = "json_bytes") -> tuple[dict[str, Any], Source]:
     """The object in a JSON file, and its source.
 
     Raises:
-        InputError: as `read_json`, or the value is not an object.
+        InputError: as `read_text`, or it is not JSON, or is nested too deeply, or a key is
+            there twice with different values, or the value is not an object.
     """
-    value, source = read_json(path, limit)
+    text, source = read_text(path, limit)
+    value = parse_settings(path, text)
     if not isinstance(value, dict):
         raise InputError(path, f"holds a JSON {type(value).__name__} where an object is needed")
     return value, source
@@ -214,12 +216,8 @@ def hash_file(path: Path) -> Source:
     Raises:
         InputError: as `require_file`.
     """
-    try:
-        with open_file(path) as stream:
-            size = os.fstat(stream.fileno()).st_size
-            if size > current().hashed_bytes:
-                return Source(path, None, f"not hashed: {size:,} bytes")
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            return Source(path, digest, link_note(path))
-    except OSError as error:
-        raise unreadable(path, error) from None
+    with reading(path), open_file(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > current().hashed_bytes:
+            return Source(path, None, f"not hashed: {size:,} bytes")
+        return Source(path, hashlib.file_digest(stream, "sha256").hexdigest(), link_note(path))

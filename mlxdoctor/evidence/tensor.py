@@ -11,36 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.evidence.source import open_file
+from mlxdoctor.evidence.source import open_file, reading
 from mlxdoctor.safety.errors import InputError
 
-#: Bits of one element, by the type's name in a safetensors header.
-DTYPE_BITS = {
-    "BOOL": 8,
-    "F4": 4,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "U8": 8,
-    "I8": 8,
-    "F8_E5M2": 8,
-    "F8_E4M3": 8,
-    "F8_E8M0": 8,
-    "F8_E4M3FNUZ": 8,
-    "F8_E5M2FNUZ": 8,
-    "I16": 16,
-    "U16": 16,
-    "F16": 16,
-    "BF16": 16,
-    "I32": 32,
-    "U32": 32,
-    "F32": 32,
-    "C64": 64,
-    "F64": 64,
-    "I64": 64,
-    "U64": 64,
-}
-
-_NUMPY = {
+#: The types that NumPy has, by their name in a safetensors header.
+NUMPY_TYPES = {
     "BOOL": "|b1",
     "U8": "|u1",
     "I8": "|i1",
@@ -53,6 +28,19 @@ _NUMPY = {
     "F64": "<f8",
     "I64": "<i8",
     "U64": "<u8",
+}
+#: Bits of one element, by the type's name in a safetensors header.
+DTYPE_BITS = {name: 8 * int(code[2:]) for name, code in NUMPY_TYPES.items()} | {
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "F8_E5M2": 8,
+    "F8_E4M3": 8,
+    "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8,
+    "BF16": 16,
+    "C64": 64,
 }
 
 #: How much of a tensor is held at once where it is read in blocks (bytes).
@@ -137,13 +125,10 @@ class TensorRef:
         raw = np.empty(count, np.uint8)
         view = raw.data
         # Read into an array of our own: a mapped file that shrinks would kill the process.
-        try:
-            with open_file(self.path) as stream:
-                stream.seek(self.offset + start)
-                while view and (size := stream.readinto(view)):
-                    view = view[size:]
-        except OSError as error:
-            raise InputError(self.path, f"cannot be read ({error.strerror})") from None
+        with reading(self.path), open_file(self.path) as stream:
+            stream.seek(self.offset + start)
+            while view and (size := stream.readinto(view)):
+                view = view[size:]
         if view:
             raise InputError(
                 self.path, f"ended inside {self.name}", "it changed while it was being read"
@@ -161,9 +146,9 @@ class TensorRef:
 
             wide: NDArray[np.float32] = raw.view(ml_dtypes.bfloat16).astype(np.float32)
             return wide
-        if self.dtype not in _NUMPY:
+        if self.dtype not in NUMPY_TYPES:
             raise InputError(self.path, f"{self.name} is {self.dtype}, whose values are not read")
-        values: NDArray[Any] = raw.view(_NUMPY[self.dtype])
+        values: NDArray[Any] = raw.view(NUMPY_TYPES[self.dtype])
         # A signalling NaN is NaN: no reason for a warning.
         with np.errstate(invalid="ignore"):
             return values.astype(np.float32) if self.dtype == "F16" else values

@@ -58,14 +58,14 @@ def examine(
     file, values = _stated(config)
     plan = planned_config(file, {**values, **keys})
     run = Run.planned(plan, replace(options, allow_model=steps), progress=progress)
-    test, problem = _make_steps(run, plan, seconds) if steps else (None, "")
+    run, test, problem = _make_steps(run, plan, seconds) if steps else (run, None, "")
     device: Device = "metal"
     if not elsewhere and memory is None:
         device, memory = machine_memory()
-    run.give(PlannedRun(plan, has_gpu=device != "cpu"))
+    run = run.having(PlannedRun(plan, has_gpu=device != "cpu"))
     cost = _cost_of(run, plan, device, memory, test)
     if cost is not None:
-        run.give(cost)
+        run = run.having(cost)
     budget = TimeBudget(max(seconds - (time.perf_counter() - begun), 1.0))
     report = examined(replace(run, budget=budget))
     readiness, why = _readiness_of(report)
@@ -90,11 +90,14 @@ def _stated(config: Any) -> tuple[Path | None, dict[str, Any]]:
     return None, dict(values)
 
 
-def _make_steps(run: Run, config: TrainingConfig, seconds: float) -> tuple[RangeTest | None, str]:
-    """Make the first step and a range test; the run is given what they showed.
+def _make_steps(
+    run: Run, config: TrainingConfig, seconds: float
+) -> tuple[Run, RangeTest | None, str]:
+    """Make the first step and a range test.
 
     Returns:
-        The range test, and why something could not be made, as a sentence.
+        The run with what they showed, the range test, and why something could not be made, as a
+        sentence.
     """
     from mlxdoctor.preflight.prepared import first_step, prepared_run
     from mlxdoctor.preflight.rates import range_test
@@ -102,17 +105,16 @@ def _make_steps(run: Run, config: TrainingConfig, seconds: float) -> tuple[Range
     begun = time.perf_counter()
     base, dataset = run.get(BaseModel), run.get(Dataset)
     if base is None or dataset is None:
-        return None, "No step was made: it takes the base model and the data."
+        return run, None, "No step was made: it takes the base model and the data."
     values = {**config.values, "model": str(base.path), "data": str(dataset.path)}
     try:
         prepared = prepared_run(replace(config, values=MappingProxyType(values)))
-        run.give(first_step(prepared, run.progress))
+        run = run.having(first_step(prepared, run.progress))
         left = _RATES_SHARE * seconds - (time.perf_counter() - begun)
         test = range_test(prepared, seconds=max(left, 1.0), progress=run.progress)
     except InputError as error:
-        return None, f"No step could be made, or not all: {error}."
-    run.give(test.rates)
-    return test, ""
+        return run, None, f"No step could be made, or not all: {error}."
+    return run.having(test.rates), test, ""
 
 
 def _cost_of(

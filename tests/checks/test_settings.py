@@ -31,8 +31,7 @@ LORA = {"rank": 8, "scale": 20.0, "dropout": 0.0}
 
 def outcome(check: Any = settings, has_gpu: bool = True, **changes: Any) -> Outcome:
     config = planned_config(None, {**SOUND, **changes})
-    run = Run.planned(config)
-    run.give(PlannedRun(config, has_gpu))
+    run = Run.planned(config).having(PlannedRun(config, has_gpu))
     found: Outcome = check.run(run)
     assert found.status != "crashed", found.reason
     return found

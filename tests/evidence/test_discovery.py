@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.evidence.discovery import discover
+from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import resolve
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import FIXTURES, RUNS
@@ -63,7 +64,7 @@ def test_of_several_adapters_under_other_names_none_is_chosen(
     assert files.adapter is None
     (problem,) = files.problems
     assert "2 adapters under names of their own: mine.safetensors, yours" in problem.problem
-    named = discover([folder], adapter=folder / "yours.safetensors")
+    named = discover([folder], Options(adapter=folder / "yours.safetensors"))
     assert named.adapter == folder / "yours.safetensors"
     assert named.problems == ()
 
@@ -76,7 +77,7 @@ def test_a_data_folder_and_a_base_model_are_recognised() -> None:
 def test_an_option_wins_over_what_lies_in_the_folder(tmp_path: Path) -> None:
     log = tmp_path / "other.log"
     log.write_text("Iter 10: Train loss 1.0\n")
-    assert discover([RUNS / "healthy-ordinary"], log=[log]).logs == (log,)
+    assert discover([RUNS / "healthy-ordinary"], Options(log=(log,))).logs == (log,)
 
 
 @pytest.mark.parametrize("content", [{}, {"a.txt": "nothing here"}])

@@ -9,7 +9,7 @@ import pytest
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.source import read_json
+from mlxdoctor.evidence.source import read_json_object
 from mlxdoctor.evidence.yaml_file import read_yaml_object
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.safety.errors import InputError
@@ -31,7 +31,7 @@ from mlxdoctor.safety.reading_limits import NAMES, ReadingLimits, current, using
 def test_json_that_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(InputError, match=problem):
-        read_json(tmp_path / "a.json")
+        read_json_object(tmp_path / "a.json")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_json_that_is_refused(tmp_path: Path, text: str, problem: str) -> None:
 )
 def test_json_that_is_read(tmp_path: Path, content: bytes, value: object) -> None:
     (tmp_path / "a.json").write_bytes(content)
-    assert read_json(tmp_path / "a.json")[0] == value
+    assert read_json_object(tmp_path / "a.json")[0] == value
 
 
 def test_a_configuration_of_nonsense_states_nothing(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_where_the_configured_rate_stands(
     )
     assert place_of(rates) == place
     run = Run.planned(planned_config(None, {"learning_rate": rate}))
-    run.give(replace(rates, place=place))
+    run = run.having(replace(rates, place=place))
     outcome = check_called("rate-range").run(run)
     severity = {"too-high": "error", "too-low": "error", "sound": "", "unknown": ""}
     expected = severity.get(place, "warning")
