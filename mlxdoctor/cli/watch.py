@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,8 @@ from mlxdoctor.formats.escape import terminal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mlxdoctor.watch.alarms import Alarm
     from mlxdoctor.watch.follow import Ending
-    from mlxdoctor.watch.reports import Alarm
 
 
 @click.command(name="watch", short_help="Follow a running log, and raise the alarm early.")
@@ -86,11 +87,10 @@ def command(  # noqa: PLR0917 - click passes every option by name
       mlxdoctor watch finished.log --no-follow
     """
     from mlxdoctor.evidence.source import require_file
-    from mlxdoctor.watch.alarms import Watch
     from mlxdoctor.watch.follow import Follower, Until
+    from mlxdoctor.watch.growing_log import GrowingLog, GrowingPipe
     from mlxdoctor.watch.hook import parse_hook, run_hook
-    from mlxdoctor.watch.process import find_process, machine_memory_gb, stop
-    from mlxdoctor.watch.tail import FileTail, PipeTail
+    from mlxdoctor.watch.process import find_process, is_alive, machine_memory_gb, stop
 
     words = parse_hook(hook) if hook is not None else None
     target = find_process(stop_pid) if stop_pid is not None else None
@@ -100,20 +100,20 @@ def command(  # noqa: PLR0917 - click passes every option by name
     say = _Speaker(output_format)
     if no_follow and str(log) != "-":
         require_file(log)
-    since = follows.began if follows is not None else None
-    tail = PipeTail(sys.stdin.fileno()) if str(log) == "-" else FileTail(log, since)
-    with closing(tail), ProgressLine(lines=False) as progress:
+    since = follows.create_time() if follows is not None else None
+    growing = GrowingPipe(sys.stdin.fileno()) if str(log) == "-" else GrowingLog(log, since)
+    with closing(growing), ProgressLine(lines=False) as progress:
         follower = Follower(
-            tail,
-            log,
-            lambda: Watch(iters, memory, patience=patience),
+            growing,
             iters,
+            memory,
+            patience,
             notify=lambda text: say.line("waiting", text, is_result=False),
             remark=say.remark,
             progress=progress,
         )
-        is_alive = follows.is_alive if follows is not None else None
-        ending = follower.run(Until(is_alive, idle, no_follow))
+        lives = partial(is_alive, follows) if follows is not None else None
+        ending = follower.run(Until(lives, idle, no_follow))
     if ending.alarm is not None:
         say.alarm(ending.alarm, iters or ending.iterations)
         told = ending.alarm.to_dict()

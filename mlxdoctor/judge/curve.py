@@ -4,7 +4,7 @@ Each compares a loss with a level by `above`: times as high and so many nats hig
 alone makes much of small losses, and nats alone of large ones.
 
 The watch looks again at every report and may end a training. Its false alarms are bounded by a
-test of its own (`mlxdoctor.watch.betting`).
+test of its own (`mlxdoctor.watch.monitor`).
 """
 
 from __future__ import annotations

@@ -1,264 +1,175 @@
-"""The watch on one training: reports go in, and the first alarm beyond doubt comes out."""
+"""What the watch gives out: alarms, what stopping saves, and the best validation."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from dataclasses import replace
-from statistics import median
-
-from mlxdoctor.evidence.logs.series import is_preference
-from mlxdoctor.watch.betting import Bets, factor, logarithm
-from mlxdoctor.watch.facts import ExactZero, Frozen, NonFinite
-from mlxdoctor.watch.limits import BettingLimits, Limits, SpeedLimits
-from mlxdoctor.watch.reports import Alarm, AlarmKind, Best, LogRow, Savings
-
-#: Last reports whose median speed tells how long the rest would take.
-SPEED_REPORTS = 5
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
 
 
-class Watch:
-    """Judges the reports of one log, in order. A restart within it begins anew.
+class AlarmKind(StrEnum):
+    """What an alarm says of the training."""
 
-    Args:
-        iterations: how long the training is to be, where that is known.
-        memory_gb: of the machine that trains, where that is known.
-        limits: when an alarm is raised.
-        patience: validations without a lower loss that raise an alarm; None for any number.
+    DIVERGING = "diverging"
+    NON_FINITE = "non-finite"
+    FROZEN = "frozen"
+    EXACT_ZERO = "exact-zero"
+    SWAPPING = "swapping"
+    NOT_IMPROVING = "not-improving"
+
+
+#: AlarmKind -> what to do about it.
+ADVICE: Mapping[AlarmKind, str] = {
+    AlarmKind.DIVERGING: (
+        "stop it; take the last checkpoint before the onset, and lower the learning rate or the "
+        "LoRA scale by a factor of 10, or add a warm-up"
+    ),
+    AlarmKind.NON_FINITE: (
+        "stop it; nothing saved from here on is usable. Look for batches without a supervised "
+        "token (0/0), a learning rate that is too high, or float16 that overflows"
+    ),
+    AlarmKind.FROZEN: (
+        "stop it; no step changes the model. Look at the learning rate, at whether the LoRA "
+        "layers were attached, and at what is trainable"
+    ),
+    AlarmKind.EXACT_ZERO: (
+        "stop it; a loss of exactly zero means that no token is supervised. Look at the label "
+        "mask and at the sequence limit with `mlxdoctor labels`"
+    ),
+    AlarmKind.SWAPPING: (
+        "stop it, or close what else uses memory; resume from the last checkpoint with a smaller "
+        "batch, a shorter sequence limit or gradient checkpointing"
+    ),
+    AlarmKind.NOT_IMPROVING: (
+        "stop it, and use the save nearest to the best validation; train shorter, on more rows or "
+        "at a lower learning rate"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Savings:
+    """What stopping now spares.
+
+    Attributes:
+        steps: iterations that would still be made; None where the length is not known.
+        seconds: how long they would take at the present speed; None where that is not known.
+        unit: what the log counts.
     """
 
-    def __init__(
-        self,
-        iterations: int | None = None,
-        memory_gb: float | None = None,
-        limits: Limits | None = None,
-        patience: int | None = None,
-    ) -> None:
-        self._patience = patience
-        self.iterations = iterations
-        self._memory_gb = memory_gb
-        self._limits = limits or Limits()
-        self._runs: dict[str, _Training] = {}
+    steps: int | None = None
+    seconds: float | None = None
+    unit: str = "iteration"
+
+    def __str__(self) -> str:
+        if self.steps is None:
+            return "how long it would go on is not known"
+        text = f"{self.steps:,} of its {self.unit}s are saved"
+        if self.seconds is None:
+            return text
+        return f"{text}, about {_duration(self.seconds)}"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The validation that was best so far.
+
+    Attributes:
+        loss: the validation loss, in nats.
+        step: its iteration.
+        since: how many finite validations came after it.
+        last: the last of them; `loss` where none came.
+        save: iteration of the save that is nearest to it; None where the log names none.
+        unit: what the log counts.
+    """
+
+    loss: float
+    step: int
+    since: int
+    last: float
+    save: int | None = None
+    unit: str = "iteration"
+
+    def __str__(self) -> str:
+        text = f"the validation loss was lowest at {self.unit} {self.step:,} ({self.loss:.4g})"
+        if self.since:
+            times = f"{self.since} validations" if self.since > 1 else "one validation"
+            text += f" and has not improved in {times} since; the last is {self.last:.4g}"
+        if self.save is not None:
+            text += f"; the save nearest to it is that of {self.unit} {self.save:,}"
+        return text
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "val_loss": json_number(self.loss),
+            "step": self.step,
+            "validations_since": self.since,
+            "last_val_loss": json_number(self.last),
+            "save": self.save,
+        }
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1.5:
+        return "a second"
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.1f} hours"
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """The training is beyond doubt not going where it should.
+
+    Attributes:
+        verdict: in what way.
+        step: of the report at which that was beyond doubt.
+        onset: of the first report that shows it.
+        message: one sentence with the figures.
+        measured: the figures by name.
+        savings: what stopping now spares.
+        run: the run's name where the log holds several.
+        unit: what the log counts.
+    """
+
+    verdict: AlarmKind
+    step: int
+    onset: int
+    message: str
+    measured: Mapping[str, float] = field(default_factory=dict)
+    savings: Savings = field(default_factory=Savings)
+    run: str = ""
+    unit: str = "iteration"
 
     @property
-    def standing(self) -> Alarm | None:
-        """The first alarm of the trainings that have not begun anew since."""
-        return next((one.alarm for one in self._runs.values() if one.alarm is not None), None)
+    def advice(self) -> str:
+        """What to do."""
+        return ADVICE[self.verdict]
 
-    @property
-    def trained_to(self) -> int:
-        """The last step of the training that is furthest."""
-        return max((one.last_step for one in self._runs.values()), default=0)
-
-    @property
-    def best(self) -> Best | None:
-        """The best validation of the training that was validated last; None without one."""
-        known = [one.improving.best for one in self._runs.values() if one.improving.best]
-        return known[-1] if known else None
-
-    def see(self, report: LogRow) -> Alarm | None:
-        """Judge one more report; an alarm where it leaves no doubt."""
-        training = self._runs.get(report.run)
-        if training is None or training.is_restart(report):
-            training = _Training(self._limits, self._memory_gb, self._patience)
-            self._runs[report.run] = training
-        alarm = training.see(report)
-        if alarm is None:
-            return None
-        savings = training.pace.savings(report, self.iterations)
-        alarm = replace(alarm, savings=savings, run=report.run, unit=report.unit)
-        training.alarm = training.alarm or alarm
-        return alarm
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: every number finite, or spelled out as text."""
+        return {
+            "verdict": self.verdict.value,
+            "step": self.step,
+            "onset": self.onset,
+            "message": self.message,
+            "advice": self.advice,
+            "measured": {name: json_number(value) for name, value in self.measured.items()},
+            "saved_iterations": self.savings.steps,
+            "saved_seconds": self.savings.seconds,
+            **({"run": self.run} if self.run else {}),
+        }
 
 
-class _Training:
-    """One run of a trainer, from its first report."""
-
-    def __init__(self, limits: Limits, memory_gb: float | None, patience: int | None) -> None:
-        self.pace = _Pace()
-        self.improving = Improving(patience)
-        self.alarm: Alarm | None = None
-        self.last_step = -1
-        facts = limits.facts
-        self._judges = (NonFinite(facts), ExactZero(facts), Frozen(facts), Diverging(limits.losses))
-        self._swapping = Swapping(limits.speeds, memory_gb)
-
-    def is_restart(self, report: LogRow) -> bool:
-        """Whether the training steps begin again before those that were seen."""
-        return "train_loss" in report.values and report.step < self.last_step
-
-    def see(self, report: LogRow) -> Alarm | None:
-        if "train_loss" in report.values:
-            self.last_step = report.step
-        seconds = self.pace.see(report)
-        # Each judge sees every report, also where another has raised the alarm.
-        alarms = [judge.see(report) for judge in self._judges]
-        alarms.append(self._swapping.see(report, seconds))
-        alarms.append(self.improving.see(report))
-        return next((alarm for alarm in alarms if alarm is not None), None)
-
-
-class Diverging:
-    """A training loss that leaves the level it had reached, upwards; or a harmed model."""
-
-    def __init__(self, limits: BettingLimits) -> None:
-        self.bets = Bets(limits)
-        self._limits = limits
-        self._base: float | None = None
-        self._harm = 1.0
-        self._last_step: int | None = None
-
-    def see(self, report: LogRow) -> Alarm | None:
-        """An alarm where a bet on a rise has won."""
-        if is_preference(tuple(report.values)):
-            return None
-        validation, loss = report.values.get("val_loss"), report.values.get("train_loss")
-        alarm = None
-        if validation is not None and usable(validation):
-            alarm = self._validated(report.step, validation)
-        if loss is not None and usable(loss):
-            alarm = self._trained(report, loss) or alarm
-        return alarm
-
-    def _trained(self, report: LogRow, loss: float) -> Alarm | None:
-        step = report.step
-        if self._last_step in (None, 0) and step <= 1:
-            # Nothing is trained yet: this, not the validation's, is the level of these rows.
-            self.bets.begin_at(None)
-        per_report = step - self._last_step if self._last_step is not None else 1
-        self._last_step = step
-        found = self.bets.see(step, loss, per_report)
-        if found is None:
-            return None
-        message = (
-            f"the training loss left its level of {found.level:.3f} at {report.unit} "
-            f"{found.onset:,} and is {loss:.3f} now; {_chance(found.wealth)}"
-        )
-        measured = {"level": found.level, "train_loss": loss, "wealth": found.wealth}
-        return Alarm(AlarmKind.DIVERGING, step, found.onset, message, measured)
-
-    def _validated(self, step: int, loss: float) -> Alarm | None:
-        if self._base is None:
-            # The untouched model's own loss. Training that begins above it is no start.
-            if self._last_step is None and step <= 1:
-                self._base, self._last_step = loss, 0
-                self.bets.begin_at(loss)
-            return None
-        above = logarithm(loss) - logarithm(self._base)
-        self._harm *= factor(above / self._limits.noise_floor, self._limits)
-        if self._harm < self._limits.first_wealth or above < math.log(self._limits.harmed_ratio):
-            return None
-        message = (
-            f"the validation loss is {loss:.3f}, above the {self._base:.3f} of the untouched "
-            f"model; {_chance(self._harm)}"
-        )
-        measured = {"level": self._base, "val_loss": loss, "wealth": self._harm}
-        return Alarm(AlarmKind.DIVERGING, step, step, message, measured)
-
-
-class Improving:
-    """Which validation was best, and how many came after it."""
-
-    def __init__(self, patience: int | None) -> None:
-        self.best: Best | None = None
-        self._patience = patience
-
-    def see(self, report: LogRow) -> Alarm | None:
-        """An alarm where the validation loss has not improved for too long."""
-        loss = report.values.get("val_loss")
-        if loss is None or not math.isfinite(loss) or is_preference(tuple(report.values)):
-            return None
-        best = self.best
-        if best is None or loss < best.loss:
-            validations = best.validations + 1 if best is not None else 1
-            self.best = Best(loss, report.step, 0, loss, validations, unit=report.unit)
-            return None
-        best = Best(
-            best.loss, best.step, best.since + 1, loss, best.validations + 1, best.save, best.unit
-        )
-        self.best = best
-        if self._patience is None or best.since < self._patience:
-            return None
-        measured = {"best_val_loss": best.loss, "best_step": best.step, "val_loss": loss}
-        return Alarm(AlarmKind.NOT_IMPROVING, report.step, best.step, str(best), measured)
-
-
-class Swapping:
-    """A speed that collapses for good, after it had been steady."""
-
-    def __init__(self, limits: SpeedLimits, memory_gb: float | None) -> None:
-        self._limits = limits
-        self._memory_gb = memory_gb
-        self._bets: dict[str, Bets] = {}
-
-    def see(self, report: LogRow, seconds: float) -> Alarm | None:
-        """An alarm where a bet on a collapse has won; the report took so many seconds."""
-        values = report.values
-        names = ("tokens_per_second", "iterations_per_second")
-        name = next((name for name in names if values.get(name) is not None), None)
-        if name is None or not usable(values[name]):
-            return None
-        limits = self._limits
-        if name not in self._bets:
-            self._bets[name] = Bets(limits, -1, limits.least_history)
-        found = self._bets[name].see(report.step, values[name], 1.0, seconds)
-        if found is None:
-            return None
-        unit = "tokens" if name.startswith("tokens") else "iterations"
-        message = (
-            f"the speed fell from {found.level:.3g} to {found.reached:.3g} {unit} a second at "
-            f"{report.unit} {found.onset:,} and stayed there for {found.reports} reports"
-        )
-        measured = {"speed_before": found.level, "speed": found.reached, "seconds": found.seconds}
-        peak = values.get("peak_memory_gb")
-        if peak is not None:
-            message += f"; peak memory is {peak:.3g} GB"
-            measured["peak_memory_gb"] = peak
-            if self._memory_gb is not None:
-                near = peak >= limits.near_memory * self._memory_gb
-                message += f" of the machine's {self._memory_gb:.3g}"
-                message += "" if near else ", so look for what else runs on it"
-        return Alarm(AlarmKind.SWAPPING, report.step, found.onset, message, measured)
-
-
-class _Pace:
-    """How fast the training goes, from its own reports."""
-
-    def __init__(self) -> None:
-        self._speeds: deque[float] = deque(maxlen=SPEED_REPORTS)
-        self._tokens: tuple[int, float] | None = None
-        self._last_step = 0
-
-    def see(self, report: LogRow) -> float:
-        """How many seconds the report's iterations took; 0 where it does not say."""
-        values = report.values
-        speed = values.get("iterations_per_second")
-        rate, trained = values.get("tokens_per_second"), values.get("trained_tokens")
-        if speed is None and rate is not None and trained is not None and self._tokens is not None:
-            # The table of newer mlx-lm has no iterations a second; tokens tell it.
-            steps, tokens = report.step - self._tokens[0], trained - self._tokens[1]
-            speed = rate * steps / tokens if tokens > 0 else None
-        if trained is not None:
-            self._tokens = (report.step, trained)
-        if speed is None or not usable(speed):
-            return 0.0
-        steps, self._last_step = report.step - self._last_step, report.step
-        self._speeds.append(speed)
-        return max(steps, 0) / speed
-
-    def savings(self, report: LogRow, iterations: int | None) -> Savings:
-        """What is left after a report, at the speed of the last ones."""
-        if iterations is None or iterations < report.step:
-            return Savings()
-        left = iterations - report.step
-        seconds = left / median(self._speeds) if self._speeds else math.inf
-        return Savings(left, seconds if math.isfinite(seconds) else None, report.unit)
-
-
-def _chance(wealth: float) -> str:
-    return f"by chance that happens in fewer than 1 of {min(wealth, 1e9):,.0f} such tests"
-
-
-def usable(value: float) -> bool:
-    """Whether a value has a logarithm."""
-    return math.isfinite(value) and value > 0
+def json_number(value: float) -> float | str:
+    """The value, or "NaN", "Infinity", "-Infinity": JSON has no such numbers."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value

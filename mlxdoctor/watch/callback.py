@@ -24,9 +24,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from mlxdoctor.watch.alarms import Watch
+from mlxdoctor.watch.alarms import Alarm
+from mlxdoctor.watch.monitor import LogRow, Watch
 from mlxdoctor.watch.process import machine_memory_gb
-from mlxdoctor.watch.reports import Alarm, LogRow
 
 #: What mlx-lm calls a metric, where that is not its canonical name.
 _NAMES = {"peak_memory": "peak_memory_gb", "val_time": "val_seconds"}

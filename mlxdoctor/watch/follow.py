@@ -5,18 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from mlxdoctor.watch.alarms import Watch
-from mlxdoctor.watch.report_stream import ReportStream, read_whole
-from mlxdoctor.watch.reports import Alarm, AlarmKind, Best, LogRow, nearest_save
-from mlxdoctor.watch.tail import FileTail, Piece, Tail
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.watch.alarms import Alarm, AlarmKind, Best
+from mlxdoctor.watch.growing_log import GrowingLog, LogState, Stamp, rows_of
+from mlxdoctor.watch.monitor import Watch
 
 #: Validations without a lower loss after which that is said, once.
 REMARKED_AFTER = 3
-#: Seconds between two looks at the log.
-POLL_SECONDS = 0.5
+#: Seconds between two looks at the log, and how many times the seconds that reading it took.
+POLL_SECONDS, REST = 0.5, 10.0
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,12 @@ class Ending:
     """
 
     reason: str
-    alarm: Alarm | None
-    is_broken_off: bool
-    reports: int
-    step: int
-    unit: str
-    iterations: int | None
+    alarm: Alarm | None = None
+    is_broken_off: bool = False
+    reports: int = 0
+    step: int = 0
+    unit: str = "iteration"
+    iterations: int | None = None
     best: Best | None = None
 
 
@@ -60,141 +59,119 @@ class Until:
 
 
 class Follower:
-    """Reads a log as it grows and judges every report.
+    """Reads a log whenever it has grown, and judges every report of its newest run.
 
     Args:
-        tail: where the text comes from.
-        path: the log's name.
-        make_watch: a new watch; the file may turn out to hold another log.
+        log: where the text comes from.
         iterations: how long the training is to be; None for what the log says.
+        memory_gb: of the machine that trains, where that is known.
+        patience: as for `Watch`.
         notify: told in a sentence what is waited for.
         remark: told in a sentence what is no alarm and worth knowing, and its figures.
         progress: called with a label, the iterations done and the iterations to be done.
+        clock: seconds that only ever rise.
     """
 
     def __init__(
         self,
-        tail: Tail,
-        path: Path,
-        make_watch: Callable[[], Watch],
+        log: GrowingLog,
         iterations: int | None = None,
+        memory_gb: float | None = None,
+        patience: int | None = None,
         *,
         notify: Callable[[str], None] = lambda _: None,
         remark: Callable[[str, Mapping[str, Any]], None] = lambda _text, _figures: None,
         progress: Callable[[str, int, int], None] = lambda _label, _done, _total: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._tail, self._path = tail, path
-        self._make_watch = make_watch
-        self._iterations = iterations
-        self._notify, self._progress, self._clock = notify, progress, clock
-        self._remark, self._remarked_at = remark, -1
-        self._watch, self._stream = make_watch(), ReportStream(path)
-        self._may_be_document = False
-        self._written: tuple[int, int] | None = None
-        self._is_document = False
-        self._reports, self._step, self._unit = 0, 0, "iteration"
+        self._log = log
+        self._iterations, self._memory_gb, self._patience = iterations, memory_gb, patience
+        self._notify, self._remark, self._progress = notify, remark, progress
+        self._clock = clock
+        self._remarked_at = -1
 
     def run(self, until: Until) -> Ending:
-        """Follow the log to its end."""
-        heard = self._clock()
-        has_waited = False
+        """Follow the log to its end.
+
+        Raises:
+            InputError: it can't be read.
+        """
+        seen: Stamp | None = None
+        is_whole, has_waited = True, False
+        heard, pause, now = self._clock(), POLL_SECONDS, Ending("")
         while True:
             was_alive = until.is_alive is None or until.is_alive()
-            piece = self._tail.read()
-            if piece is not None:
-                self._take(piece)
-                heard = self._clock()
-                continue
-            if self._is_rewritten():
-                heard = self._clock()
-            if (ending := self._ending()) is not None:
-                return ending
-            if self._tail.is_missing and not has_waited:
-                self._notify(f"{self._path} is not there yet; waiting for it")
+            stamp = self._log.stamp()
+            begun = self._clock()
+            if stamp is None and seen is None and not has_waited and not until.at_once:
+                self._notify(f"{self._log.path} is not there yet; waiting for it")
                 has_waited = True
-            if self._tail.is_closed or until.at_once:
-                return self._finish("the log ends here")
+            is_last = until.at_once or self._log.is_closed or not was_alive
+            if stamp is not None and (stamp != seen or not is_whole):
+                # What is written at this moment may be half a line: it is read when it is quiet.
+                is_whole = is_last or stamp == seen
+                heard = heard if stamp == seen else begun
+                now, seen = self._read(now, stamp, is_whole=is_whole), stamp
+                if now.reason:
+                    return now
+                pause = max(POLL_SECONDS, REST * (self._clock() - begun))
+            if until.at_once or self._log.is_closed:
+                return replace(now, reason="the log ends here")
             if not was_alive:
-                return self._finish("the process that trains has ended")
+                return replace(now, reason="the process that trains has ended")
             if until.idle_seconds is not None and self._clock() - heard >= until.idle_seconds:
-                return self._finish(f"the log has not grown for {until.idle_seconds:g} seconds")
-            self._tail.wait(POLL_SECONDS)
+                reason = f"the log has not grown for {until.idle_seconds:g} seconds"
+                return replace(now, reason=reason)
+            self._log.wait(pause)
 
-    def _take(self, piece: Piece) -> None:
-        if piece.is_new:
-            # Rotated logs go on where the old one ended: the watch tells a restart itself.
-            self._stream = ReportStream(self._path)
-            self._may_be_document = self._stream.may_be_document(piece.text)
-        if not self._is_document:
-            self._see(self._stream.feed(piece.text))
+    def _read(self, before: Ending, stamp: Stamp, *, is_whole: bool) -> Ending:
+        """What the log says by now; without a reason where the training goes on."""
+        try:
+            state = self._log.read(stamp, is_whole=is_whole)
+        except InputError:
+            if self._log.stamp() == stamp:
+                raise
+            # It was cut or replaced while it was read.
+            return before
+        if not state.runs:
+            return _judged(state, before)
+        alarms = list[Alarm]()
+        now, trained_to = before, 0
+        for run in state.runs:
+            total = self._iterations or run.announced_iterations
+            watch = Watch(total, self._memory_gb, self._patience, unit=run.unit, run=run.name)
+            rows = rows_of(run)
+            alarms += [alarm for row in rows if (alarm := watch.see(row)) is not None][:1]
+            best = watch.best
+            if best is not None:
+                best = replace(best, save=state.nearest_save(best.step))
+            trained_to = max(trained_to, watch.last_step)
+            now = Ending("", None, False, 0, rows[-1].step, run.unit, total, best)
+        now = replace(now, reports=sum(run.reports for run in state.runs))
+        self._tell(now)
+        has_finished = bool(now.iterations) and trained_to >= (now.iterations or 0)
+        alarm = alarms[0] if alarms else None
+        return _judged(state, replace(now, alarm=alarm), has_finished=has_finished)
 
-    def _is_rewritten(self) -> bool:
-        """Read a log that is one document anew, where its trainer has written it again."""
-        if not isinstance(self._tail, FileTail) or not self._may_be_document:
-            return False
-        written = self._tail.changed()
-        if written == self._written or (self._reports and not self._is_document):
-            return False
-        self._written = written
-        reports = read_whole(self._path)
-        if not reports:
-            return False
-        self._is_document = True
-        self._watch, self._reports = self._make_watch(), 0
-        self._see(reports)
-        return True
-
-    def _see(self, reports: list[LogRow]) -> None:
-        self._watch.iterations = self._total
-        for report in reports:
-            self._watch.see(report)
-            self._reports += 1
-            self._step, self._unit = report.step, report.unit
-        best = self._best
+    def _tell(self, now: Ending) -> None:
+        best = now.best
         if best is not None and best.since >= REMARKED_AFTER and best.step != self._remarked_at:
             self._remarked_at = best.step
-            said = str(best)
-            self._remark(f"{said[:1].upper()}{said[1:]}.", {"best": best.to_dict()})
-        if reports:
-            self._progress("watching", self._step, self._total or self._step)
+            text = str(best)
+            self._remark(f"{text[:1].upper()}{text[1:]}.", {"best": best.to_dict()})
+        self._progress("watching", now.step, now.iterations or now.step)
 
-    @property
-    def _best(self) -> Best | None:
-        best = self._watch.best
-        if best is None:
-            return None
-        return replace(best, save=nearest_save(best.step, self._stream.saves))
 
-    @property
-    def _total(self) -> int | None:
-        return self._iterations if self._iterations is not None else self._stream.iterations
-
-    def _ending(self) -> Ending | None:
-        """How it ended, once everything that was written is read; None where it goes on."""
-        if self._stream.begins_anew:
-            return None
-        alarm = self._watch.standing
-        if alarm is not None:
-            if alarm.verdict is AlarmKind.NOT_IMPROVING and self._best is not None:
-                alarm = replace(alarm, message=str(self._best))
-            return self._end("an alarm was raised", alarm)
-        failure = self._stream.failure
-        if failure is not None:
-            reason = f"the training broke off ({failure.kind}): {failure.text}"
-            return self._end(reason, None, is_broken_off=True)
-        if self._total is not None and self._watch.trained_to >= self._total > 0:
-            return self._end("the training finished", None)
-        return None
-
-    def _finish(self, reason: str) -> Ending:
-        if not self._is_document:
-            rest = self._tail.rest()
-            self._see(self._stream.feed(rest + "\n") if rest else [])
-            self._see(self._stream.finish())
-        return self._ending() or self._end(reason, None)
-
-    def _end(self, reason: str, alarm: Alarm | None, *, is_broken_off: bool = False) -> Ending:
-        total, best = self._total, self._best
-        counted = self._reports, self._step, self._unit
-        return Ending(reason, alarm, is_broken_off, *counted, total, best)
+def _judged(state: LogState, now: Ending, *, has_finished: bool = False) -> Ending:
+    """With a reason where an alarm or the end of the training is beyond doubt."""
+    alarm, failure = now.alarm, state.failure
+    if state.begins_anew:
+        return replace(now, alarm=None)
+    if alarm is not None:
+        if alarm.verdict is AlarmKind.NOT_IMPROVING and now.best is not None:
+            alarm = replace(alarm, message=str(now.best))
+        return replace(now, reason="an alarm was raised", alarm=alarm)
+    if failure is not None:
+        reason = f"the training broke off ({failure.kind}): {failure.text}"
+        return replace(now, reason=reason, is_broken_off=True)
+    return replace(now, reason="the training finished") if has_finished else now

@@ -10,7 +10,6 @@ import pytest
 from mlxdoctor.evidence import log_formats
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogFormat, WholeFormat, formats
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
-from mlxdoctor.watch.report_stream import ReportStream, read_log
 from tests.fuzzing import seeds
 
 EXAMPLE = "<1> L 2.5000\n<2> L 2.2500\n"
@@ -62,13 +61,11 @@ def test_one_file_adds_a_format(log: Path) -> None:
     series = read.main.series["train_loss"]
     assert series.iterations.tolist() == [1, 2]
     assert series.values.tolist() == [2.5, 2.25]
-    assert [one.values["train_loss"] for one in read_log(log)] == [2.5, 2.25]
     assert EXAMPLE.encode() in seeds.text_logs()
 
 
 def test_without_its_file_the_format_is_not_read(log: Path) -> None:
     assert not looks_like_log(log)
-    assert read_log(log) == []
 
 
 @pytest.mark.parametrize("kind", formats(LogFormat), ids=lambda one: one.__name__)
@@ -81,14 +78,7 @@ def test_every_format_reads_its_example(kind: type[LogFormat], tmp_path: Path) -
         assert log.failures
         return
     assert kind.name in log.format.split(", ")
-    grown = ReportStream(path)
-    reports = [one for line in kind.example.splitlines(True) for one in grown.feed(line)]
-    reports += grown.finish()
-    if issubclass(kind, WholeFormat) and not kind.grows:
-        reports = read_log(path)
-    losses = log.main.series["train_loss"]
-    assert [one.step for one in reports if "train_loss" in one.values] == losses.iterations.tolist()
-    assert len(losses) >= 1
+    assert len(log.main.series["train_loss"]) >= 1
 
 
 def test_formats_are_asked_in_one_order() -> None:

@@ -14,7 +14,6 @@ import pytest
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
 from mlxdoctor.run import Run
-from mlxdoctor.watch.report_stream import read_log
 
 
 def line(at: int, loss: float) -> str:
@@ -200,7 +199,6 @@ def test_a_notebook(tmp_path: Path) -> None:
     is_whole(log)
     assert [one.text for one in log.failures] == ["ValueError: no rows"]
     assert Run.discover([tmp_path]).files.logs == (path,)
-    assert [one.step for one in read_log(path) if "train_loss" in one.values][-1] == 300
 
 
 def test_a_notebook_with_a_table_of_losses(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from mlxdoctor.gate.policy_file import find_policy, read_policy
 from mlxdoctor.labels.label_rows import LabelRules, Totals, spans, stream
 from mlxdoctor.run import Run
 from mlxdoctor.train.settings import Settings
-from mlxdoctor.watch.report_stream import ReportStream, read_log
+from mlxdoctor.watch.follow import Follower, Until
+from mlxdoctor.watch.growing_log import GrowingLog
 from tests.fuzzing import seeds
 from tests.fuzzing.reader import Reader, touch
 
@@ -88,17 +89,12 @@ def baselines() -> Sequence[bytes]:
 
 
 def _watched(folder: Path) -> None:
-    """The log as a whole, and as it arrives: line by line, or in a few thousand pieces."""
-    path = folder / "train.log"
-    read_log(path)
-    growing = ReportStream(path)
-    text = path.read_bytes().decode("utf-8", errors="replace")
-    lines = text.splitlines(keepends=True)
-    piece = 1 + len(lines) // MOST_PIECES
-    for begin in range(0, len(lines), piece):
-        growing.feed("".join(lines[begin : begin + piece]))
-    growing.finish()
-    touch(growing)
+    """The log as a whole, and a part of it while it is written."""
+    log = GrowingLog(folder / "train.log")
+    stamp = log.stamp()
+    assert stamp is not None
+    touch(log.read(stamp, is_whole=False))
+    touch(Follower(log).run(Until(at_once=True)))
 
 
 @cache

@@ -17,8 +17,8 @@ from mlx_lm.tuner.trainer import train as mlx_lm_train
 import mlxdoctor
 from mlxdoctor import TrainingStopped, WatchCallback
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.watch.alarms import Watch
-from mlxdoctor.watch.reports import Alarm, AlarmKind
+from mlxdoctor.watch.alarms import Alarm, AlarmKind
+from mlxdoctor.watch.monitor import Watch
 from tests.train.small import VOCABULARY, small_model
 
 

@@ -1,5 +1,6 @@
 """Following a log: when it ends, and what it has to say by then."""
 
+import itertools
 import json
 import os
 from collections.abc import Callable
@@ -9,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.watch import follow
-from mlxdoctor.watch.alarms import Watch
+from mlxdoctor.watch.alarms import AlarmKind
 from mlxdoctor.watch.follow import Ending, Follower, Until
-from mlxdoctor.watch.reports import AlarmKind
-from mlxdoctor.watch.tail import FileTail, PipeTail
+from mlxdoctor.watch.growing_log import GrowingLog, GrowingPipe
 
 START = "Starting training..., iters: 40\n"
 
@@ -27,10 +27,10 @@ def lines(losses: list[float], first: int = 10) -> list[str]:
 class Writer:
     """Does one thing each time that the follower waits."""
 
-    def __init__(self, tail: FileTail, *acts: Callable[[], object]) -> None:
+    def __init__(self, log: GrowingLog, *acts: Callable[[], object]) -> None:
         self.acts = list(acts)
         self.time = 0.0
-        tail.wait = self.wait  # type: ignore[method-assign]
+        log.wait = self.wait  # type: ignore[method-assign]
 
     def wait(self, seconds: float) -> None:
         self.time += seconds
@@ -47,11 +47,13 @@ def run(
     *acts: Callable[[], object],
     until: Until = Until(),  # noqa: B008 - frozen
     told: list[str] | None = None,
+    patience: int | None = None,
 ) -> Ending:
-    with closing(FileTail(path)) as tail:
-        writer = Writer(tail, *acts)
-        notes = told if told is not None else []
-        return Follower(tail, path, Watch, notify=notes.append, clock=writer.clock).run(until)
+    log = GrowingLog(path)
+    writer = Writer(log, *acts)
+    notes = told if told is not None else []
+    follower = Follower(log, patience=patience, notify=notes.append, clock=writer.clock)
+    return follower.run(until)
 
 
 def append(path: Path, text: str) -> Callable[[], object]:
@@ -137,7 +139,9 @@ def test_a_history_that_is_written_anew_at_each_save(tmp_path: Path) -> None:
         text = json.dumps({"global_step": 5 * count, "log_history": rows}, indent=2)
         return lambda: path.write_text(text)
 
-    ending = run(path, save(1), save(2), save(3), save(4))
+    # What has no line's end is read once nothing more is written.
+    quiet = [lambda: None]
+    ending = run(path, save(1), *quiet, save(2), *quiet, save(3), *quiet, save(4))
     assert ending.alarm is not None
     assert (ending.alarm.verdict, ending.alarm.step, ending.reports) == (AlarmKind.DIVERGING, 15, 3)
 
@@ -186,7 +190,8 @@ def test_a_pipe_that_is_closed(losses: list[float]) -> None:
     reader, writer = os.pipe()
     os.write(writer, "".join(lines(losses)).encode()[:-1])
     os.close(writer)
-    ending = Follower(PipeTail(reader), Path("-"), Watch).run(Until())
+    with closing(GrowingPipe(reader)) as pipe:
+        ending = Follower(pipe).run(Until())
     os.close(reader)
     assert ending.reports == 2
     assert (ending.alarm is not None) == (losses[1] != losses[1])
@@ -196,11 +201,13 @@ def test_polling_is_not_a_busy_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     waited: list[float] = []
     path = tmp_path / "train.log"
     path.write_text(START)
-    with closing(FileTail(path)) as tail:
-        monkeypatch.setattr(tail, "wait", waited.append)
-        alive = iter([True, True, True, False])
-        Follower(tail, path, Watch).run(Until(is_alive=lambda: next(alive)))
-    assert waited == [follow.POLL_SECONDS] * 2
+    log = GrowingLog(path)
+    monkeypatch.setattr(log, "wait", waited.append)
+    alive = iter([True, True, True, False])
+    # As if reading the log took two seconds.
+    clock = itertools.count(0, 2).__next__
+    Follower(log, clock=clock).run(Until(is_alive=lambda: next(alive)))
+    assert waited == [2 * follow.REST] * 3
 
 
 def validated(losses: list[float], every: int = 100) -> str:
@@ -218,9 +225,8 @@ def test_a_validation_loss_that_no_longer_improves_is_remarked_on(tmp_path: Path
     path = tmp_path / "train.log"
     path.write_text(validated([1.9, 1.5, 1.6, 1.7, 1.8, 1.9]))
     remarks: list[str] = []
-    with closing(FileTail(path)) as tail:
-        follower = Follower(tail, path, Watch, remark=lambda text, _: remarks.append(text))
-        ending = follower.run(Until(at_once=True))
+    follower = Follower(GrowingLog(path), remark=lambda text, _: remarks.append(text))
+    ending = follower.run(Until(at_once=True))
     assert ending.alarm is None
     assert remarks == [
         "The validation loss was lowest at iteration 200 (1.5) and has not improved in 4 "
@@ -253,9 +259,7 @@ def test_it_counts_as_the_log_does(tmp_path: Path, line: str, said: str) -> None
 def test_patience_ends_it(tmp_path: Path, losses: list[float], alarmed: bool) -> None:
     path = tmp_path / "train.log"
     path.write_text(validated(losses))
-    with closing(FileTail(path)) as tail:
-        follower = Follower(tail, path, lambda: Watch(patience=2))
-        ending = follower.run(Until(at_once=True))
+    ending = run(path, until=Until(at_once=True), patience=2)
     assert (ending.alarm is not None) is alarmed
     if ending.alarm is not None:
         assert ending.alarm.verdict is AlarmKind.NOT_IMPROVING

@@ -6,12 +6,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
+import psutil
 import pytest
 
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.watch.process import find_process, machine_memory_gb, stop
+from mlxdoctor.watch.process import find_process, is_alive, machine_memory_gb, stop
 
 WAITS = "print('ready', flush=True); import time; time.sleep(60)"
 # A shell's background job ignores SIGINT, and so would all that it starts.
@@ -69,27 +69,24 @@ def test_one_that_listens_to_nothing_is_left_alone(start: Start) -> None:
 def test_one_that_ended_is_not_signalled(start: Start) -> None:
     process = start(POLITE)
     target = find_process(process.pid)
-    assert target.is_alive()
+    assert is_alive(target)
     process.terminate()
     deadline = time.monotonic() + 30
     # Nobody has waited for it yet: a zombie, whose number still exists.
-    while target.is_alive() and time.monotonic() < deadline:
+    while is_alive(target) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert stop(target) == (True, f"process {process.pid} had ended already")
 
 
-def test_another_process_with_the_same_number_is_not_the_target(start: Start) -> None:
+def test_another_process_with_the_same_number_is_not_the_target(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process = start(POLITE)
-    other = replace(find_process(process.pid), started="another time")
+    other = find_process(process.pid)
+    # What psutil says of a number that was given away again.
+    monkeypatch.setattr(psutil.Process, "is_running", lambda _: False)
     assert stop(other) == (True, f"process {process.pid} had ended already")
     assert process.poll() is None
-
-
-def test_when_it_began(start: Start) -> None:
-    before = time.time()
-    began = find_process(start(POLITE).pid).began
-    assert began is not None
-    assert before - 5 < began < time.time() + 5
 
 
 @pytest.mark.parametrize(
@@ -111,5 +108,4 @@ def test_what_is_no_training_is_refused(pid: int, problem: str) -> None:
 
 
 def test_the_memory_of_this_machine() -> None:
-    memory = machine_memory_gb()
-    assert memory is None or 0.1 < memory < 1e5
+    assert 0.1 < machine_memory_gb() < 1e5

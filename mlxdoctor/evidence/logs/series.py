@@ -221,6 +221,7 @@ class Notes:
         """Those of another file, which follows this one."""
         for name, lines in other.formats.items():
             self.count(name, lines)
+        self.run_marks.extend(other.run_marks)
         self.header.update(other.header)
         self.versions.update(other.versions)
         self.saves.extend(other.saves)

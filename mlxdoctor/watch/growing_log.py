@@ -1,0 +1,206 @@
+"""A log while it is being written: read anew, as `diagnose` reads it, whenever it has changed."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from mlxdoctor.evidence.logs.reader import read_log
+from mlxdoctor.evidence.logs.series import LogFailure, Notes, Segment
+from mlxdoctor.evidence.logs.text_stream import LogStream
+from mlxdoctor.evidence.source import require_file, unreadable
+from mlxdoctor.watch.monitor import LogRow
+
+#: Bytes read from a pipe at a time, and how often before the log is looked at.
+READ_BYTES, READS = 1 << 20, 256
+
+#: Modification time (ns), size (bytes) and number of a file: they change when it is written.
+Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class LogState:
+    """What a log says by now.
+
+    Attributes:
+        runs: the newest run of each name, with training losses where any has them.
+        saves: iterations of the saves that were reported.
+        failure: why the training broke off, where the log says that after its last report.
+        begins_anew: whether the trainer announced a start after the last report.
+    """
+
+    runs: tuple[Segment, ...] = ()
+    saves: tuple[int, ...] = ()
+    failure: LogFailure | None = None
+    begins_anew: bool = False
+
+    @classmethod
+    def read(cls, texts: Iterable[str], path: Path) -> LogState:
+        """Read a log.
+
+        Args:
+            texts: its text in pieces that each end where a line ends.
+            path: its name.
+        """
+        notes = Notes()
+        segments = read_log(texts, path, notes)
+        trained = [segment for segment in segments if segment.get("train_loss") is not None]
+        runs = {segment.name: segment for segment in trained or segments}
+        last_line = max((segment.last_line for segment in runs.values()), default=0)
+        failure = notes.failures[-1] if notes.failures else None
+        return cls(
+            runs=tuple(runs.values()),
+            saves=tuple(save.iteration for save in notes.saves if save.iteration is not None),
+            failure=failure if failure is not None and failure.line_number > last_line else None,
+            begins_anew=bool(notes.run_marks) and notes.run_marks[-1] > last_line,
+        )
+
+    def nearest_save(self, step: int) -> int | None:
+        """The save nearest to a step; of two as near the earlier one."""
+        return min(self.saves, key=lambda save: (abs(save - step), save), default=None)
+
+
+def rows_of(run: Segment) -> list[LogRow]:
+    """The reports of a run in order: what it says of one iteration is one row.
+
+    Where several losses have the same number, those of an epoch say, each is a row, and what is
+    reported less often stands with the last of them.
+    """
+    columns = {
+        name: list(zip(series.iterations.tolist(), series.values.tolist(), strict=True))
+        for name, series in run.series.items()
+    }
+    counts = {name: Counter(step for step, _ in column) for name, column in columns.items()}
+    most = Counter[int]()
+    for count in counts.values():
+        most |= count
+    rows: dict[tuple[int, int], dict[str, float]] = {}
+    for name, column in columns.items():
+        place = Counter[int]()
+        for step, value in column:
+            number = most[step] - counts[name][step] + place[step]
+            rows.setdefault((step, number), {})[name] = value
+            place[step] += 1
+    return [LogRow(step, rows[step, number]) for step, number in sorted(rows)]
+
+
+class GrowingLog:
+    """A file that grows, that may not be there yet, and that may be replaced or cut.
+
+    Args:
+        path: the file.
+        since: seconds since the epoch: what was last written before is passed over.
+
+    Attributes:
+        path: the file.
+        is_closed: whether no more text can come.
+
+    Raises:
+        InputError: the path is a folder, a device or a pipe, or can't be read.
+    """
+
+    def __init__(self, path: Path, since: float | None = None) -> None:
+        self.path = path
+        self.is_closed = False
+        self._old: Stamp | None = None
+        self._old_lines = 0
+        stamp = self.stamp()
+        if stamp is not None:
+            require_file(path)
+        if stamp is not None and stamp[1] and since is not None and stamp[0] < since * 1e9:
+            self._old = stamp
+            self._old_lines = sum(text.count("\n") for text in LogStream(path))
+
+    def stamp(self) -> Stamp | None:
+        """What changes when the log is written; None where it is not there yet."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise unreadable(self.path, error) from None
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    def read(self, stamp: Stamp, *, is_whole: bool) -> LogState:
+        """What the log says by now.
+
+        Args:
+            stamp: its own.
+            is_whole: whether its last line is read, too, if that has no end.
+
+        Raises:
+            InputError: it can't be read, or is binary, or beyond a limit.
+        """
+        if not stamp[1]:
+            return LogState()
+        if self._old is not None and (stamp[2] != self._old[2] or stamp[1] < self._old[1]):
+            self._old, self._old_lines = None, 0
+        texts = _without_lines(iter(LogStream(self.path)), self._old_lines)
+        return LogState.read(texts if is_whole else _ended(texts), self.path)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for more."""
+        time.sleep(seconds)
+
+    def close(self) -> None:
+        """Let go of what is read from."""
+
+
+class GrowingPipe(GrowingLog):
+    """Standard input, or another pipe, until its writer closes it; what came is kept in a file.
+
+    Args:
+        descriptor: of the pipe.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._file = NamedTemporaryFile(prefix="mlxdoctor-", suffix=".log", buffering=0)  # noqa: SIM115
+        super().__init__(Path(self._file.name))
+
+    def stamp(self) -> Stamp | None:
+        for _ in range(READS):
+            if self.is_closed or not select.select([self._descriptor], [], [], 0.0)[0]:
+                break
+            content = os.read(self._descriptor, READ_BYTES)
+            self.is_closed = not content
+            self._file.write(content)
+        return super().stamp()
+
+    def wait(self, seconds: float) -> None:
+        # The training must not wait because the pipe is full.
+        deadline = time.monotonic() + seconds
+        while not self.is_closed and (left := deadline - time.monotonic()) > 0:
+            if select.select([self._descriptor], [], [], left)[0]:
+                self.stamp()
+                time.sleep(min(left, 0.05))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _without_lines(texts: Iterator[str], count: int) -> Iterator[str]:
+    """The text after so many lines."""
+    for text in texts:
+        parts = text.split("\n", count)
+        if len(parts) > count:
+            yield parts[count]
+        count = max(count - len(parts) + 1, 0)
+
+
+def _ended(texts: Iterable[str]) -> Iterator[str]:
+    """The text without its last line, if that has no end."""
+    held = ""
+    for text in texts:
+        if held:
+            yield held
+        held = text
+    # A progress bar ends its line with a carriage return.
+    if end := max(held.rfind("\n"), held.rfind("\r")) + 1:
+        yield held[:end]

@@ -1,0 +1,196 @@
+"""Logs as they are written: files that grow, vanish, are cut or replaced; pipes; odd bytes."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlxdoctor.evidence.training_log import Segment, Series
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.watch.growing_log import GrowingLog, GrowingPipe, LogState, rows_of
+from mlxdoctor.watch.monitor import LogRow
+
+HALF = "Iter 10: Train loss 2.5, It/sec 1.0\nIter 20: Train loss 1"
+
+
+@dataclass
+class Log:
+    """A log in a folder of its own, and what the watch reads of it."""
+
+    path: Path
+    since: float | None = None
+
+    def __post_init__(self) -> None:
+        self.growing = GrowingLog(self.path, self.since)
+
+    def append(self, text: str | bytes) -> None:
+        with self.path.open("ab") as file:
+            file.write(text.encode() if isinstance(text, str) else text)
+
+    def losses(self, *, is_whole: bool = False) -> list[tuple[int, float]]:
+        return losses(self.state(is_whole=is_whole))
+
+    def state(self, *, is_whole: bool = False) -> LogState:
+        stamp = self.growing.stamp()
+        assert stamp is not None
+        return self.growing.read(stamp, is_whole=is_whole)
+
+
+def losses(state: LogState) -> list[tuple[int, float]]:
+    rows = [row for run in state.runs for row in rows_of(run)]
+    return [(row.step, row.values["train_loss"]) for row in rows if "train_loss" in row.values]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "train.log")
+
+
+def test_a_line_is_read_once_it_has_an_end(log: Log) -> None:
+    log.append(HALF)
+    assert log.losses() == [(10, 2.5)]
+    assert log.losses(is_whole=True) == [(10, 2.5), (20, 1.0)]
+    log.append(".75, It/sec 1.0\n")
+    assert log.losses() == [(10, 2.5), (20, 1.75)]
+
+
+def test_a_file_that_is_not_there_yet_or_empty(log: Log) -> None:
+    assert log.growing.stamp() is None
+    log.append("")
+    assert log.state() == LogState()
+
+
+def test_a_progress_bar_is_read_as_it_comes(log: Log) -> None:
+    log.append("10%|# | 1/10 [00:01<00:09, loss=3.4]\r20%|##| 2/10 [00:02<00:08, loss=3.2]\r30%|")
+    assert log.losses() == [(1, 3.4), (2, 3.2)]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+def test_other_encodings_and_odd_bytes(log: Log, encoding: str) -> None:
+    log.append("loss ▼\nIter 10: Train loss 2.5, It/sec 1.0\n".encode(encoding))
+    assert log.losses() == [(10, 2.5)]
+
+
+def test_what_an_older_process_wrote_is_passed_over_until_the_file_is_replaced(log: Log) -> None:
+    log.append("Iter 10: Train loss 9.5, It/sec 1.0\nIter 20: Train loss 9.0, It/sec 1.0\n")
+    os.utime(log.path, (0, 0))
+    later = Log(log.path, since=1.0)
+    assert later.losses() == []
+    later.append("Iter 10: Train loss 2.5, It/sec 1.0\n")
+    assert later.losses() == [(10, 2.5)]
+    log.path.write_text("Iter 5: Train loss 2.0, It/sec 1.0\n")
+    assert later.losses() == [(5, 2.0)]
+
+
+def test_what_is_no_log_is_refused_without_waiting(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="folder"):
+        GrowingLog(tmp_path)
+    (tmp_path / "binary").write_bytes(b"\0\1\2\n")
+    with pytest.raises(InputError, match="binary"):
+        Log(tmp_path / "binary").losses()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="not a regular file"):
+        GrowingLog(tmp_path / "pipe")
+
+
+def test_a_pipe_until_it_is_closed() -> None:
+    reader, writer = os.pipe()
+    with closing(GrowingPipe(reader)) as pipe:
+        os.write(writer, HALF.encode())
+        stamp = pipe.stamp()
+        assert stamp is not None
+        assert not pipe.is_closed
+        assert losses(pipe.read(stamp, is_whole=False)) == [(10, 2.5)]
+        os.close(writer)
+        assert pipe.stamp() == stamp
+        assert pipe.is_closed
+        path = pipe.path
+    os.close(reader)
+    assert not path.exists()
+
+
+def test_a_document_and_half_of_one(log: Log) -> None:
+    history = [{"step": 10, "loss": 2.0}, {"step": 20, "loss": 1.9}, {"step": 20, "eval_loss": 2.0}]
+    text = json.dumps({"global_step": 20, "log_history": history}, indent=1)
+    log.append(text[:40])
+    assert log.losses(is_whole=True) == []
+    log.append(text[40:])
+    assert log.losses(is_whole=True) == [(10, 2.0), (20, 1.9)]
+
+
+def test_what_it_says_beside_the_reports(log: Log) -> None:
+    log.append("Starting training..., iters: 600\nIter 10: Train loss 2.0, It/sec 1.0\n")
+    state = log.state()
+    assert state.runs[0].announced_iterations == 600
+    assert state.failure is None
+    assert not state.begins_anew
+    log.append("libc++abi: terminating due to uncaught exception: [METAL] Insufficient Memory\n")
+    failure = log.state().failure
+    assert failure is not None
+    assert failure.kind == "out-of-memory"
+    log.append("Starting training..., iters: 600\n")
+    assert log.state().begins_anew
+    log.append("Iter 10: Train loss 1.9, It/sec 1.0\n")
+    assert log.state().failure is None
+    assert log.losses() == [(10, 1.9)]
+
+
+def test_runs_side_by_side(log: Log) -> None:
+    log.append('"Step","a - train/loss","b - train/loss"\n1,2.5,2.6\n2,2.4,9.0\n')
+    assert {run.name for run in log.state().runs} == {"a", "b"}
+
+
+def series(steps: list[int]) -> Series:
+    return Series(np.array(steps), np.array([step + at / 8 for at, step in enumerate(steps)]))
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows"),
+    [
+        (
+            {"train_loss": [10, 20], "val_loss": [0, 20]},
+            [
+                (0, {"val_loss": 0.0}),
+                (10, {"train_loss": 10.0}),
+                (20, {"train_loss": 20.125, "val_loss": 20.125}),
+            ],
+        ),
+        (
+            {"train_loss": [1, 1, 2], "val_loss": [1]},
+            [
+                (1, {"train_loss": 1.0}),
+                (1, {"train_loss": 1.125, "val_loss": 1.0}),
+                (2, {"train_loss": 2.25}),
+            ],
+        ),
+    ],
+    ids=["iterations", "epochs"],
+)
+def test_rows_in_order(
+    columns: dict[str, list[int]], rows: list[tuple[int, dict[str, float]]]
+) -> None:
+    run = Segment({name: series(steps) for name, steps in columns.items()}, 1, 9)
+    assert rows_of(run) == [LogRow(*row) for row in rows]
+
+
+@pytest.fixture
+def waiting() -> Iterator[tuple[GrowingPipe, Callable[[bytes], object]]]:
+    reader, writer = os.pipe()
+    with closing(GrowingPipe(reader)) as pipe:
+        yield pipe, lambda content: os.write(writer, content)
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_pipe_is_emptied_while_the_watch_waits(
+    waiting: tuple[GrowingPipe, Callable[[bytes], object]],
+) -> None:
+    pipe, write = waiting
+    write(b"x" * 1000)
+    pipe.wait(0.01)
+    assert pipe.path.stat().st_size == 1000
