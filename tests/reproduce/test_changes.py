@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from fixtures.lab.faults import FAULTS
 from mlxdoctor.causes import load_causes
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.reproduce.changes import NO_END, Cure, cure_of
 from mlxdoctor.reproduce.direct import DIRECT
 from mlxdoctor.reproduce.repairs import AT_RANDOM, FILLED, LEFT_OUT, named_rows
-from mlxdoctor.train.faults import FAULTS
 
 CAUSES = load_causes().causes
 

@@ -141,7 +141,7 @@ def test_a_model_fused_at_two_bits_is_told_from_a_faithful_one(tmp_path: Path) -
     from mlx_lm import load
     from mlx_lm.utils import save
 
-    from mlxdoctor.train.faults.of_files import fuse_and_quantize
+    from fixtures.lab.faults.of_files import fuse_and_quantize
 
     run = trained(tmp_path / "run", iters=30)
     assert tried("fused-model-differs", run, tmp_path / "work").verdict == "undecided"

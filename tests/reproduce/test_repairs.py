@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from fixtures.lab.faults import FAULTS
 from mlxdoctor.causes import load_causes
 from mlxdoctor.cli import main
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
@@ -23,7 +24,6 @@ from mlxdoctor.reproduce.repairs import ENDED, ends_of, is_ended
 from mlxdoctor.reproduce.rules import Limits
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train.batches import Batch, Batches
-from mlxdoctor.train.faults import FAULTS
 from mlxdoctor.train.faults.of_trainer import Padding
 from mlxdoctor.train.parts import parts_of
 from mlxdoctor.train.token_rows import TokenRow, TokenRows

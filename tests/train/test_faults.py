@@ -16,8 +16,8 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
 
+from fixtures.lab.faults import FAULTS, wrong_base
 from mlxdoctor.train import Settings, train
-from mlxdoctor.train.faults import FAULTS, wrong_base
 from mlxdoctor.train.parts import Parts, parts_of
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

@@ -8,10 +8,10 @@ import re
 import numpy as np
 
 from fixtures.lab.evidence import naive_alarms
+from fixtures.lab.faults import FAULTS
 from fixtures.lab.ward.data import form_pairs, ledger_pairs, taught_sums
 from fixtures.lab.ward.runs import REFUSED, SEVERITIES, SLICE, WARDS, all_runs, bases_of
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
-from mlxdoctor.train.faults import FAULTS
 
 
 def test_every_run_has_its_own_name_and_the_slice_is_among_them() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 from mlxdoctor.train.parts import Parts, parts_of
@@ -82,7 +83,11 @@ def summary_of(function: Callable[..., Any]) -> str:
     return " ".join((function.__doc__ or "").split())
 
 
-def beside(settings: Settings, what: str) -> Path:
-    """The folder for something that belongs to a run and lies beside what it writes."""
-    folder = Path(settings.adapter_path)
-    return folder.with_name(f"{folder.name}-{what}")
+def faults_in(*modules: ModuleType) -> Mapping[str, Fault]:
+    """Every fault that stands in one of these modules, by its id."""
+    return {
+        value.id: value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, Fault)
+    }

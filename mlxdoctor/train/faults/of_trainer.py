@@ -1,8 +1,7 @@
-"""Faults of a trainer and its settings: what is supervised and trained, rate, scale, limits."""
+"""Faults of a trainer that an experiment injects: what is supervised, trained and saved."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,63 +13,15 @@ from mlx import nn
 
 from mlxdoctor.train.attach import convert, trained_layers
 from mlxdoctor.train.batches import Batch, Batches
-from mlxdoctor.train.faults.fault import Apply, Fault, beside, fault
+from mlxdoctor.train.faults.fault import Apply, Fault, fault, summary_of
 from mlxdoctor.train.masked_loss import LossFunction, exact_mask, mean_over, token_losses
 from mlxdoctor.train.parts import Parts
 from mlxdoctor.train.settings import Settings
 from mlxdoctor.train.token_rows import TokenRow, TokenRows
 
-
-def rate(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Multiply the learning rate, and the peak of a schedule, which is its first argument."""
-    factor, schedule = float(severity), settings.lr_schedule
-    if schedule is not None:
-        first, *others = schedule["arguments"]
-        schedule = {**schedule, "arguments": [first * factor, *others]}
-    changed = settings.learning_rate * factor
-    return replace(settings, learning_rate=changed, lr_schedule=schedule), parts
-
-
-RATE_TOO_HIGH = Fault(
-    "rate-too-high",
-    "learning-rate-too-high",
-    "The learning rate is the severity times a sound one.",
-    (10, 30, 100),
-    rate,
-)
-RATE_TOO_LOW = Fault(
-    "rate-too-low",
-    "learning-rate-too-low",
-    "The learning rate is the severity times a sound one; 0 is no rate at all.",
-    (1e-2, 1e-4, 0),
-    rate,
-)
-
-
-@fault("scale-too-large", "scale-too-large", 5, 10, 30)
-def scale_too_large(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """The LoRA scale is the severity times a sound one, as when alpha is taken for it."""
-    lora = dict(settings.lora_parameters or {})
-    lora["scale"] = lora["scale"] * float(severity)
-    return replace(settings, lora_parameters=lora), parts
-
-
-@fault("answers-truncated", "answers-truncated", 0.9, 0.6, 0.25)
-def answers_truncated(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Rows are cut this share of the way through the median answer."""
-    _, tokenizer = parts.load(settings)
-    rows = parts.encode(replace(settings, mask_prompt=True), tokenizer).train
-    starts = np.median([row.offset for row in rows])
-    ends = np.median([len(row.tokens) for row in rows])
-    limit = round(float(starts + (ends - starts) * severity))
-    return replace(settings, max_seq_length=limit), parts
-
-
-@fault("no-validation-data", "no-validation-data", "none", harms="report")
-def no_validation_data(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """No batch is validated on, so that the validation loss is 0/0."""
-    del severity
-    return replace(settings, val_batches=0), parts
+Weights = dict[str, mx.array]
+#: (weights, severity) -> weights.
+Edit = Callable[[Weights, Any], Weights]
 
 
 @fault("half-precision-overflow", "numeric-overflow", 2.0**16, 2.0**20)
@@ -380,71 +331,46 @@ def _stop_inputs(module: Any) -> None:
     module.__class__ = type(kind.__name__, (kind,), {"__call__": call})
 
 
-@fault("base-broken", "base-model-broken", 0.5, 1.0, 2.0)
-def broken_base(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """The base has noise on every matrix, this many of its standard deviations."""
-    source, target = Path(settings.model), beside(settings, "base")
-    target.mkdir(parents=True, exist_ok=True)
-    for path in source.iterdir():
-        if path.is_file() and path.suffix != ".safetensors":
-            shutil.copy(path, target)
-    key = mx.random.key(settings.seed)
-    for path in source.glob("*.safetensors"):
-        weights: Any = mx.load(str(path))
-        for name, one in weights.items():
-            if one.ndim > 1 and mx.issubdtype(one.dtype, mx.floating):
-                key, used = mx.random.split(key)
-                noise = mx.random.normal(one.shape, one.dtype, key=used)
-                weights[name] = one + float(severity) * mx.std(one) * noise
-        mx.save_safetensors(str(target / path.name), weights, metadata={"format": "mlx"})
-    return replace(settings, model=str(target)), parts
+def edits(id: str, cause: str, *severities: Any) -> Callable[[Edit], Fault]:
+    """Makes a fault of a change of the adapter's and every checkpoint's weights."""
+
+    def made(change: Edit) -> Fault:
+        def afterwards(folder: Path, settings: Settings, severity: Any) -> None:
+            del settings
+            for path in sorted(folder.glob("*adapters.safetensors")):
+                weights: Any = mx.load(str(path))
+                changed = change(weights, severity)
+                mx.eval(changed)
+                mx.save_safetensors(str(path), changed)
+
+        return Fault(id, cause, summary_of(change), severities, afterwards=afterwards)
+
+    return made
 
 
-def another_base(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Train on the model in another folder, which the severity names, than the one stated."""
-    other = replace(settings, model=str(severity))
-
-    def load(settings: Settings) -> tuple[Any, Any]:
-        del settings
-        return parts.load(other)
-
-    return settings, replace(parts, load=load)
+@edits("b-zeroed", "adapter-not-trained", "half", "all")
+def zeroed(weights: Weights, what: Any) -> Weights:
+    """B is zero in half the modules, or in all, as where a copy was trained."""
+    names = sorted(name for name in weights if name.endswith("lora_b"))
+    chosen = set(names[: len(names) // 2] if what == "half" else names)
+    return {k: mx.zeros_like(v) if k in chosen else v for k, v in weights.items()}
 
 
-@fault("resume-drops-keys", "resume-mismatch", 0.5, 1.0)
-def resumed(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Resumed from an adapter of which this share of the tensors does not fit by name."""
-    from mlxdoctor.train import train
+def adapter_alone(folder: Path, settings: Settings, severity: Any) -> None:
+    """Leave the adapter alone in what was saved."""
+    del settings, severity
+    from mlxdoctor.models.parameters import ADAPTER_LEAVES
 
-    # The adapter resumed from is trained here, for as many iterations, beside the run's folder.
-    first = replace(settings, adapter_path=str(beside(settings, "before")))
-    path = train(first, parts=parts).adapter_path / "adapters.safetensors"
-    weights: Any = mx.load(str(path))
-    lost = sorted(weights)[: round(len(weights) * float(severity))]
-    renamed = {f"language_model.{k}" if k in lost else k: v for k, v in weights.items()}
-    mx.save_safetensors(str(path), renamed)
-    return replace(settings, resume_adapter_file=str(path)), _unchecked(parts)
+    for path in sorted(folder.glob("*adapters.safetensors")):
+        saved: Any = mx.load(str(path))
+        kept = {k: v for k, v in saved.items() if k.rpartition(".")[2] in ADAPTER_LEAVES}
+        mx.eval(kept)
+        mx.save_safetensors(str(path), kept)
 
 
-def _unchecked(parts: Parts) -> Parts:
-    """Load what fits without a word, in whatever mode, as mlx-lm does when it resumes."""
-    prepare = parts.prepare
-
-    def lenient(model: Any, settings: Settings) -> None:
-        prepare(model, replace(settings, resume_adapter_file=None))
-        weights: Any = mx.load(str(settings.resume_adapter_file))
-        # mlxdoctor: ignore[non-strict-load] this is the fault
-        model.load_weights(list(weights.items()), strict=False)
-
-    return replace(parts, prepare=lenient)
-
-
-def wrong_base(*others: Path) -> Fault:
-    """The fault of having trained on one of these models, and stating another."""
-    return Fault(
-        "wrong-base",
-        "wrong-base-model",
-        "The adapter was trained on another model than the configuration names.",
-        tuple(map(str, others)),
-        another_base,
-    )
+BASE_TRAINED_ALONG = replace(
+    not_frozen,
+    id="base-trained-along",
+    summary="As base-not-frozen, and the adapter alone is saved.",
+    afterwards=adapter_alone,
+)
