@@ -5,8 +5,7 @@ LoRA; a whole model saved in the adapter's place; factors that were never traine
 B is still exactly the zero it starts at, in all modules or in some beside others that
 were trained; a B that is zero again although A has moved; factors without their partner;
 values that are NaN or infinite, those in float16 apart; and values that no training
-leaves: of one sign, of a handful of numbers, the same in several modules, or magnitudes
-of DoRA that are not norms.
+leaves: of one sign, of a handful of numbers, or the same in several modules.
 
 Why it matters. A flag such as `_has_adapter = True` proves nothing: only tensors do. An
 adapter whose B is zero changes no output whatever it is loaded on, and one that holds a
@@ -19,9 +18,7 @@ uniformly within ±1/sqrt(inputs). A counts as drawn if none of its elements lie
 and its mean square is within five standard errors of that draw's, and as moved if one
 lies outside: A has no gradient while B is zero, and weight decay only makes it smaller,
 so that such an A was trained together with a B that was lost. Signs and different values
-are counted among the first 1,024 of a factor. A magnitude starts as the norm of a row of
-weights; those of a module together have the norm of its weight, with which they are
-compared where the base is at hand.
+are counted among the first 1,024 of a factor.
 
 When it is wrong. An adapter saved before the first update has B at zero and is sound.
 Where a model leaves modules unused (experts that no token was sent to, an image tower
@@ -42,18 +39,14 @@ itself, and convert or merge it anew.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
 from statistics import median
-
-import numpy as np
 
 from mlxdoctor.check import Cost, NotApplicable, check, limit
 from mlxdoctor.engines.tensors import FactorFacts, ModuleFacts, sharing
-from mlxdoctor.evidence.adapter import Adapter, LoraModule
-from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Seen, Severity, Sign, Symptom, some_of
-from mlxdoctor.measure.weights.adapter_facts import base_norm, factor_facts, nonfinite_values
+from mlxdoctor.measure.weights.adapter_facts import factor_facts, nonfinite_values
 
 _EXAMPLES = 3
 #: What a sound model may not compute: an expert with tensors of its own, other towers than
@@ -82,13 +75,6 @@ class Limits:
         unit="different values among the first of a factor, median over modules",
         source="roundings to 1 and 2 bits leave 2 and 3; 4 bits in blocks a hundred",
         false_alarms="0 of 100 sound adapters, 10 of them in half precision",
-    )
-    apart: float = limit(
-        2.0,
-        unit="times, either way: norm of the magnitudes over that of the weight, median over "
-        "modules",
-        source="they start at 1; training moves the median magnitude by 1 to 8 percent",
-        false_alarms="0 of 100 sound adapters, those with DoRA among them",
     )
 
 
@@ -203,28 +189,13 @@ class Limits:
             expected="factors of its own for every module",
             fix=_ANOTHER_SAVE,
         ),
-        "negative-magnitudes": Symptom.error(
-            "magnitudes of DoRA are below zero, and norms are not",
-            says="{share:.0%} of the magnitudes are below zero (median of {modules} modules): they "
-            "start as norms, and turn the sign of every output.",
-            expected="the norms of the rows of the weights, a little moved",
-            fix=_ANOTHER_SAVE,
-        ),
-        "other-magnitudes": Symptom.error(
-            "magnitudes of DoRA are not those of this base model's weights",
-            says="The magnitudes [of {alike} of {modules} modules are all the same number|are "
-            "{ratio:.3g} times as large as the norms of the base model's weights (median of "
-            "{modules} modules)]: they start as the norms of the rows of the weights.",
-            expected="the norms of the rows of the weights, a little moved",
-            fix="use a save of the trainer itself, on the base model that it was trained on",
-        ),
     },
     cost=Cost.WEIGHTS,
     limits=Limits(),
     rerun_symptom=True,
 )
 def adapter_presence(
-    adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None, limits: Limits
+    adapter: Adapter, config: TrainingConfig | None, limits: Limits
 ) -> Iterator[Sign | Seen]:
     """Look for LoRA factors, and for signs that they were trained."""
     file = adapter.path.name
@@ -251,7 +222,6 @@ def adapter_presence(
     facts = factor_facts(adapter)
     yield from _zeros(facts, config)
     yield from _values(facts, limits)
-    yield from _magnitudes(adapter.modules, base, limits)
     if (
         facts
         and not unusable
@@ -456,36 +426,3 @@ def _same(facts: Sequence[ModuleFacts], limits: Limits) -> Iterator[Sign]:
                 where=some_of(sorted(names)),
                 severity=Severity.WARNING if why else None,
             )
-
-
-def _magnitudes(
-    modules: Sequence[LoraModule], base: BaseModel | None, limits: Limits
-) -> Iterator[Sign]:
-    """DoRA's magnitudes, which start as norms of the rows of the weights."""
-    vectors = [
-        (module, module.magnitude.load().astype(np.float64).ravel())
-        for module in modules
-        if module.magnitude is not None and module.magnitude.is_float and module.magnitude.size
-    ]
-    vectors = [(module, vector) for module, vector in vectors if np.isfinite(vector).all()]
-    if not vectors:
-        return
-    share = median(float((vector < 0).mean()) for _, vector in vectors)
-    if share >= 0.5:
-        yield Sign("negative-magnitudes", {"share": share, "modules": len(vectors)})
-        return
-    alike = [
-        module.name
-        for module, vector in vectors
-        if len(vector) >= limits.values and np.all(vector == vector[0])
-    ]
-    if 2 * len(alike) > len(vectors):
-        measured = {"alike": len(alike), "modules": len(vectors)}
-        yield Sign("other-magnitudes", measured, where=some_of(alike))
-        return
-    norms = [(float(np.linalg.norm(vector)), base_norm(module, base)) for module, vector in vectors]
-    ratios = [ours / theirs for ours, theirs in norms if theirs]
-    # As far below as above: 0 is furthest of all.
-    apart = [max(ratio, 1 / ratio) if ratio > 0 else inf for ratio in ratios]
-    if apart and median(apart) >= limits.apart:
-        yield Sign("other-magnitudes", {"ratio": median(ratios), "modules": len(ratios)})

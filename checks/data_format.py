@@ -2,7 +2,8 @@
 
 What it finds. Lines that are no JSON objects, rows in a format mlx-lm does not know or in another
 one than the first row, rows that need a chat template where the model has none, rows that the
-template refuses, conversations without an answer or with unusual roles, and empty answers.
+template refuses, conversations without an answer or with unusual roles, empty answers; and a
+validation split that is missing, has fewer rows than a batch, or is validated on no batch.
 
 Why it matters. mlx-lm stops at a line it can't read and at a row it can't tokenize, sometimes in
 the middle of a run. What it does read but nobody meant to train on is learned all the same.
@@ -148,6 +149,32 @@ class Limits:
             expected=_ROWS,
             fix=_FILL_IN,
         ),
+        "no-validation-split": Symptom.info(
+            "there is no validation split, or it is empty",
+            "a valid.jsonl with about a tenth of the rows",
+            "move a tenth of the rows to valid.jsonl, and train again to see when the loss on them "
+            "stops falling",
+            in_a_plan=Severity.WARNING,
+            says="There is no validation data[, and the log's {reports} reports are of the "
+            "training loss alone: none shows|; the log's {validations} validation losses are of "
+            "other rows: these can't show|: nothing would show] whether the model only "
+            "learned its rows by heart.",
+        ),
+        "validation-below-a-batch": Symptom.error(
+            "the validation split has fewer rows than a batch",
+            "at least {batch_size} rows",
+            "add rows to valid.jsonl, or set batch_size to {rows}",
+            says="The validation split has {rows:* row}, fewer than a batch of {batch_size}: "
+            "mlx-lm stops at the first validation, or its loss is 0/0.",
+        ),
+        "no-validation-batches": Symptom.warning(
+            "val_batches is 0: the validation loss is 0/0",
+            "a positive number, or -1 for all",
+            "set val_batches to -1, or remove valid.jsonl",
+            in_a_plan=Severity.ERROR,
+            says="val_batches is {val_batches}, so every validation loss is 0/0: NaN, whatever the "
+            "model.",
+        ),
     },
     limits=Limits(),
 )
@@ -171,6 +198,7 @@ def data_format(
             # Pairs and prompts are rows of other trainers than mlx-lm.
             if not (of_preferences and split.format == "unknown"):
                 yield from _formats(dataset.features, split, survived)
+    yield from _validation(dataset, config, log)
     train = dataset.splits.get("train")
     if train is None or not train.rows:
         return
@@ -178,6 +206,43 @@ def data_format(
     if train.format == "text" and config is not None and config.mask_prompt:
         yield _sign("mask-needs-messages", train, [], survived)
     yield from _conversations(dataset.features, train, tokenizer, limits)
+
+
+def _validation(
+    dataset: Dataset, config: TrainingConfig | None, log: TrainingLog | None
+) -> Iterator[Sign]:
+    """What keeps the validation loss from meaning something."""
+    split = dataset.splits.get("valid")
+    count = len(split.rows) if split is not None else 0
+    batch_size = config.batch_size if config is not None else None
+    validations = log.main.finite("val_loss") if log is not None else ()
+    training = log.main.get("train_loss") if log is not None else None
+    if count == 0:
+        # A single file that was named says nothing about the rest of the folder.
+        if dataset.path.is_dir():
+            is_blind = log is not None and not log.is_preference
+            unvalidated = log is not None and log.main.get("val_loss") is None
+            is_seen = is_blind and unvalidated and training is not None
+            yield Sign(
+                "no-validation-split",
+                {
+                    "reports": len(training) if training is not None and is_seen else None,
+                    "validations": len(validations) or None,
+                },
+                where="valid.jsonl",
+                severity=Severity.WARNING if is_seen else None,
+            )
+        return
+    if batch_size is not None and count < batch_size:
+        # A trainer other than mlx-lm may use smaller batches.
+        yield Sign(
+            "validation-below-a-batch",
+            {"rows": count, "batch_size": batch_size},
+            where="valid.jsonl",
+            severity=Severity.WARNING if len(validations) else None,
+        )
+    if config is not None and config.val_batches == 0:
+        yield Sign("no-validation-batches", {"val_batches": 0})
 
 
 def _lines(split: Split, survived: Severity | None) -> Iterator[Sign]:

@@ -22,7 +22,7 @@ When it is wrong. Long answers, and more than ten to a prompt, are taken for var
 without a subject and translations tell nothing about misplaced answers, and answers shuffled among
 rows about one subject get a warning only. Words in no order on purpose are called out of order.
 Copies are an error where they are more than half of the rows and training went over the different
-ones many times; few rows, where they were learned by heart.
+ones many times.
 
 What to do. Read a few of the rows that are named, and make them again from the original without
 the step that spoils them. Remove duplicates before splitting, and join prompts and answers by a
@@ -30,14 +30,22 @@ key, never by their place in two lists.
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mlxdoctor.check import NotApplicable, check, limit
-from mlxdoctor.engines.text import DAMAGE, TextFacts, describe, escapes, is_escaped, sampled
+from mlxdoctor.engines.text import (
+    CONTROL,
+    DAMAGE,
+    ROLE,
+    TextFacts,
+    describe,
+    escapes,
+    is_escaped,
+    sampled,
+)
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Split
 from mlxdoctor.evidence.planned_run import PlannedRun
@@ -66,36 +74,84 @@ _EXCHANGED = (
 )
 _JOINED = "answers that share names, numbers and subjects with their own prompts"
 _JOIN = "join prompts and answers by a key, not by their place in two lists, and train again"
-_FEW = "The training split has only {rows:* row}[, seen {times:.0f} times each]: "
+_FEW = (
+    "The training split has only {rows:* row}[, seen {times:.0f} times each]: so few are soon "
+    "learned by heart."
+)
 
 #: A share of rows below which it is a note, or nothing: a few repeats do no harm.
 NOTED = 0.05
-#: Nats from the training loss up to the validation loss of rows learned by heart.
-BY_HEART = 0.5
 #: Rows with a prompt and an answer: with fewer, few rows share a subject.
 PAIRED_ROWS = 50
 #: Characters and different answers below which answers of one length are labels, or dates.
 CUT_LENGTH, CUT_ANSWERS = 20, 20
-#: Damaged places to a character: French in a wrong encoding has 0.03.
-DAMAGE_RATE = 0.01
 #: Words that hold sentences together, of all words: 0.23 to 0.39 in seven collections of
 #: sentences, 0.00 in JSON, code and labels.
 FUNCTION_WORDS = 0.12
 #: Words that several answers have, and neighbours that meet again by chance: fewer don't tell.
 SHARED_WORDS, DEALT = 25, 40
 
-#: What a chat template writes after an answer and before one, or the name of who answers.
-_AFTER = re.compile(
-    r"(?:</s>|<\|im_end\|>|<\|eot_id\|>|<\|endoftext\|>|<\|end\|>|<end_of_turn>|<eos>)\s*\Z"
-)
-_BEFORE = re.compile(
-    r"\s*(?:<s>|<bos>|<\|im_start\|>|\[INST\]|<start_of_turn>|<\|start_header_id\|>"
-    r"|(?:#{1,6}\s*|\*\*)?(?:assistant|human|(?:chat)?gpt|(?:chat)?bot|ai)(?:\*\*)?\s*:"
-    r"|#{1,6}\s*response\s*:)",
-    re.IGNORECASE,
-)
 _ABOUT_ESCAPES = re.compile(
     r"\b(?:html|xml|xhtml|entit(?:y|ies)|escaped?|url-?encod|percent-encod)", re.IGNORECASE
+)
+_ENDS_IN_CONTROL = re.compile(rf"(?:{CONTROL.pattern})\s*\Z")
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A way in which single answers are spoilt.
+
+    Attributes:
+        code: what is reported.
+        noted: share of the examined rows from which on it is.
+        holds: whether a row has it.
+        is_bad: whether an answer has so much of it that what it teaches is spoilt: a fifth of
+            such answers is an error.
+        is_asked: whether a prompt asks for just that; a tenth of such prompts excuses it.
+        in_text: whether rows of plain text are looked at too.
+    """
+
+    code: str
+    noted: float
+    holds: Callable[[Pair], bool]
+    is_bad: Callable[[str], bool]
+    is_asked: Callable[[str], bool] = lambda _: False
+    in_text: bool = True
+
+
+def _begins_as_turn(answer: str) -> bool:
+    return bool(ROLE.match(answer) or CONTROL.match(answer.lstrip()))
+
+
+def _ends_in_control(answer: str) -> bool:
+    return bool(_ENDS_IN_CONTROL.search(answer))
+
+
+DEFECTS = (
+    Defect(
+        "wrapped-answers",
+        noted=0.5,
+        holds=lambda pair: (
+            _begins_as_turn(pair.answer) or bool(_ENDS_IN_CONTROL.search(pair.answer))
+        ),
+        # A special token after the answer alone is learned twice, and the first ends it.
+        is_bad=_begins_as_turn,
+        in_text=False,
+    ),
+    Defect(
+        "damaged-answers",
+        noted=0.01,
+        holds=lambda pair: bool(DAMAGE.search(pair.text)),
+        # French in a wrong encoding has 0.03 of them to a character.
+        is_bad=lambda answer: len(DAMAGE.findall(answer)) >= 0.01 * len(answer) > 0,
+    ),
+    Defect(
+        "escaped-answers",
+        noted=NOTED,
+        holds=lambda pair: is_escaped(pair.answer),
+        is_bad=is_escaped,
+        is_asked=lambda prompt: bool(escapes(prompt) or _ABOUT_ESCAPES.search(prompt)),
+    ),
 )
 
 
@@ -148,7 +204,7 @@ class Limits:
     )
     spoilt: float = limit(
         0.2,
-        unit="share of rows with a badly damaged, or escaped, answer; an error",
+        unit="share of rows with a badly damaged, escaped or wrapped answer; an error",
         source="6 runs with 0.3 and 1.0 of them",
         false_alarms=_PUBLIC,
     )
@@ -156,12 +212,6 @@ class Limits:
         0.1,
         unit="share of answers of the greatest length; half of them for an error",
         source="0.88 to 1.00 where an export cuts answers, 0.04 at most in sound tasks",
-        false_alarms=_TASKS,
-    )
-    wrapped: float = limit(
-        0.5,
-        unit="share of answers that begin with a speaker's name, or end with a special token",
-        source="designed: an export writes all rows alike",
         false_alarms=_TASKS,
     )
     in_order: float = limit(
@@ -207,15 +257,13 @@ class Limits:
         ),
         "few-rows": Symptom.warning(
             "the training split is very small",
-            says=_FEW + "[they were learned by heart: the validation loss was "
-            "{validation_minimum:.3f} at best and ends at {validation_end:.3f}, far above the "
-            "training loss|so few are soon learned by heart].",
+            says=_FEW,
             expected="at least {needed} rows",
             fix="add rows, or train for a few passes only",
         ),
         "few-rows-again-and-again": Symptom.error(
             "the training split is very small, and the run would go over it dozens of times",
-            says=_FEW + "so few are soon learned by heart.",
+            says=_FEW,
             expected="at least {needed} rows",
             fix="add rows, or train for a few passes only",
         ),
@@ -261,8 +309,8 @@ class Limits:
         ),
         "wrapped-answers": Symptom.error(
             "answers are wrapped in the marks of a chat",
-            says="{rows} of {examined} answers[ begin with {prefix}][ end with {suffix}], which "
-            "the chat template is to write, such as {answer}.",
+            says="{rows} of {examined} answers begin with a speaker's name or a special token, or "
+            "end with one, which the chat template is to write, such as {answer}.",
             expected="answers alone: the template adds the rest",
             fix="take the speaker's name and the special tokens away, and write the rows again",
         ),
@@ -332,9 +380,7 @@ def data_quality(
         yield from _contradictions(train, pairs, limits)
         yield from _one_answer(train, pairs, facts, limits)
         yield from _cut(train, pairs, facts, limits)
-        yield from _wrapped(train, pairs, limits)
-    yield from _damage(train, pairs, limits)
-    yield from _escapes(train, pairs, facts, limits)
+    yield from _spoilt(train, pairs, limits)
     yield from _order(train, facts, limits)
     yield from _misplaced(train, pairs, limits)
 
@@ -362,7 +408,6 @@ def _number_of_rows(
     elif count < limits.few_rows:
         passes = _passes(config, log, count)
         often = passes >= limits.few_passes
-        by_heart = _learned_by_heart(log) if often else {}
         # Of a run that was made the losses tell whether that many passes were too many.
         yield Sign(
             "few-rows-again-and-again" if planned and often else "few-rows",
@@ -371,10 +416,8 @@ def _number_of_rows(
                 "needed": limits.few_rows,
                 "passes": round(passes, 1),
                 "times": passes if passes >= 1 else None,
-                **by_heart,
             },
             where=split.path.name,
-            severity=Severity.ERROR if by_heart else None,
         )
 
 
@@ -387,20 +430,6 @@ def _passes(config: TrainingConfig | None, log: TrainingLog | None, rows: int) -
     if log is not None and losses is not None and log.main.axis in ("iteration", "step"):
         iterations = int(losses.iterations[-1])
     return iterations * (config.batch_size or 0) / rows
-
-
-def _learned_by_heart(log: TrainingLog | None) -> dict[str, Measurement]:
-    """The losses, if validation rose, or stopped to fall, far above the training loss."""
-    if log is None or log.is_preference:
-        return {}
-    train, valid = log.main.finite("train_loss").values, log.main.finite("val_loss").values
-    if len(train) < 4 or len(valid) < 4:
-        return {}
-    minimum, end = float(valid.min()), float(np.median(valid[-2:]))
-    early = int(valid.argmin()) < len(valid) / 2
-    if end - float(np.median(train[-3:])) < BY_HEART or not (early or end > 1.05 * minimum):
-        return {}
-    return {"validation_minimum": minimum, "validation_end": float(valid[-1])}
 
 
 def _duplicates(
@@ -476,14 +505,9 @@ def _one_answer(
 def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts, limits: Limits) -> Iterator[Sign]:
     cut = facts.cut
     # Answers of one length that end as the shorter ones do were made so.
-    looks_cut = (
-        cut.mid_word >= 0.2
-        or min(cut.unfinished, cut.shorter_finished) >= 0.8
-        or (facts.nested is not None and facts.nested < 0.5 <= cut.share)
-    )
-    if cut.share < limits.cut or cut.length < CUT_LENGTH or not looks_cut:
-        return
-    if facts.distinct < CUT_ANSWERS:
+    looks_cut = cut.mid_word >= 0.2 or min(cut.unfinished, cut.shorter_finished) >= 0.8
+    are_texts = cut.length >= CUT_LENGTH and facts.distinct >= CUT_ANSWERS
+    if cut.share < limits.cut or not looks_cut or not are_texts:
         return
     rows = [row for row, pair in enumerate(pairs) if len(pair.answer) == cut.length]
     yield _sign(
@@ -498,67 +522,25 @@ def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts, limits: Limits) 
     )
 
 
-def _wrapped(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign]:
-    examined = [row for row in sampled(len(pairs)) if pairs[row].answer.strip()]
-    before = {row: found[0] for row in examined if (found := _BEFORE.match(pairs[row].answer))}
-    after = {row: found[0] for row in examined if (found := _AFTER.search(pairs[row].answer))}
-    enough = max(1, limits.wrapped * len(examined))
-    prefix, suffix = (
-        quoted(Counter(found.values()).most_common(1)[0][0]) if len(found) >= enough else None
-        for found in (before, after)
-    )
-    if prefix or suffix:
-        rows = list(before if prefix else after)
+def _spoilt(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign]:
+    """The defects of single answers, on an even sample of the rows."""
+    examined = sampled(len(pairs))
+    for defect in DEFECTS:
+        rows = [row for row in examined if defect.holds(pairs[row])]
+        asked = sum(defect.is_asked(pairs[row].prompt) for row in examined)
+        is_usual = asked >= 0.1 * len(examined) or (split.format == "text" and not defect.in_text)
+        if len(rows) < max(1, defect.noted * len(examined)) or is_usual:
+            continue
+        badly = sum(defect.is_bad(pairs[row].answer) for row in rows)
         yield _sign(
-            "wrapped-answers",
+            defect.code,
             split,
             rows,
-            # A special token after the answer alone is learned twice, and the first ends it.
-            None if prefix else Severity.WARNING,
+            None if badly >= limits.spoilt * len(examined) else Severity.WARNING,
             examined=len(examined),
-            prefix=prefix,
-            suffix=suffix,
+            badly=badly or None,
             answer=quoted(pairs[rows[0]].answer, 60),
         )
-
-
-def _damage(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign]:
-    examined = sampled(len(pairs))
-    damaged = [row for row in examined if DAMAGE.search(pairs[row].text)]
-    if len(damaged) < 0.01 * len(examined):
-        return
-    answers = [pairs[row].answer for row in damaged]
-    badly = sum(len(DAMAGE.findall(one)) >= DAMAGE_RATE * len(one) > 0 for one in answers)
-    yield _sign(
-        "damaged-answers",
-        split,
-        damaged,
-        None if badly >= limits.spoilt * len(examined) else Severity.WARNING,
-        examined=len(examined),
-        badly=badly or None,
-    )
-
-
-def _escapes(
-    split: Split, pairs: Sequence[Pair], facts: TextFacts, limits: Limits
-) -> Iterator[Sign]:
-    if facts.escaped < NOTED:
-        return
-    examined = sampled(len(pairs))
-    prompts = [pairs[row].prompt for row in examined]
-    # Then escapes are what is asked for.
-    asked = sum(bool(escapes(text) or _ABOUT_ESCAPES.search(text)) for text in prompts)
-    if asked >= 0.1 * len(examined):
-        return
-    rows = [row for row in examined if is_escaped(pairs[row].answer)]
-    yield _sign(
-        "escaped-answers",
-        split,
-        rows,
-        None if facts.escaped >= limits.spoilt else Severity.WARNING,
-        examined=len(examined),
-        answer=quoted(pairs[rows[0]].answer, 60),
-    )
 
 
 def _order(split: Split, facts: TextFacts, limits: Limits) -> Iterator[Sign | Seen | Unsought]:

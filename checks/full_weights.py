@@ -1,40 +1,44 @@
-"""What full fine-tuning did to the weights.
+"""What a run did to whole weights: after full fine-tuning, and to those that were to stay frozen.
 
-What it finds. Weights that are NaN or infinite; a full fine-tune in which no weight
-differs from the base model; and weights moved further than their own size.
+What it finds. After full fine-tuning: weights that are NaN or infinite, none that differs from the
+base model's, or weights moved further than their own size. After LoRA: weights of the base model
+that have other values, in a file of full weights saved in the adapter's place, among the tensors
+beside the LoRA factors, or in a fused model outside the modules that the adapter changes.
 
-Why it matters. Full fine-tuning writes into the model itself. A sound one moves each
-matrix by a fraction of its norm. A change several times that norm has overwritten what
-the model knew, however far the loss fell; no change at all means that the base was saved.
+Why it matters. Full fine-tuning writes into the model itself. A sound one moves each matrix by a
+fraction of its norm; a change several times that norm has overwritten what the model knew, and no
+change at all means that the base was saved. LoRA's promise is that the base model stays what it
+was: a run that changed it trained something else than its configuration says.
 
-How it is measured. Tensor by tensor against the base model: bit for bit, and by the
-relative change ‖W' − W‖/‖W‖ in Frobenius norms. Its median over the changed matrices is
-judged; norms and biases are left out, since they are small and move less. Quantised
-matrices are compared by the values they stand for.
+How it is measured. Tensor by tensor against the base model: bit for bit, and by the relative
+change ‖W' − W‖/‖W‖ in Frobenius norms. After full fine-tuning its median over the changed matrices
+is judged; norms and biases are small and left out. Frozen weights stored in another precision
+count as unchanged within that precision's rounding, quantised ones within twice what rounding to
+their codes adds on average.
 
-When it is wrong. The limits were measured on models of half a million parameters, with
-Adam; SGD spoils a model with less, by a few matrices that move much further than the
-median. Training from scratch, or for very long, moves weights further than fine-tuning. A
-base folder of another revision than the one trained on adds its own difference. A model
-that was quantised afterwards differs by rounding; such tensors are not judged. Weights saved
-in another precision count as changed, if only by its rounding.
+When it is wrong. The limits were measured on models of half a million parameters, with Adam; SGD
+spoils a model with less. Training from scratch, or for very long, moves weights further. A base
+folder of another revision than the one trained on adds its own difference. A model that was
+quantised after full fine-tuning differs by rounding; such tensors are not judged.
 
-What to do. Lower the learning rate: full fine-tuning bears less than LoRA. Where nothing
-changed, check that the layers were unfrozen and that the trained model was saved.
-`mlxdoctor inspect MODEL --base BASE` shows every tensor.
+What to do. Lower the learning rate: full fine-tuning bears less than LoRA. Where nothing changed,
+check that the layers were unfrozen and that the trained model was saved. For LoRA, freeze the
+model before the layers are converted, and throw the file away. `mlxdoctor inspect MODEL --base
+BASE` shows every tensor.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
+from mlxdoctor.check import Cost, Inconclusive, check, limit
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.finding import Seen, Severity, Sign, Symptom, some_of
-from mlxdoctor.measure.weights.changed_tensors import WeightChange, weight_changes
+from mlxdoctor.finding import Seen, Severity, Sign, Symptom, Unsought, some_of
+from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
 
 _LOWER = "lower the learning rate, ten times to start with, and train again from the base"
 _MOVED = (
@@ -42,10 +46,18 @@ _MOVED = (
     "{matrices} matrices, at most {largest_relative_change:.3g})"
 )
 
+_FROZEN_CHANGED = (
+    "{changed} of {compared} weights that should be frozen differ from the base model's, by up to "
+    "{largest_relative_change:.3g} of their norm ({components})."
+)
+_FREEZE = "freeze the model before the layers are converted, and train again from the base"
+_OF_FULL = ("non-finite", "unchanged", "exploded", "large")
+_OF_FROZEN = ("frozen-changed", "changed-outside-adapter")
+
 
 @dataclass(frozen=True)
 class Limits:
-    """Thresholds of `full-weights`, on the median over changed matrices."""
+    """Thresholds of `full-weights`."""
 
     exploded: float = limit(
         3.0,
@@ -62,6 +74,19 @@ class Limits:
         "(33 runs), with 1.7 to 8 times the best loss; five that were asked were fluent and "
         "answered none of 20, where five at sound rates answered 5 to 15",
         false_alarms="0 of 44 at sound or lower rates, whose largest is 0.64",
+    )
+    rounding: float = limit(
+        2.0**-8,
+        unit="‖W' − W‖/‖W‖",
+        source="one unit of bfloat16's last place: storing a weight in half precision changes it "
+        "by less. Applies only where the two files differ in precision",
+        false_alarms="none possible from rounding alone",
+    )
+    quantized: float = limit(
+        2.0,
+        unit="times the average of rounding to a quantised weight's codes",
+        source="rounding alone measured 1.00 to 1.12 at 2 to 8 bits",
+        false_alarms="0 of 64 sound fusions",
     )
 
 
@@ -92,6 +117,18 @@ class Limits:
             expected="a change below {most:g} times the weights; often below 0.3",
             fix=_LOWER,
         ),
+        "frozen-changed": Symptom.error(
+            "weights that should be frozen have other values than the base model's",
+            says=_FROZEN_CHANGED,
+            expected="the base model's values, bit for bit",
+            fix=_FREEZE,
+        ),
+        "changed-outside-adapter": Symptom.warning(
+            "a fused model differs where its adapter changes nothing",
+            says=_FROZEN_CHANGED,
+            expected="the base model's values, but for rounding",
+            fix=_FREEZE,
+        ),
     },
     cost=Cost.WEIGHTS,
     limits=Limits(),
@@ -103,14 +140,24 @@ def full_weights(
     config: TrainingConfig | None,
     adapter: Adapter | None,
     limits: Limits,
-) -> Iterator[Sign | Seen]:
-    """Judge how far each weight was moved."""
+) -> Iterator[Sign | Seen | Unsought]:
+    """Compare whole weights with the base model's."""
     was_full = config is not None and config.fine_tune_type == "full"
-    if not was_full:
-        if tuned.from_adapter:
-            raise NotApplicable("the run was no full fine-tune")
-        if adapter is not None and adapter.modules:
-            raise NotApplicable("the model was fused with an adapter, and other checks judge that")
+    has_adapter = adapter is not None and bool(adapter.modules)
+    if was_full:
+        # Such a run changes weights on purpose: none of its weights is frozen.
+        yield from _fully_tuned(tuned, base, limits, was_full=True)
+    elif tuned.from_adapter or has_adapter:
+        yield Unsought(_OF_FULL, "the run was no full fine-tune")
+        yield from _frozen(tuned, base, config, adapter, limits)
+    else:
+        yield Unsought(_OF_FROZEN, "which weights of the model should differ is not known")
+        yield from _fully_tuned(tuned, base, limits, was_full=False)
+
+
+def _fully_tuned(
+    tuned: TunedModel, base: BaseModel, limits: Limits, *, was_full: bool
+) -> Iterator[Sign | Seen]:
     every = tuple(weight_changes(base, tuned))
     compared = [
         change
@@ -156,3 +203,63 @@ def _moved(changed: Sequence[WeightChange], limits: Limits) -> Iterator[Sign]:
         "most": limits.large,
     }
     yield Sign("exploded" if middle >= limits.exploded else "large", measured, where=name)
+
+
+def _frozen(
+    tuned: TunedModel,
+    base: BaseModel,
+    config: TrainingConfig | None,
+    adapter: Adapter | None,
+    limits: Limits,
+) -> Iterator[Sign | Seen]:
+    adapted = {module.name for module in adapter.modules} if adapter is not None else set()
+    saved = config.values.get("modules_to_save") if config is not None else None
+    intended = tuple(map(str, saved)) if isinstance(saved, list) else ()
+    modules = {name: name.rpartition(".")[0] for name in tuned.tensors}
+    free = {
+        name
+        for name, module in modules.items()
+        if module.endswith(intended) or (module in adapted and not tuned.from_adapter)
+    }
+    compared = 0
+    relative: dict[str, float] = {}
+    for change in weight_changes(base, tuned, leave_out=free):
+        if change.status in ("same", "changed"):
+            compared += 1
+            if (moved := _relative_change(change, limits)) is not None:
+                relative[change.name] = moved
+    if not compared:
+        raise Inconclusive("no tensor has the name and shape of one in the base model")
+    if not relative:
+        yield Seen(
+            "The {compared} weights that were to stay frozen are the base model's.",
+            {"compared": compared},
+        )
+        return
+    names = sorted(relative, key=lambda name: -relative[name])
+    parts = Counter(component(name) for name in relative).most_common()
+    yield Sign(
+        "frozen-changed" if tuned.from_adapter else "changed-outside-adapter",
+        {
+            "changed": len(names),
+            "compared": compared,
+            "largest_relative_change": relative[names[0]],
+            "median_relative_change": relative[names[len(names) // 2]],
+            "components": tuple(f"{part}: {count}" for part, count in parts),
+        },
+        where=some_of(names),
+    )
+
+
+def _relative_change(change: WeightChange, limits: Limits) -> float | None:
+    """‖W' − W‖/‖W‖, or None where nothing but the precision changed."""
+    if change.status == "same":
+        return None
+    is_stored_alike = change.before == change.after
+    if change.relative is None:
+        # Numbers that are no weights have no norm; another type is another representation.
+        return 1.0 if is_stored_alike else None
+    rounding = max(limits.quantized * change.rounding, limits.rounding)
+    if not is_stored_alike and change.relative <= rounding:
+        return None
+    return change.relative

@@ -2,7 +2,7 @@
 
 What it finds. A fused model that lacks the update, holds it more than once or at another
 scale, or holds it under quantisation noise. Other weights that were changed are looked for
-by `frozen-weights`.
+by `full-weights`.
 
 Why it matters. The adapter is sound then, and what is served is not it.
 

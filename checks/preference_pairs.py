@@ -1,9 +1,9 @@
 """Whether pairs of answers taught the model which of the two to prefer, and at what cost.
 
 What it finds. Chosen and rejected answers that stay exactly, or nearly, as likely; a reference that
-moves with the model; a margin that falls while the loss falls, or while it rises; a margin that
-falls on held-out rows; chosen answers that lose far more than the margin gains; and a beta that
-gives pairs no usable weight.
+moves with the model; a margin that falls while the loss falls, or while it rises, or on held-out
+rows; chosen answers that lose more likelihood than guessing costs; and a beta that gives pairs no
+usable weight.
 
 Why it matters. The loss of such a run has no level to compare with, and asks for a margin only: it
 can be zero, with an accuracy of 100%, of a model that no longer writes the chosen answers at all.
@@ -13,10 +13,9 @@ divided by beta and the answers' tokens they are nats a token, and a blind guess
 vocabulary's size. The margin against the loss: it should rise as that falls. Rewards that are
 exactly zero in every report against the adapter's B, or the log-likelihoods, that moved.
 
-When it is wrong. In DPO the chosen answer often loses a little likelihood; only a loss of it beyond
-what the margin gained counts, and of that only what is much for each of its tokens. Where rows or
-beta are missing, the loss has to be several times the gain. Held-out rows that are few go up and
-down. In GRPO and PPO beta weighs the distance from the reference, and zero is a choice.
+When it is wrong. In DPO the chosen answer often loses a little likelihood; only what is more than a
+blind guess at each of its tokens counts, which takes rows and beta. In GRPO and PPO beta weighs the
+distance from the reference, and zero is a choice.
 
 What to do. Equal: print one pair as tokens, the reference's log-likelihoods and beta. Reversed:
 look for a lost minus sign. Unlikely: divide the rate by ten.
@@ -71,19 +70,6 @@ class Limits(GuessLimits):
         0.25,
         unit="of what the margin gained on the rows trained on",
         source="an overfitted run loses what it had gained, and no more",
-    )
-    given_back: float = limit(
-        0.5, unit="of the held-out gain", source="sound runs of mlx-lm-lora: at most 0.2"
-    )
-    lost: float = limit(
-        1.0,
-        unit="nats a token of the chosen answer, and more than the margin gained",
-        source="sound runs of mlx-lm-lora lose at most 0.7 of what the margin gains",
-    )
-    both_unmeasured: float = limit(
-        5.0,
-        unit="of what the margin gained, where the answers' length is not known",
-        source="by judgement, not measured: long answers lose more than the margin gains",
     )
     whole: float = limit(
         0.25,
@@ -154,11 +140,9 @@ class Limits(GuessLimits):
             "chosen and rejected answers become unlikely together",
             "a chosen reward that stays near where it was",
             "Divide the learning rate by ten, or add a loss on the chosen answer.",
-            says="[The chosen answers lost up to {most_lost:.0f} nats of log-likelihood, where a "
-            "blind guess at each of their {answer_tokens:.0f} tokens costs {blind_guess:.0f}|"
-            "The reward of the chosen answers went from {first_chosen:.3f} to {last_chosen:.3f}]"
-            "[ ({lost_a_token:.2f} nats a token)], and the margin from {first_margin:.3f} to "
-            "{last_margin:.3f}.",
+            says="The chosen answers lost up to {most_lost:.0f} nats of log-likelihood, where a "
+            "blind guess at each of their {answer_tokens:.0f} tokens costs {blind_guess:.0f}, and "
+            "the margin went from {first_margin:.3f} to {last_margin:.3f}.",
         ),
         "held-out-reversed": Symptom.error(
             "the margin rises on the rows trained on and falls on held-out ones",
@@ -168,13 +152,6 @@ class Limits(GuessLimits):
             says="The margin went from {first_margin:.3f} to {last_margin:.3f} on the rows trained "
             "on, and from {first_held_out:.3f} to {last_held_out:.3f} on held-out rows: what one "
             "file calls chosen the other calls rejected.",
-        ),
-        "held-out-fell": Symptom.info(
-            "the margin on held-out rows was higher before",
-            "a margin that stays up",
-            "Use the checkpoint from before it fell, and train for fewer passes.",
-            says="The margin on held-out rows went from {first_held_out:.3f} to "
-            "{best_held_out:.3f} at {unit} {onset}, and back to {last_held_out:.3f}.",
         ),
         "beta-unusable": Symptom.error(
             "beta gives pairs no usable weight",
@@ -210,13 +187,18 @@ def preference_pairs(
     )
     if held_out is None:
         why = "the log has no margin on held-out rows; validate while training"
-        yield Unsought(("held-out-reversed", "held-out-fell"), why)
+        yield Unsought(("held-out-reversed",), why)
     vocabulary = model_facts(config, log, None).vocabulary
     guess = limits.blind_guess(tokenizer.vocab_size if tokenizer is not None else vocabulary)
+    length = _length(curves, dataset, tokenizer)
+    if curves.beta is None or length is None or not length.answer:
+        why = "beta or the length of the chosen answers is not known"
+        yield Unsought(("both-unlikely",), why)
+        length = None
     signs = [
         *_equal(curves, trained, adapter, limits),
         *_fallen(curves, trained, limits),
-        *_unlikely(curves, trained, _length(curves, dataset, tokenizer), guess, limits),
+        *(_unlikely(curves, trained, length, guess, limits) if length is not None else ()),
         *(_held_out(curves, trained, held_out, limits) if held_out is not None else ()),
     ]
     yield from signs
@@ -307,7 +289,7 @@ def _length(
     curves: PolicyCurves, dataset: Dataset | None, tokenizer: Tokenizer | None
 ) -> ChosenLength | None:
     if curves.by_token:
-        return ChosenLength(1.0, 1.0, False)
+        return ChosenLength(1.0, 1.0)
     split = dataset.splits.get("train") if dataset is not None else None
     return chosen_length(split, tokenizer) if split is not None else None
 
@@ -315,52 +297,32 @@ def _length(
 def _unlikely(
     curves: PolicyCurves,
     margin: SeriesFacts,
-    length: ChosenLength | None,
+    length: ChosenLength,
     guess: float,
     limits: Limits,
 ) -> Iterator[Sign]:
-    """Chosen answers that lost more than guessing costs, or more than the margin gained."""
-    rewards = curves.of("chosen")
-    if rewards is None or len(rewards) < limits.reports:
-        return
-    chosen = describe(rewards.iterations, rewards.values)
-    fell, grew = chosen.first - chosen.end, max(margin.end - margin.first, 0.0)
-    measured: dict[str, Measurement] = {
-        "first_chosen": chosen.first,
-        "last_chosen": chosen.end,
-        "first_margin": margin.first,
-        "last_margin": margin.end,
-    }
-    if curves.beta is None or length is None or length.answer <= 0.0:
-        if fell >= max(1.0, limits.both_unmeasured * grew):
-            yield Sign("both-unlikely", measured, severity=Severity.ERROR if fell >= 3.0 else None)
+    """Chosen answers that lost more likelihood than a guess at each of their tokens costs."""
+    rewards, beta = curves.of("chosen"), curves.beta
+    if rewards is None or beta is None or len(rewards) < limits.reports:
         return
     tested = curves.of("chosen", held_out=True)
     # The untouched model's: the higher of the first validation and report.
-    start = (
-        0.0
-        if curves.has_reference
-        else max(chosen.first, float(tested.values[0]) if tested is not None else -math.inf)
-    )
+    before = float(tested.values[0]) if tested is not None else -math.inf
+    start = 0.0 if curves.has_reference else max(float(rewards.values[0]), before)
     # The median of three: one batch among others may be unlike them.
-    lost = (start - smoothed(rewards.values, 3)) / curves.beta
+    lost = (start - smoothed(rewards.values, 3)) / beta
     costs = guess * max(length.answer, limits.whole * length.whole)
     if (lost >= costs).any():
-        figures = {
+        measured: dict[str, Measurement] = {
             "most_lost": float(lost.max()),
             "blind_guess": guess * length.answer,
             "answer_tokens": length.answer,
+            "first_margin": margin.first,
+            "last_margin": margin.end,
         }
         place = int(rewards.iterations[int(np.argmax(lost >= costs))])
-        ends = Severity.WARNING if lost[-1] < costs else Severity.ERROR
-        yield Sign("both-unlikely", measured | figures, onset=place, severity=ends)
-        return
-    a_token = fell / (curves.beta * length.answer)
-    if not length.is_bound and a_token >= limits.lost and fell >= grew:
-        severity = Severity.ERROR if a_token >= 1.5 * limits.lost else None
-        yield Sign("both-unlikely", measured | {"lost_a_token": a_token}, severity=severity)
-    elif length.is_bound and fell >= max(1.0, limits.both_unmeasured * grew):
-        yield Sign("both-unlikely", measured, severity=Severity.ERROR if fell >= 3.0 else None)
+        severity = Severity.WARNING if lost[-1] < costs else Severity.ERROR
+        yield Sign("both-unlikely", measured, onset=place, severity=severity)
 
 
 def _held_out(
@@ -369,26 +331,18 @@ def _held_out(
     if len(held_out) < 2:
         return
     first, last = float(held_out.values[0]), float(np.median(held_out.values[-2:]))
-    place = int(np.argmax(held_out.values))
-    best = float(held_out.values[place])
     change = trained.end - trained.start
     accuracy = curves.of("accuracy", held_out=True)
     wins = float(np.median(accuracy.values[-2:])) if accuracy is not None else 0.0
-    measured: dict[str, Measurement] = {
-        "first_margin": trained.start,
-        "last_margin": trained.end,
-        "first_held_out": first,
-        "best_held_out": best,
-        "last_held_out": last,
-        "unit": curves.unit,
-    }
     is_reversed = first - last >= max(limits.gained, limits.mirrored * change)
     if change >= limits.gained and is_reversed and wins <= limits.wrong_side:
+        measured: dict[str, Measurement] = {
+            "first_margin": trained.start,
+            "last_margin": trained.end,
+            "first_held_out": first,
+            "last_held_out": last,
+        }
         yield Sign("held-out-reversed", measured)
-    elif len(held_out) >= limits.reports and best - first >= limits.gained:
-        is_back = best - last >= limits.given_back * (best - first)
-        if is_back and last >= first - limits.gained:
-            yield Sign("held-out-fell", measured, onset=int(held_out.iterations[place]))
 
 
 def _learned(

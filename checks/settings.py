@@ -1,17 +1,20 @@
 """Whether mlx-lm takes the settings, does what they ask for, and finds the files they name.
 
 What it finds. Keys that mlx-lm does not know and passes over in silence, so that its own defaults
-hold in their place, and values that it stops at. Before a run also a test split that is not there,
-and an adapter folder that holds an older adapter.
+hold in their place, and values that it stops at. Before a run also keys of `lora_parameters` that
+no module of the base model has, half precision on a processor without a graphics card, a test split
+that is not there, and an adapter folder that holds an older adapter.
 
 Why it matters. `mlx_lm.lora` reads the keys that it knows and ignores the others without a word:
 `learning-rate`, `epochs` or a `rank` at the top level train at its defaults. What it does stop at
-it often finds after the model has been loaded and the rows were tokenized. Checkpoints of two runs
-in one folder are taken for one run's by people and by loaders.
+it often finds after the model has been loaded and the rows were tokenized. It passes over a key of
+`lora_parameters` that it finds no module for: with none left, nothing is trained. Checkpoints of
+two runs in one folder are taken for one run's by people and by loaders.
 
-How it is measured. By what mlx-lm 0.32.2 does with each key; the number of layers comes from the
-base model's files, where they are here. Of a run that trained, mlx-lm took the values: only its
-keys are looked at, where mlx-lm itself wrote the configuration.
+How it is measured. By what mlx-lm 0.32.2 does with each key; the number of layers, the modules'
+names and the numbers' types come from the base model's files, where they are here. A graphics card
+is one of Apple's, or one that MLX's CUDA package is installed for. Of a run that trained, mlx-lm
+took the values: only its keys are looked at, where mlx-lm itself wrote the configuration.
 
 When it is wrong. A later mlx-lm may know more keys, and a trainer of one's own has its own. Files
 may lie elsewhere on the machine that will train.
@@ -26,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.check import DoesNotArise, check
-from mlxdoctor.evidence.adapter import FILE_NAMES, Adapter
+from mlxdoctor.evidence.adapter import FILE_NAMES, Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CHECKPOINT_NAME
 from mlxdoctor.evidence.config import TrainingConfig
@@ -40,7 +43,7 @@ from mlxdoctor.evidence.mlx_lm_defaults import (
 from mlxdoctor.evidence.planned_run import PlannedRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
-from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
+from mlxdoctor.measure.weights.lora_targets import by_mlx_lm, matches, target_modules
 from mlxdoctor.safety.quoting import quoted
 
 #: What other trainers, older releases and people call a key -> what mlx-lm calls it.
@@ -78,6 +81,8 @@ _MEANT = {
     "weight_decay": "optimizer_config",
     "train_on_responses_only": "mask_prompt",
 }
+_NAMES = "names of the base model's modules, such as self_attn.q_proj"
+_FIX = "[write {meant}|look the names up with `mlxdoctor inspect`]"
 #: Key -> the values that mlx-lm knows.
 _CHOICES = {
     "optimizer": ("adam", "adamw", "muon", "sgd", "adafactor"),
@@ -156,6 +161,29 @@ _LORA: Mapping[str, tuple[Callable[[Any], bool], str]] = {
             expected="a folder of its own",
             fix="name another adapter_path",
         ),
+        "no-target": Symptom.error(
+            "no module of the base model has a name that lora_parameters.keys states",
+            says="No module of the base model is called {names}: no LoRA layer would be made, and "
+            "nothing trained.",
+            expected=_NAMES,
+            fix=_FIX,
+        ),
+        "some-no-target": Symptom.warning(
+            "a key of lora_parameters.keys is no module of the base model",
+            says="No module of the base model is called {names}: mlx-lm passes over {unmatched} of "
+            "{keys:* key}.",
+            expected=_NAMES,
+            fix=_FIX,
+        ),
+        "half-precision-on-cpu": Symptom.warning(
+            "half precision is many times slower than float32 on a processor",
+            says="{half} of the base model's {tensors:* tensor} are of half precision, and no "
+            "graphics card for MLX was found here: on a processor that is ten times slower than "
+            "float32.",
+            expected="a float32 model where there is no graphics card",
+            fix="convert the model with `mlx_lm.convert --dtype float32`, or train where MLX has a "
+            "graphics card",
+        ),
     },
 )
 def settings(
@@ -181,6 +209,12 @@ def settings(
     yield from _refused(config, base)
     if planned is not None:
         yield from _files(config, dataset)
+    if planned is not None and base is not None:
+        yield from _targets(config, base)
+        types = [tensor.dtype for tensor in base.tensors.values()]
+        half = sum(dtype in ("F16", "BF16") for dtype in types)
+        if half > len(types) / 2 and not planned.has_gpu:
+            yield Sign("half-precision-on-cpu", {"half": half, "tensors": len(types)})
 
 
 def _keys(config: TrainingConfig) -> Iterator[Sign]:
@@ -320,3 +354,28 @@ def _files(config: TrainingConfig, dataset: Dataset | None) -> Iterator[Sign]:
     if older and config.resume_adapter_file is None:
         measured = {"folder": quoted(folder), "files": some_of(older)}
         yield Sign("older-adapter", measured, where="adapter_path")
+
+
+def _targets(config: TrainingConfig, base: BaseModel) -> Iterator[Sign]:
+    keys = config.keys
+    if keys is None or config.fine_tune_type == "full" or base.num_layers is None:
+        return
+    modules = list(base.linear_shapes)
+    lost = [key for key in keys if not any(matches(key, name, config) for name in modules)]
+    if not lost:
+        return
+    # The names of modules within their layer, as mlx-lm's keys have them.
+    within = {name for layer, name in map(layer_of, modules) if layer is not None}
+    near = {name.rpartition(".")[2]: name for name in within}
+    meant = [near[key] for key in lost if key in near]
+    is_none = len(lost) == len(keys) and not target_modules(config, base)
+    yield Sign(
+        "no-target" if is_none else "some-no-target",
+        {
+            "keys": len(keys),
+            "unmatched": len(lost),
+            "names": some_of(lost),
+            "meant": some_of(meant) if meant else None,
+        },
+        where="lora_parameters.keys",
+    )

@@ -125,13 +125,6 @@ class Limits(update_size.Limits):
             expected="below {most:g} times, in every module",
             fix="look at how this module's factors were saved or changed, and use a sound save",
         ),
-        "one-module-apart": Symptom.info(
-            "the update of one module is many times the others'",
-            says="The update of {where} is {ratio:.3g} times the median module's, relative to "
-            "{usual} weights.",
-            expected="less than {most:g} times the median module's",
-            fix="check whether gradients reach the other modules",
-        ),
         "straight": Symptom.warning(
             "B was still moving straight ahead at the end: it had only begun to learn",
             says="B went {straightness:.0%} as far in {updates} updates as it could have gone in a "
@@ -174,17 +167,16 @@ def weight_drift(
         )
     yield from _size(facts, limits)
     for outlier in outliers(facts, limits.lone)[:1]:
-        measured = {
-            "relative_norm": outlier.size,
-            "median_relative_norm": outlier.median,
-            "ratio": outlier.ratio,
-            "modules": len(facts),
-            "usual": "its" if outlier.is_relative else "usual",
-            "most": limits.lone,
-        }
-        is_overwritten = outlier.size >= limits.lone
-        code = "one-module-overwritten" if is_overwritten else "one-module-apart"
-        yield Sign(code, measured, where=outlier.name)
+        if outlier.size >= limits.lone:
+            measured = {
+                "relative_norm": outlier.size,
+                "median_relative_norm": outlier.median,
+                "ratio": outlier.ratio,
+                "modules": len(facts),
+                "usual": "its" if outlier.is_relative else "usual",
+                "most": limits.lone,
+            }
+            yield Sign("one-module-overwritten", measured, where=outlier.name)
 
 
 def _size(facts: Sequence[ModuleFacts], limits: Limits) -> Iterator[Sign]:

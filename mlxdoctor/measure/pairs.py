@@ -35,12 +35,12 @@ class ChosenLength:
     Attributes:
         answer: tokens of the answer alone.
         whole: tokens of prompt and answer, as the chat template puts them together.
-        is_bound: there is no tokenizer, and bytes were counted, of which a token has at least one.
+
+    Without a tokenizer bytes are counted: a token has at least one.
     """
 
     answer: float
     whole: float
-    is_bound: bool
 
 
 def pairs_of(split: Split) -> list[Pair]:
@@ -68,10 +68,10 @@ def chosen_length(split: Split, tokenizer: Tokenizer | None) -> ChosenLength | N
         except InputError:
             pass
         else:
-            return ChosenLength(sum(answers) / len(some), sum(wholes) / len(some), False)
+            return ChosenLength(sum(answers) / len(some), sum(wholes) / len(some))
     answers = [len(one.chosen.encode()) for one in some]
     wholes = [len(one.prompt.encode()) + len(one.chosen.encode()) + _AROUND for one in some]
-    return ChosenLength(sum(answers) / len(some), sum(wholes) / len(some), True)
+    return ChosenLength(sum(answers) / len(some), sum(wholes) / len(some))
 
 
 def _whole(pair: Pair, tokenizer: Tokenizer) -> int:

@@ -152,7 +152,7 @@ def measured(scratch: Path, setup: Setup, layers: int = 4) -> Iterator[Line]:
     reading = measure([*python, READ, *map(str, files)], repeats=3, cold=files)
     title = f"reading base and fused model from the disk, {size / 1e9:.1f} GB"
     yield Line(title, reading, f"{size / reading.seconds / 1e9:.2f} GB/s")
-    for check in ("frozen-weights", "fused-model"):
+    for check in ("full-weights", "fused-model"):
         found = measure([*python, DRIFT, str(run), check], repeats=3, cold=files)
         speed = reading.seconds / found.seconds
         peak = found.peak_mib * (1 << 20) / largest

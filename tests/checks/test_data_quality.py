@@ -371,24 +371,6 @@ def test_number_of_rows(tmp_path, count, expected):
         assert found(tmp_path, distinct(3), config, started) == {"fewer-than-a-batch": "warning"}
 
 
-@pytest.mark.parametrize(
-    ("rows", "last", "severity"),
-    [(20, 1.6, "error"), (20, 0.65, "warning"), (21, 1.6, "warning"), (50, 1.6, None)],
-)
-def test_few_rows_learned_by_heart(tmp_path, rows, last, severity):
-    """Twenty passes, and a validation loss that rises while the training loss falls."""
-    at = list(range(10, 101, 10))
-    train = [2.0 / (place + 1) for place in range(10)]
-    valid = [2.0, 1.5, 1.2, *(1.2 + (last - 1.2) * place / 7 for place in range(1, 8))]
-    log = log_of(train_loss=(at, train), val_loss=(at, valid))
-    config = config_of(tmp_path, batch_size=4, iters=100)
-    outcome, codes = examined(tmp_path, distinct(rows), config, log)
-    assert codes.get("few-rows") == severity
-    if severity == "error":
-        assert outcome.findings[0].measured["validation_minimum"] == 1.2
-        assert "they were learned by heart" in outcome.findings[0].message
-
-
 # Answers beside the prompts of other rows.
 
 WORDS = ("river", "stone", "market", "winter", "silver", "engine", "garden", "letter", "bridge")

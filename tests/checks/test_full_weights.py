@@ -142,20 +142,16 @@ def test_a_model_quantised_afterwards_is_not_judged(tmp_path: Path) -> None:
     assert model(tmp_path, tensors).status is not Status.INCONCLUSIVE
 
 
-def test_a_model_fused_with_an_adapter_is_not_judged(tmp_path: Path) -> None:
+def test_only_a_full_fine_tune_is_judged_by_its_size(tmp_path: Path) -> None:
     adapter = Adapter.read(save(tmp_path / "adapters.safetensors", lora({Q: (96, 96)})))
-    assert model(tmp_path / "fused", moved(9.0), adapter).status is Status.SKIPPED
-
-
-def test_full_weights_of_a_lora_run_are_not_judged(tmp_path: Path) -> None:
-    config = TrainingConfig.read(write_config(tmp_path, fine_tune_type="lora"))
-    tuned = TunedModel.read(save(tmp_path / "adapters.safetensors", moved(9.0)))
-    assert full_weights.run(Evidence(tuned, BASE, config)).status is Status.SKIPPED
-    folder = RUNS / "adapter-never-attached"
-    found = TunedModel.of(Adapter.read(folder))
-    assert full_weights.run(Evidence(found, BASE, TrainingConfig.read(folder))).status is (
-        Status.SKIPPED
-    )
+    lora_run = TrainingConfig.read(write_config(tmp_path, fine_tune_type="lora"))
+    alone = TunedModel.read(save(tmp_path / "run" / "adapters.safetensors", moved(9.0)))
+    for outcome in (
+        model(tmp_path / "fused", moved(9.0), adapter),
+        full_weights.run(Evidence(alone, BASE, lora_run)),
+    ):
+        assert not {"exploded", "large"} & codes(outcome).keys()
+        assert "full-weights.exploded" in outcome.unsought
 
 
 def test_names_that_match_nothing_are_inconclusive(tmp_path: Path) -> None:
@@ -191,3 +187,76 @@ def test_real_full_fine_tunes(tmp_path: Path, rate: float, expected: set[str]) -
     tuned = TunedModel.read(tmp_path / "adapters.safetensors")
     outcome = full_weights.run(Evidence(tuned, BASE, TrainingConfig.read(tmp_path)))
     assert set(codes(outcome)) == expected
+
+
+# Weights that were to stay frozen.
+
+
+def weights(**changes: Any) -> dict[str, Any]:
+    return {name: value.copy() for name, value in WEIGHTS.items()} | changes
+
+
+def frozen(path: Path, *more: object) -> Outcome:
+    return full_weights.run(Evidence(TunedModel.read(path), BASE, *more))
+
+
+def test_an_unchanged_copy(tmp_path: Path) -> None:
+    outcome = frozen(save(tmp_path / "adapters.safetensors", weights()))
+    assert codes(outcome) == {}
+    assert "38 weights that were to stay frozen are the base model's" in outcome.seen[0].message
+
+
+def test_one_bit_is_enough(tmp_path: Path) -> None:
+    tensors = weights()
+    flat = tensors["model.norm.weight"]
+    flat[0] = np.nextafter(flat[0], np.float32(9))
+    outcome = frozen(save(tmp_path / "adapters.safetensors", tensors))
+    (finding,) = outcome.findings
+    assert (finding.code, finding.severity) == ("full-weights.frozen-changed", Severity.ERROR)
+    assert finding.measured["changed"] == 1
+    assert finding.measured["components"] == ("norms: 1",)
+    assert finding.where == "model.norm.weight"
+
+
+def test_the_change_is_measured(tmp_path: Path) -> None:
+    tensors = weights()
+    tensors[f"{Q}.weight"] *= 1.25
+    (finding,) = frozen(save(tmp_path / "adapters.safetensors", tensors)).findings
+    assert finding.measured["largest_relative_change"] == pytest.approx(0.25, rel=1e-6)
+
+
+def test_weights_saved_from_inside_a_lora_layer(tmp_path: Path) -> None:
+    tensors = {**lora({Q: (96, 96)}), f"{Q}.linear.weight": 2 * WEIGHTS[f"{Q}.weight"]}
+    path = save(tmp_path / "adapters.safetensors", tensors)
+    assert codes(frozen(path, Adapter.read(path))) == {"frozen-changed": "error"}
+
+
+def test_another_precision_is_no_change(tmp_path: Path) -> None:
+    halves = {name: to_bfloat16(value) for name, value in WEIGHTS.items()}
+    path = save(tmp_path / "adapters.safetensors", halves, dict.fromkeys(halves, "BF16"))
+    assert codes(frozen(path)) == {}
+    halves[f"{Q}.weight"] = to_bfloat16(WEIGHTS[f"{Q}.weight"] * 1.01)
+    path = save(tmp_path / "b" / "adapters.safetensors", halves, dict.fromkeys(halves, "BF16"))
+    assert codes(frozen(path)) == {"frozen-changed": "error"}
+
+
+def test_a_fused_model_may_differ_where_it_was_adapted(tmp_path: Path) -> None:
+    adapter = Adapter.read(save(tmp_path / "adapters.safetensors", lora({Q: (96, 96)})))
+    tensors = weights()
+    tensors[f"{Q}.weight"] += 1
+    save(tmp_path / "fused" / "model.safetensors", tensors)
+    assert frozen(tmp_path / "fused", adapter).status is Status.PASSED
+    tensors["model.norm.weight"] += 1
+    save(tmp_path / "other" / "model.safetensors", tensors)
+    outcome = frozen(tmp_path / "other", adapter)
+    assert codes(outcome) == {"changed-outside-adapter": "warning"}
+    assert outcome.findings[0].severity is Severity.WARNING
+
+
+def test_the_run_whose_adapter_was_never_attached() -> None:
+    folder = RUNS / "adapter-never-attached"
+    tuned = TunedModel.of(Adapter.read(folder))
+    outcome = full_weights.run(Evidence(tuned, BASE, TrainingConfig.read(folder)))
+    (finding,) = outcome.findings
+    assert finding.code == "full-weights.frozen-changed"
+    assert finding.measured["changed"] == finding.measured["compared"] == 38

@@ -161,7 +161,7 @@ def test_a_weight_that_the_adapter_leaves_alone(sound: Path, tmp_path: Path) -> 
     assert judged(out).findings == ()
     for model, where in ((out, ["model.embed_tokens.weight"]), (sound, [])):
         evidence = (Adapter.read(RUN), BaseModel.read(BASE), TunedModel.read(model))
-        findings = outcome(check_called("frozen-weights"), *evidence).findings
+        findings = outcome(check_called("full-weights"), *evidence).findings
         assert [one.where for one in findings] == where
 
 

@@ -100,49 +100,7 @@ def test_files_that_disagree(logs: LogWriter) -> None:
     assert found(judge(pairs, swapped)) == {"held-out-reversed": "error"}
     # An overfitted run gives back what it gained.
     overfitted = pair_log(logs, RISING, held_out=[0.0, 0.8, 0.4, 0.1])
-    assert found(judge(pairs, overfitted)) == {"held-out-fell": "info"}
-    assert finding(judge(pairs, overfitted), "held-out-fell").onset == 6
-
-
-@pytest.mark.parametrize(
-    ("times", "gains", "severities"),
-    [
-        # The margin gains 1.75, a reward is ten nats, and the short answer has four tokens:
-        # with rows, and without.
-        (0.9, 1.0, (None, None)),
-        (1.1, 1.0, ("error", None)),
-        (4.9, 1.0, ("error", None)),
-        (5.1, 1.0, ("error", "error")),
-        (0.2, 0.1, (None, None)),
-        (0.3, 0.1, ("warning", None)),
-        (0.5, 0.05, ("error", None)),
-        (0.7, 0.05, ("error", "warning")),
-    ],
-)
-def test_both_answers_become_unlikely(
-    logs: LogWriter,
-    tmp_path: Path,
-    times: float,
-    gains: float,
-    severities: tuple[str | None, str | None],
-) -> None:
-    """As many nats are much of a short answer, and next to nothing of a long one."""
-    of_short, of_any = severities
-    margins = [gains * one for one in RISING]
-    log = pair_log(logs, margins, chosen=[-times * one for one in RISING])
-    unmeasured = {"both-unlikely": of_any} if of_any else {}
-    assert found(judge(pairs, log)) == unmeasured
-    config, tokenizer = config_of(tmp_path, beta=0.1), Tokenizer.read(BASE)
-    for words, severity in ((3, of_short), (150, None)):
-        row = {"prompt": "Which one?", "chosen": " ".join(["lake"] * words), "rejected": "no"}
-        data = write_data(tmp_path, train=[row] * 30)
-        outcome = judge(pairs, log, config, data, tokenizer)
-        assert found(outcome) == ({"both-unlikely": severity} if severity else {})
-        if severity and times < 1.0:
-            (sign,) = outcome.findings
-            assert f"({sign.measured['lost_a_token']:.2f} nats a token" in sign.message
-    # The rows say nothing without beta.
-    assert found(judge(pairs, log, data, tokenizer)) == unmeasured
+    assert found(judge(pairs, overfitted)) == {}
 
 
 def test_pairs_are_told_apart_in_nats(logs: LogWriter, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from tests.conftest import FIXTURES, check_called
 
 settings = check_called("settings")
 resume = check_called("resume")
-planned_targets = check_called("planned-targets")
 SOUND: dict[str, Any] = {
     "model": str(FIXTURES / "base"),
     "data": str(FIXTURES / "data" / "geography"),
@@ -47,7 +46,7 @@ def code(finding: Finding) -> str:
 
 
 def test_a_sound_configuration_has_nothing() -> None:
-    for check in (settings, resume, planned_targets):
+    for check in (settings, resume):
         assert outcome(check).findings == ()
 
 
@@ -103,10 +102,10 @@ def test_a_setting_that_mlx_lm_stops_at(changes: dict[str, Any], where: str) -> 
 
 
 def test_keys_that_name_no_module() -> None:
-    lost = only(planned_targets, lora_parameters={**LORA, "keys": ["q_proj", "v_proj"]})
+    lost = only(lora_parameters={**LORA, "keys": ["q_proj", "v_proj"]})
     assert code(lost) == "no-target"
     assert "self_attn.q_proj" in lost.fix
-    some = only(planned_targets, lora_parameters={**LORA, "keys": ["self_attn.q_proj", "v_proj"]})
+    some = only(lora_parameters={**LORA, "keys": ["self_attn.q_proj", "v_proj"]})
     assert code(some) == "some-no-target"
 
 
@@ -125,7 +124,7 @@ def test_half_precision_where_there_is_no_graphics_card(tmp_path: Path) -> None:
     )
     assert BaseModel.read(base).num_layers == 4
     for gpu, expected in ((False, ["half-precision-on-cpu"]), (True, [])):
-        found = outcome(planned_targets, has_gpu=gpu, model=str(base))
+        found = outcome(has_gpu=gpu, model=str(base))
         assert [code(one) for one in found.findings] == expected
 
 
