@@ -1,10 +1,9 @@
 """What the saved checkpoints say about the course of the run.
 
-What it finds. Checkpoints that never change, or stop changing; a B that is zero in every
-one of them, or zero again after it had been trained; the first checkpoint with NaN or
-infinite values, and the last one without; an update that was already too large when it
-was first saved, or jumped between two saves; a final file of another run; and files that
-are unreadable.
+What it finds. Checkpoints that never change; a B that is zero in every one of them, or zero again
+after it had been trained; the first checkpoint with NaN or infinite values, and the last one
+without; an update that was already too large when it was first saved; a final file of another run;
+and files that are unreadable.
 
 Why it matters. Checkpoints date a failure when the log is lost, and tell which file is
 still good. A checkpoint that is byte for byte the one before it means that training
@@ -12,13 +11,11 @@ changed nothing in between, whatever the log printed.
 
 How it is measured. Files are compared by hash. Every value of every checkpoint is read for
 norms and for NaN. The size of an update is ‖A·B‖ times the configured scale over
-sqrt(min(in, out)), median over modules. Adam moves A and B by at most a step at a time, so
-that between iterations t1 and t2 an update that started near zero can grow by (t2/t1)² at
-most; half of that is expected of sound runs, and seldom reached after the first save. A is
-drawn at random when a run begins and moves little: its first values tell runs apart.
+sqrt(min(in, out)), median over modules. A is drawn at random when a run begins and moves little:
+its first values tell runs apart. (`mlxdoctor bisect` judges every save by itself.)
 
-When it is wrong. A rate that was scheduled down to exactly zero stops the changes on
-purpose. A folder used by two runs mixes their checkpoints.
+When it is wrong. A rate of exactly zero stops the changes on purpose. A folder used by two runs
+mixes their checkpoints.
 
 What to do. Use the last sound checkpoint: `mlxdoctor diagnose RUN --adapter FILE` judges one.
 """
@@ -32,25 +29,17 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Exhibit, Measurement, Severity, Sign, Symptom, some_of
+from mlxdoctor.finding import Exhibit, Measurement, Sign, Symptom, some_of
 from mlxdoctor.judge.save_flaws import sizes_shown
-from mlxdoctor.judge.update_size import CourseLimits, has_jumped
+from mlxdoctor.judge.update_size import NominalLimits
 from mlxdoctor.measure.exhibited import saves_shown
 from mlxdoctor.measure.weights.save_norms import FollowedHistory, SaveState, follow
 
-_OWN_FILE = "use {last_file} (copy it over {where}), and save every run into a folder of its own"
-
 
 @dataclass(frozen=True)
-class Limits(CourseLimits):
+class Limits(NominalLimits):
     """When the course of the saves is not that of a sound run, or not of one run."""
 
-    other_run: float = limit(
-        2.0,
-        unit="size of the final update over the largest of the checkpoints",
-        source="a run that saves its last iteration writes the same file again: 1 exactly",
-        false_alarms="0 of the runs in fixtures/runs",
-    )
     own_start: float = limit(
         0.9,
         unit="least cosine between the starts of two saves of the run",
@@ -70,13 +59,6 @@ class Limits(CourseLimits):
             "all checkpoints are identical: nothing was trained",
             says="The checkpoints from iteration {from} to {to} are identical, bit for bit: "
             "nothing was trained between them.",
-            expected="every update changes the adapter",
-            fix="check the rate schedule, and whether gradients reach the adapter",
-        ),
-        "stopped-changing": Symptom.warning(
-            "the last checkpoints are identical",
-            says="The checkpoints from iteration {from} to {to} are identical, bit for bit: "
-            "training stopped changing the adapter.",
             expected="every update changes the adapter",
             fix="check the rate schedule, and whether gradients reach the adapter",
         ),
@@ -108,21 +90,14 @@ class Limits(CourseLimits):
             expected="below {most:g}",
             fix="none of these checkpoints is of use: lower the rate, and save earlier",
         ),
-        "norm-jump": Symptom.warning(
-            "the update grew suddenly between two saves",
-            says="Between iterations {from} and {to} the update grew {growth:.3g} times.",
-            expected="growth below {most:.3g} times",
-            fix="use {earlier_file}, and look at the loss between the two",
-        ),
-        "final-of-another-run": Symptom.warning(
+        "final-of-another-run": Symptom.error(
             "the final file is not of the run that saved the checkpoints",
-            says="[The factors A of {where} have nothing to do with those of {last_file} (cosine "
-            "{cosine:.2f}). They are drawn at random when a run begins and move little|The update "
-            "in {where} is {ratio:.3g} times that in {last_file}, with which the run ended]: it is "
+            says="The factors A of {where} have nothing to do with those of {last_file} (cosine "
+            "{cosine:.2f}). They are drawn at random when a run begins and move little: it is "
             "the file of another run.",
-            expected="[a cosine above {least:g}|at most {most:g} times the sizes of the "
-            "checkpoints]",
-            fix=_OWN_FILE,
+            expected="a cosine above {least:g}",
+            fix="use {last_file} (copy it over {where}), and save every run into a folder of its "
+            "own",
         ),
         "unreadable": Symptom.warning(
             "a checkpoint cannot be read",
@@ -158,8 +133,15 @@ def checkpoint_history(
     yield from _erased(followed)
     if all(save.facts.is_zero for save in numbered):
         yield Sign("zero-b-throughout", {"checkpoints": len(numbered)})
-    elif followed.quantity == "nominal":
-        yield from _sizes(followed, numbered, limits)
+    first, size = numbered[0].checkpoint, numbered[0].facts.size
+    if followed.quantity == "nominal" and size >= limits.nominal_large:
+        measured: dict[str, Measurement] = {
+            "save": first.label,
+            "size": size,
+            "most": limits.nominal_large,
+        }
+        where = first.path.name
+        yield Sign("large-from-the-first", measured, where=where, onset=first.iteration)
 
 
 def _unreadable(broken: Sequence[SaveState]) -> Iterator[Sign]:
@@ -196,47 +178,36 @@ def _nonfinite(saves: Sequence[SaveState]) -> Iterator[Sign]:
 
 
 def _unchanged(followed: FollowedHistory, numbered: Sequence[SaveState]) -> Iterator[Sign]:
-    first = followed.facts.unchanged_from
     # NaN stays NaN: that such files are alike says nothing more.
-    if first is None or numbered[-1].facts.nonfinite:
-        return
-    begin, last = followed.saves[first].checkpoint, numbered[-1].checkpoint
-    measured = {"from": begin.iteration, "to": last.iteration, "identical": len(numbered) - first}
-    code = "never-changed" if first == 0 else "stopped-changing"
-    yield Sign(code, measured, where=last.path.name, onset=begin.iteration)
+    if followed.facts.unchanged_from == 0 and not numbered[-1].facts.nonfinite:
+        first, last = followed.saves[0].checkpoint, numbered[-1].checkpoint
+        measured = {"from": first.iteration, "to": last.iteration, "identical": len(numbered)}
+        yield Sign("never-changed", measured, where=last.path.name, onset=first.iteration)
 
 
 def _of_another_run(
     followed: FollowedHistory, config: TrainingConfig | None, limits: Limits
 ) -> Iterator[Sign]:
-    """A final file with another start, or far from every save of a run that saved its last."""
+    """A final file that began elsewhere than the checkpoints beside it."""
     *numbered, final = followed.saves
     if final.checkpoint.iteration is not None or not numbered:
         return
-    if any(save.facts.nonfinite for save in followed.saves):
-        return
     iters = config.iters if config is not None and config.describes_training else None
     last, facts = numbered[-1].checkpoint, followed.facts
-    measured = {"last": last.iteration, "last_file": last.path.name}
     # A single save tells nothing of how far A moves, unless nothing was trained after it.
     is_settled = (
         facts.own_likeness >= limits.own_start if len(numbered) > 1 else last.iteration == iters
     )
-    if is_settled and facts.final_likeness <= limits.other_start:
-        own = facts.own_likeness if isfinite(facts.own_likeness) else None
-        cosine = {"cosine": facts.final_likeness, "own_cosine": own, "least": limits.other_start}
-        figures: dict[str, Measurement] = {**measured, **cosine}
-        where, severity = final.checkpoint.path.name, Severity.ERROR
-        yield Sign("final-of-another-run", figures, where=where, severity=severity)
-        return
-    sizes = [save.facts.size for save in followed.saves]
-    if last.iteration != iters or not all(isfinite(save) and save > 0 for save in sizes):
-        return
-    # The best state, or a mean of several, is smaller than the last or between the saves.
-    if sizes[-1] > max(sizes[:-1]) * limits.other_run:
-        size = {"ratio": sizes[-1] / sizes[-2], "most": limits.other_run}
-        figures = {**measured, **size, "final_size": sizes[-1], "last_size": sizes[-2]}
-        yield Sign("final-of-another-run", figures, where=final.checkpoint.path.name)
+    has_values = not any(save.facts.nonfinite for save in followed.saves)
+    if has_values and is_settled and facts.final_likeness <= limits.other_start:
+        measured: dict[str, Measurement] = {
+            "last": last.iteration,
+            "last_file": last.path.name,
+            "cosine": facts.final_likeness,
+            "own_cosine": facts.own_likeness if isfinite(facts.own_likeness) else None,
+            "least": limits.other_start,
+        }
+        yield Sign("final-of-another-run", measured, where=final.checkpoint.path.name)
 
 
 def _erased(followed: FollowedHistory) -> Iterator[Sign]:
@@ -255,32 +226,4 @@ def _erased(followed: FollowedHistory) -> Iterator[Sign]:
                 where=min(names),
                 onset=later.checkpoint.iteration,
             )
-            return
-
-
-def _sizes(
-    followed: FollowedHistory, numbered: Sequence[SaveState], limits: Limits
-) -> Iterator[Sign]:
-    measured: dict[str, Measurement] = {
-        "iterations": tuple(save.checkpoint.iteration or 0 for save in numbered),
-        "sizes": tuple(round(save.facts.size, 6) for save in numbered),
-    }
-    first, size = numbered[0].checkpoint, numbered[0].facts.size
-    if size >= limits.nominal_large:
-        figures = {**measured, "save": first.label, "size": size, "most": limits.nominal_large}
-        where = first.path.name
-        yield Sign("large-from-the-first", figures, where=where, onset=first.iteration)
-    for jump in followed.facts.jumps:
-        before, after = (followed.saves[jump.save + step] for step in (-1, 0))
-        if has_jumped(jump.excess, after.facts.size, limits):
-            ends = {"from": before.checkpoint.iteration, "to": after.checkpoint.iteration}
-            figures = {
-                **measured,
-                **ends,
-                "growth": jump.growth,
-                "most": limits.jump * jump.growth / jump.excess,
-                "earlier_file": before.checkpoint.path.name,
-            }
-            where, onset = after.checkpoint.path.name, after.checkpoint.iteration
-            yield Sign("norm-jump", figures, where=where, onset=onset)
             return

@@ -98,13 +98,10 @@ class Limits(GuessLimits):
     chance_below: float = limit(
         0.3, unit="nats below ln V", source="a loss this near to it has learned nothing of the text"
     )
-    still_falls: float = limit(
+    has_fallen: float = limit(
         0.1,
         unit="share of the first level that was lost by the end",
         source="a new language or token set starts as high and falls by more in tens of updates",
-    )
-    has_fallen: float = limit(
-        0.3, unit="share of the first level that was lost by the end", source="it is learning"
     )
     high: float = limit(8.0, unit="nats", source="a guess among 3,000 tokens: no language model")
     low: float = limit(0.05, unit="nats", source="perplexity 1.05: the answer is known beforehand")
@@ -144,7 +141,7 @@ class Limits(GuessLimits):
             "well below {low:.2f}",
             "Treat the model as destroyed, or as one that was never trained: start again from "
             "the base, with a lower learning rate.",
-            says=f"{_ENDS}[, down from {{fell_from:.3f}}]; a blind guess [among this model's "
+            says=f"{_ENDS}; a blind guess [among this model's "
             "{vocabulary:,} tokens has {uniform_guess:.3f}|among the 8,000 to 600,000 tokens that "
             "models have has 9 to 13.3]: the model knows nothing of this text.",
         ),
@@ -193,9 +190,8 @@ def loss_level(
     # Where the first losses are no numbers, a later one does not show how it began.
     begins = bool(np.isfinite(losses.values[0]))
     before = segment.base_val_loss
-    is_known = before is not None and math.isfinite(before)
     added = 1
-    if not segment.shows_start or segment.axis == "epoch" or not (begins or is_known):
+    if not segment.shows_start or segment.axis == "epoch" or not (begins or _is_finite(before)):
         yield Unsought(
             (*_OF_THE_START, "suspiciously-low"),
             "the log does not show the loss at the run's start; the whole log would",
@@ -204,33 +200,43 @@ def loss_level(
         sign = None
         if begins:
             sign = _summed(segment, curve, config, rows, uniform=uniform, limits=limits)
-        if sign is not None:
+        if sign is None:
+            yield from _high(segment, curve, vocabulary, uniform, limits)
+        else:
             yield sign
             if sign.symptom == "summed":
-                yield Unsought(
-                    (
-                        "starts-above-uniform",
-                        "starts-high",
-                        "stays-at-chance",
-                        "ends-above-unigram",
-                    ),
-                    "the loss is a sum and not a mean, and has no known level",
-                )
+                why = "the loss is a sum and not a mean, and has no known level"
+                yield Unsought((*_OF_THE_START[:2], "stays-at-chance", "ends-above-unigram"), why)
                 return
             added = steps
-        else:
-            yield from _high(segment, curve, vocabulary, uniform, limits)
         yield from _too_low(segment, losses, limits)
     if added == 1:
-        maybe_summed = steps > 1 and not _is_mean(segment, curve, steps)
-        yield from _at_chance(segment, curve, vocabulary, limits, maybe_summed=maybe_summed)
-    if rows is not None and not math.isnan(floor := rows.unigram_entropy()):
-        yield from _above_unigram(segment, curve, floor, added)
-    else:
+        yield from _at_chance(segment, curve, vocabulary, steps, limits)
+    floor = rows.unigram_entropy() if rows is not None else math.nan
+    if math.isnan(floor):
         yield Unsought(
             ("ends-above-unigram",),
             "the rows' tokens are not known; the data folder and the base model would tell",
         )
+    elif curve.end / added > floor and curve.points > 1:
+        yield Sign(
+            "ends-above-unigram",
+            {
+                **_end(curve),
+                "per_step": curve.end / added if added > 1 else None,
+                "unigram_entropy": floor,
+                "base_validation_loss": before,
+            },
+            severity=Severity.ERROR if before is None or not before >= floor else None,
+        )
+
+
+def _is_finite(loss: float | None) -> bool:
+    return loss is not None and math.isfinite(loss)
+
+
+def _end(curve: SeriesFacts) -> dict[str, Measurement]:
+    return {"end": curve.end, "edge": curve.edge if curve.edge > 1 else None}
 
 
 def _summed(
@@ -247,12 +253,12 @@ def _summed(
     before = segment.base_val_loss
     level = before if before is not None and 0 < before < uniform else None
     steps = (config.grad_accumulation_steps if config is not None else None) or 1
-
-    def is_usual(mean: float) -> bool:
-        if not limits.modest <= mean <= min(limits.high, uniform):
-            return False
-        return level is None or 1 / limits.alike < mean / level < limits.alike
-
+    # The first report of a sound run has about the validation loss before it.
+    least, most = (
+        (max(limits.modest, level / limits.alike), limits.alike * level)
+        if level is not None
+        else (limits.modest, limits.high)
+    )
     measured: dict[str, Measurement] = {
         "first_loss": curve.first,
         "uniform_guess": uniform,
@@ -260,58 +266,40 @@ def _summed(
     }
     onset = int(segment.series["train_loss"].iterations[0])
     far = uniform + limits.uniform_excess if level is not None else limits.summed * uniform
-    if steps > 1 and curve.first > far and is_usual(curve.first / steps):
+    if steps > 1 and curve.first > far and least <= curve.first / steps <= most:
         figures = {"grad_accumulation_steps": steps, "mean": curve.first / steps}
         return Sign("sum-over-accumulation", measured | figures, onset=onset)
     # One report may be that of a model that a step destroyed; all of them are not.
     if float(np.median(losses[: max(3, len(losses) // 4)])) <= limits.no_mean * uniform:
         return None
-    for divisor, over in _divisors(segment, config, rows, steps):
-        if is_usual(curve.first / divisor):
+    for divisor, over in _divisors(segment, config, rows):
+        if divisor > 1 and least <= curve.first / divisor <= most:
             measured |= {"divisor": divisor, "summed_over": over, "mean": curve.first / divisor}
             return Sign("summed", measured, onset=onset)
     return Sign("summed", measured, onset=onset, severity=Severity.WARNING)
 
 
 def _divisors(
-    segment: Segment, config: TrainingConfig | None, rows: SupervisedRows | None, steps: int
+    segment: Segment, config: TrainingConfig | None, rows: SupervisedRows | None
 ) -> Iterator[tuple[float, str]]:
     """What a sum may be over, the likeliest first."""
     size = (config.batch_size if config is not None else None) or 1
-    targets = 0.0
     counted = segment.finite("trained_tokens")
     if len(counted) and segment.axis in ("iteration", "step") and counted.iterations[0] > 0:
-        targets = float(counted.values[0] / counted.iterations[0])
+        yield float(counted.values[0] / counted.iterations[0]), "targets in a batch"
     elif rows is not None and rows.rows:
         targets = size * sum(row.count() for row in rows.rows) / len(rows.rows)
-    for divisor, over in (
-        (targets, "targets in a batch"),
-        (targets * steps, "targets in an update"),
-        (targets / size, "targets in a row"),
-        (float(size), "rows in a batch"),
-        (float(size * steps), "rows in an update"),
-    ):
-        if divisor > 1.0:
-            yield divisor, over
-
-
-def _is_mean(segment: Segment, curve: SeriesFacts, steps: int) -> bool:
-    """Whether the training loss is one of a batch: a validation agrees with it as it stands."""
-    validation = segment.finite("val_loss").values
-    if len(validation):
-        last = float(validation[-1])
-        return abs(last - curve.end) < abs(last - curve.end / steps)
-    # mlx-lm's own report: its trainer averages.
-    return segment.get("trained_tokens") is not None and segment.get("peak_memory_gb") is not None
+        yield targets, "targets in a batch"
+        yield targets / size, "targets in a row"
+    yield float(size), "rows in a batch"
 
 
 def _at_chance(
     segment: Segment,
     curve: SeriesFacts,
     vocabulary: int | None,
+    steps: int,
     limits: Limits,
-    *,
-    maybe_summed: bool,
 ) -> Iterator[Sign]:
     uniform = math.log(vocabulary) if vocabulary else None
     low = limits.chance_low
@@ -320,38 +308,34 @@ def _at_chance(
     # One batch, or two, are no level.
     if curve.points < 3 or min(curve.end, curve.tail_minimum) < low:
         return
-    fallen = 1.0 - curve.end / max(curve.start, curve.end)
-    falls = fallen >= limits.still_falls
-    if fallen >= limits.has_fallen or (falls and curve.points < 10):
+    if curve.end <= (1.0 - limits.has_fallen) * curve.start:
         return
     is_unknown = uniform is None and curve.end > limits.chance_high
+    validation = segment.finite("val_loss").values
+    apart = np.abs(validation[-1:] - curve.end) < np.abs(validation[-1:] - curve.end / steps)
+    # Where no validation agrees with it as it stands, it may be a sum over accumulation steps.
+    is_maybe_sum = steps > 1 and not apart.any()
     yield Sign(
         "stays-at-chance",
         {
             **_end(curve),
             "start": curve.start,
-            "fell_from": curve.start if falls else None,
             "lowest_of_last_quarter": curve.tail_minimum,
             "uniform_guess": uniform,
             "vocabulary": vocabulary,
             "low": low,
         },
-        onset=int(segment.series["train_loss"].iterations[0]) if not falls else None,
-        severity=Severity.WARNING if falls or is_unknown or maybe_summed else None,
+        onset=int(segment.series["train_loss"].iterations[0]),
+        severity=Severity.WARNING if is_unknown or is_maybe_sum else None,
     )
-
-
-def _end(curve: SeriesFacts) -> dict[str, Measurement]:
-    return {"end": curve.end, "edge": curve.edge if curve.edge > 1 else None}
 
 
 def _high(
     segment: Segment, curve: SeriesFacts, vocabulary: int | None, uniform: float, limits: Limits
 ) -> Iterator[Sign]:
-    base, validation = segment.base_val_loss, segment.get("val_loss")
-    is_base = base is not None and math.isfinite(base) and validation is not None
+    base = segment.base_val_loss
+    is_base = _is_finite(base)
     first = base if base is not None and is_base else curve.first
-    series = validation if is_base and validation is not None else segment.series["train_loss"]
     is_readable = curve.end < limits.readable * uniform
     measured: dict[str, Measurement] = {
         "first_loss": first,
@@ -361,7 +345,7 @@ def _high(
         "unknown": None if vocabulary else "",
         "fell_to": curve.end if is_readable else None,
     }
-    onset = int(series.iterations[0])
+    onset = int(segment.series["val_loss" if is_base else "train_loss"].iterations[0])
     is_above = first > uniform + limits.uniform_excess
     # What begins far away and is learned at once may be an unusual text; no model is known to tell.
     if is_above and (vocabulary is not None or not is_readable):
@@ -382,30 +366,11 @@ def _too_low(segment: Segment, losses: Series, limits: Limits) -> Iterator[Sign]
         fast = (losses.values > 0) & (losses.values <= limits.low_share * start)
     soon = losses.iterations <= limits.quickly
     hits = np.flatnonzero((fast & soon) | (low & (losses.iterations <= 10 * limits.quickly)))
-    if not len(hits):
-        return
-    iteration, value = int(losses.iterations[hits[0]]), float(losses.values[hits[0]])
-    yield Sign(
-        "suspiciously-low",
-        {"start": start, "loss": value, "iteration": iteration, "unit": segment.unit},
-        onset=iteration,
-        severity=Severity.WARNING if value < limits.low else None,
-    )
-
-
-def _above_unigram(
-    segment: Segment, curve: SeriesFacts, floor: float, added: int
-) -> Iterator[Sign]:
-    base, end = segment.base_val_loss, curve.end / added
-    if end <= floor or curve.points < 2:
-        return
-    yield Sign(
-        "ends-above-unigram",
-        {
-            **_end(curve),
-            "per_step": end if added > 1 else None,
-            "unigram_entropy": floor,
-            "base_validation_loss": base,
-        },
-        severity=Severity.ERROR if base is None or not base >= floor else None,
-    )
+    if len(hits):
+        iteration, value = int(losses.iterations[hits[0]]), float(losses.values[hits[0]])
+        yield Sign(
+            "suspiciously-low",
+            {"start": start, "loss": value, "iteration": iteration, "unit": segment.unit},
+            onset=iteration,
+            severity=Severity.WARNING if value < limits.low else None,
+        )

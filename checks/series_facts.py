@@ -24,80 +24,23 @@ What to do. Look at what the finding names: the batch, the gradient, the memory,
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
-from importlib.resources import files
-from typing import Any
 
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, check
-from mlxdoctor.engines.series import describe
 from mlxdoctor.evidence.training_log import Series, TrainingLog
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
-from mlxdoctor.template import names_in
+from mlxdoctor.finding import Sign, Unsought
+from mlxdoctor.judge.series_table import SeriesTable
 
 #: What other checks say of a column, so that a general remark would say it again.
 _LOOKED_AT = frozenset({"train_loss", "val_loss", "grad_norm"})
-
-#: First reports in which a sound run's gradient may be of any size.
-SETTLING = 2
-
-Bounds = Mapping[str, float]
-Figures = Mapping[str, Measurement]
+_TABLE = SeriesTable.read("series_facts.toml")
+#: Patterns in a loss of one language model, which preference training has not.
+_OF_A_MEAN = frozenset({"loss-rose-again"})
 
 
-@dataclass(frozen=True)
-class Fact:
-    """One entry of the table; `series_facts.toml` says what its parts mean."""
-
-    code: str
-    series: tuple[str, ...]
-    symptom: Symptom
-    least: tuple[Bounds, ...]
-    most: Bounds
-    given: Mapping[str, Bounds]
-    unless: Mapping[str, Bounds]
-    warning: Bounds
-    error: Bounds
-    onset: str
-
-
-@cache
-def _document() -> Mapping[str, Any]:
-    return tomllib.loads(files(__package__).joinpath("series_facts.toml").read_text("utf-8"))
-
-
-@cache
-def table() -> tuple[Fact, ...]:
-    """The entries of `series_facts.toml`."""
-    return tuple(
-        Fact(
-            code,
-            tuple(entry["series"]),
-            Symptom(
-                entry["meaning"],
-                Severity(entry["severity"]),
-                entry["expected"],
-                entry.get("fix", ""),
-                entry["says"],
-            ),
-            least=tuple(least if isinstance(least := entry["least"], list) else [least]),
-            most=entry.get("most", {}),
-            given=entry.get("given", {}),
-            unless=entry.get("unless", {}),
-            warning=entry.get("warning", {}),
-            error=entry.get("error", {}),
-            onset=entry.get("onset", ""),
-        )
-        for code, entry in _document().items()
-        if code != "words"
-    )
-
-
-@check(codes={fact.code: fact.symptom for fact in table()}, rerun_symptom=True)
+@check(codes=_TABLE.symptoms, rerun_symptom=True)
 def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought]:
     """Describe every column of the log's main segment, and hold it against the table."""
     columns = {**log.main.series, **_computed(log)}
@@ -105,90 +48,9 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought]:
         del columns["val_seconds"]
     if not columns:
         raise Inconclusive("the log holds no report")
-    figures = {name: _figures(series) for name, series in columns.items() if len(series)}
-    named = {name for fact in table() for name in fact.series} | _LOOKED_AT
-    for fact in table():
-        looked_at = [name for name in fact.series if name in figures]
-        if fact.series == ("*",):
-            looked_at = sorted(figures.keys() - named)
-        for name in looked_at:
-            sign = _sign(fact, name, figures, log.main.unit)
-            if sign is not None:
-                yield sign
-                break
-        if not looked_at and fact.series != ("*",):
-            yield Unsought((fact.code,), f"the log has no {_words(fact.series[0])}")
-
-
-def _sign(fact: Fact, name: str, figures: Mapping[str, Figures], unit: str) -> Sign | None:
-    mine = figures[name]
-    is_met = any(_reach(mine, least) for least in fact.least) and _reach(
-        mine, fact.most, above=False
-    )
-    if not is_met or not all(
-        _reach(figures.get(other, {}), at) for other, at in fact.given.items()
-    ):
-        return None
-    if any(_reach(figures.get(other, {}), at) for other, at in fact.unless.items()):
-        return None
-    severity = fact.symptom.severity
-    for level, bounds in ((Severity.WARNING, fact.warning), (Severity.ERROR, fact.error)):
-        if bounds and _reach(mine, bounds):
-            severity = level
-    values = {**mine, "series": _words(name), "unit": unit}
-    onset = mine.get(fact.onset)
-    return Sign(
-        fact.code,
-        {key: values[key] for key in sorted(names_in(fact.symptom.says)) if key in values},
-        where=name if fact.series == ("*",) else None,
-        onset=int(onset) if isinstance(onset, int) else None,
-        severity=severity,
-    )
-
-
-def _reach(figures: Figures, bounds: Bounds, *, above: bool = True) -> bool:
-    """Whether all these figures are there, and at least, or at most, what the bounds say."""
-    for name, bound in bounds.items():
-        value = figures.get(name)
-        if not isinstance(value, int | float) or not (value >= bound if above else value <= bound):
-            return False
-    return True
-
-
-def _figures(series: Series) -> dict[str, Measurement]:
-    """All figures of a series by name, those of its parts with the part's name before them."""
-    facts = describe(series.iterations, series.values)
-    figures = dict(_flat(facts))
-    figures["last_iteration"] = int(series.iterations[-1])
-    figures["is_single"] = facts.count == 1
-    figures["end_share"] = facts.zeros.at_end / facts.count
-    values = series.finite.values
-    half, median = len(values) // 2, facts.median
-    if half and values[half] > 0:
-        figures["growth"] = float(values[-1] / values[half])
-    # A sound run's gradients begin high.
-    if len(values) > SETTLING and median > 0:
-        figures["late_peak"] = float(values[SETTLING:].max() / median)
-    if len(above := values[values > 0]):
-        # Printed with four decimals, a rate that decays is 0.0001 and then 0.
-        is_coarse = above.max() < 1e-3 and np.allclose(above, np.round(above, 4), rtol=1e-9)
-        figures["abrupt"] = 0.0 if is_coarse else float(above[-1] / above.max())
-    return figures
-
-
-def _flat(part: Any, prefix: str = "") -> Iterator[tuple[str, Measurement]]:
-    names = [field.name for field in fields(part)]
-    names += [name for name, of in vars(type(part)).items() if isinstance(of, property)]
-    for name in names:
-        value = getattr(part, name)
-        if is_dataclass(value):
-            yield from _flat(value, f"{prefix}{name}_")
-        elif value is not None:
-            yield prefix + name, value
-
-
-def _words(name: str) -> str:
-    return str(_document()["words"].get(name, name.replace("_", " ")))
+    for sign in _TABLE.signs(columns, log.main.unit, _LOOKED_AT):
+        if not (log.is_preference and isinstance(sign, Sign) and sign.symptom in _OF_A_MEAN):
+            yield sign
 
 
 def _is_rounded(columns: Mapping[str, Series], log: TrainingLog) -> bool:

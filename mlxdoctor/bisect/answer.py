@@ -136,10 +136,9 @@ def notes(table: Bisection) -> list[str]:
         names = ", ".join(row.path.name for row, _ in same[:4])
         original = rows[same[0][1]].path.name
         lines.append(f"Files that are the same, byte for byte, as {original}: {names}.")
-    for flaw in (Flaw.LARGE, Flaw.DEAD_LAYER, Flaw.OTHER_TENSORS):
-        remarks = [(row, one) for row in rows for one in row.verdict.remarks if one.flaw is flaw]
-        if remarks:
-            lines.append(f"From {remarks[0][0].path.name} on: {remarks[0][1].text}.")
+    large = ((row, one) for row in rows for one in row.verdict.remarks if one.flaw is Flaw.LARGE)
+    if (first := next(large, None)) is not None:
+        lines.append(f"From {first[0].path.name} on: {first[1].text}.")
     if table.unmeasured:
         reason = table.unmeasured.removeprefix("no model was run, ")
         lines.append(f"No model was run: {reason}.")

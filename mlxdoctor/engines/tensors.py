@@ -433,22 +433,6 @@ class SaveFacts:
 
 
 @dataclass(frozen=True)
-class Jump:
-    """An update that grew from one save to a later one.
-
-    Attributes:
-        save: the place of the later save.
-        growth: its size over that of the earlier one.
-        excess: that over the ratio of their iterations. Adam moves A and B by at most a step at a
-            time, so that an update which began near zero grows by the square of that ratio at most.
-    """
-
-    save: int
-    growth: float
-    excess: float
-
-
-@dataclass(frozen=True)
 class HistoryFacts:
     """What the saves of a run show together; places count from 0 in the order of training.
 
@@ -457,7 +441,6 @@ class HistoryFacts:
         unchanged_from: the place from which on all numbered saves are the same; None where the
             last two differ.
         erased: for every save the modules without an update that had one in an earlier save.
-        jumps: how the update grew from each numbered save to the next, where both have one.
         own_likeness: the least likeness of starts between numbered saves that follow each other;
             NaN with fewer than two.
         final_likeness: that of the final file with the last numbered save; NaN without one.
@@ -466,7 +449,6 @@ class HistoryFacts:
     same_as: tuple[int, ...]
     unchanged_from: int | None
     erased: tuple[frozenset[str], ...]
-    jumps: tuple[Jump, ...]
     own_likeness: float
     final_likeness: float
 
@@ -487,23 +469,12 @@ def history(saves: Sequence[SaveFacts]) -> HistoryFacts:
     last = same_as[numbered[-1]] if numbered else 0
     unchanged = [place for place in numbered if same_as[place] != last]
     first_same = numbered.index(unchanged[-1]) + 1 if unchanged else 0
-    pairs = [(saves[first], saves[second], second) for first, second in pairwise(numbered)]
-    likeness = [before.likeness(after) for before, after, _ in pairs]
+    likeness = [saves[first].likeness(saves[second]) for first, second in pairwise(numbered)]
     final = saves[-1] if saves and saves[-1].iteration is None and numbered else None
     return HistoryFacts(
         same_as=same_as,
         unchanged_from=numbered[first_same] if len(numbered) - first_same > 1 else None,
         erased=tuple(erased),
-        jumps=tuple(
-            _jump(before, after, place)
-            for before, after, place in pairs
-            if before.iteration and before.size > 0 and isfinite(after.size)
-        ),
         own_likeness=min(likeness, default=nan),
         final_likeness=saves[numbered[-1]].likeness(final) if final is not None else nan,
     )
-
-
-def _jump(before: SaveFacts, after: SaveFacts, save: int) -> Jump:
-    growth = after.size / before.size
-    return Jump(save, growth, growth * (before.iteration or 1) / (after.iteration or 1))

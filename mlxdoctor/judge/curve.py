@@ -16,13 +16,12 @@ from typing import Any
 from mlxdoctor.check import limit
 from mlxdoctor.engines.series import SeriesFacts
 from mlxdoctor.evidence.training_log import Segment
-from mlxdoctor.measure.losses.memorising import MemorisingLimits
 
 CALIBRATION = "0 of 36 healthy runs of the fixture model, 0 of 4 healthy users' logs"
 
 
 @dataclass(frozen=True)
-class Limits(MemorisingLimits):
+class Limits:
     """When a loss has left a level."""
 
     diverged_nats: float = limit(
@@ -31,6 +30,12 @@ class Limits(MemorisingLimits):
     exploded_ratio: float = limit(
         1.5,
         unit="loss over the level before",
+        source="told 15 faulty QLoRA runs from 3 healthy ones without error",
+        false_alarms=CALIBRATION,
+    )
+    overfitted: float = limit(
+        1.2,
+        unit="last validation loss over its minimum",
         source="told 15 faulty QLoRA runs from 3 healthy ones without error",
         false_alarms=CALIBRATION,
     )

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
 
-from mlxdoctor.check import limit
 from mlxdoctor.engines.tensors import SaveFacts
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
@@ -23,7 +22,6 @@ from mlxdoctor.measure.weights.save_norms import (
     SaveState,
     follow,
     heat_map,
-    layer_sizes,
 )
 
 #: Fewer checkpoints than this show no course.
@@ -50,28 +48,18 @@ class Flaw(StrEnum):
     BLOWN_UP = "blown-up-in-the-log"
     PAST_BEST = "past-its-best-in-the-log"
     LARGE = "large"
-    DEAD_LAYER = "dead-layer"
-    OTHER_TENSORS = "other-tensors"
     IDENTICAL = "identical"
 
 
 #: Flaws that are facts: no measurement of the model's behaviour takes them back.
 FACTS = frozenset({Flaw.UNREADABLE, Flaw.NON_FINITE, Flaw.ERASED, Flaw.ZERO, Flaw.EXPLODED})
 #: Flaws that are told but break nothing by themselves.
-ODDITIES = frozenset({Flaw.LARGE, Flaw.DEAD_LAYER, Flaw.OTHER_TENSORS, Flaw.IDENTICAL})
+ODDITIES = frozenset({Flaw.LARGE, Flaw.IDENTICAL})
 
 
 @dataclass(frozen=True)
 class SaveLimits(Limits, CourseLimits, LogLimits):
-    """When a file or the log says that a save is broken, and when a layer learned nothing."""
-
-    dead: float = limit(
-        1e-3,
-        unit="the layer's update over the median layer's",
-        source="sound runs have 0.68 or more in every layer, and a layer without a gradient 0",
-        false_alarms="0 of 126 sound runs",
-    )
-    layers: int = limit(3, unit="layers", source="the median of fewer means little")
+    """When a file or the log says that a save is broken."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +142,6 @@ def judge(
     """
     verdicts: list[SaveVerdict] = []
     together, saves = followed.facts, followed.saves
-    names = next((save.facts.tensors for save in saves if save.facts.tensors), frozenset())
     for place, save in enumerate(saves):
         if save.problem:
             remark = Remark(Flaw.UNREADABLE, f"its file {save.problem}")
@@ -169,10 +156,6 @@ def judge(
         elif logged is not None and logged.risen[place] and not remarks:
             text = f"saved after the validation loss had risen from its minimum at {logged.best}"
             remarks.append(Remark(Flaw.PAST_BEST, text))
-        remarks += _dead_layers(save.facts, limits)
-        if save.facts.tensors != names:
-            text = f"it holds other tensors than {saves[0].checkpoint.path.name}"
-            remarks.append(Remark(Flaw.OTHER_TENSORS, text))
         same = together.same_as[place]
         if same != place:
             text = f"byte for byte the same file as {saves[same].checkpoint.path.name}"
@@ -228,20 +211,6 @@ def _sizes(
         text = f"update {growth:.3g} times as large as at {last.label}"
         remarks.append(Remark(Flaw.JUMPED, text))
     return remarks
-
-
-def _dead_layers(save: SaveFacts, limits: SaveLimits) -> list[Remark]:
-    sizes = layer_sizes(save)
-    if save.is_zero or len(sizes) < limits.layers or not all(map(isfinite, sizes.values())):
-        return []
-    # The upper half, so that layers that are dead in number do not hide each other.
-    usual = sorted(sizes.values())[-(len(sizes) // 4 + 1)]
-    dead = [layer for layer, size in sizes.items() if size < limits.dead * usual]
-    if not dead:
-        return []
-    listed = ", ".join(map(str, dead[:4])) + (", …" if len(dead) > 4 else "")
-    noun = "layer" if len(dead) == 1 else "layers"
-    return [Remark(Flaw.DEAD_LAYER, f"{noun} {listed} of {len(sizes)} did not learn at all")]
 
 
 def _in_the_log(logged: LoggedCourse, place: int) -> str:

@@ -14,7 +14,6 @@ from typing import Literal
 
 import numpy as np
 
-from mlxdoctor.engines.series import Floats
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 
@@ -30,13 +29,11 @@ Role = Literal[
     "flat_groups",
     "kl",
     "kl_of_answer",
-    "kl_saturated",
     "length",
     "cut_off",
-    "entropy",
 ]
 #: What is printed as a percentage, of what stands here as a share of one.
-_PERCENT = frozenset({"hit_limit", "kl_saturation"})
+_PERCENT = frozenset({"hit_limit"})
 #: Role -> the names that trainers give it, best first. `*` stands for any word.
 NAMES: Mapping[Role, tuple[str, ...]] = {
     "loss": ("train_loss", "val_loss"),
@@ -66,7 +63,6 @@ NAMES: Mapping[Role, tuple[str, ...]] = {
     "flat_groups": ("frac_reward_zero_std", "flat_group_fraction"),
     "kl": ("kl", "kl_divergence", "kl_mean", "mean_kl", "kl_div"),
     "kl_of_answer": ("objective_kl",),
-    "kl_saturated": ("kl_clip_ratio", "kl_saturation"),
     "length": (
         *("completions_mean_length", "average_generated_tokens", "avg_tokens", "mean_length"),
         *("completion_length", "response_length", "avg_length", "average_length", "gen_len"),
@@ -76,7 +72,6 @@ NAMES: Mapping[Role, tuple[str, ...]] = {
         *("completions_clipped_ratio", "hit_max_tokens_ratio", "hit_limit"),
         "completions_truncated_fraction",
     ),
-    "entropy": ("entropy", "objective_entropy", "policy_entropy", "mean_entropy"),
 }
 _HELD_OUT = re.compile(r"^(?:val|valid|validation|eval|test)_(?=.)")
 _TRAINED = re.compile(r"^train_(?=.)")
@@ -156,17 +151,11 @@ def correlation(first: Series, second: Series) -> float | None:
     common, mine, theirs = np.intersect1d(first.iterations, second.iterations, return_indices=True)
     if len(common) < 5:
         return None
-    ranks, others = _ranks(first.values[mine]), _ranks(second.values[theirs])
-    if ranks.std() == 0.0 or others.std() == 0.0:
+    if np.ptp(first.values[mine]) == 0.0 or np.ptp(second.values[theirs]) == 0.0:
         return None
-    return float(np.corrcoef(ranks, others)[0, 1])
+    from scipy.stats import spearmanr
 
-
-def _ranks(values: Floats) -> Floats:
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    # Equal values share the mean of their ranks.
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2.0)[places], dtype=np.float64)
+    return float(spearmanr(first.values[mine], second.values[theirs]).statistic)
 
 
 def policy_curves(log: TrainingLog | None, config: TrainingConfig | None = None) -> PolicyCurves:

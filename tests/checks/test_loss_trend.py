@@ -149,33 +149,6 @@ def test_a_log_from_the_middle_is_not_called_diverged(logs: LogWriter) -> None:
     assert found(judge(loss_trend, log)) == {}
 
 
-# --- rose again ---------------------------------------------------------------------------
-
-
-def test_a_leap_from_the_level_reached_has_its_onset(logs: LogWriter) -> None:
-    log = logs.losses([*decay(40, 6.0, 1.5), *decay(30, 4.5, 4.0, seed=1)], {1: 6.1})
-    one = finding(judge(loss_trend, log), "rose-again")
-    assert one.severity.value == "error"
-    assert one.onset == 410
-    assert one.measured["end"] == pytest.approx(4.05, abs=0.2)
-
-
-def test_a_small_step_up_is_no_explosion(logs: LogWriter) -> None:
-    log = logs.losses([*decay(40, 6.0, 1.5), *decay(30, 1.75, 1.75, seed=1)], {1: 6.1})
-    assert found(judge(loss_trend, log)) == {}
-
-
-@pytest.mark.parametrize(("end", "symptoms"), [(3.4, {"rose-again": "error"}), (2.6, {})])
-def test_rose_again_needs_both_losses(
-    logs: LogWriter, end: float, symptoms: dict[str, str]
-) -> None:
-    train = [*decay(20, 4.0, 2.5), *[2.6 + (end - 2.6) * i / 10 for i in range(11)]]
-    log = logs.losses(
-        train, {1: 4.1, 100: 2.7, 200: 2.55, 250: (2.55 + end) / 2, 300: end, 310: end}
-    )
-    assert found(judge(loss_trend, log)) == symptoms
-
-
 # --- never learned ------------------------------------------------------------------------
 
 FRESH = ("Trainable parameters: 0.048% (4.473M/9241.706M)", "Starting training..., iters: 300")
@@ -394,41 +367,6 @@ def test_no_error_in_noise(logs: LogWriter) -> None:
         assert errors(judge(loss_trend, log)) == [], seed
 
 
-# --- kinds of curve -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("losses", "symptoms"),
-    [
-        # Fallen and risen without validations: above the start, to it, and half of the way.
-        (
-            [2.0 - 0.1 * i for i in range(15)] + [0.6 + 0.1 * i for i in range(20)],
-            {"rose-again": "error"},
-        ),
-        (
-            [2.0 - 0.1 * i for i in range(11)] + [1.0 + 0.05 * i for i in range(18)],
-            {"rose-again": "error"},
-        ),
-        ([*decay(20, 3.0, 1.0), *decay(20, 1.0, 3.0)], {"rose-again": "error"}),
-        ([*decay(30, 3.0, 1.0), *[1.0 + 0.08 * i for i in range(14)]], {"rose-again": "warning"}),
-        # A third of the way, and a rise of the last two reports only.
-        ([*decay(30, 3.0, 1.0), *[1.0 + 0.05 * i for i in range(14)]], {}),
-        ([*decay(30, 3.0, 1.0), 2.8, 2.9], {}),
-        ([2.0, 1.2, 0.5, 1.9, 2.4, 2.5], {"rose-again": "warning"}),
-        ([2.0, 1.2, 1.0, 1.9], {}),
-    ],
-)
-def test_a_second_rise_without_validations(
-    logs: LogWriter, losses: list[float], symptoms: dict[str, str]
-) -> None:
-    assert found(judge(loss_trend, logs.losses(losses))) == symptoms
-
-
-def test_harder_rows_towards_the_end_are_no_second_rise(logs: LogWriter) -> None:
-    train = [*decay(20, 3.0, 1.0), *[1.0 + 0.1 * i for i in range(14)]]
-    assert found(judge(loss_trend, logs.losses(train, {1: 3.0, 200: 1.4, 340: 1.3}))) == {}
-
-
 def test_losses_that_repeat_with_every_epoch(logs: LogWriter) -> None:
     epoch = [0.9741, 1.3742, 1.2390, 0.9670, 1.0386, 1.1681, 1.2240, 0.9610]
     again = judge(loss_trend, logs.losses(epoch * 2, every=1))
@@ -464,29 +402,6 @@ def test_two_validations_far_above_the_training_loss(
 ) -> None:
     log = logs.losses([0.2, 0.15, 0.12, 0.1, 0.09], val, every=50, first=800)
     assert found(judge(loss_trend, log)).get("overfitting") == severity
-
-
-def test_a_loss_that_did_not_fall_is_not_said_to_have_fallen(logs: LogWriter) -> None:
-    val = {1: 3.0, 100: 2.0, 200: 2.4, 300: 2.6, 400: 2.6}
-    outcome = judge(loss_trend, logs.losses([0.5] * 40, val))
-    assert "fell" not in finding(outcome, "overfitting").message
-
-
-def test_accuracy_that_rises_with_the_loss_is_noted(logs: LogWriter) -> None:
-    rows = [
-        f'{{"step": {i}, "loss": {3.0 - i / 250}, "eval_loss": {val}, "eval_accuracy": {right}}}'
-        for i, val, right in [
-            (100, 2.0, 0.61),
-            (200, 2.3, 0.66),
-            (300, 2.6, 0.70),
-            (400, 2.7, 0.71),
-            (500, 2.7, 0.71),
-        ]
-    ]
-    log = logs.text(*rows)
-    one = finding(judge(loss_trend, log), "overfitting")
-    assert one.severity.value == "info"
-    assert "went from 0.61 to 0.71" in one.message
 
 
 def test_the_sentence_counts_as_the_log_does(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
-from tests.checks.data_evidence import config_of
 from tests.checks.log_evidence import LogWriter, finding, found, judge
 from tests.conftest import check_called
 
@@ -73,13 +72,7 @@ def test_a_task_that_was_learned_has_no_spread_left(logs: LogWriter) -> None:
     assert found(stuck) == {"no-signal": "warning"}
     lost = finding(stuck, "no-signal")
     assert lost.onset == 11
-    assert lost.message.startswith("From iteration 11 on")
-
-
-def test_what_a_log_does_not_number_is_counted_in_reports(logs: LogWriter) -> None:
-    lines = (f"{{'reward': 0.5, 'reward_std': {0.3 if i < 10 else 0.0}}}" for i in range(30))
-    lost = finding(judge(rewards, logs.text(*lines)), "no-signal")
-    assert lost.message.startswith("From report 11 on")
+    assert "from iteration 11 on" in lost.message
 
 
 @pytest.mark.parametrize(
@@ -145,23 +138,6 @@ def records(logs: LogWriter, **series: Sequence[float]) -> TrainingLog:
     )
 
 
-def test_a_policy_that_stays_where_it_was(logs: LogWriter) -> None:
-    def log(kl: float, last: int = 60) -> TrainingLog:
-        return logs.text(
-            *(
-                f"Iter {i}: Train loss 0.000, Total rewards mean 0.3, Total rewards std 0.2, KL "
-                f"{kl:.7f}"
-                for i in range(last - 11, last + 1)
-            )
-        )
-
-    assert found(judge(rewards, log(0.00002, last=49))) == {}
-    assert found(judge(rewards, log(0.00002))) == {"unmoved": "warning"}
-    assert found(judge(rewards, log(0.0002))) == {}
-    # A divergence of 0 throughout was not measured.
-    assert "rewards.unmoved" in judge(rewards, log(0.0)).unsought
-
-
 @pytest.mark.parametrize(
     ("last", "symptoms"),
     [
@@ -177,50 +153,20 @@ def test_a_divergence_a_token(logs: LogWriter, last: float, symptoms: dict[str, 
 
 
 def test_a_divergence_an_answer_is_a_sum(logs: LogWriter) -> None:
-    def log(last: float) -> TrainingLog:
-        return records(logs, objective__kl=[last * i / 9 for i in range(7)] + [last] * 3)
+    def log(last: float, **more: list[float]) -> TrainingLog:
+        return records(logs, objective__kl=[last * i / 9 for i in range(7)] + [last] * 3, **more)
 
-    assert found(judge(rewards, log(30.0))) == {}
-    assert "nats an answer." in finding(judge(rewards, log(150.0)), "left-reference").message
-
-
-def test_a_divergence_of_long_answers(logs: LogWriter, tmp_path: Path) -> None:
-    """A nat a token is a hundred of a hundred tokens, and no more of five hundred."""
-
-    def log(last: float) -> TrainingLog:
-        return records(logs, objective__kl=[last * i / 9 for i in range(7)] + [last] * 3)
-
-    long = config_of(tmp_path, response_length=512)
-    assert found(judge(rewards, log(150.0))) == {"left-reference": "warning"}
-    assert found(judge(rewards, log(150.0), long)) == {}
-    assert found(judge(rewards, log(600.0))) == {"left-reference": "error"}
-    assert found(judge(rewards, log(600.0), long)) == {"left-reference": "warning"}
-
-
-def test_a_divergence_at_its_bound(logs: LogWriter) -> None:
-    outcome = judge(rewards, records(logs, kl=[1.0] * 8, kl_clip_ratio=[0.0] * 5 + [0.05] * 3))
-    assert found(outcome) == {"left-reference": "error"}
+    length = {"completions__mean_length": [50.0] * 10}
+    assert found(judge(rewards, log(145.0, **length))) == {}
+    assert found(judge(rewards, log(155.0, **length))) == {"left-reference": "warning"}
+    # How many tokens an answer has is not known.
+    assert "rewards.left-reference" in judge(rewards, log(600.0)).unsought
 
 
 def test_without_a_penalty_the_divergence_is_not_measured(logs: LogWriter) -> None:
     outcome = judge(rewards, records(logs, kl=[0.0] * 8))
     assert found(outcome) == {}
     assert "rewards.left-reference" in outcome.unsought
-
-
-@pytest.mark.parametrize(
-    ("last", "earned", "symptoms"),
-    [
-        (0.2, [0.5] * 10, {}),
-        (0.04, [0.5] * 10, {"left-reference": "warning"}),
-        (0.04, [0.1 * i for i in range(10)], {"left-reference": "info"}),
-    ],
-)
-def test_entropy(
-    logs: LogWriter, last: float, earned: list[float], symptoms: dict[str, str]
-) -> None:
-    log = records(logs, entropy=[1.0] * 5 + [last] * 5, reward=earned)
-    assert found(judge(rewards, log)) == symptoms
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.judge.series_table import SeriesTable, figures
 from mlxdoctor.template import names_in
 from tests.checks.log_evidence import LogWriter, decay, finding, found, judge
 from tests.conftest import LOGS, RUNS, check_called, run_names
@@ -28,16 +28,52 @@ def column(logs: LogWriter, name: str, *values: object, more: str = "") -> Train
     )
 
 
-def test_every_entry_names_figures_that_there_are(logs: LogWriter) -> None:
+@pytest.mark.parametrize("name", ["series_facts.toml", "rewards.toml"])
+def test_every_entry_names_figures_that_there_are(logs: LogWriter, name: str) -> None:
     """A misspelt figure in the table would never be reached."""
-    losses = logs.losses([2.0, 0.0, 9.0, math.nan, 2.1, 2.0, 1.9, 2.0, 50.0, 2.0, 1.9, 0.0])
-    module = import_module(series_facts.function.__module__)
-    figures = module._figures(losses.main.series["train_loss"])
-    known = {"series", "unit", "onset", *figures}
-    for fact in module.table():
-        bounds = (*fact.least, fact.most, fact.warning, fact.error)
-        used = names_in(fact.symptom.says) | {name for each in bounds for name in each}
-        assert used | ({fact.onset} - {""}) <= known, fact.code
+    losses = [2.0, 0.0, 9.0, math.nan, 2.1, 2.0, 1.9, 2.0, 50.0, 2.0, 1.9]
+    known = {"series", "unit", "onset"}
+    for last in (0.0, 0.5):
+        known |= figures(logs.losses([*losses, last]).main.series["train_loss"]).keys()
+    for pattern in SeriesTable.read(name).patterns:
+        bounds = [*pattern.least, pattern.most, pattern.warning, pattern.error]
+        bounds += [*pattern.given.values(), *pattern.unless.values()]
+        others = {f"{other}_{figure}" for other in pattern.given for figure in known}
+        used = {figure for each in bounds for figure in each} | ({pattern.onset} - {""})
+        assert used <= known, pattern.code
+        assert names_in(pattern.symptom.says) <= known | others, pattern.code
+
+
+@pytest.mark.parametrize(
+    ("losses", "val", "severity"),
+    [
+        ([2.0 - 0.1 * i for i in range(15)] + [0.6 + 0.1 * i for i in range(20)], {}, "error"),
+        ([*decay(20, 3.0, 1.0), *decay(20, 1.0, 3.0)], {}, "error"),
+        ([*decay(40, 6.0, 1.5), *decay(30, 4.5, 4.0, seed=1)], {1: 6.1}, "error"),
+        ([*decay(30, 3.0, 1.0), *[1.0 + 0.08 * i for i in range(14)]], {}, "warning"),
+        # A third of the way, a small step, a rise of the last two reports only.
+        ([*decay(30, 3.0, 1.0), *[1.0 + 0.05 * i for i in range(14)]], {}, None),
+        ([*decay(40, 6.0, 1.5), *decay(30, 1.75, 1.75, seed=1)], {1: 6.1}, None),
+        ([*decay(30, 3.0, 1.0), 2.8, 2.9], {}, None),
+        # Rows that grow harder leave the validation loss low.
+        (
+            [*decay(20, 3.0, 1.0), *[1.0 + 0.1 * i for i in range(14)]],
+            {1: 3.0, 200: 1.4, 340: 1.3},
+            None,
+        ),
+    ],
+)
+def test_a_loss_that_rose_again(
+    logs: LogWriter, losses: list[float], val: dict[int, float], severity: str | None
+) -> None:
+    signs = found(judge(series_facts, logs.losses(losses, val)))
+    assert signs.get("loss-rose-again") == severity
+
+
+def test_the_loss_of_pairs_may_rise_again(logs: LogWriter) -> None:
+    losses = [*decay(20, 3.0, 1.0), *decay(20, 1.0, 3.0)]
+    log = logs.text(*(f"Iter {i}: loss {one}, margin 0.1" for i, one in enumerate(losses)))
+    assert "loss-rose-again" not in found(judge(series_facts, log))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +82,6 @@ def test_every_entry_names_figures_that_there_are(logs: LogWriter) -> None:
         (("0.0", "0.0", "0.0"), {"gradient-zero": "error"}),
         (("0.0", "0.0", "1.0", "1.0"), {"gradient-zero": "warning"}),
         (("0.0", "0.0", "1.0", "1.0", "1.0"), {}),
-        (("0.5", "1e-9"), {"gradient-vanished": "info"}),
         (("nan", "nan", "nan"), {"gradient-never-finite": "error"}),
         (("nan",), {"gradient-not-finite": "warning"}),
         (("1.0", "inf", "1.0", "2.0"), {"gradient-not-finite": "warning"}),

@@ -254,13 +254,6 @@ def test_a_module_that_was_erased() -> None:
     assert facts.erased == (frozenset(), frozenset(), {"q"}, {"q"})
 
 
-def test_a_jump_counts_against_the_iterations() -> None:
-    one, two, final = saves(0.5, 3.0, final=9.0)
-    one, two = (replace(save, sizes={"q": save.sizes["q"]}) for save in (one, two))
-    (jump,) = history([one, two, final]).jumps
-    assert (jump.save, jump.growth, jump.excess) == (1, 6.0, 3.0)
-
-
 def test_saves_that_began_as_another_run() -> None:
     random = np.random.default_rng(0)
     stranger = {"q": random.normal(size=8).astype("f4")}

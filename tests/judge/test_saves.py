@@ -121,30 +121,12 @@ def test_a_b_that_was_lost(tmp_path: Path) -> None:
     assert "1 of 4 modules" in verdicts[2].remarks[0].text
 
 
-@pytest.mark.parametrize(("factor", "dead"), [(0.9, True), (1.1, False)])
-def test_one_dead_layer_is_told_and_breaks_nothing(
-    tmp_path: Path, factor: float, dead: bool
-) -> None:
-    verdicts = examined(tmp_path, [changed(state(0.5), 2, LIMITS.dead * factor)])
-    assert standings(verdicts) == "g"
-    assert symptoms(verdicts[0]) == ({"dead-layer"} if dead else set())
-    if dead:
-        assert verdicts[0].remarks[0].text == "layer 2 of 4 did not learn at all"
-
-
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     found = history(tmp_path, [state(0.1), state(0.2)])
     (tmp_path / "0000200_adapters.safetensors").write_bytes(b"\x00" * 4)
     verdicts = judge(follow(found, TrainingConfig.read(tmp_path), None), None, LIMITS)
     assert standings(verdicts) == "gb"
     assert symptoms(verdicts[1]) == {"unreadable"}
-
-
-def test_another_runs_save_is_told(tmp_path: Path) -> None:
-    other = {name.replace("q_proj", "k_proj"): one for name, one in state(0.2, 1).items()}
-    verdicts = examined(tmp_path, [state(0.1), other])
-    assert standings(verdicts) == "gg"
-    assert symptoms(verdicts[1]) == {"other-tensors"}
 
 
 def test_saves_made_after_the_blow_up(tmp_path: Path) -> None:
