@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
-from mlxdoctor.convert.mlx_format import from_mlx, to_mlx
-from mlxdoctor.convert.peft_format import from_peft, to_peft
-from mlxdoctor.convert.portable import LIBRARY_NAMES, Library, require_fit
+import numpy as np
+from safetensors.numpy import save
+
+from mlxdoctor.convert.portable import (
+    EMBEDDING,
+    LIBRARIES,
+    OUTPUT_HEAD,
+    PEFT_PREFIX,
+    Library,
+    PortableAdapter,
+    PortableModule,
+    is_same,
+    is_tied,
+    stored_values,
+    times,
+)
+from mlxdoctor.convert.refusals import require_convertible, require_fit, require_whole
 from mlxdoctor.evidence.adapter import Adapter
-from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.base_model import BaseModel, is_embedding
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.run_files import resolve
-from mlxdoctor.evidence.tensor import count_nonfinite
+from mlxdoctor.evidence.tensor import TensorRef, count_nonfinite
+from mlxdoctor.measure.weights.adapter_facts import module_scale
 from mlxdoctor.safety.errors import InputError
 
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+
+#: What is written of an adapter in a library's words, and sentences on what had to change for it.
+Settings = tuple[PortableAdapter, dict[str, Any], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -64,22 +85,26 @@ def convert(path: Path, target: Library | None = None, model: str | None = None)
     """
     adapter = Adapter.read(path)
     config = TrainingConfig.read(adapter.path.parent)
-    _require_whole(adapter, config)
+    require_whole(adapter, config)
     source: Library = "peft" if config.origin == "peft" else "mlx"
     if target is None:
         target = "mlx" if source == "peft" else "peft"
     if target == source:
-        raise InputError(path, f"is an adapter of {LIBRARY_NAMES[source]} already")
+        raise InputError(path, f"is an adapter of {LIBRARIES[source].name} already")
     base = _base(model, config, adapter)
-    read = from_peft if source == "peft" else from_mlx
-    portable = read(adapter, config, base)
-    figures = (portable.dropout, *(module.scale for module in portable.modules))
-    if not all(map(isfinite, figures)):
+    require_convertible(adapter, config, base, source)
+    portable = _read(adapter, config, base, source)
+    if not all(map(isfinite, (portable.dropout, *(one.scale for one in portable.modules)))):
         raise InputError(config.path, "states a scale or a dropout that is not a finite number")
     require_fit(portable, base, target)
     if model is not None:
         portable = replace(portable, model=model)
-    files, changes = (to_mlx if target == "mlx" else to_peft)(portable, base)
+    written, settings, changes = (_to_mlx if target == "mlx" else _to_peft)(portable, base)
+    there = LIBRARIES[target]
+    files = {
+        "adapter_config.json": (json.dumps(settings, indent=4) + "\n").encode(),
+        there.file: save(there.tensors(written.modules), {"format": there.metadata}),
+    }
     return Conversion(
         source=adapter.folder,
         target=target,
@@ -94,63 +119,219 @@ def convert(path: Path, target: Library | None = None, model: str | None = None)
     )
 
 
-def _require_whole(adapter: Adapter, config: TrainingConfig) -> None:
-    if adapter.not_float:
-        raise InputError(
-            adapter.path,
-            f"has no floating-point factors for {adapter.not_float[0]}",
-            "save the adapter in float32, float16 or bfloat16",
-        )
-    if not adapter.modules:
-        raise InputError(
-            adapter.path, "holds no pair of LoRA factors", "there is nothing to convert"
-        )
-    if broken := adapter.unpaired or adapter.mismatched:
-        raise InputError(
-            adapter.path,
-            f"{broken[0]} has no partner, or none that it can be multiplied with",
-            "the adapter is incomplete",
-        )
-    if second := [module.name for module in adapter.others if ".lora_" in module.name]:
-        raise InputError(
-            adapter.path,
-            f"{second[0]} is a factor of a module that has another in its place",
-            "keep one adapter a file",
-        )
-    if empty := [module.name for module in adapter.modules if not module.rank]:
-        raise InputError(adapter.path, f"{empty[0]} has rank 0", "there is nothing to convert")
-    if adapter.naming != config.origin:
-        raise InputError(
-            adapter.path,
-            f"has the names of {adapter.naming}, but {config.path.name} is of {config.origin}",
-            "put the configuration that was saved with it beside it",
-        )
-
-
 def _base(model: str | None, config: TrainingConfig, adapter: Adapter) -> BaseModel | None:
     named = model or config.model
     if named is None:
         return None
-    found = resolve(named, () if model else (adapter.folder,), model=True)
-    if found is None and model is not None and (Path(model).exists() or not _is_hub_name(model)):
+    folder = resolve(named, () if model else (adapter.folder,), model=True)
+    if folder is not None:
+        return BaseModel.read(folder)
+    if model is not None and (Path(model).exists() or not _HUB_NAME.fullmatch(model)):
         raise InputError(
             model, "is not a model's folder", "it has no config.json with .safetensors weights"
         )
-    return BaseModel.read(found) if found is not None else None
-
-
-def _is_hub_name(name: str) -> bool:
-    return _HUB_NAME.fullmatch(name) is not None and not name.startswith(".")
+    return None
 
 
 def _warnings(adapter: Adapter, base: BaseModel | None) -> tuple[str, ...]:
-    found = []
+    warnings = []
     if nonfinite := sum(map(count_nonfinite, adapter.tensors.values())):
-        found.append(f"{nonfinite:,} values are NaN or infinite, and are carried over as they are")
+        warnings.append(
+            f"{nonfinite:,} values are NaN or infinite, and are carried over as they are"
+        )
     if base is None:
-        found.append("no base model was found to compare names and shapes with; see --base")
+        warnings.append("no base model was found to compare names and shapes with; see --base")
     elif base.quantization is not None:
-        found.append(
+        warnings.append(
             "the base model is quantised: on other weights the same adapter gives other answers"
         )
-    return tuple(found)
+    return tuple(warnings)
+
+
+def _read(
+    adapter: Adapter, config: TrainingConfig, base: BaseModel | None, source: Library
+) -> PortableAdapter:
+    """The adapter as its own library would apply it."""
+    is_peft = source == "peft"
+    notes = [_copied(tensor, base) for tensor in adapter.others]
+    if not is_peft and config.describes_training:
+        notes.append(
+            "the settings of the training (rate, data, iterations) stay behind: PEFT's file has "
+            "no place for them"
+        )
+    modules = []
+    for module in adapter.modules:
+        a, b = stored_values(module.a), stored_values(module.b)
+        modules.append(
+            PortableModule(
+                name=module.name,
+                a=a.T if is_peft else a,
+                b=b.T if is_peft else b,
+                magnitude=stored_values(module.magnitude) if module.magnitude else None,
+                scale=module_scale(module, config),
+                is_embedding=(
+                    "lora_embedding_A" in module.a.name if is_peft else is_embedding(module.name)
+                ),
+            )
+        )
+    return PortableAdapter(
+        path=adapter.path,
+        modules=tuple(modules),
+        dropout=config.dropout or 0.0,
+        model=config.model,
+        is_dora=config.fine_tune_type == "dora",
+        notes=tuple(notes),
+    )
+
+
+def _copied(tensor: TensorRef, base: BaseModel | None) -> str:
+    """The note on a tensor that is a copy of the base model's, as PEFT saves of embeddings."""
+    name = tensor.name.removeprefix(PEFT_PREFIX).replace(".base_layer.", ".")
+    theirs = base.tensors.get(name) if base is not None else None
+    if base is not None and name == f"{OUTPUT_HEAD}.weight" and is_tied(base):
+        theirs = base.tensors.get(f"{EMBEDDING}.weight")
+    if theirs is None or not is_same(stored_values(tensor), stored_values(theirs)):
+        why = "and it is not a copy of the base model's"
+        if base is None:
+            why = "and no base model was found to compare it with"
+        raise InputError(
+            tensor.path,
+            f"{tensor.name} is no LoRA factor, {why}",
+            "an mlx-lm adapter holds nothing but factors",
+        )
+    return f"the copy of the base model's {name} is left out: it is the same bit for bit"
+
+
+def _to_mlx(adapter: PortableAdapter, base: BaseModel | None) -> Settings:
+    """As mlx-lm would write it, with one rank and one scale.
+
+    Lower ranks are filled up with zeros, which change no product; other scales are multiplied
+    into a factor where that is exact.
+
+    Raises:
+        InputError: several scales that no factor can take up exactly, or a weight shared
+            by embedding and output head of which only one is adapted.
+    """
+    before = _with_one_head(adapter, base)
+    rank = max(module.rank for module in before)
+    ((scale, _),) = Counter(module.scale for module in before).most_common(1)
+    modules = tuple(_folded(_filled(module, rank), scale, adapter) for module in before)
+    settings = {
+        "fine_tune_type": "dora" if adapter.is_dora else "lora",
+        "lora_parameters": {
+            "dropout": adapter.dropout,
+            # Whole names are looked up in the whole model, whatever `num_layers` is.
+            "keys": [module.name for module in modules],
+            "rank": rank,
+            "scale": scale,
+        },
+        "model": adapter.model,
+        "num_layers": max(len({module.layer for module in modules} - {None}), 1),
+    }
+    notes = []
+    if filled := sum(module.rank != rank for module in before):
+        notes.append(
+            f"{filled} modules of lower rank are filled up with zeros to rank {rank}, "
+            "the one rank that mlx-lm has"
+        )
+    if folded := sum(module.scale != scale for module in before):
+        notes.append(
+            f"the scale of {folded} modules is multiplied into a factor, exactly, because "
+            "mlx-lm has one scale"
+        )
+    return replace(adapter, modules=modules), settings, tuple(notes)
+
+
+def _with_one_head(adapter: PortableAdapter, base: BaseModel | None) -> tuple[PortableModule, ...]:
+    """Without the output head's factors where mlx-lm applies the embedding's to it as well."""
+    embeddings = [module for module in adapter.modules if module.is_embedding]
+    heads = [module for module in adapter.modules if module.name == OUTPUT_HEAD]
+    if base is None or not is_tied(base) or not (embeddings or heads):
+        return adapter.modules
+    if len(embeddings) == len(heads) == 1:
+        ours = _head_of(embeddings[0])
+        head = heads[0]
+        if is_same(head.a, ours.a) and is_same(head.b, ours.b) and head.scale == ours.scale:
+            return tuple(module for module in adapter.modules if module is not head)
+    raise InputError(
+        adapter.path,
+        "the base model's embedding is its output head too, and mlx-lm adapts both with the same "
+        "factors, PEFT each with its own",
+        "only an adapter whose factors are the same for both can be converted",
+    )
+
+
+def _head_of(embedding: PortableModule) -> PortableModule:
+    """The output head with an embedding's factors, as mlx-lm applies them."""
+    return replace(
+        embedding, name=OUTPUT_HEAD, a=embedding.b.T, b=embedding.a.T, is_embedding=False
+    )
+
+
+def _filled(module: PortableModule, rank: int) -> PortableModule:
+    """The module with zeros up to a rank."""
+    more = rank - module.rank
+    a, b = np.pad(module.a, [(0, 0), (0, more)]), np.pad(module.b, [(0, more), (0, 0)])
+    return replace(module, a=a, b=b)
+
+
+def _folded(module: PortableModule, scale: float, adapter: PortableAdapter) -> PortableModule:
+    """The module with another scale, the ratio multiplied into a factor."""
+    if module.scale == scale:
+        return module
+    ratio = module.scale / scale if scale else 0.0
+    if (b := times(module.b, ratio)) is not None:
+        return replace(module, b=b, scale=scale)
+    if (a := times(module.a, ratio)) is not None:
+        return replace(module, a=a, scale=scale)
+    raise InputError(
+        adapter.path,
+        f"{module.name} has the scale {module.scale:g}, other modules {scale:g}, and mlx-lm has "
+        "one scale for all",
+        f"their ratio cannot be multiplied into {module.b.dtype} factors without rounding",
+    )
+
+
+def _to_peft(adapter: PortableAdapter, base: BaseModel | None) -> Settings:
+    """As PEFT would write it; the adapter has one rank and one scale, as mlx-lm's have."""
+    modules, notes = adapter.modules, tuple[str, ...]()
+    embedding = next((module for module in modules if module.is_embedding), None)
+    if embedding is not None and base is not None and is_tied(base):
+        modules = (*modules, _head_of(embedding))
+        notes = (
+            f"{OUTPUT_HEAD} gets the factors of {embedding.name}, which mlx-lm applies to both",
+        )
+    rank, scale = modules[0].rank, modules[0].scale
+    settings: dict[str, Any] = {
+        "alpha_pattern": {},
+        "auto_mapping": None,
+        "base_model_name_or_path": adapter.model,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "layers_pattern": None,
+        "layers_to_transform": None,
+        "lora_alpha": _alpha_for(scale, rank),
+        "lora_dropout": adapter.dropout,
+        "modules_to_save": None,
+        "peft_type": "LORA",
+        "r": rank,
+        "rank_pattern": {},
+        "target_modules": [module.name for module in modules],
+        "task_type": "CAUSAL_LM",
+        "use_dora": adapter.is_dora,
+        "use_rslora": False,
+    }
+    return replace(adapter, modules=modules), settings, notes
+
+
+def _alpha_for(scale: float, rank: int) -> int | float:
+    """The lora_alpha that PEFT divides by `rank` to get `scale`.
+
+    In double precision the quotient can be one unit in the last place away (0.1, rank 3);
+    in single precision, in which both libraries multiply, it was the same for 64 million
+    scales next to where it rounds. A whole number is an integer, as PEFT declares it.
+    """
+    alpha = scale * rank
+    return int(alpha) if alpha.is_integer() else alpha

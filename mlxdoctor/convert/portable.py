@@ -1,8 +1,8 @@
-"""A LoRA adapter in no library's format, and what must hold before it is written in one."""
+"""A LoRA adapter in no library's format, its numbers, and how each library writes them."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import frexp
 from pathlib import Path
@@ -20,20 +20,67 @@ Library = Literal["mlx", "peft"]
 #: The values of a tensor in the type that they are stored in.
 Stored = NDArray[Any]
 
-#: What users call the libraries.
-LIBRARY_NAMES = {"mlx": "mlx-lm", "peft": "PEFT"}
-_SAVED_BY = {"mlx": "mlx-lm", "peft": "transformers"}
 EMBEDDING = "model.embed_tokens"
 OUTPUT_HEAD = "lm_head"
+
+
+@dataclass(frozen=True)
+class LibraryFormat:
+    """How a library writes an adapter.
+
+    Attributes:
+        name: what users call it.
+        saves_models: the library that saves the models it loads.
+        file: of the weights.
+        metadata: what that file says it is in.
+        linear: the names of A and B of a linear layer; `{}` stands for the module.
+        embedding: those of an embedding.
+        magnitude: the name of DoRA's magnitudes.
+        is_turned: whether A is stored as (r, in) and B as (out, r).
+    """
+
+    name: str
+    saves_models: str
+    file: str
+    metadata: str
+    linear: tuple[str, str]
+    embedding: tuple[str, str]
+    magnitude: str
+    is_turned: bool
+
+    def tensors(self, modules: Iterable[PortableModule]) -> dict[str, Stored]:
+        """The tensors of an adapter by name."""
+        tensors: dict[str, Stored] = {}
+        for module in modules:
+            names = self.embedding if module.is_embedding else self.linear
+            for name, factor in zip(names, (module.a, module.b), strict=True):
+                stored = factor.T if self.is_turned else factor
+                tensors[name.format(module.name)] = np.ascontiguousarray(stored)
+            if module.magnitude is not None:
+                tensors[self.magnitude.format(module.name)] = module.magnitude
+        return tensors
+
+
 #: What PEFT puts before every name.
 PEFT_PREFIX = "base_model.model."
-# The names that mlx-lm and transformers share in every architecture that has them; others
-# are renamed in some (mlx-lm calls the w1 of Lfm2's experts gate_proj).
-_SHARED = re.compile(
-    r"model\.layers\.\d+\.(self_attn\.(q|k|v|o|qkv)_proj|mlp\.(gate|up|down|gate_up)_proj)"
-    rf"|{re.escape(EMBEDDING)}|{OUTPUT_HEAD}"
-)
-_NAME_BASE = "name the base model's folder with --base"
+_MLX_FACTORS = ("{}.lora_a", "{}.lora_b")
+LIBRARIES: Mapping[Library, LibraryFormat] = {
+    "mlx": LibraryFormat(
+        *("mlx-lm", "mlx-lm", "adapters.safetensors", "mlx"),
+        linear=_MLX_FACTORS,
+        embedding=_MLX_FACTORS,
+        magnitude="{}.m",
+        is_turned=False,
+    ),
+    "peft": LibraryFormat(
+        *("PEFT", "transformers", "adapter_model.safetensors", "pt"),
+        linear=(f"{PEFT_PREFIX}{{}}.lora_A.weight", f"{PEFT_PREFIX}{{}}.lora_B.weight"),
+        # PEFT holds an embedding's factors as bare parameters, without the ".weight".
+        embedding=(f"{PEFT_PREFIX}{{}}.lora_embedding_A", f"{PEFT_PREFIX}{{}}.lora_embedding_B"),
+        magnitude=f"{PEFT_PREFIX}{{}}.lora_magnitude_vector",
+        is_turned=True,
+    ),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,55 +134,6 @@ class PortableAdapter:
     model: str | None
     is_dora: bool
     notes: tuple[str, ...] = ()
-
-
-def require_fit(adapter: PortableAdapter, base: BaseModel | None, target: Library) -> None:
-    """Refuse modules that the base lacks, or whose name in the other library is unknown.
-
-    Raises:
-        InputError: such a module, or an embedding or output head without a base model to
-            tell whether the two share a weight.
-    """
-    are_looked_up = base is not None and base.is_mlx == (target == "mlx")
-    for module in adapter.modules:
-        if base is not None:
-            _require_in(module, base, adapter.path)
-        elif module.is_embedding or (module.name == OUTPUT_HEAD and target == "mlx"):
-            raise InputError(
-                adapter.path,
-                f"whether {module.name} shares its weight with another module decides how it is "
-                "converted, and no base model was found",
-                _NAME_BASE,
-            )
-        if not are_looked_up and not _SHARED.fullmatch(module.name):
-            raise InputError(
-                adapter.path,
-                f"the module {module.name} may have another name in {LIBRARY_NAMES[target]}",
-                f"{_NAME_BASE}, saved by {_SAVED_BY[target]}, to look it up",
-            )
-
-
-def _require_in(module: PortableModule, base: BaseModel, path: Path) -> None:
-    shape = base.linear_shapes.get(module.name)
-    if shape is None:
-        # Weights packed by another quantiser have no shape here, but they have the name.
-        if any(name.startswith(f"{module.name}.") for name in base.tensors):
-            return
-        if module.name == OUTPUT_HEAD and is_tied(base):
-            return
-        raise InputError(
-            path,
-            f"the module {module.name} is not in the base model {base.path}",
-            "the adapter does not belong to it, or is saved under names that no loader finds",
-        )
-    ours = (module.a.shape[0], module.b.shape[1])
-    if shape != ours:
-        raise InputError(
-            path,
-            f"{module.name} takes {ours[0]:,} inputs to {ours[1]:,} outputs, but in the base "
-            f"model {base.path} {shape[0]:,} to {shape[1]:,}",
-            "the adapter belongs to another model",
-        )
 
 
 def stored_values(tensor: TensorRef) -> Stored:
