@@ -15,13 +15,12 @@ from mlxdoctor.check import Check, discover, selected, with_thresholds
 from mlxdoctor.diagnosis import Diagnosed, Judged, judge, unlocks_most
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.environment import Environment
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome, Severity, Status
 from mlxdoctor.formats.withheld import without_text
-from mlxdoctor.installed import version_here
+from mlxdoctor.installed import version_here, versions_here
 from mlxdoctor.judge.remedy import fix_for, needed_values
 from mlxdoctor.models.load import NOT_ASKED
 from mlxdoctor.report import FileRead, Fix, MissingEvidence, NextCheck, Report
@@ -155,7 +154,7 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], s
         timeline=timeline(outcomes),
         next=_next(judged, outcomes, command),
         commands=(command(run.options.allow_model),),
-        versions={**Environment.read().here, **(log.versions if log is not None else {})},
+        versions={**versions_here(), **(log.versions if log is not None else {})},
         unreadable=unreadable,
         version=version_here(),
     )

@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 #: What a source tree says that was not installed, and so has no version.
 UNKNOWN = "0+unknown"
+_PACKAGES = ("mlxdoctor", "mlx", "mlx-lm", "numpy", "transformers")
 
 
 @cache  # a gate asks for every report, and it can't change meanwhile
@@ -16,3 +17,12 @@ def version_here(package: str = "mlxdoctor") -> str:
         return version(package)
     except PackageNotFoundError:
         return UNKNOWN
+
+
+def versions_here() -> dict[str, str]:
+    """The versions of the packages that matter, by name; none of them is imported.
+
+    They say nothing of the machine that trained.
+    """
+    versions = {package: version_here(package) for package in _PACKAGES}
+    return {package: number for package, number in versions.items() if number != UNKNOWN}

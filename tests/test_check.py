@@ -208,12 +208,12 @@ What it finds. Nothing.
 from collections.abc import Iterator
 
 from mlxdoctor.check import check
-from mlxdoctor.evidence.environment import Environment
+from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.finding import Sign, Symptom
 
 
 @check(codes={"seen": Symptom.info("it ran", says="It ran.")})
-def run(environment: Environment) -> Iterator[Sign]:
+def run(adapter: Adapter) -> Iterator[Sign]:
     yield Sign("seen", {})
 '''
 

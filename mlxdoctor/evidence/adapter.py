@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -33,12 +33,15 @@ FILE_NAMES = (
 )
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.(.+)$")
-_MLX = re.compile(r"^(?P<module>.+)\.(?P<role>lora_a|lora_b|m)$")
-_PEFT = re.compile(
-    r"^(?:base_model\.model\.)?(?P<module>.+)\."
-    r"(?P<role>lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector)"
-    r"(?:\.(?!weight$)[^.]+)?(?:\.weight)?$"
-)
+#: The names of factors, by whose they are.
+_NAMES: Mapping[Naming, re.Pattern[str]] = {
+    "mlx-lm": re.compile(r"^(?P<module>.+)\.(?P<role>lora_a|lora_b|m)$"),
+    "peft": re.compile(
+        r"^(?:base_model\.model\.)?(?P<module>.+)\."
+        r"(?P<role>lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector)"
+        r"(?:\.(?!weight$)[^.]+)?(?:\.weight)?$"
+    ),
+}
 _ROLES: Mapping[str, Role] = {
     "lora_a": "a",
     "lora_A": "a",
@@ -116,7 +119,7 @@ class Adapter:
         naming: whose names it uses; "mlx-lm" where it holds no factor at all.
         modules: complete pairs of factors, by layer and name.
         others: tensors that belong to no complete pair and are not half of one.
-        unpaired: names of factors whose partner is missing.
+        unpaired: names of what is left of modules of which a factor is missing.
         mismatched: names of modules whose two factors cannot be multiplied.
         not_float: names of modules whose factors would go together and are stored as whole
             numbers, or in a type that has no values here.
@@ -171,21 +174,35 @@ class Adapter:
             raise InputError(
                 file, "is not a .safetensors or .npz file", "pickled weights are never opened"
             )
-        pairs = _pair(tensors)
-        if len(pairs.modules) > current().modules:
-            raise exceeded(file, f"has factors of {len(pairs.modules):,} modules", "modules")
-        factors = sum(module.a.nbytes + module.b.nbytes for module in pairs.modules)
-        if factors > current().adapter_bytes:
-            raise exceeded(file, f"has {factors:,} bytes of factors", "adapter_bytes")
+        naming, parts = _factors(tensors)
+        modules: list[LoraModule] = []
+        unpaired: list[str] = []
+        mismatched: list[str] = []
+        not_float: list[str] = []
+        for name, part in sorted(parts.items()):
+            if "a" not in part or "b" not in part:
+                unpaired += [tensor.name for tensor in part.values()]
+            elif (module := _module(name, part, naming)) is None:
+                mismatched.append(name)
+            elif not (module.a.is_float and module.b.is_float):
+                not_float.append(name)
+            else:
+                modules.append(module)
+        if len(modules) > current().modules:
+            raise exceeded(file, f"has factors of {len(modules):,} modules", "modules")
+        factor_bytes = sum(module.a.nbytes + module.b.nbytes for module in modules)
+        if factor_bytes > current().adapter_bytes:
+            raise exceeded(file, f"has {factor_bytes:,} bytes of factors", "adapter_bytes")
+        paired = {tensor.name for part in parts.values() for tensor in part.values()}
         return cls(
             path=file,
             folder=path if path.is_dir() else file.parent,
-            naming=pairs.naming,
-            modules=tuple(sorted(pairs.modules, key=_order)),
-            others=tuple(tensor for name, tensor in tensors.items() if name not in pairs.factors),
-            unpaired=tuple(sorted(pairs.unpaired)),
-            mismatched=tuple(sorted(pairs.mismatched)),
-            not_float=tuple(sorted(pairs.not_float)),
+            naming=naming,
+            modules=tuple(sorted(modules, key=_order)),
+            others=tuple(tensor for name, tensor in tensors.items() if name not in paired),
+            unpaired=tuple(sorted(unpaired)),
+            mismatched=tuple(mismatched),
+            not_float=tuple(not_float),
             tensor_count=len(tensors),
             parameter_count=sum(tensor.size for tensor in tensors.values()),
             file_bytes=size,
@@ -237,40 +254,20 @@ def adapter_file(path: Path) -> Path:
     )
 
 
-@dataclass
-class _Pairs:
-    naming: Naming
-    modules: list[LoraModule] = field(default_factory=list)
-    factors: set[str] = field(default_factory=set)
-    unpaired: list[str] = field(default_factory=list)
-    mismatched: list[str] = field(default_factory=list)
-    not_float: list[str] = field(default_factory=list)
-
-
-def _pair(tensors: Mapping[str, TensorRef]) -> _Pairs:
-    pairs, pattern = _Pairs("mlx-lm"), _MLX
+def _factors(
+    tensors: Mapping[str, TensorRef],
+) -> tuple[Naming, dict[str, dict[Role, TensorRef]]]:
+    """Whose names the tensors have, and the factors and magnitudes by module."""
+    naming: Naming = "mlx-lm"
     if not any(name.endswith((".lora_a", ".lora_b")) for name in tensors) and any(
-        _PEFT.match(name) for name in tensors
+        map(_NAMES["peft"].match, tensors)
     ):
-        pairs, pattern = _Pairs("peft"), _PEFT
+        naming = "peft"
     parts: dict[str, dict[Role, TensorRef]] = {}
     for name, tensor in tensors.items():
-        if match := pattern.match(name):
+        if match := _NAMES[naming].match(name):
             parts.setdefault(match["module"], {})[_ROLES[match["role"]]] = tensor
-    for name, part in parts.items():
-        pairs.factors.update(tensor.name for tensor in part.values())
-        if "a" not in part or "b" not in part:
-            # A magnitude without any factor is what is left of a module, too.
-            pairs.unpaired += [part[role].name for role in ("a", "b") if role in part] or [
-                tensor.name for tensor in part.values()
-            ]
-        elif (module := _module(name, part, pairs.naming)) is None:
-            pairs.mismatched.append(name)
-        elif not (module.a.is_float and module.b.is_float):
-            pairs.not_float.append(name)
-        else:
-            pairs.modules.append(module)
-    return pairs
+    return naming, parts
 
 
 def _order(module: LoraModule) -> tuple[bool, int, str]:

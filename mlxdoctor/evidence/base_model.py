@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,14 +25,12 @@ from mlxdoctor.evidence.source import Source, read_json_object
 from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.safety.errors import InputError
 
-_HEADER_ONLY = "header only"
 _ROWS_PER_BLOCK = 8
+_QUANTIZED_PARTS = ("weight", "scales", "biases")
 #: Parts of the names of embeddings.
 EMBEDDING_NAMES = ("embed", "wte", "wpe")
 #: How the module of the token embedding is called, at the end of its name.
 TOKEN_EMBEDDINGS = ("embed_tokens", "wte", "tok_embeddings", "word_embeddings")
-
-
 #: Sizes without which no model is built.
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 
@@ -85,7 +84,7 @@ class BaseModel:
         _require_sizes(source.path, config, tensors)
         return cls(
             path=path,
-            sources=(source, *(Source(file, None, _HEADER_ONLY) for file in files)),
+            sources=(source, *(Source(file, None, "header only") for file in files)),
             config=config,
             tensors=tensors,
             quantized=quantized_tensors(tensors, config),
@@ -100,11 +99,7 @@ class BaseModel:
         return text.get(key) if isinstance(text, dict) else None
 
     def _integer(self, *keys: str) -> int | None:
-        for key in keys:
-            value = self.stated(key)
-            if type(value) is int:
-                return value
-        return None
+        return next((value for key in keys if type(value := self.stated(key)) is int), None)
 
     @property
     def model_type(self) -> str:
@@ -169,14 +164,11 @@ class BaseModel:
     @cached_property
     def parameter_count(self) -> int:
         """All numbers of the model; a quantised matrix counts what it stands for."""
-        count = sum(prod(matrix.shape) for matrix in self.quantized.values())
-        parts = {
-            part.name
-            for matrix in self.quantized.values()
-            for part in (matrix.weight, matrix.scales, matrix.biases)
-            if part is not None
-        }
-        return count + sum(t.size for name, t in self.tensors.items() if name not in parts)
+        packed = [f"{module}.{part}" for module in self.quantized for part in _QUANTIZED_PARTS]
+        plain = self.tensors.keys() - set(packed)
+        return sum(prod(matrix.shape) for matrix in self.quantized.values()) + sum(
+            self.tensors[name].size for name in plain
+        )
 
     def shape(self, module: str) -> tuple[int, ...]:
         """The shape of a module's weight, dequantised; empty where it has none."""
@@ -231,17 +223,14 @@ class BaseModel:
 
     def closest_module(self, name: str) -> str | None:
         """The module with the longest common ending with `name`, of at least two parts."""
-        parts = name.split(".")
-        best, longest = None, 1
-        for module in self.linear_shapes:
-            common = 0
-            for ours, theirs in zip(reversed(parts), reversed(module.split(".")), strict=False):
-                if ours != theirs:
-                    break
-                common += 1
-            if common > longest:
-                best, longest = module, common
-        return best
+        ending = name.split(".")
+
+        def common(module: str) -> int:
+            pairs = zip(reversed(ending), reversed(module.split(".")), strict=False)
+            return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+        best = max(self.linear_shapes, key=common, default="")
+        return best if common(best) > 1 else None
 
 
 def is_embedding(module: str) -> bool:

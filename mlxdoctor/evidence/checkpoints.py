@@ -53,11 +53,6 @@ class Checkpoint:
         except InputError as error:
             return Source(self.path, None, f"not read: it {error.problem}")
 
-    def is_same_as(self, other: Checkpoint) -> bool:
-        """Whether both files are known to be the same, byte for byte."""
-        own = self.source.sha256
-        return own is not None and own == other.source.sha256
-
 
 @dataclass(frozen=True)
 class CheckpointHistory:
@@ -103,10 +98,10 @@ class CheckpointHistory:
         try:
             final = adapter_file(path)
         except InputError:
-            return cls(path, tuple(numbered))
-        if any(final == save.path for save in numbered):
-            return cls(path, tuple(numbered))
-        return cls(path, (*numbered, Checkpoint(None, final)))
+            final = numbered[-1].path
+        if all(final != save.path for save in numbered):
+            numbered.append(Checkpoint(None, final))
+        return cls(path, tuple(numbered))
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:

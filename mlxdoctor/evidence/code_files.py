@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from mlxdoctor.evidence.kind import RunView
 from mlxdoctor.evidence.source import Source, hash_file, read_json_object
@@ -22,7 +22,13 @@ CONFIGURATIONS = (
     "generation_config.json",
 )
 #: Keys that make a loader run Python from the folder or from a repository.
-CODE_KEYS = ("model_file", "auto_map", "custom_pipelines", "custom_generate")
+CODE_KEYS = (
+    "model_file",
+    "auto_map",
+    "custom_pipelines",
+    "custom_generate",
+    "chat_template_type",
+)
 #: Endings of files that are pickles, or archives of them: loading one runs what it says.
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib"})
 
@@ -80,37 +86,27 @@ class RemoteCode:
             pickles.extend(_pickles(folder))
             files = [folder / name for name in CONFIGURATIONS]
             sources.extend(hash_file(file) for file in files if file.is_file())
-            if _asks_for_trust(folder / "adapter_config.json"):
-                trusted.append(folder / "adapter_config.json")
+            config = folder / "adapter_config.json"
+            if _values(config).get("trust_remote_code") is True:
+                trusted.append(config)
         return cls(tuple(sources), tuple(named), tuple(trusted), tuple(pickles))
 
 
 def code_named_in(folder: Path) -> tuple[NamedCode, ...]:
     """The keys in a folder's configurations that ask for code of its own."""
-    found: list[NamedCode] = []
-    for name in CONFIGURATIONS:
-        path = folder / name
-        if not path.is_file():
-            continue
-        try:
-            values, _ = read_json_object(path)
-        except InputError:
-            # What can't be read names nothing; the reader of that file says why.
-            continue
-        found += [NamedCode(path, key, str(values[key])) for key in CODE_KEYS if values.get(key)]
-        if values.get("chat_template_type"):
-            found.append(NamedCode(path, "chat_template_type", str(values["chat_template_type"])))
-    return tuple(found)
+    named: list[NamedCode] = []
+    for path in (folder / name for name in CONFIGURATIONS):
+        values = _values(path)
+        named += [NamedCode(path, key, str(values[key])) for key in CODE_KEYS if values.get(key)]
+    return tuple(named)
 
 
-def _asks_for_trust(path: Path) -> bool:
-    if not path.is_file():
-        return False
+def _values(path: Path) -> Mapping[str, Any]:
+    """What a configuration states; nothing where it can't be read, which its reader reports."""
     try:
-        values, _ = read_json_object(path)
+        return read_json_object(path)[0]
     except InputError:
-        return False
-    return values.get("trust_remote_code") is True
+        return {}
 
 
 def _pickles(folder: Path) -> Iterator[Path]:

@@ -50,13 +50,19 @@ _MLX_LM_KEYS = _TRAINING_KEYS | {
     "steps_per_report",
 }
 #: Older names of keys, and those of mlx-lm-lora.
-_OTHER_NAMES = MappingProxyType(
-    {
-        "num_layers": "lora_layers",
-        "fine_tune_type": "train_type",
-        "grad_accumulation_steps": "gradient_accumulation_steps",
-    }
-)
+_OTHER_NAMES = {
+    "num_layers": "lora_layers",
+    "fine_tune_type": "train_type",
+    "grad_accumulation_steps": "gradient_accumulation_steps",
+}
+#: PEFT's names; those of LoRA's parameters stand at the top of its file.
+_PEFT_NAMES = {
+    "model": "base_model_name_or_path",
+    "rank": "r",
+    "alpha": "lora_alpha",
+    "dropout": "lora_dropout",
+    "keys": "target_modules",
+}
 
 
 def _number(value: object) -> float | None:
@@ -77,17 +83,39 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-class _Setting(Generic[T]):
-    """A key of mlx-lm's: its value as stated, or mlx-lm's default, or None."""
+def _flag(value: object) -> bool | None:
+    return None if value is None else bool(value)
 
-    def __init__(self, parse: Callable[[object], T | None], meaning: str) -> None:
-        self.parse, self.__doc__ = parse, meaning
+
+def _mapping(value: object) -> Mapping[str, Any] | None:
+    return value if isinstance(value, Mapping) else None
+
+
+def _names(value: object) -> tuple[str, ...] | None:
+    if isinstance(value, str):
+        return (value,)
+    return tuple(map(str, value)) if isinstance(value, list) else None
+
+
+class Setting(Generic[T]):
+    """A key of mlx-lm's: its value as stated, or mlx-lm's default, or None.
+
+    Args:
+        parse: gives the value of what a file states, None for what makes no sense.
+        meaning: the documentation.
+        of_lora: whether mlx-lm keeps it under `lora_parameters`.
+    """
+
+    def __init__(
+        self, parse: Callable[[object], T | None], meaning: str, *, of_lora: bool = False
+    ) -> None:
+        self.parse, self.of_lora, self.__doc__ = parse, of_lora, meaning
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
     def __get__(self, config: TrainingConfig, owner: type) -> T | None:
-        return self.parse(config._value(self.name))
+        return self.parse(config._lora(self.name) if self.of_lora else config._value(self.name))
 
 
 @dataclass(frozen=True)
@@ -154,28 +182,23 @@ class TrainingConfig:
             values, source = read_yaml_object(path)
         else:
             values, source = read_json_object(path)
-        is_of_wandb = _is_of_wandb(values)
-        if is_of_wandb:
-            values = {
-                key: one["value"]
-                for key, one in values.items()
-                if isinstance(one, dict) and "value" in one and key not in _OF_WANDB
-            }
+        plain = _without_wandb(values)
+        values = values if plain is None else plain
         origin: Literal["mlx-lm", "peft", "own"]
         if "peft_type" in values:
             origin = "peft"
         elif _MLX_LM_KEYS & values.keys():
             origin = "mlx-lm"
-        elif (found := flattened(values)) is not None:
-            flat = MappingProxyType(dict(found.values))
-            return cls((source,), path, flat, "own", False, values, found.places)
+        elif (sections := flattened(values)) is not None:
+            flat = MappingProxyType(dict(sections.values))
+            return cls((source,), path, flat, "own", False, values, sections.places)
         else:
             raise InputError(
                 path,
                 "is not a training configuration that mlx-lm or PEFT would write",
                 "name the adapter_config.json or the file given to `mlx_lm.lora --config`",
             )
-        has_defaults = not is_of_wandb or bool(_OWN_KEYS & values.keys())
+        has_defaults = plain is None or bool(_OWN_KEYS & values.keys())
         return cls((source,), path, MappingProxyType(values), origin, has_defaults)
 
     @classmethod
@@ -188,19 +211,32 @@ class TrainingConfig:
         path = weights.parent / "adapter_config.json"
         return cls.read(path) if path.is_file() else None
 
-    optimizer = _Setting(_text, "`adam`, `adamw`, `muon`, `sgd` or `adafactor`.")
-    batch_size = _Setting(_whole, "Rows a batch.")
-    iters = _Setting(_whole, "Batches the run was to see.")
-    grad_accumulation_steps = _Setting(_whole, "Batches an update.")
-    max_seq_length = _Setting(_whole, "Tokens after which a row is cut.")
-    num_layers = _Setting(
+    model = Setting(_text, "The base model: a folder or a repository name.")
+    data = Setting(_text, "The training data: a folder or a repository name.")
+    optimizer = Setting(_text, "`adam`, `adamw`, `muon`, `sgd` or `adafactor`.")
+    batch_size = Setting(_whole, "Rows a batch.")
+    iters = Setting(_whole, "Batches the run was to see.")
+    grad_accumulation_steps = Setting(_whole, "Batches an update.")
+    max_seq_length = Setting(_whole, "Tokens after which a row is cut.")
+    num_layers = Setting(
         _whole, "How many of the last layers are trained; -1 for all. Also read as `lora_layers`."
     )
-    seed = _Setting(_whole, "The seed of weights and batch order.")
-    val_batches = _Setting(_whole, "Batches a validation; -1 for all.")
-    steps_per_report = _Setting(_whole, "Iterations between two reports of the training loss.")
-    steps_per_eval = _Setting(_whole, "Iterations between two validations.")
-    save_every = _Setting(_whole, "Iterations between two checkpoints.")
+    seed = Setting(_whole, "The seed of weights and batch order.")
+    val_batches = Setting(_whole, "Batches a validation; -1 for all.")
+    steps_per_report = Setting(_whole, "Iterations between two reports of the training loss.")
+    steps_per_eval = Setting(_whole, "Iterations between two validations.")
+    save_every = Setting(_whole, "Iterations between two checkpoints.")
+    lr_schedule = Setting(_mapping, "mlx-lm's schedule: name, arguments, warmup, warmup_init.")
+    mask_prompt = Setting(_flag, "Whether the prompt is left out of the loss.")
+    resume_adapter_file = Setting(_text, "The adapter that training started from.")
+    rank = Setting(_whole, "The LoRA rank.", of_lora=True)
+    alpha = Setting(
+        _number, "LoRA's alpha, where the format has one; mlx-lm has a scale.", of_lora=True
+    )
+    dropout = Setting(_number, "The share of an adapter's inputs that are dropped.", of_lora=True)
+    keys = Setting(
+        _names, "The modules an adapter is put on; None where the trainer chooses.", of_lora=True
+    )
 
     @property
     def describes_training(self) -> bool:
@@ -224,10 +260,10 @@ class TrainingConfig:
         return self._stated(key) is None and self._value(key) is not None
 
     def _stated(self, key: str) -> Any:
+        if self.origin == "peft":
+            return self.values.get(_PEFT_NAMES.get(key, key))
         value = self.values.get(key)
-        if value is None and key in _OTHER_NAMES:
-            value = self.values.get(_OTHER_NAMES[key])
-        return value
+        return self.values.get(_OTHER_NAMES.get(key, key)) if value is None else value
 
     def _value(self, key: str) -> Any:
         value = self._stated(key)
@@ -236,6 +272,8 @@ class TrainingConfig:
         return value
 
     def _lora(self, key: str) -> Any:
+        if self.origin == "peft":
+            return self._stated(key)
         if self.fine_tune_type == "full":
             return None
         stated = self.values.get("lora_parameters")
@@ -250,24 +288,6 @@ class TrainingConfig:
             peft_type = str(self.values["peft_type"]).lower()
             return "dora" if peft_type == "lora" and self.values.get("use_dora") else peft_type
         return _text(self._value("fine_tune_type")) or "lora"
-
-    @property
-    def model(self) -> str | None:
-        """The base model: a folder or a repository name."""
-        return _text(
-            self.values.get("base_model_name_or_path" if self.origin == "peft" else "model")
-        )
-
-    @property
-    def data(self) -> str | None:
-        """The training data: a folder or a repository name."""
-        return _text(self.values.get("data"))
-
-    @property
-    def lr_schedule(self) -> Mapping[str, Any] | None:
-        """mlx-lm's `lr_schedule`: name, arguments, warmup, warmup_init."""
-        schedule = self.values.get("lr_schedule")
-        return schedule if isinstance(schedule, Mapping) else None
 
     @property
     def learning_rate(self) -> float | None:
@@ -295,29 +315,6 @@ class TrainingConfig:
         return own if isinstance(own, Mapping) else {}
 
     @property
-    def mask_prompt(self) -> bool | None:
-        """Whether the prompt is left out of the loss."""
-        value = self._value("mask_prompt")
-        return None if value is None else bool(value)
-
-    @property
-    def resume_adapter_file(self) -> str | None:
-        """The adapter that training started from."""
-        return _text(self.values.get("resume_adapter_file"))
-
-    @property
-    def rank(self) -> int | None:
-        """The LoRA rank."""
-        return _whole(self.values.get("r") if self.origin == "peft" else self._lora("rank"))
-
-    @property
-    def alpha(self) -> float | None:
-        """LoRA's alpha, where the format has one; mlx-lm has a scale instead."""
-        if self.origin == "peft":
-            return _number(self.values.get("lora_alpha"))
-        return _number(self._lora("alpha"))
-
-    @property
     def scale(self) -> float | None:
         """What A·B is multiplied by: mlx-lm's scale; alpha/r elsewhere, rsLoRA's alpha/sqrt(r)."""
         stated = None if self.origin == "peft" else _number(self._lora("scale"))
@@ -327,34 +324,17 @@ class TrainingConfig:
             return None
         return self.alpha / (math.sqrt(self.rank) if self.values.get("use_rslora") else self.rank)
 
-    @property
-    def dropout(self) -> float | None:
-        """The probability with which an input of the adapter is dropped."""
-        if self.origin == "peft":
-            return _number(self.values.get("lora_dropout"))
-        return _number(self._lora("dropout"))
 
-    @property
-    def keys(self) -> tuple[str, ...] | None:
-        """The modules an adapter is put on; None where the trainer chooses."""
-        peft = self.origin == "peft"
-        stated = self.values.get("target_modules") if peft else self._lora("keys")
-        if isinstance(stated, str):
-            return (stated,)
-        return tuple(str(one) for one in stated) if isinstance(stated, list) else None
-
-    def feature(self, name: Literal["prompt", "completion", "chat", "text"]) -> str:
-        """The key under which a row holds its prompt, completion, messages or text."""
-        stated = _text(self.values.get(f"{name}_feature"))
-        return stated or ("messages" if name == "chat" else name)
-
-
-def _is_of_wandb(values: Mapping[str, Any]) -> bool:
-    """Whether W&B wrote it, which keeps each value one level deeper."""
-    if not _OF_WANDB.isdisjoint(values):
-        return True
+def _without_wandb(values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What W&B wrote, which keeps each value one level deeper; None where it did not write it."""
     deep = [isinstance(one, dict) and one.keys() <= {"value", "desc"} for one in values.values()]
-    return bool(deep) and all(deep)
+    if _OF_WANDB.isdisjoint(values) and not (deep and all(deep)):
+        return None
+    return {
+        key: one["value"]
+        for key, one in values.items()
+        if isinstance(one, dict) and "value" in one and key not in _OF_WANDB
+    }
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -42,14 +42,9 @@ class Features:
     @classmethod
     def of(cls, config: TrainingConfig | None) -> Features:
         """The keys that `config` names, mlx-lm's own otherwise."""
-        if config is None:
-            return cls()
-        return cls(
-            config.feature("prompt"),
-            config.feature("completion"),
-            config.feature("chat"),
-            config.feature("text"),
-        )
+        values = config.values if config is not None else {}
+        stated = {field.name: values.get(f"{field.name}_feature") for field in fields(cls)}
+        return cls(**{name: key for name, key in stated.items() if isinstance(key, str) and key})
 
     def format_of(self, row: Row) -> RowFormat:
         """The format mlx-lm would take the row for, asking in mlx-lm's order.

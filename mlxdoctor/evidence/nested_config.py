@@ -13,28 +13,26 @@ from typing import Any
 
 #: Sections within sections that are looked into.
 MAX_DEPTH = 3
-#: What other trainers call the keys; the first of a key that is found counts.
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "learning_rate": ("learning_rate", "lr"),
-    "batch_size": ("batch_size", "per_device_train_batch_size", "micro_batch_size"),
-    "grad_accumulation_steps": ("grad_accumulation_steps", "gradient_accumulation_steps"),
-    "iters": ("iters", "iterations", "max_iters"),
-    "max_seq_length": ("max_seq_length", "max_seq_len", "max_length"),
-    "num_layers": ("num_layers", "lora_layers"),
-    "mask_prompt": ("mask_prompt",),
-    "optimizer": ("optimizer",),
-    "seed": ("seed",),
-    "model": ("model", "model_name", "model_path", "base_model", "model_name_or_path"),
-}
-#: Within a section that is named after LoRA, or with that name before them.
-_OF_LORA: Mapping[str, tuple[str, ...]] = {
-    "rank": ("rank", "r", "lora_rank", "lora_r"),
-    "alpha": ("alpha", "lora_alpha"),
-    "scale": ("scale", "lora_scale"),
-    "dropout": ("dropout", "lora_dropout"),
-}
-#: Within a section that is named after the model.
-_OF_MODEL = ("name", "path", "id", "name_or_path")
+_LORA = "lora_parameters."
+#: mlx-lm's keys; a word in the name of a section (or of the key itself) within which they are
+#: looked for, empty for anywhere; what other trainers call them. The first that is there counts.
+_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("learning_rate", "", ("learning_rate", "lr")),
+    ("batch_size", "", ("batch_size", "per_device_train_batch_size", "micro_batch_size")),
+    ("grad_accumulation_steps", "", ("grad_accumulation_steps", "gradient_accumulation_steps")),
+    ("iters", "", ("iters", "iterations", "max_iters")),
+    ("max_seq_length", "", ("max_seq_length", "max_seq_len", "max_length")),
+    ("num_layers", "", ("num_layers", "lora_layers")),
+    ("mask_prompt", "", ("mask_prompt",)),
+    ("optimizer", "", ("optimizer",)),
+    ("seed", "", ("seed",)),
+    ("model", "", ("model", "model_name", "model_path", "base_model", "model_name_or_path")),
+    ("model", "model", ("name", "path", "id", "name_or_path")),
+    ("lora_parameters.rank", "lora", ("rank", "r", "lora_rank", "lora_r")),
+    ("lora_parameters.alpha", "lora", ("alpha", "lora_alpha")),
+    ("lora_parameters.scale", "lora", ("scale", "lora_scale")),
+    ("lora_parameters.dropout", "lora", ("dropout", "lora_dropout")),
+)
 #: A section that is about training, down to a rate in it, at the beginning of a YAML file.
 _IN_YAML = re.compile(
     r"^(?:train\w*|fine_?tun\w*|optim\w*|hyper\w*|lora\w*)\s*:[ \t]*(?:#.*)?\n"
@@ -66,18 +64,19 @@ def flattened(document: Mapping[str, Any]) -> Flattened | None:
     leaves = list(_leaves(document, (), MAX_DEPTH))
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
-    for key, names in _NAMES.items():
-        if (found := _first(leaves, names)) is not None:
-            values[key], places[key] = found
-    if "model" not in values and (found := _first(_within(leaves, "model"), _OF_MODEL)) is not None:
-        values["model"], places["model"] = found
+    lora: dict[str, Any] = {}
+    for key, section, names in _NAMES:
+        within = [leaf for leaf in leaves if any(section in part.lower() for part in leaf[0])]
+        named = (leaf for name in names for leaf in within if leaf[0][-1] == name)
+        if key not in places and (leaf := next(named, None)) is not None:
+            path, value = leaf
+            places[key] = ".".join(path)
+            if key.startswith(_LORA):
+                lora[key.removeprefix(_LORA)] = value
+            else:
+                values[key] = value
     if not _is_number(values.get("learning_rate")):
         return None
-    of_lora = _within(leaves, "lora")
-    lora: dict[str, Any] = {}
-    for key, names in _OF_LORA.items():
-        if (found := _first(of_lora, names)) is not None:
-            lora[key], places[f"lora_parameters.{key}"] = found
     return Flattened({**values, **({"lora_parameters": lora} if lora else {})}, places)
 
 
@@ -98,17 +97,3 @@ def _leaves(
     for key, value in section.items():
         if isinstance(value, Mapping) and depth:
             yield from _leaves(value, (*path, str(key)), depth - 1)
-
-
-def _within(leaves: list[tuple[tuple[str, ...], Any]], name: str) -> list[Any]:
-    """Those on whose way a section or key has a name in it."""
-    return [one for one in leaves if any(name in part.lower() for part in one[0])]
-
-
-def _first(
-    leaves: list[tuple[tuple[str, ...], Any]], names: tuple[str, ...]
-) -> tuple[Any, str] | None:
-    return next(
-        ((value, ".".join(path)) for name in names for path, value in leaves if path[-1] == name),
-        None,
-    )

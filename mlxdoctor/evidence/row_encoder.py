@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 #: Ids of tokens are below this, as mlx-lm keeps them in 32 bits.
 MAX_TOKEN_ID = 2**31
-#: End tokens that are compared one by one.
-FEW_ENDS = 8
 #: Messages that are rendered to find the answers before the last one, each of which takes all that
 #: come before it, twice: so many for each row, enough for a conversation of 40, and so many more
 #: for all of them, which takes some seconds.
@@ -216,18 +214,11 @@ class RowEncoder:
             start = len(answer) - tail
         else:
             # Plain text, or a template that ends another way: the last end token closes it.
-            is_end = np.flatnonzero(self._are_ends(answer))
+            is_end = np.flatnonzero(np.isin(answer, self.ends))
             start = int(is_end[-1]) if len(is_end) else len(answer)
             roles[start:] = Role.OTHER
-        roles[start:][self._are_ends(answer[start:])] = Role.END
+        roles[start:][np.isin(answer[start:], self.ends)] = Role.END
         return roles
-
-    def _are_ends(self, tokens: NDArray[np.int32]) -> NDArray[np.bool_]:
-        if len(self.ends) > FEW_ENDS:
-            return np.isin(tokens, self.ends)
-        # Ten times as fast for a row.
-        are_ends: NDArray[np.bool_] = (tokens[:, None] == self.ends).any(axis=1)
-        return are_ends
 
     def _terminator(self) -> tuple[int, ...]:
         """What the template writes after an answer, in tokens."""

@@ -112,35 +112,32 @@ def _is_text_mapping(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
-def _is_size(value: object) -> bool:
-    return type(value) is int and 0 <= value <= MAX_TENSOR_BYTES
+def _are_sizes(values: object) -> bool:
+    return isinstance(values, list) and all(
+        type(value) is int and 0 <= value <= MAX_TENSOR_BYTES for value in values
+    )
 
 
 def _tensor(path: Path, name: str, entry: object, start: int) -> TensorRef:
+    def wrong(problem: str) -> InputError:
+        return InputError(path, f"{name} {problem}", _DAMAGED)
+
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise InputError(path, f"{name} has no dtype, shape and data_offsets", _DAMAGED)
+        raise wrong("has no dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise InputError(path, f"{name} has the unknown type {str(dtype)[:40]!r}", _DAMAGED)
-    if (
-        not isinstance(shape, list)
-        or len(shape) > MAX_DIMENSIONS
-        or not all(_is_size(size) for size in shape)
-    ):
-        raise InputError(path, f"{name} has a shape that is not a list of sizes", _DAMAGED)
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
-        raise InputError(path, f"{name} has offsets that are not two positions", _DAMAGED)
+        raise wrong(f"has the unknown type {str(dtype)[:40]!r}")
+    if not _are_sizes(shape) or len(shape) > MAX_DIMENSIONS:
+        raise wrong("has a shape that is not a list of sizes")
+    if not _are_sizes(offsets) or len(offsets) != 2:
+        raise wrong("has offsets that are not two positions")
     begin, end = offsets
     bits = prod(shape) * DTYPE_BITS[dtype]
     if bits % 8 or end - begin != bits // 8:
-        raise InputError(
-            path,
-            f"{name} is {dtype} of shape {tuple(shape)}, {bits // 8:,} bytes, "
-            f"but its offsets span {end - begin:,}",
-            _DAMAGED,
-        )
+        stated = f"{dtype} of shape {tuple(shape)}, {bits // 8:,} bytes"
+        raise wrong(f"is {stated}, but its offsets span {end - begin:,}")
     if not bits and prod(max(size, 1) for size in shape) * DTYPE_BITS[dtype] > 8 * MAX_TENSOR_BYTES:
-        raise InputError(path, f"{name} is empty and has an impossible shape", _DAMAGED)
+        raise wrong("is empty and has an impossible shape")
     return TensorRef(name, tuple(shape), dtype, path, start + begin, end - begin)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,9 +67,6 @@ class TensorRef:
     offset: int
     nbytes: int
 
-    #: Whether every read unpacks the whole tensor, so that blocks save nothing.
-    is_packed: ClassVar[bool] = False
-
     @property
     def size(self) -> int:
         """How many elements it has."""
@@ -94,7 +91,6 @@ class TensorRef:
         Raises:
             InputError: as `load`.
         """
-        block_bytes = max(self.nbytes, 1) if self.is_packed else block_bytes
         for start in range(0, self.nbytes, block_bytes):
             yield self.decode(self.read(start, min(block_bytes, self.nbytes - start)))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from mlxdoctor.evidence.npz_file import read_npz
-from mlxdoctor.evidence.safetensors_file import model_files, read_safetensors
+from mlxdoctor.evidence.safetensors_file import read_safetensors
 from mlxdoctor.evidence.tensor import count_nonfinite
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import FIXTURES
@@ -58,31 +57,6 @@ def test_eight_bit_floats_are_known_and_not_decoded(tmp_path: Path) -> None:
         tensor.load()
 
 
-LIES = {
-    "shape": ({"x": entry([3], 0, 4)}, "span 4"),
-    "overlap": ({"x": entry([2], 0, 8), "y": entry([1], 4, 8)}, "overlaps"),
-    "hole": ({"x": entry([1], 0, 4), "y": entry([1], 8, 12)}, "bytes before y"),
-    "beyond the end": ({"x": entry([4], 0, 16)}, "truncated"),
-    "trailing bytes": ({"x": entry([1], 0, 4)}, "after its last tensor"),
-    "negative": ({"x": entry([1], -4, 0)}, "offsets"),
-    "huge shape": ({"x": entry([1 << 62, 1 << 62], 0, 8)}, "span 8"),
-    "true as a size": ({"x": entry([True], 0, 4)}, "shape"),
-    "type": ({"x": entry([1], 0, 4, "F31")}, "unknown type"),
-    "no dtype": ({"x": {"shape": [1], "data_offsets": [0, 4]}}, "no dtype"),
-    "a list": ([1, 2], "not a JSON object"),
-    "metadata": ({"__metadata__": {"a": 1}, "x": entry([2], 0, 8)}, "metadata"),
-}
-
-
-@pytest.mark.parametrize("lie", LIES)
-def test_a_lying_header_is_refused(tmp_path: Path, lie: str) -> None:
-    header, problem = LIES[lie]
-    body = b"\0" * (12 if lie == "hole" else 8)
-    path = save_raw(tmp_path / "t.safetensors", json.dumps(header).encode(), body)
-    with pytest.raises(InputError, match=problem):
-        read_safetensors(path)
-
-
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
@@ -102,26 +76,6 @@ def test_what_is_no_safetensors_is_refused(tmp_path: Path, content: bytes, probl
         read_safetensors(path)
 
 
-def test_a_name_twice_is_refused(tmp_path: Path) -> None:
-    one = json.dumps(entry([1], 0, 4))
-    header = f'{{"x": {one}, "x": {one}}}'.encode()
-    with pytest.raises(InputError, match="'x' is there twice"):
-        read_safetensors(save_raw(tmp_path / "t.safetensors", header, b"\0" * 4))
-
-
-def test_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a folder"):
-        read_safetensors(tmp_path)
-
-
-def test_a_file_that_shrinks_is_reported(tmp_path: Path) -> None:
-    path = save(tmp_path / "t.safetensors", {"x": np.ones(100, np.float32)})
-    tensor = read_safetensors(path).tensors["x"]
-    path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(InputError, match="ended inside x"):
-        tensor.load()
-
-
 def test_the_fixture_base_reads_as_the_library_reads_it() -> None:
     from safetensors.numpy import load_file
 
@@ -132,14 +86,6 @@ def test_the_fixture_base_reads_as_the_library_reads_it() -> None:
         np.testing.assert_array_equal(ours[name].load(), values)
 
 
-@pytest.mark.parametrize("name", ["../evil.safetensors", "/etc/passwd", "a/b.safetensors", ".."])
-def test_a_shard_outside_the_folder_is_refused(tmp_path: Path, name: str) -> None:
-    index = {"weight_map": {"x": name}}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(InputError, match="outside its folder"):
-        model_files(tmp_path)
-
-
 @pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
 def test_npz_values(tmp_path: Path, write: object) -> None:
     values = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
@@ -148,31 +94,3 @@ def test_npz_values(tmp_path: Path, write: object) -> None:
     np.testing.assert_array_equal(tensors["m.lora_a"].load(), values)
     assert tensors["n"].dtype == "F16"
     np.testing.assert_array_equal(tensors["m.lora_a"].rows(1, 3), values[1:3])
-
-
-def test_npz_with_objects_is_refused_without_unpickling(tmp_path: Path) -> None:
-    class Bomb:
-        def __reduce__(self) -> tuple[object, tuple[str]]:
-            return Path.touch, (tmp_path / "exploded",)  # type: ignore[return-value]
-
-    np.savez(tmp_path / "a.npz", x=np.array([Bomb()], dtype=object))
-    with pytest.raises(InputError, match="objects never"):
-        read_npz(tmp_path / "a.npz")
-    assert not (tmp_path / "exploded").exists()
-
-
-def test_npz_that_unpacks_to_too_much_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    np.savez_compressed(tmp_path / "a.npz", x=np.zeros(100_000, np.float32))
-    monkeypatch.setenv("MLXDOCTOR_LIMITS", "unpacked_bytes=400000")
-    with pytest.raises(InputError, match="unpacks to"):
-        read_npz(tmp_path / "a.npz")
-
-
-def test_npz_whose_member_lies_is_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.zeros(4, np.float32))
-    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
-        archive.writestr("x.npy", (tmp_path / "x.npy").read_bytes()[:-4])
-    with pytest.raises(InputError, match="promises 16 bytes and has 12"):
-        read_npz(tmp_path / "a.npz")

@@ -226,7 +226,6 @@ def test_a_template_that_is_python_code_is_not_run(copy_of_base):
         ("{{ 'a' * 10 ** 9 }}", "repeats over"),
         ("{{ 9 ** 99999 }}", "huge power"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "ran out"),
-        ("{{ ''.__class__.__mro__ }}", "refuses"),
         ("{{ messages.append(1) }}", "refuses"),
     ],
 )
@@ -277,13 +276,6 @@ def test_a_tokenizer_that_makes_texts_endless_is_not_used(copy_of_base, times, r
             Tokenizer.read(folder)
     else:
         assert Tokenizer.read(folder).encode("Hello")
-
-
-def test_the_output_is_bounded(monkeypatch):
-    monkeypatch.setenv("MLXDOCTOR_LIMITS", "template_characters=1000")
-    template = "{% for a in range(9999) %}{{ messages[1].content }}{% endfor %}"
-    with pytest.raises(TemplateFailure, match="over 1,000 characters"):
-        ChatTemplate.compile(template, {}).render(CHAT)
 
 
 @pytest.mark.parametrize("template", ["{% if %}", "{{ 1 +", "{% unknown %}"])

@@ -9,6 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from mlxdoctor.evidence.config import Setting
 from mlxdoctor.safety.errors import InputError
 
 
@@ -68,5 +69,5 @@ def _properties(kind: type[Any]) -> tuple[str, ...]:
     return tuple(
         name
         for name, attribute in inspect.getmembers_static(kind)
-        if isinstance(attribute, property | cached_property) and not name.startswith("_")
+        if isinstance(attribute, property | cached_property | Setting) and not name.startswith("_")
     )

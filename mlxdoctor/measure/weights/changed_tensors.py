@@ -6,7 +6,7 @@ arithmetic. The memory needed does not grow with the models.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -123,7 +123,7 @@ def change_of(old: Stored, new: Stored) -> Change:
     width = 1 if is_plain else max(old.shape[-1], 1)
     total = Change()
     rows, step = prod(old.shape) // width, _BLOCK_ELEMENTS // width
-    for start, stop in _ranges(rows, step, (*_parts(old), *_parts(new))):
+    for start, stop in _ranges(rows, step):
         total += change(_values(old, start, stop, width), _values(new, start, stop, width))
     return total
 
@@ -175,7 +175,7 @@ def _is_same(old: Stored, new: Stored) -> bool:
     return all(
         np.array_equal(our.read(start, stop - start), their.read(start, stop - start))
         for our, their in zip(ours, theirs, strict=True)
-        for start, stop in _ranges(our.nbytes, _BLOCK_BYTES, (our, their))
+        for start, stop in _ranges(our.nbytes, _BLOCK_BYTES)
     )
 
 
@@ -185,10 +185,9 @@ def _parts(tensor: Stored) -> list[TensorRef]:
     return [part for part in (tensor.weight, tensor.scales, tensor.biases) if part is not None]
 
 
-def _ranges(count: int, step: int, tensors: Sequence[TensorRef]) -> Iterator[tuple[int, int]]:
-    """0 to `count` in steps; at once where an archive would be unpacked for every step."""
-    step = count if any(tensor.is_packed for tensor in tensors) else max(step, 1)
-    return pairwise((*range(0, count, step), count)) if count else iter(())
+def _ranges(count: int, step: int) -> Iterator[tuple[int, int]]:
+    """0 to `count` in steps."""
+    return pairwise((*range(0, count, max(step, 1)), count)) if count else iter(())
 
 
 def _values(tensor: Stored, start: int, stop: int, width: int) -> NDArray[Any]:
