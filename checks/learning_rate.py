@@ -126,12 +126,6 @@ class Limits(BandLimits):
             in_a_plan=Severity.ERROR,
             says=_BELOW,
         ),
-        "usual-yet-not-finite": Symptom.info(
-            "rate × scale is no more than usual, and no training loss is finite",
-            fix="look at the precision, and at batches without a target, before the rate",
-            says=f"{_STEP}, no more than is usual for {_SIZE}, up to {{highest:.2g}}; yet no "
-            "report has a finite training loss: it was not the size of the steps.",
-        ),
         "scale-looks-like-alpha": Symptom.warning(
             "the scale has the size of an alpha",
             "alpha / rank, or mlx-lm's default of 20",
@@ -211,8 +205,6 @@ def learning_rate(
         elif planned is not None and not config.warmup and step.times_above >= limits.planned:
             sign = replace(sign, severity=sign.severity or Severity.ERROR)
         yield sign
-    if step.parameters is not None and step.size <= step.high and _never_finite(log):
-        yield Sign("usual-yet-not-finite", measured)
 
 
 def _logged(rates: Series, config: TrainingConfig, limits: Limits) -> Iterator[Sign]:
@@ -243,15 +235,6 @@ def _logged(rates: Series, config: TrainingConfig, limits: Limits) -> Iterator[S
             return
         measured["configured"] = asked
     yield Sign("not-the-configured", measured, onset=int(rates.iterations[0]))
-
-
-def _never_finite(log: TrainingLog | None) -> bool:
-    """Whether a model that was sound before the first update never had a finite loss after it."""
-    losses = log.main.get("train_loss") if log is not None else None
-    before = log.main.base_val_loss if log is not None else None
-    if losses is None or not len(losses) or before is None or not math.isfinite(before):
-        return False
-    return not np.isfinite(losses.values).any()
 
 
 def _default_or_usual(usual: tuple[float, float] | None) -> float:

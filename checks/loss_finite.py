@@ -126,18 +126,23 @@ def loss_finite(log: TrainingLog, limits: Limits) -> Iterator[Sign | Unsought]:
     """Judge the values of the log's main segment, one by one."""
     segment = log.main
     losses, validation = segment.get("train_loss"), segment.get("val_loss")
-    if losses is None:
-        if validation is not None:
-            yield from _validation(validation, None)
-        raise Inconclusive("the log holds no training loss")
-    facts = describe(losses.iterations, losses.values)
-    if facts.non_finite.count:
+    facts = describe(losses.iterations, losses.values) if losses is not None else None
+    if losses is not None and facts is not None and facts.non_finite.count:
         yield _not_finite(segment, losses, facts, limits)
     elif validation is not None:
-        yield from _validation(validation, facts.count)
+        validated = describe(validation.iterations, validation.values)
+        if validated.non_finite.count:
+            measured: dict[str, Measurement] = {
+                "non_finite_validations": validated.non_finite.count,
+                "validations": validated.count,
+                "reports": facts.count if facts is not None else None,
+            }
+            yield Sign("validation-non-finite", measured, onset=validated.non_finite.first)
     else:
         why = "the log has no validation loss; validate while training"
         yield Unsought(("validation-non-finite",), why)
+    if losses is None or facts is None:
+        raise Inconclusive("the log holds no training loss")
     if facts.zeros.count:
         yield from _exactly_zero(segment, losses, facts, limits, preference=log.is_preference)
     if segment.base_val_loss is None and np.isfinite(losses.values[0]):
@@ -155,7 +160,6 @@ def _not_finite(segment: Segment, losses: Series, facts: SeriesFacts, limits: Li
         "reports": facts.count,
         "base_validation_loss": base if base is None or math.isfinite(base) else None,
     }
-    onset = facts.non_finite.first
     if base is not None and not math.isfinite(base):
         code = "non-finite-before-training"
     elif facts.points > len(good):
@@ -169,21 +173,7 @@ def _not_finite(segment: Segment, losses: Series, facts: SeriesFacts, limits: Li
         measured |= {"before": float(good[-1]), "lowest": lowest}
         has_risen = last > max(limits.risen_ratio * lowest, lowest + limits.risen_nats)
         code = "non-finite-after-rise" if has_risen else "non-finite-after-fall"
-    return Sign(code, measured, onset=onset)
-
-
-def _validation(validation: Series, reports: int | None) -> Iterator[Sign]:
-    facts = describe(validation.iterations, validation.values)
-    if facts.non_finite.count:
-        yield Sign(
-            "validation-non-finite",
-            {
-                "non_finite_validations": facts.non_finite.count,
-                "validations": facts.count,
-                "reports": reports,
-            },
-            onset=facts.non_finite.first,
-        )
+    return Sign(code, measured, onset=facts.non_finite.first)
 
 
 def _exactly_zero(

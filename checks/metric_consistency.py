@@ -131,11 +131,7 @@ def metric_consistency(
     if metrics is not None:
         yield from _before_and_after(metrics, limits)
     if log is not None and reported:
-        unlike = list(_unlike_the_log(reported, log, limits))
-        if log.main.base_val_loss is None:
-            yield from unlike
-        if log.main.base_val_loss is not None or not unlike:
-            yield from list(_of_the_base(reported, log, limits)) or unlike
+        yield from _against_the_log(reported, log, limits)
     if log is not None and generations is not None:
         yield from _low_loss(log, generations, limits)
 
@@ -192,66 +188,63 @@ def _before_and_after(metrics: ReportedMetrics, limits: Limits) -> Iterator[Sign
         yield Sign("worse-than-before", figures | counts, where=after.source.path.name)
 
 
-def _unlike_the_log(
+def _against_the_log(
     reported: Sequence[_Reported], log: TrainingLog, limits: Limits
 ) -> Iterator[Sign]:
-    """A figure far below the level at which training ended is of another model."""
-    series = log.main.get("val_loss")
+    """A figure of the untouched model, or one far below the level at which training ended."""
+    series, base = log.main.get("val_loss"), log.main.base_val_loss
     if series is None or not len(series) or log.is_preference:
-        return
-    last, base = float(series.values[-1]), log.main.base_val_loss
-    figure = next((figure for figure in reported if last - figure.loss > limits.far), None)
-    if figure is None or not math.isfinite(last):
-        return
-    is_near = base is not None and abs(figure.loss - base) * limits.closer < last - figure.loss
-    yield Sign(
-        "not-this-model",
-        {
-            "figure": figure.name,
-            "reported": figure.value,
-            "reported_loss": figure.loss,
-            "last_val_loss": last,
-            "near_base": base if is_near else None,
-            "unit": log.main.unit,
-            "iteration": int(series.iterations[-1]),
-        },
-        where=figure.name,
-    )
-
-
-def _of_the_base(reported: Sequence[_Reported], log: TrainingLog, limits: Limits) -> Iterator[Sign]:
-    series = log.main.get("val_loss")
-    if series is None or len(series) < 2 or int(series.iterations[0]) > 1:
-        raise Inconclusive("the log has no validation loss from before the first update and after")
-    before, after = float(series.values[0]), float(series.values[-1])
-    if not math.isfinite(before):
-        raise Inconclusive("the log's first validation loss is not finite")
-    seen: set[float] = set()
-    fall = before - after if math.isfinite(after) else 0.0
-    for figure in reported:
-        off_base = abs(figure.loss - before)
-        off_tuned = abs(figure.loss - after) if math.isfinite(after) else math.inf
-        is_same = off_base <= limits.same
-        is_near = is_same or (fall >= limits.fall and off_base * limits.closer < fall)
-        is_base = is_near and off_base * limits.closer < off_tuned
-        # A loss and its perplexity are one figure.
-        if not is_base or off_tuned < limits.apart or round(figure.loss, 2) in seen:
-            continue
-        seen.add(round(figure.loss, 2))
+        raise Inconclusive("the log has no validation loss to compare with")
+    after = float(series.values[-1])
+    if base is not None and len(series) > 1:
+        signs = (_of_the_base(figure, base, after, limits) for figure in reported)
+        if (sign := next(filter(None, signs), None)) is not None:
+            yield sign
+            return
+    # False for NaN.
+    figure = next((figure for figure in reported if after - figure.loss > limits.far), None)
+    if figure is not None:
+        is_near = base is not None and abs(figure.loss - base) * limits.closer < after - figure.loss
         yield Sign(
-            "base-reported",
+            "not-this-model",
             {
                 "figure": figure.name,
                 "reported": figure.value,
                 "reported_loss": figure.loss,
-                "first_val_loss": before,
                 "last_val_loss": after,
-                "last_perplexity": math.exp(min(after, 700.0)) if math.isfinite(after) else after,
+                "near_base": base if is_near else None,
+                "unit": log.main.unit,
+                "iteration": int(series.iterations[-1]),
             },
             where=figure.name,
-            # Rows of another file may be as hard for the tuned model as these for the base.
-            severity=None if is_same or figure.split == "valid" else Severity.WARNING,
         )
+    elif base is None or len(series) < 2 or not math.isfinite(base):
+        raise Inconclusive("the log has no finite validation loss from before the first update")
+
+
+def _of_the_base(figure: _Reported, before: float, after: float, limits: Limits) -> Sign | None:
+    """A figure that is near the loss before training, and far from the one after it."""
+    fall = before - after if math.isfinite(after) else 0.0
+    off_base = abs(figure.loss - before)
+    off_tuned = abs(figure.loss - after) if math.isfinite(after) else math.inf
+    is_same = off_base <= limits.same
+    is_near = is_same or (fall >= limits.fall and off_base * limits.closer < fall)
+    if not is_near or off_tuned < limits.apart or off_base * limits.closer >= off_tuned:
+        return None
+    return Sign(
+        "base-reported",
+        {
+            "figure": figure.name,
+            "reported": figure.value,
+            "reported_loss": figure.loss,
+            "first_val_loss": before,
+            "last_val_loss": after,
+            "last_perplexity": math.exp(min(after, 700.0)) if math.isfinite(after) else after,
+        },
+        where=figure.name,
+        # Rows of another file may be as hard for the tuned model as these for the base.
+        severity=None if is_same or figure.split == "valid" else Severity.WARNING,
+    )
 
 
 def _low_loss(log: TrainingLog, generations: Generations, limits: Limits) -> Iterator[Sign]:

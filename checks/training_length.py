@@ -119,11 +119,18 @@ def training_length(
     updates = iterations // max(config.grad_accumulation_steps or 1, 1)
     split = dataset.splits.get("train") if dataset is not None else None
     rows, seen = len(split.rows) if split is not None else 0, iterations * batch
+    names = ("train_loss", "val_loss") if segment is not None else ()
+    curves = [segment.finite(name).values for name in names if segment is not None]
+    is_low = any(len(values) and values[-1] < limits.done for values in curves)
+    fell = any(
+        len(values) >= 2 and values[0] > 0 and values[-1] <= (1.0 - limits.fell) * values[0]
+        for values in curves
+    )
     at_once = (
         segment is not None
         and updates <= limits.at_once
         and 0 < seen < limits.at_once_passes * rows
-        and not _is_low(segment, limits.done)
+        and not is_low
     )
     few = seen < limits.passes * rows if rows else seen <= limits.rows
     if not at_once and (updates > limits.updates or not few):
@@ -131,14 +138,13 @@ def training_length(
     # By itself a resumed run may be long enough; a short one does not end what went before.
     if config.resume_adapter_file or (log is not None and log.resumed):
         raise NotApplicable("the run went on from an earlier one")
-    learned = segment is not None and _fell(segment, limits.fell)
     # Without the rows nobody knows that most were not seen.
-    if learned and not rows:
+    if fell and not rows:
         return
-    kind = "few-rows-seen" if learned else "barely-begun"
     # Of a plan no loss will tell that it learned all the same.
+    is_certain = at_once or planned is not None
     yield Sign(
-        "ended-at-once" if at_once or planned is not None else kind,
+        "ended-at-once" if is_certain else "few-rows-seen" if fell else "barely-begun",
         {
             "iterations": iterations,
             "batch_size": batch,
@@ -164,21 +170,3 @@ def _iterations(segment: Segment | None, config: TrainingConfig) -> int | None:
         if last:
             return max(last)
     return config.iters
-
-
-def _is_low(segment: Segment, least: float) -> bool:
-    """Whether the last loss, in training or validation, is next to nothing."""
-    for name in ("train_loss", "val_loss"):
-        values = segment.finite(name).values
-        if len(values) and values[-1] < least:
-            return True
-    return False
-
-
-def _fell(segment: Segment, share: float) -> bool:
-    """Whether the training or the validation loss fell by a share of what it first was."""
-    for name in ("train_loss", "val_loss"):
-        values = segment.finite(name).values
-        if len(values) >= 2 and values[0] > 0 and values[-1] <= (1.0 - share) * values[0]:
-            return True
-    return False

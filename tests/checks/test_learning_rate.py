@@ -9,8 +9,7 @@ import pytest
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.training_log import TrainingLog
-from tests.checks.data_evidence import config_of, log_of, run
+from tests.checks.data_evidence import config_of, run
 from tests.conftest import check_called
 
 learning_rate = check_called("learning-rate")
@@ -141,24 +140,3 @@ def test_a_tenth_of_the_rate_is_advised_where_that_is_usual(tmp_path):
 def test_far_below_says_how_far(tmp_path):
     (finding,) = findings_of(with_step(tmp_path, 1e-8), 3.2e9)
     assert f"{finding.measured['times']:.0f} times as much" in finding.message
-
-
-@pytest.mark.parametrize(
-    ("rate", "losses", "before", "hit"),
-    [
-        (1e-4, [float("nan")] * 3, 2.0, True),
-        (1e-4, [1.9, float("nan"), float("nan")], 2.0, False),
-        (1e-4, [1.9, 1.8, 1.7], 2.0, False),
-        # Broken before it was trained.
-        (1e-4, [float("nan")] * 3, float("nan"), False),
-        # Large steps may break a model at once.
-        (2e-2, [float("nan")] * 3, 2.0, False),
-    ],
-)
-def test_a_usual_rate_does_not_break_a_model_at_once(tmp_path, rate, losses, before, hit):
-    log = log_of(train_loss=([10, 20, 30], losses), val_loss=([1, 30], [before, losses[-1]]))
-    base = SimpleNamespace(parameter_count=1.35e8)
-    given = {TrainingConfig: with_step(tmp_path, rate), BaseModel: base, TrainingLog: log}
-    found = learning_rate.run(SimpleNamespace(get=given.get, why_missing=str)).findings
-    codes = {one.code: one.severity.value for one in found}
-    assert (codes.get("learning-rate.usual-yet-not-finite") == "info") is hit

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from mlxdoctor.api import run_checks
@@ -14,17 +13,10 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.finding import Outcome, Status
 from mlxdoctor.run import Run
 from tests.checks.data_evidence import BASE, config_of
-from tests.checks.log_evidence import LogWriter, decay, finding, found, judge
+from tests.checks.log_evidence import finding, found, judge
 from tests.conftest import RUNS, check_called, expected, run_names
 
 rate_effect = check_called("rate-effect")
-#: A hundredth of a rate that is sound for the fixtures' base model.
-SMALL = 3e-6
-
-
-@pytest.fixture
-def logs(tmp_path: Path) -> LogWriter:
-    return LogWriter(tmp_path)
 
 
 def outcome_of(folder: Path) -> Outcome:
@@ -32,14 +24,9 @@ def outcome_of(folder: Path) -> Outcome:
     return outcome
 
 
-def config(tmp_path: Path, rate: float = SMALL, **more: object):
+def config(tmp_path: Path, rate: float, **more: object):
     parameters = {"rank": 8, "dropout": 0.0, "scale": 20.0}
     return config_of(tmp_path, learning_rate=rate, lora_parameters=parameters, **more)
-
-
-def straight(end: float, count: int = 15, start: float = 4.1) -> list[float]:
-    """Losses that fall steadily to the last report."""
-    return [float(value) for value in np.linspace(start, end, count)]
 
 
 @pytest.mark.parametrize("name", [n for n in run_names() if expected(n)["verdict"] == "healthy"])
@@ -82,60 +69,16 @@ def test_the_update_against_the_weights(
 
 
 @pytest.mark.parametrize(
-    ("losses", "symptoms"),
-    [
-        (straight(3.1), {"barely-learned": "error"}),
-        # Learned a good part: low, and yet enough.
-        (straight(1.5), {}),
-        # Flat by the end: there was nothing more to learn at this rate.
-        (decay(15, 4.1, 3.1, noise=0.0), {}),
-        # Not more than the scatter of batches.
-        ([4.1 + 0.3 * (-1) ** i - i / 100 for i in range(15)], {}),
-        # Rising.
-        (straight(4.5), {}),
-    ],
-)
-def test_small_steps(
-    tmp_path: Path, logs: LogWriter, losses: list[float], symptoms: dict[str, str]
-) -> None:
-    log = logs.losses(losses, {1: 4.15, 150: losses[-1]})
-    outcome = judge(rate_effect, config(tmp_path), log, BaseModel.read(BASE))
-    assert found(outcome) == symptoms
-
-
-@pytest.mark.parametrize(("rate", "hit"), [(1.7e-5, True), (1.9e-5, False), (3e-4, False)])
-def test_how_small_a_step_must_be(tmp_path: Path, logs: LogWriter, rate: float, hit: bool) -> None:
-    log = logs.losses(straight(3.1), {1: 4.15})
-    outcome = judge(rate_effect, config(tmp_path, rate), log, BaseModel.read(BASE))
-    assert ("barely-learned" in found(outcome)) is hit
-
-
-def test_an_unknown_size_makes_it_a_warning(tmp_path: Path, logs: LogWriter) -> None:
-    log = logs.losses(straight(3.1), {1: 4.15})
-    assert found(judge(rate_effect, config(tmp_path, 1e-7), log)) == {"barely-learned": "warning"}
-
-
-@pytest.mark.parametrize(
     ("more", "status"),
     [
         ({"optimizer": "adafactor"}, Status.SKIPPED),
-        ({"resume_adapter_file": "before.safetensors"}, Status.SKIPPED),
         ({"fine_tune_type": "full"}, Status.SKIPPED),
-        ({"optimizer": "adamw"}, Status.FOUND),
+        # Without the base model's size no band is known, and without an adapter no update.
+        ({"optimizer": "adamw"}, Status.INCONCLUSIVE),
     ],
 )
-def test_what_has_no_band(
-    tmp_path: Path, logs: LogWriter, more: dict[str, str], status: Status
-) -> None:
-    log = logs.losses(straight(3.1), {1: 4.15})
-    outcome = judge(rate_effect, config(tmp_path, **more), log, BaseModel.read(BASE))
-    assert outcome.status is status
-
-
-def test_missing_evidence(tmp_path: Path, logs: LogWriter) -> None:
+def test_missing_evidence(tmp_path: Path, more: dict[str, str], status: Status) -> None:
     base = BaseModel.read(BASE)
     assert judge(rate_effect).status is Status.SKIPPED
-    assert judge(rate_effect, config(tmp_path), base).status is Status.INCONCLUSIVE
-    few = logs.losses(straight(3.1, count=8), {1: 4.15})
-    assert judge(rate_effect, config(tmp_path), few, base).status is Status.INCONCLUSIVE
-    assert judge(rate_effect, config(tmp_path, 1.0), base).status is Status.INCONCLUSIVE
+    assert judge(rate_effect, config(tmp_path, 1.0, **more), base).status is status
+    assert judge(rate_effect, config(tmp_path, 1e-6), base).status is not Status.INCONCLUSIVE
