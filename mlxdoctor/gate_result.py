@@ -65,6 +65,11 @@ class GateItem:
     unseen: tuple[str, ...] = ()
     let_through: tuple[str, ...] = ()
 
+    @property
+    def failing(self) -> list[Finding]:
+        """The findings that fail it, worst first."""
+        return [gated.finding for gated in self.findings if gated.ruling == "fails"]
+
 
 @dataclass(frozen=True)
 class GateResult:

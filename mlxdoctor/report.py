@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
-from mlxdoctor.confirmation import Experiment
+from mlxdoctor.confirmation import Experiment, Rerun
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.exhibits import FIGURES, LossCurve, SampleAnswer
 from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Severity
@@ -186,6 +186,11 @@ class Report:
             one.figure: replace(one, onset=self.onset) if isinstance(one, LossCurve) else one
             for one in exhibits
         }
+
+    @property
+    def reruns(self) -> tuple[Rerun, ...]:
+        """The reruns among the experiments."""
+        return tuple(tried for tried in self.experiments if isinstance(tried, Rerun))
 
     @property
     def sample(self) -> SampleAnswer | None:

@@ -21,7 +21,7 @@ from typing import Any
 from fixtures.lab.harness import older_pages
 from mlxdoctor.api import diagnose
 from mlxdoctor.formats import escape, summary
-from mlxdoctor.formats.figures.draw import all_paths
+from mlxdoctor.formats.figures import all_paths
 from mlxdoctor.formats.format import files_of
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import Verdict

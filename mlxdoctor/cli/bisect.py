@@ -78,7 +78,7 @@ def command(
     text = _rendered(table, output_format)
     click.echo(text, nl=False)
     if folder is not None:
-        from mlxdoctor.formats.figures.checkpoint_sizes import svg
+        from mlxdoctor.formats.figures import svg
         from mlxdoctor.measure.weights.save_norms import heat_map
 
         files = {_REPORTS[output_format]: text.encode()}

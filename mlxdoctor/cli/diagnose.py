@@ -187,7 +187,7 @@ def _shown_as(report: Report, name: str, fail_on: str) -> Report | GateResult:
 def _write(
     report: Report, folder: Path, names: tuple[str, ...], fail_on: str, inspected: list[Path]
 ) -> list[Path]:
-    from mlxdoctor.formats.figures.draw import all_paths
+    from mlxdoctor.formats.figures import all_paths
     from mlxdoctor.formats.summary import slug
 
     target = folder / slug(report.name)

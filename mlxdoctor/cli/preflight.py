@@ -127,7 +127,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     """
     from mlxdoctor.evidence.config import TrainingConfig
     from mlxdoctor.formats.escape import terminal
-    from mlxdoctor.formats.figures.draw import all_paths
+    from mlxdoctor.formats.figures import all_paths
     from mlxdoctor.formats.summary import slug
     from mlxdoctor.preflight import preflight
     from mlxdoctor.preflight.configuration import changed_text

@@ -98,9 +98,9 @@ def command(
     output.refuse_inside(folder, inspected)
 
     from mlxdoctor.api import diagnose
-    from mlxdoctor.formats.experiments_text import render
-    from mlxdoctor.formats.figures.draw import all_paths
+    from mlxdoctor.formats.figures import all_paths
     from mlxdoctor.formats.summary import slug
+    from mlxdoctor.formats.terminal import render_experiments
     from mlxdoctor.reproduce import reproduce
 
     with ProgressLine() as progress:
@@ -131,7 +131,9 @@ def command(
             files |= files_of(report, name)
         written = output.write_files(target, files, stale=all_paths())
     if printed in (None, "text"):
-        click.echo(render(report, written, output.width(), output.style), nl=False)
+        shown = [str(path) for path in written if path.suffix != ".png"]
+        text = render_experiments(report, shown, output.width(), output.style)
+        click.echo(text, nl=False)
     else:
         click.echo(text_of(report, printed), nl=False)
     return exit_code(report)

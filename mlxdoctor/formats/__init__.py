@@ -1,1 +1,1 @@
-"""Report formats: each a pure function of one dictionary."""
+"""Report formats: pure functions of a report or of a gate's result, one file each."""

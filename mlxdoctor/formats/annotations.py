@@ -41,69 +41,66 @@ def command(kind: str, lines: Sequence[str], **properties: str | int) -> str:
 
 def render(result: GateResult) -> str:
     """Errors for the items that did not pass, warnings for what was noted of the others."""
-    failed = [one for one in result.items if one.status is not ItemStatus.PASSED]
-    errors = [_failed(one) for one in failed]
-    names = [one.path for one in failed]
+    # Each with the name that stands for it where there are too many.
+    errors: list[tuple[str, str]] = []
+    warnings: list[tuple[str, str]] = []
     if result.unfinished:
         count = len(result.unfinished)
         line = f"The work was interrupted: {count:,} not examined, {result.unfinished[0]} first."
         # It comes first: what passed says nothing about what was not looked at.
-        errors.insert(0, command("error", [line], title="mlxdoctor gate: unfinished"))
-        names.insert(0, "unfinished work")
-    noted = [one for one in result.items if one.status is ItemStatus.PASSED and _noted(one)]
-    warnings = [_notice(result, one) for one in result.notices]
-    about = ["the policy"] * len(warnings) + [one.path for one in noted]
-    warnings += [_warned(one) for one in noted]
-    return _shown("error", errors, names) + _shown("warning", warnings, about)
+        unfinished = command("error", [line], title="mlxdoctor gate: unfinished")
+        errors.append(("unfinished work", unfinished))
+    for notice in result.notices:
+        title = "mlxdoctor gate: the policy"
+        warning = command("warning", [sentence(notice)], **_file(result.policy), title=title)
+        warnings.append(("the policy", warning))
+    for item in result.items:
+        if item.status is not ItemStatus.PASSED:
+            errors.append((item.path, _about(item, "error", item.status, _reasons(item))))
+        elif noted := _noted(item):
+            warnings.append((item.path, _about(item, "warning", "passed, noted", _lines(noted))))
+    return _shown("error", errors) + _shown("warning", warnings)
 
 
-def _shown(kind: str, commands: Sequence[str], names: Sequence[str]) -> str:
-    if len(commands) <= MAX_SHOWN:
-        return "".join(commands)
-    kept = MAX_SHOWN - 1
-    left = names[kept:]
-    listed = ", ".join(left[:MAX_FINDINGS]) + (", …" if len(left) > MAX_FINDINGS else "")
-    rest = command(kind, [f"{len(left):,} more: {listed}"], title="mlxdoctor gate: and more")
-    return "".join([*commands[:kept], rest])
+def _shown(kind: str, commands: Sequence[tuple[str, str]]) -> str:
+    kept = MAX_SHOWN if len(commands) <= MAX_SHOWN else MAX_SHOWN - 1
+    text = "".join(command for _, command in commands[:kept])
+    if not (names := [name for name, _ in commands[kept:]]):
+        return text
+    listed = ", ".join(names[:MAX_FINDINGS]) + (", …" if len(names) > MAX_FINDINGS else "")
+    return text + command(
+        kind, [f"{len(names):,} more: {listed}"], title="mlxdoctor gate: and more"
+    )
 
 
-def _failed(item: GateItem) -> str:
-    failing = [one.finding for one in item.findings if one.ruling == "fails"]
-    cause = cause_of(item) if failing else None
+def _about(item: GateItem, kind: str, status: str, lines: Sequence[str]) -> str:
+    return command(kind, lines, **_file(main_file(item)), title=f"{item.path}: {status}")
+
+
+def _reasons(item: GateItem) -> list[str]:
+    cause = cause_of(item) if item.failing else None
     lines = [f"{cause}."] if cause is not None else []
-    lines += _lines(failing)
-    lines += [sentence(reason) for reason in unexplained(item)]
-    return command("error", lines, **_file(main_file(item)), title=f"{item.path}: {item.status}")
-
-
-def _warned(item: GateItem) -> str:
-    lines = _lines(_noted(item))
-    return command("warning", lines, **_file(main_file(item)), title=f"{item.path}: passed, noted")
-
-
-def _notice(result: GateResult, notice: str) -> str:
-    place = _file(result.policy) if result.policy is not None else {}
-    return command("warning", [sentence(notice)], **place, title="mlxdoctor gate: the policy")
+    return [*lines, *_lines(item.failing), *map(sentence, unexplained(item))]
 
 
 def _noted(item: GateItem) -> list[Finding]:
     """What the policy lets pass, and is worse than a remark."""
     return [
-        one.finding
-        for one in item.findings
-        if one.ruling == "noted" and one.finding.severity is not Severity.INFO
+        gated.finding
+        for gated in item.findings
+        if gated.ruling == "noted" and gated.finding.severity is not Severity.INFO
     ]
 
 
 def _lines(findings: Sequence[Finding]) -> list[str]:
-    lines = [f"{one.code}: {one.message}" for one in findings[:MAX_FINDINGS]]
-    left = len(findings) - MAX_FINDINGS
-    return [*lines, f"and {left} more"] if left > 0 else lines
+    lines = [f"{finding.code}: {finding.message}" for finding in findings[:MAX_FINDINGS]]
+    rest = len(findings) - MAX_FINDINGS
+    return [*lines, f"and {rest} more"] if rest > 0 else lines
 
 
-def _file(path: str) -> dict[str, str]:
+def _file(path: str | None) -> dict[str, str]:
     """The property that puts an annotation beside a file, where the checkout has it."""
-    inside = in_checkout(path)
+    inside = in_checkout(path) if path is not None else None
     return {"file": inside} if inside is not None else {}
 
 

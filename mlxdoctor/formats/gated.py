@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from mlxdoctor.formats.places import in_checkout
 from mlxdoctor.formats.summary import headline, is_clear, lowered
-from mlxdoctor.gate_result import GateItem, GateResult, ItemStatus
+from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, ItemStatus
 from mlxdoctor.report import Report
 
 #: What a run itself consists of. What was trained comes first: findings are shown beside it.
@@ -19,59 +19,48 @@ MAIN_KINDS = (
     "training log",
     "checkpoint history",
 )
-#: The worst first, as a reader wants to see them.
-WORST_FIRST = (
-    ItemStatus.FAILED,
-    ItemStatus.UNUSABLE,
-    ItemStatus.INCONCLUSIVE,
-    ItemStatus.PASSED,
-)
+#: Status -> its colour; the worst first, as a reader wants to see them.
 COLOURS: Mapping[ItemStatus, str] = MappingProxyType(
     {
-        ItemStatus.PASSED: "green",
         ItemStatus.FAILED: "red",
         ItemStatus.UNUSABLE: "red",
         ItemStatus.INCONCLUSIVE: "yellow",
+        ItemStatus.PASSED: "green",
     }
 )
 
 
 def counts(result: GateResult) -> dict[ItemStatus, int]:
     """How many items are of each status, the worst first."""
-    counted = Counter(one.status for one in result.items)
-    return {status: counted[status] for status in WORST_FIRST}
+    counted = Counter(item.status for item in result.items)
+    return {status: counted[status] for status in COLOURS}
 
 
 def tally(result: GateResult) -> str:
     """The result in a line: "2 of 12 failed, 1 is inconclusive, 9 passed"."""
     total = len(result.items) + len(result.unfinished)
-    counted = counts(result)
-    parts = [
-        _part(status, count, total if status is ItemStatus.FAILED else None)
-        for status, count in counted.items()
-        if count
-    ]
-    if suspects := sum(bool(one.suspicion) for one in result.items):
+    parts = []
+    for status, count in counts(result).items():
+        if status is ItemStatus.FAILED and count:
+            parts.append(f"{count:,} of {total:,} failed")
+        elif count:
+            verb = "" if status is ItemStatus.PASSED else "is " if count == 1 else "are "
+            parts.append(f"{count:,} {verb}{status.value}")
+    if suspects := sum(bool(item.suspicion) for item in result.items):
         parts[-1] += f" ({suspects:,} suspect)"
     if result.unfinished:
         parts.append(f"{len(result.unfinished):,} not examined")
     return ", ".join(parts) or "nothing was examined"
 
 
-def _part(status: ItemStatus, count: int, total: int | None) -> str:
-    if status in (ItemStatus.FAILED, ItemStatus.PASSED):
-        return f"{count:,}{f' of {total:,}' if total else ''} {status.value}"
-    return f"{count:,} {'is' if count == 1 else 'are'} {status.value}"
-
-
 def not_passed(result: GateResult) -> list[GateItem]:
     """The items that did not pass, the worst first, otherwise in order."""
-    return [one for one in worst_first(result) if one.status is not ItemStatus.PASSED]
+    return [item for item in worst_first(result) if item.status is not ItemStatus.PASSED]
 
 
 def worst_first(result: GateResult) -> list[GateItem]:
     """All items, the worst first, otherwise in the order that was asked for."""
-    return sorted(result.items, key=lambda one: WORST_FIRST.index(one.status))
+    return sorted(result.items, key=lambda item: tuple(COLOURS).index(item.status))
 
 
 def named_cause(item: GateItem) -> str:
@@ -85,24 +74,34 @@ def named_cause(item: GateItem) -> str:
 
 def suppressed(item: GateItem) -> Counter[str]:
     """How many findings are suppressed, by what."""
-    return Counter(one.suppressed_by for one in item.findings if one.suppressed_by)
+    return Counter(gated.suppressed_by for gated in item.findings if gated.suppressed_by)
+
+
+def suppressed_findings(result: GateResult) -> list[tuple[str, GatedFinding]]:
+    """Every finding that is suppressed, with the path of its item."""
+    return [
+        (item.path, gated)
+        for item in result.items
+        for gated in item.findings
+        if gated.suppressed_by is not None
+    ]
 
 
 def main_file(item: GateItem) -> str:
     """The file of an item to show its findings beside; its own path where the checkout has none."""
     sources = main_sources(item.report) if item.report is not None else []
-    return next((one for one in sources if in_checkout(one) is not None), item.path)
+    return next((source for source in sources if in_checkout(source) is not None), item.path)
 
 
 def main_sources(report: Report) -> list[str]:
     """The files that a run mainly consists of, the first of each kind."""
-    sources = {one.kind: one.source for one in reversed(report.evidence)}
+    sources = {file.kind: file.source for file in reversed(report.evidence)}
     return [sources[kind] for kind in MAIN_KINDS if kind in sources]
 
 
 def unseen(result: GateResult) -> list[str]:
     """What the items that passed were not judged by: a sentence for each thing they need."""
-    counted = Counter(need for one in result.items for need in one.unseen)
+    counted = Counter(need for item in result.items for need in item.unseen)
     return [
         f"{need} ({count:,} passed on {'its' if count == 1 else 'their'} files alone)"
         for need, count in counted.most_common()
@@ -111,7 +110,8 @@ def unseen(result: GateResult) -> list[str]:
 
 def unexplained(item: GateItem) -> list[str]:
     """The reasons that are no finding: what could not be read, decided or examined at all."""
-    explained = {f"{one.finding.code}: {one.finding.message}" for one in item.findings}
+    findings = [gated.finding for gated in item.findings]
+    explained = {f"{finding.code}: {finding.message}" for finding in findings}
     return [reason for reason in item.reasons if reason not in explained]
 
 

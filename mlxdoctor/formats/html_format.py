@@ -12,9 +12,10 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from html import escape as escaped
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from mlxdoctor.formats import markdown
+from mlxdoctor.formats import figures, markdown
 from mlxdoctor.formats.escape import visible
 from mlxdoctor.formats.format import Format
 from mlxdoctor.report import Report
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from markdown_it.renderer import RendererHTML
     from markdown_it.rules_block import StateBlock
     from markdown_it.token import Token
-    from markdown_it.utils import EnvType, OptionsDict
 
 #: Fewer sections than this need no table of contents.
 MIN_SECTIONS = 4
@@ -33,7 +33,8 @@ _FOLDING = re.compile(r"</?details>|<summary>([^<>&]*)</summary>")
 #: The only addresses that a link may have.
 _ADDRESS = re.compile(r"https://[\w\-./#?=&%+~]+\Z", re.ASCII)
 _OTHER = re.compile(r"[^a-z0-9]+")
-_ALIGNMENTS = {"text-align:left": "", "text-align:center": "center", "text-align:right": "right"}
+#: Kind of a line of a diff -> the element it is shown as.
+_DIFF = {"+": "ins", "-": "del"}
 
 
 def render(report: Report) -> str:
@@ -41,13 +42,11 @@ def render(report: Report) -> str:
     import jinja2
     from markupsafe import Markup
 
-    from mlxdoctor.formats.figures import draw
-
-    pictures = draw.draw(report)
-    text = markdown.render(report, {name: name for name in pictures})
+    pictures = figures.draw(report)
     parser = _parser(pictures)
-    tokens = parser.parse(text)
-    sections = _anchored(tokens)
+    tokens = parser.parse(markdown.render(report, {name: name for name in pictures}))
+    headings = _anchored(tokens)
+    sections = [(anchor, title) for tag, anchor, title in headings if tag == "h2"]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("mlxdoctor.formats"),
         autoescape=True,
@@ -59,12 +58,12 @@ def render(report: Report) -> str:
     style = environment.get_template("report.css.j2").render()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return environment.get_template("report.html.j2").render(
-        title=visible(f"{report.name}: {_title(tokens)}"),
+        title=visible(f"{report.name}: {headings[0][2]}"),
         style=Markup(style),
         style_digest=digest,
         sections=sections if len(sections) >= MIN_SECTIONS else [],
         # Made by the renderer from Markdown in which everything foreign is escaped.
-        body=Markup(parser.renderer.render(tokens, parser.options, {})),
+        body=Markup(parser.renderer.render(tokens, parser.options, {"pictures": pictures})),
         version=report.version,
     )
 
@@ -82,24 +81,6 @@ def _parser(pictures: Mapping[str, bytes]) -> MarkdownIt:
     parser.block.ruler.before(
         "paragraph", "folding", _folding, {"alt": ["paragraph", "reference", "blockquote", "list"]}
     )
-
-    def image(
-        renderer: RendererHTML,
-        tokens: Sequence[Token],
-        index: int,
-        options: OptionsDict,
-        env: EnvType,
-    ) -> str:
-        token = tokens[index]
-        alt = renderer.renderInlineAsText(token.children or [], options, env)
-        picture = pictures.get(str(token.attrs["src"]))
-        if picture is None:
-            return escaped(alt)
-        content = base64.b64encode(picture).decode()
-        shown = f'<img src="data:image/png;base64,{content}" alt="{escaped(alt)}">'
-        return f'<span class="picture" tabindex="0">{shown}</span>'
-
-    parser.add_render_rule("image", image)
     for name, rule in _RULES.items():
         parser.add_render_rule(name, rule)
     return parser
@@ -113,87 +94,81 @@ def _folding(state: StateBlock, start: int, end: int, silent: bool) -> bool:
         return False
     if not silent:
         token = state.push("folding", "", 0)
-        token.content = line
+        token.content = f"{line}\n"
         token.map = [start, start + 1]
         state.line = start + 1
     return True
 
 
-def _anchored(tokens: Sequence[Token]) -> list[tuple[str, str]]:
-    """Give every heading an id of its own; returns (id, title) of the sections."""
+def _anchored(tokens: Sequence[Token]) -> list[tuple[str, str, str]]:
+    """Give every heading an id of its own; returns (tag, id, title) of each."""
     taken: dict[str, int] = {}
-    sections = []
-    for index, token in enumerate(tokens):
-        if token.type != "heading_open":
-            continue
-        title = _text(tokens[index + 1])
-        name = _OTHER.sub("-", title.lower()).strip("-")
-        taken[name] = taken.get(name, 0) + 1
-        anchor = name if taken[name] == 1 else f"{name}-{taken[name]}"
-        token.attrSet("id", anchor)
-        if token.tag == "h2":
-            sections.append((anchor, title))
-    return sections
+    headings = []
+    for token, inline in pairwise(tokens):
+        if token.type == "heading_open":
+            title = "".join(child.content for child in inline.children or [])
+            name = _OTHER.sub("-", title.lower()).strip("-")
+            taken[name] = taken.get(name, 0) + 1
+            anchor = name if taken[name] == 1 else f"{name}-{taken[name]}"
+            token.attrSet("id", anchor)
+            headings.append((token.tag, anchor, title))
+    return headings
 
 
-def _title(tokens: Sequence[Token]) -> str:
-    return next(
-        _text(tokens[index + 1]) for index, one in enumerate(tokens) if one.type == "heading_open"
-    )
+# Rules of the renderer: each makes the HTML of the token at an index.
 
 
-def _text(inline: Token) -> str:
-    return "".join(one.content for one in inline.children or [])
+def _image(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any
+) -> str:
+    token = tokens[index]
+    text = escaped(renderer.renderInlineAsText(token.children or [], options, env))
+    picture = env["pictures"].get(str(token.attrs["src"]))
+    if picture is None:
+        return text
+    content = base64.b64encode(picture).decode()
+    shown = f'<img src="data:image/png;base64,{content}" alt="{text}">'
+    return f'<span class="picture" tabindex="0">{shown}</span>'
 
 
-def _rule_folding(_: RendererHTML, tokens: Sequence[Token], index: int, *__: Any) -> str:
-    return tokens[index].content + "\n"
-
-
-def _rule_table_open(*_: Any) -> str:
+def _table_open(*_: Any) -> str:
     # Focusable, so that a keyboard can scroll it; the label says what it is.
     return '<div class="wide" tabindex="0" role="group" aria-label="table">\n<table>\n'
 
 
-def _rule_table_close(*_: Any) -> str:
-    return "</table>\n</div>\n"
-
-
-def _rule_cell(renderer: RendererHTML, tokens: Sequence[Token], index: int, *rest: Any) -> str:
+def _cell(renderer: RendererHTML, tokens: Sequence[Token], index: int, *rest: Any) -> str:
     """Alignment as a class: the policy refuses styles on elements."""
     token = tokens[index]
-    style = str(token.attrs.pop("style", ""))
-    if _ALIGNMENTS.get(style):
-        token.attrSet("class", _ALIGNMENTS[style])
+    if token.attrs.pop("style", "") == "text-align:right":
+        token.attrSet("class", "right")
     return str(renderer.renderToken(tokens, index, *rest))
 
 
-def _rule_fence(_: RendererHTML, tokens: Sequence[Token], index: int, *__: Any) -> str:
+def _fence(_: RendererHTML, tokens: Sequence[Token], index: int, *__: Any) -> str:
     token = tokens[index]
-    lines = token.content.rstrip("\n").split("\n")
-    shown = [_diff_line(one) if token.info == "diff" else escaped(one) for one in lines]
-    return f'<pre tabindex="0"><code>{chr(10).join(shown)}\n</code></pre>\n'
+    lines = []
+    for line in token.content.rstrip("\n").split("\n"):
+        is_changed = token.info == "diff" and not line.startswith(("+++", "---"))
+        tag = _DIFF.get(line[:1]) if is_changed else None
+        lines.append(f"<{tag}>{escaped(line)}</{tag}>" if tag else escaped(line))
+    code = "\n".join(lines)
+    return f'<pre tabindex="0"><code>{code}\n</code></pre>\n'
 
 
-def _diff_line(line: str) -> str:
-    kinds = {"+": "ins", "-": "del"}
-    tag = kinds.get(line[:1]) if not line.startswith(("+++", "---")) else None
-    return f"<{tag}>{escaped(line)}</{tag}>" if tag else escaped(line)
-
-
-def _rule_link_open(renderer: RendererHTML, tokens: Sequence[Token], index: int, *rest: Any) -> str:
+def _link_open(renderer: RendererHTML, tokens: Sequence[Token], index: int, *rest: Any) -> str:
     tokens[index].attrSet("rel", "noopener noreferrer")
     return str(renderer.renderToken(tokens, index, *rest))
 
 
 _RULES = {
-    "folding": _rule_folding,
-    "table_open": _rule_table_open,
-    "table_close": _rule_table_close,
-    "th_open": _rule_cell,
-    "td_open": _rule_cell,
-    "fence": _rule_fence,
-    "link_open": _rule_link_open,
+    "fence": _fence,
+    "folding": lambda _, tokens, index, *__: tokens[index].content,
+    "image": _image,
+    "link_open": _link_open,
+    "table_close": lambda *_: "</table>\n</div>\n",
+    "table_open": _table_open,
+    "td_open": _cell,
+    "th_open": _cell,
 }
 
 FORMAT = Format("html", "html", report=render)

@@ -7,11 +7,8 @@ is shown as skipped, with the reason, and never as passed.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-
-from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
-from junitparser.junitparser import Attr, FinalResult
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from mlxdoctor.finding import Finding, Outcome, Status
 from mlxdoctor.formats.escape import xml as escaped
@@ -22,104 +19,86 @@ from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, ItemStatus
 
 #: The case that stands for the item as a whole.
 GATE_CASE = "gate"
-
-
-class Case(TestCase):
-    """A test case that says which file it is about, as GitLab reads it."""
-
-    file = Attr()
+#: What a case may hold in place of a pass -> the attribute in which a suite counts it.
+COUNTED = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 
 
 def render(result: GateResult) -> str:
     """One suite for each item, in order; paths that were not reached are errors of their own."""
-    suites = [_suite(item) for item in result.items]
-    suites += [_unfinished(path) for path in result.unfinished]
-    document = JUnitXml("mlxdoctor gate")
-    # Not add_testsuite, which compares each suite with every other one.
-    document.extend(suites)  # type: ignore[no-untyped-call]
-    document.update_statistics()  # type: ignore[no-untyped-call]
-    stream = io.BytesIO()
-    document.write(stream)
-    return stream.getvalue().decode() + "\n"
+    document = Element("testsuites", name="mlxdoctor gate")
+    for item in result.items:
+        _add_suite(document, item)
+    for path in result.unfinished:
+        case = _add_case(SubElement(document, "testsuite", name=escaped(path)), GATE_CASE, 0.0)
+        _add_result(
+            case, "error", "unfinished", "the work was interrupted before this was examined"
+        )
+    for element in (*document, document):
+        cases = list(element.iter("testcase"))
+        element.set("tests", str(len(cases)))
+        for kind, attribute in COUNTED.items():
+            element.set(attribute, str(sum(case.find(kind) is not None for case in cases)))
+        element.set("time", f"{sum(float(case.get('time', 0)) for case in cases):.3f}")
+    indent(document)
+    written: bytes = tostring(document, encoding="UTF-8", xml_declaration=True)
+    return written.decode() + "\n"
 
 
-def _unfinished(path: str) -> TestSuite:
-    suite = TestSuite(escaped(path))
-    reason = "the work was interrupted before this was examined"
-    suite.add_testcase(_case(path, None, GATE_CASE, 0.0, Error(reason, "unfinished")))
-    return suite
-
-
-def _suite(item: GateItem) -> TestSuite:
-    suite = TestSuite(escaped(item.path))
-    file = in_checkout(main_file(item))
+def _add_suite(document: Element, item: GateItem) -> None:
+    suite = SubElement(document, "testsuite", name=escaped(item.path))
     outcomes = item.report.outcomes if item.report is not None else ()
-    by_check: dict[str, list[GatedFinding]] = {}
-    for one in item.findings:
-        by_check.setdefault(one.finding.code.split(".", 1)[0], []).append(one)
+    for outcome in outcomes:
+        _add_check(suite, outcome, item.findings)
     checked = sum(outcome.seconds for outcome in outcomes)
-    cases: list[TestCase] = [
-        *(_check_case(item.path, file, one, by_check.get(one.check, [])) for one in outcomes),
-        _case(item.path, file, GATE_CASE, max(0.0, item.seconds - checked), _gate_result(item)),
-    ]
-    suite.add_testcases(cases)
-    return suite
+    gate = _add_case(suite, GATE_CASE, max(0.0, item.seconds - checked))
+    if item.status is not ItemStatus.PASSED:
+        failed = item.status is ItemStatus.FAILED
+        first = (cause_of(item) if failed else None) or next(iter(item.reasons), item.status.value)
+        kind = "failure" if failed else "error"
+        _add_result(gate, kind, item.status.value, first, item.reasons)
+    if file := in_checkout(main_file(item)):
+        for case in suite:
+            case.set("file", escaped(file))
 
 
-def _check_case(
-    path: str, file: str | None, outcome: Outcome, gated: Sequence[GatedFinding]
-) -> Case:
+def _add_check(suite: Element, outcome: Outcome, findings: Sequence[GatedFinding]) -> None:
+    case = _add_case(suite, outcome.check, outcome.seconds)
+    gated = [one for one in findings if one.finding.code.split(".", 1)[0] == outcome.check]
+    status = outcome.status.value
+    why = f"{status}: {outcome.reason}"
     failing = [one.finding for one in gated if one.ruling == "fails"]
-    noted = [_line(one) for one in gated if one.ruling != "fails"]
-    status, reason = outcome.status.value, outcome.reason
-    result: FinalResult | None = None
     if failing:
-        result = Failure(escaped(failing[0].message), escaped(failing[0].code))
-        lines = [text for one in failing for text in _details(one)]
-        result.text = "\n".join([*lines, *([escaped(f"{status}: {reason}")] if reason else [])])
+        lines = [line for finding in failing for line in _details(finding)]
+        lines += [why] if outcome.reason else []
+        _add_result(case, "failure", failing[0].code, failing[0].message, lines)
     elif outcome.status is Status.CRASHED:
-        result = Error(escaped(reason), status)
+        _add_result(case, "error", status, outcome.reason)
     elif outcome.status in (Status.SKIPPED, Status.INCONCLUSIVE):
-        result = Skipped(escaped(f"{status}: {reason}"), status)
-    return _case(path, file, outcome.check, outcome.seconds, result, output=noted)
+        _add_result(case, "skipped", status, why)
+    if noted := [_line(one) for one in gated if one.ruling != "fails"]:
+        SubElement(case, "system-out").text = "\n".join(map(escaped, noted))
 
 
-def _gate_result(item: GateItem) -> FinalResult | None:
-    if item.status is ItemStatus.PASSED:
-        return None
-    failed = item.status is ItemStatus.FAILED
-    first = (cause_of(item) if failed else None) or next(iter(item.reasons), item.status.value)
-    result = (Failure if failed else Error)(escaped(first), item.status.value)
-    result.text = "\n".join(escaped(reason) for reason in item.reasons)
-    return result
+def _add_case(suite: Element, name: str, seconds: float) -> Element:
+    about = {"classname": suite.get("name", ""), "time": f"{seconds:.3f}"}
+    return SubElement(suite, "testcase", about, name=escaped(name))
 
 
-def _case(
-    path: str,
-    file: str | None,
-    name: str,
-    seconds: float,
-    result: FinalResult | None,
-    *,
-    output: Sequence[str] = (),
-) -> Case:
-    case = Case(escaped(name), escaped(path), seconds)
-    if file is not None:
-        case.file = escaped(file)
-    if result is not None:
-        case.result = result
-    if output:
-        case.system_out = "\n".join(output)
-    return case
+def _add_result(
+    case: Element, kind: str, type_name: str, message: str, lines: Sequence[str] = ()
+) -> None:
+    result = SubElement(case, kind, type=type_name, message=escaped(message))
+    if lines:
+        result.text = "\n".join(map(escaped, lines))
 
 
 def _line(gated: GatedFinding) -> str:
     finding = gated.finding
-    said = f"{finding.severity} {finding.code}: {finding.message}"
+    line = f"{finding.severity} {finding.code}: {finding.message}"
     if gated.ruling == "suppressed":
         why = f": {gated.reason}" if gated.reason else ""
-        said += f" (suppressed by the {gated.suppressed_by}{why})"
-    return escaped(said)
+        line += f" (suppressed by the {gated.suppressed_by}{why})"
+    return line
 
 
 def _details(finding: Finding) -> list[str]:
@@ -129,7 +108,7 @@ def _details(finding: Finding) -> list[str]:
         ("expected: ", finding.expected),
         ("to do: ", finding.fix),
     )
-    return [escaped(f"{label}{text}") for label, text in parts if text]
+    return [f"{label}{text}" for label, text in parts if text]
 
 
 FORMAT = Format("junit", "junit.xml", gate=render)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -106,37 +106,57 @@ def _bytes(path: str) -> bytes:
 
 def render(result: GateResult) -> str:
     """The findings of every item, those suppressed marked as such, and what was not examined."""
-    gated = [one for item in result.items for one in item.findings]
-    codes = sorted({one.finding.code for one in gated})
-    indices = {code: index for index, code in enumerate(codes)}
-    has_suppressed = any(one.ruling == "suppressed" for one in gated)
-    seen: Counter[str] = Counter()
+    gated = [(item, held) for item in result.items for held in item.findings]
+    codes = sorted({held.finding.code for _, held in gated})
+    has_suppressed = any(held.ruling == "suppressed" for _, held in gated)
+    hashes: Counter[str] = Counter()
     results = []
-    for item in result.items:
+    for item, held in gated:
+        finding = held.finding
         location = place(main_file(item))
-        for one in item.findings:
-            written = _result(item, one, location, seen)
-            written["ruleIndex"] = indices[one.finding.code]
-            if has_suppressed:
-                # Where one result says whether it is suppressed, all do (3.27.23).
-                written["suppressions"] = _suppressions(one)
-            results.append(written)
+        if finding.where:
+            location["logicalLocations"] = [{"fullyQualifiedName": escaped(finding.where)}]
+        # What GitHub tells results apart by. It would hash a line, and adapters have no lines.
+        identity = _bytes(f"{item.path}\0{finding.fingerprint}")
+        digest = hashlib.sha256(identity).hexdigest()[:16]
+        hashes[digest] += 1
+        root = item.report.root if item.report is not None else None
+        written = {
+            "ruleId": finding.code,
+            "ruleIndex": codes.index(finding.code),
+            "level": _level(held),
+            "message": {"text": escaped(_message(item, finding))},
+            "locations": [location],
+            "partialFingerprints": {
+                "mlxdoctorFinding/v1": finding.fingerprint,
+                "primaryLocationLineHash": f"{digest}:{hashes[digest]}",
+            },
+            "properties": {
+                "item": escaped(item.path),
+                "severity": finding.severity.value,
+                "ruling": held.ruling,
+                "expected": escaped(finding.expected),
+                "onset": finding.onset,
+                "rootCause": root.cause.id if root is not None else None,
+            },
+        }
+        if has_suppressed:
+            # Where one result says whether it is suppressed, all do (3.27.23).
+            written["suppressions"] = _suppressions(held)
+        results.append(written)
+    notifications = [
+        {"id": name, "shortDescription": {"text": text}} for name, text in _NOTIFICATIONS.items()
+    ]
+    invocation = _invocation(result)
     return document(
-        "mlxdoctor",
-        _rules(codes),
-        results,
-        notifications=[
-            {"id": name, "shortDescription": {"text": text}}
-            for name, text in _NOTIFICATIONS.items()
-        ],
-        invocation=_invocation(result),
+        "mlxdoctor", _rules(codes), results, notifications=notifications, invocation=invocation
     )
 
 
 def _rules(codes: Sequence[str]) -> list[dict[str, Any]]:
     from mlxdoctor.check import discover
 
-    checks = {code: one for one in discover() for code in one.codes}
+    checks = {code: check for check in discover() for code in check.codes}
     rules = []
     for code in codes:
         check = checks.get(code)
@@ -148,26 +168,6 @@ def _rules(codes: Sequence[str]) -> list[dict[str, Any]]:
         meaning = sentence(check.codes[code])
         rules.append(rule(code, meaning, sentence(check.title), text=text, markdown=text))
     return rules
-
-
-def _result(
-    item: GateItem, gated: GatedFinding, location: Mapping[str, Any], seen: Counter[str]
-) -> dict[str, Any]:
-    finding = gated.finding
-    if finding.where:
-        named = {"fullyQualifiedName": escaped(finding.where)}
-        location = {**location, "logicalLocations": [named]}
-    return {
-        "ruleId": finding.code,
-        "level": _level(gated),
-        "message": {"text": escaped(_message(item, finding))},
-        "locations": [location],
-        "partialFingerprints": {
-            "mlxdoctorFinding/v1": finding.fingerprint,
-            "primaryLocationLineHash": _line_hash(item, finding, seen),
-        },
-        "properties": _properties(item, gated),
-    }
 
 
 def _level(gated: GatedFinding) -> str:
@@ -188,27 +188,6 @@ def _message(item: GateItem, finding: Finding) -> str:
     return " ".join(parts)
 
 
-def _line_hash(item: GateItem, finding: Finding, seen: Counter[str]) -> str:
-    """What GitHub tells results apart by. It would hash a line, and adapters have no lines."""
-    identity = _bytes(f"{item.path}\0{finding.fingerprint}")
-    digest = hashlib.sha256(identity).hexdigest()[:16]
-    seen[digest] += 1
-    return f"{digest}:{seen[digest]}"
-
-
-def _properties(item: GateItem, gated: GatedFinding) -> dict[str, Any]:
-    finding = gated.finding
-    root = item.report.root if item.report is not None else None
-    return {
-        "item": escaped(item.path),
-        "severity": finding.severity.value,
-        "ruling": gated.ruling,
-        "expected": escaped(finding.expected),
-        "onset": finding.onset,
-        "rootCause": root.cause.id if root is not None else None,
-    }
-
-
 def _suppressions(gated: GatedFinding) -> list[dict[str, str]]:
     if gated.ruling != "suppressed":
         return []
@@ -217,7 +196,15 @@ def _suppressions(gated: GatedFinding) -> list[dict[str, str]]:
 
 
 def _invocation(result: GateResult) -> dict[str, Any]:
-    notifications = [one for item in result.items for one in _about(item)]
+    """What is in no result: what could not be examined or decided, and what the policy lacks."""
+    notifications = []
+    for item in result.items:
+        unusable = item.report.unreadable if item.report is not None else item.reasons
+        for reason in unexplained(item):
+            is_unusable = reason in unusable
+            kind = "not-examined" if is_unusable else "undecided"
+            level = "error" if is_unusable else "warning"
+            notifications.append(_notification(kind, level, sentence(reason), main_file(item)))
     if result.unfinished:
         count = len(result.unfinished)
         what = f"The work was interrupted: {count:,} {'path was' if count == 1 else 'paths were'}"
@@ -234,19 +221,6 @@ def _invocation(result: GateResult) -> dict[str, Any]:
             for notice in result.notices
         ],
     }
-
-
-def _about(item: GateItem) -> Iterable[dict[str, Any]]:
-    """What of an item is in no result: what could not be examined, or not decided."""
-    unusable = item.report.unreadable if item.report is not None else item.reasons
-    for reason in unexplained(item):
-        is_unusable = reason in unusable
-        yield _notification(
-            "not-examined" if is_unusable else "undecided",
-            "error" if is_unusable else "warning",
-            sentence(reason),
-            main_file(item),
-        )
 
 
 def _notification(kind: str, level: str, text: str, path: str | None = None) -> dict[str, Any]:

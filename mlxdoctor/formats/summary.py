@@ -50,6 +50,8 @@ _FLAGS = frozenset(
 )
 
 
+#: Findings that carry the verdict, named on the first page.
+FIRST_REASONS = 4
 #: Things seen that the first screen tells.
 SEEN = 3
 #: Pieces of advice for a run that has not begun.

@@ -14,8 +14,7 @@ from mlxdoctor.engines.tensors import SaveFacts
 from mlxdoctor.evidence.checkpoints import Checkpoint
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.exhibits import CheckpointSizes
-from mlxdoctor.formats.figures.checkpoint_sizes import svg
-from mlxdoctor.formats.figures.draw import captions
+from mlxdoctor.formats.figures import captions, svg
 from mlxdoctor.measure.weights.save_norms import (
     MAX_COLUMNS,
     MAX_MODULES,

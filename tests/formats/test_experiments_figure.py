@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from mlxdoctor.confirmation import Rerun
-from mlxdoctor.formats import experiments_text
-from mlxdoctor.formats.figures import draw as figures
-from mlxdoctor.formats.figures.experiment_curves import draw_reruns
+from mlxdoctor.formats import figures, terminal
 from mlxdoctor.reproduce.rerun import Kind
 from tests.formats import sample
 from tests.formats.test_escape import HOSTILE
@@ -60,7 +57,7 @@ def verdict(cause: str, said: str, reason: str = "for a reason") -> dict[str, An
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", get_args(Kind))
 def test_every_kind_of_rerun_can_be_drawn(kind: str) -> None:
-    figure = draw_reruns(reruns(trial(kind)))
+    figure = figures.painted("experiments", reruns(trial(kind)))
     assert len(figure.axes[0].lines) == 1
     assert len(figure.legends[0].get_texts()) == 1
 
@@ -68,7 +65,7 @@ def test_every_kind_of_rerun_can_be_drawn(kind: str) -> None:
 def test_one_entry_a_condition_and_one_for_all_probes() -> None:
     made = [trial(seed=seed) for seed in range(3)]
     made += [trial("probe", label=f"probe {number}") for number in range(9)]
-    figure = draw_reruns(reruns(*made))
+    figure = figures.painted("experiments", reruns(*made))
     assert len(figure.axes[0].lines) == 12
     names = [one.get_text() for one in figure.legends[0].get_texts()]
     assert names == ["rerun as recorded", "between the two configurations"]
@@ -92,7 +89,7 @@ def test_experiments_without_a_curve_have_no_picture() -> None:
 def printed(*experiments: dict[str, Any], width: int = 80) -> str:
     """What is printed for these."""
     report = sample.made({**sample.unhealthy(), "experiments": experiments})
-    return experiments_text.render(report, [Path("r/report.md")], width, lambda text, *_: text)
+    return terminal.render_experiments(report, ["r/report.md"], width)
 
 
 def test_the_verdicts_are_listed_with_what_cured_it() -> None:

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 import copy
-import math
 import struct
 import warnings
 from typing import Any
 
 import pytest
 
-from mlxdoctor.exhibits import Curve
-from mlxdoctor.formats.figures import draw as figures
-from mlxdoctor.formats.figures import loss_curve as loss_figure
+from mlxdoctor.formats import figures
 from tests.formats import sample
 from tests.formats.test_escape import HOSTILE
 
@@ -72,34 +69,13 @@ def test_pictures_are_the_same_each_time_and_name_no_version() -> None:
         {"iterations": [10, 20, 30], "values": [2.0, float("inf"), NAN]},
         {"iterations": [10, 20], "values": [0.0, 0.0]},
         {"iterations": [10, 20], "values": [1e-3, 1e6]},
-        {"iterations": list(range(5_000)), "values": [2.0] * 4_999 + [NAN]},
+        {"iterations": list(range(200_000)), "values": [2.0, 3.0, 9.0, NAN] * 50_000},
     ],
 )
 @pytest.mark.parametrize("floors", [True, False])
 def test_any_loss_can_be_drawn(train: dict[str, Any] | None, floors: bool) -> None:
     listed = sample.unhealthy()["figures"]["loss"]["floors"] if floors else []
     size(drawn("loss", train=train, val=None, floors=listed))
-
-
-def test_thinning_keeps_the_extremes_and_the_ends() -> None:
-    values = [1.0] * 10_000
-    values[1234], values[7777] = 99.0, -5.0
-    iterations, thinned = loss_figure.thinned(Curve(tuple(range(10_000)), tuple(values)))
-    assert len(thinned) <= loss_figure.MAX_POINTS + 4
-    assert (iterations[0], iterations[-1]) == (0, 9_999)
-    assert max(thinned) == 99.0
-    assert min(thinned) == -5.0
-    assert iterations == sorted(iterations)
-
-
-def test_thinning_keeps_a_stretch_without_numbers() -> None:
-    values = [1.0] * 3_000 + [NAN] * 3_000
-    _, thinned = loss_figure.thinned(Curve(tuple(range(6_000)), tuple(values)))
-    assert sum(math.isnan(value) for value in thinned) > 10
-
-
-def test_short_curves_are_not_thinned() -> None:
-    assert loss_figure.thinned(Curve((1, 2), (3.0, NAN)))[0] == [1, 2]
 
 
 @pytest.mark.slow

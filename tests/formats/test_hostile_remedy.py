@@ -46,7 +46,7 @@ KeyError: '{key}'
 @pytest.fixture(autouse=True)
 def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     # What to do is in none of them, and drawing them is what takes the time.
-    monkeypatch.setattr("mlxdoctor.formats.figures.draw.draw", lambda *_: {})
+    monkeypatch.setattr("mlxdoctor.formats.figures.draw", lambda *_: {})
 
 
 def is_inert(report: Report) -> None:

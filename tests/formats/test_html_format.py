@@ -13,8 +13,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from mlxdoctor.cli import main
-from mlxdoctor.formats import html_format, markdown
-from mlxdoctor.formats.figures import draw
+from mlxdoctor.formats import figures, html_format, markdown
 from mlxdoctor.formats.format import files_of
 from tests.formats import sample
 from tests.formats.page import Page
@@ -124,9 +123,10 @@ def test_pictures_are_inside_have_a_text_in_their_stead_and_can_be_opened() -> N
     from PIL import Image
 
     pictures = page(sample.unhealthy()).all("img")
-    figures = sample.unhealthy()["figures"]
     assert [one["alt"] for one in pictures] == [
-        draw.pictures()[name].title for name, data in figures.items() if data is not None
+        figures.PICTURES[name].title
+        for name, data in sample.unhealthy()["figures"].items()
+        if data is not None
     ]
     for one in pictures:
         content = base64.b64decode(str(one["src"]).partition(",")[2])
@@ -186,9 +186,7 @@ def test_the_knowledge_base_may_link_and_only_to_secure_addresses() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_hostile_artifacts_add_no_element(text: str, kind: str, monkeypatch: Any) -> None:
     # Pictures are tested where they are drawn; here they would take the time of the rest.
-    monkeypatch.setattr(
-        "mlxdoctor.formats.figures.draw.draw", lambda *_: {"loss": b"", "drift": b""}
-    )
+    monkeypatch.setattr("mlxdoctor.formats.figures.draw", lambda *_: {"loss": b"", "drift": b""})
     clean = getattr(sample, kind)()
     kept = {"causes", "tool", "verdict", "diagnosis", "contributing", "schema_version"}
 

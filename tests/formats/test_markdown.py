@@ -6,20 +6,19 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from mlxdoctor.formats import markdown
-from mlxdoctor.formats.figures import draw
+from mlxdoctor.formats import figures, markdown
 from tests.formats import sample
 from tests.formats.test_escape import HOSTILE
 
 FIRST_SCREEN = 25
 
 
-def rendered(data: dict[str, Any], figures: dict[str, str] | None = None) -> str:
-    return markdown.render(sample.made(data), figures)
+def rendered(data: dict[str, Any], paths: dict[str, str] | None = None) -> str:
+    return markdown.render(sample.made(data), paths)
 
 
-def captions(figures: dict[str, Any]) -> dict[str, str]:
-    return draw.captions(sample.made(sample.unhealthy() | {"figures": figures}))
+def captions(shown: dict[str, Any]) -> dict[str, str]:
+    return figures.captions(sample.made(sample.unhealthy() | {"figures": shown}))
 
 
 def headings(text: str) -> list[str]:
@@ -108,9 +107,9 @@ def test_captions_say_in_words_what_the_pictures_show() -> None:
 
 
 def test_a_loss_that_is_nan_throughout_has_a_caption() -> None:
-    figures = copy.deepcopy(sample.unhealthy()["figures"])
-    figures["loss"] |= {"train": {"iterations": [10], "values": [float("nan")]}, "val": None}
-    assert "training loss NaN at iteration 10, last NaN" in captions(figures)["loss"]
+    shown = copy.deepcopy(sample.unhealthy()["figures"])
+    shown["loss"] |= {"train": {"iterations": [10], "values": [float("nan")]}, "val": None}
+    assert "training loss NaN at iteration 10, last NaN" in captions(shown)["loss"]
 
 
 def test_a_healthy_report_says_so_and_is_short() -> None:

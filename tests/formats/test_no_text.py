@@ -204,7 +204,7 @@ def test_no_format_of_a_fixture_run_has_a_piece_of_its_rows_or_outputs(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # All that pictures show is in the JSON as well; drawing them is what takes the time.
-    monkeypatch.setattr("mlxdoctor.formats.figures.draw.draw", lambda *_: {})
+    monkeypatch.setattr("mlxdoctor.formats.figures.draw", lambda *_: {})
     report = diagnose([RUNS / name], allow_model=False, with_text=False)
     config = json.loads((RUNS / name / "adapter_config.json").read_text())
     secrets = secrets_of(RUNS / name, FIXTURES / config["data"])
