@@ -5,7 +5,8 @@ LoRA; a whole model saved in the adapter's place; factors that were never traine
 B is still exactly the zero it starts at, in all modules or in some beside others that
 were trained; a B that is zero again although A has moved; factors without their partner;
 values that are NaN or infinite, those in float16 apart; and values that no training
-leaves: of one sign, of a handful of numbers, or the same in several modules.
+leaves: of one sign, of a handful of numbers, the same in several modules, or magnitudes
+of DoRA that are not the norms that they start as.
 
 Why it matters. A flag such as `_has_adapter = True` proves nothing: only tensors do. An
 adapter whose B is zero changes no output whatever it is loaded on, and one that holds a
@@ -18,7 +19,9 @@ uniformly within ±1/sqrt(inputs). A counts as drawn if none of its elements lie
 and its mean square is within five standard errors of that draw's, and as moved if one
 lies outside: A has no gradient while B is zero, and weight decay only makes it smaller,
 so that such an A was trained together with a B that was lost. Signs and different values
-are counted among the first 1,024 of a factor.
+are counted among the first 1,024 of a factor. A magnitude starts as the norm of a row of
+weights; those of a module together have the norm of its weight, with which they are
+compared where the base is at hand.
 
 When it is wrong. An adapter saved before the first update has B at zero and is sound.
 Where a model leaves modules unused (experts that no token was sent to, an image tower
@@ -41,12 +44,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
+
 from mlxdoctor.check import Cost, NotApplicable, check, limit
 from mlxdoctor.engines.tensors import FactorFacts, ModuleFacts, sharing
-from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.adapter import Adapter, LoraModule
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Seen, Severity, Sign, Symptom, some_of
-from mlxdoctor.measure.weights.adapter_facts import factor_facts, nonfinite_values
+from mlxdoctor.measure.weights.adapter_facts import base_norm, factor_facts, nonfinite_values
 
 _EXAMPLES = 3
 #: What a sound model may not compute: an expert with tensors of its own, other towers than
@@ -75,6 +81,12 @@ class Limits:
         unit="different values among the first of a factor, median over modules",
         source="roundings to 1 and 2 bits leave 2 and 3; 4 bits in blocks a hundred",
         false_alarms="0 of 100 sound adapters, 10 of them in half precision",
+    )
+    apart: float = limit(
+        2.0,
+        unit="times, either way: norm of a module's magnitudes over that of its weight",
+        source="they start at 1; training moves the median magnitude by 1 to 8 percent",
+        false_alarms="0 of 100 sound adapters, those with DoRA among them",
     )
 
 
@@ -189,13 +201,20 @@ class Limits:
             expected="factors of its own for every module",
             fix=_ANOTHER_SAVE,
         ),
+        "other-magnitudes": Symptom.error(
+            "magnitudes of DoRA are not norms of this base model's weights",
+            says="The magnitudes of {odd} of {modules} modules are below zero, all one number, or "
+            "far from the norms of the base model's weights, which they start as.",
+            expected="the norms of the rows of the weights, a little moved",
+            fix="use a save of the trainer itself, on the base model that it was trained on",
+        ),
     },
     cost=Cost.WEIGHTS,
     limits=Limits(),
     rerun_symptom=True,
 )
 def adapter_presence(
-    adapter: Adapter, config: TrainingConfig | None, limits: Limits
+    adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None, limits: Limits
 ) -> Iterator[Sign | Seen]:
     """Look for LoRA factors, and for signs that they were trained."""
     file = adapter.path.name
@@ -222,6 +241,7 @@ def adapter_presence(
     facts = factor_facts(adapter)
     yield from _zeros(facts, config)
     yield from _values(facts, limits)
+    yield from _magnitudes(adapter.modules, base, limits)
     if (
         facts
         and not unusable
@@ -426,3 +446,26 @@ def _same(facts: Sequence[ModuleFacts], limits: Limits) -> Iterator[Sign]:
                 where=some_of(sorted(names)),
                 severity=Severity.WARNING if why else None,
             )
+
+
+def _magnitudes(
+    modules: Sequence[LoraModule], base: BaseModel | None, limits: Limits
+) -> Iterator[Sign]:
+    """Most modules' magnitudes of DoRA are not norms, or those of another weight."""
+    having = [module for module in modules if module.magnitude is not None]
+    odd = [module.name for module in having if _are_no_norms(module, base, limits)]
+    if 2 * len(odd) > len(having):
+        figures = {"odd": len(odd), "modules": len(having)}
+        yield Sign("other-magnitudes", figures, where=some_of(odd))
+
+
+def _are_no_norms(module: LoraModule, base: BaseModel | None, limits: Limits) -> bool:
+    if module.magnitude is None or not module.magnitude.is_float or not module.magnitude.size:
+        return False
+    values = module.magnitude.load().astype(np.float64).ravel()
+    if not np.isfinite(values).all():
+        return False
+    is_constant = len(values) >= limits.values and np.ptp(values) == 0
+    own, norm = float(np.linalg.norm(values)), base_norm(module, base)
+    is_apart = bool(norm) and not norm / limits.apart < own < norm * limits.apart
+    return bool(is_constant or is_apart or (values < 0).mean() >= 0.5)

@@ -375,7 +375,7 @@ def data_quality(
         why = "the rows are in no format of one prompt and one answer"
         yield Unsought((*_OF_ANSWERS, "misplaced-answers", "some-misplaced-answers"), why)
         return
-    facts = describe([pair.answer for pair in pairs], [pair.prompt for pair in pairs])
+    facts = describe([pair.answer for pair in pairs])
     if train.format != "text":
         yield from _contradictions(train, pairs, limits)
         yield from _one_answer(train, pairs, facts, limits)

@@ -9,20 +9,15 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby, pairwise
-from statistics import fmean, median
-
-import numpy as np
 
 #: Texts that the dear statistics are measured on, evenly spaced, and characters of each.
 SAMPLE, READ = 400, 4_000
-#: Share of the texts that an affix or a length must be shared by.
-MOST = 0.5
-#: Characters of an affix that are looked at, and different texts.
-AFFIX, AFFIXED = 80, 4_000
+#: Characters at the end of a text that are looked at, and of a word that is.
+TAIL = 80
 #: Characters beyond which a text is not split into words.
 LONGEST = 1_000_000
 #: Words of a text whose order is looked at, texts with fewer are left out, and random deals.
@@ -62,19 +57,6 @@ het een van en is dat niet op te met voor zijn
 _FUNCTION_WORDS = frozenset(_WORD_LIST.split())
 _CLOSES = {")": "(", "]": "[", "}": "{"}
 _BRACKET = re.compile(r"[()\[\]{}]")
-
-
-@dataclass(frozen=True)
-class Affix:
-    """What most of the different texts begin, or end, with.
-
-    Attributes:
-        text: the longest such passage, at most 80 characters; empty where there is none.
-        share: of the different texts, those that have it.
-    """
-
-    text: str
-    share: float
 
 
 @dataclass(frozen=True)
@@ -127,106 +109,47 @@ class WordOrder:
 
 @dataclass(frozen=True)
 class TextFacts:
-    """What a set of texts looks like. Shares are of all texts, in [0, 1], unless said otherwise.
+    """What a set of texts looks like.
 
     Attributes:
-        count: how many texts there are.
-        empty: share of texts of white space only.
         distinct: how many different texts there are, white space at both ends aside.
         top_text: the most frequent text.
-        top_share: share of the texts that are that one.
-        lengths: least, lower quartile, median, upper quartile and greatest length, in characters.
-        finished: share that ends with a final sign (full stop, bracket, quotation mark).
+        top_share: share of the texts that are that one, in [0, 1].
         cut: whether many stop at one length.
-        prefix: what most of the different texts begin with.
-        suffix: what most of the different texts end with.
-        controls: special tokens and markers of chat templates written out in the texts, with the
-            share of the texts that have each, most frequent first. *
-        roles: share that begins with the name of a speaker, such as `Assistant:`. *
-        damaged: share with characters that a wrong encoding leaves behind. *
-        escaped: share full of escapes (`&nbsp;`, `%20`): one in fifty characters. *
-        repetition: median share of 4-grams of words that repeat an earlier one (Welleck et al.
-            2020, seq-rep-4). *
-        looping: share that ends in a passage repeated at least three times, over half of it. *
-        top_word: median share of a text's words that its most frequent word makes up. *
         order: of the words. *
         nested: of the texts with brackets, the share that closes them in turn; None without. *
-        by_prompt: mean share of a text's words that its own prompt has, less the share that the
-            next text's prompt has; None without prompts. *
-        by_others: mean share of a text's 4-grams of words that another text has. *
 
     What is marked with * is measured on an even sample of 400 texts, 4,000 characters of each.
     """
 
-    count: int
-    empty: float
     distinct: int
     top_text: str
     top_share: float
-    lengths: tuple[int, int, int, int, int]
-    finished: float
     cut: Cut
-    prefix: Affix
-    suffix: Affix
-    controls: tuple[tuple[str, float], ...]
-    roles: float
-    damaged: float
-    escaped: float
-    repetition: float
-    looping: float
-    top_word: float
     order: WordOrder
     nested: float | None
-    by_prompt: float | None
-    by_others: float
 
 
-def describe(texts: Sequence[str], prompts: Sequence[str] | None = None) -> TextFacts:
+def describe(texts: Sequence[str]) -> TextFacts:
     """Describe a set of texts.
 
-    Args:
-        texts: the texts.
-        prompts: what each of them answers, if known: as many.
-
     Raises:
-        ValueError: there is no text, or another number of prompts.
+        ValueError: there is no text.
     """
-    if not texts or (prompts is not None and len(prompts) != len(texts)):
-        raise ValueError("describing takes at least one text, and a prompt for each or none")
+    if not texts:
+        raise ValueError("describing takes at least one text")
     stripped = [text.strip() for text in texts]
     counts = Counter(stripped)
     top, most = counts.most_common(1)[0]
-    places = sampled(len(texts))
-    sample = [stripped[i][:READ] for i in places]
-    split = [words(text) for text in sample]
-    lengths = np.quantile([len(text) for text in stripped], (0, 0.25, 0.5, 0.75, 1))
-    controls = Counter(token for text in sample for token in set(CONTROL.findall(text)))
+    sample = [text[:READ] for text in _some(stripped)]
     nested = [value for text in sample if (value := is_nested(text)) is not None]
-    explained = None
-    if prompts is not None:
-        explained = _by_prompt(split, [words(prompts[i][-READ:]) for i in places])
     return TextFacts(
-        count=len(texts),
-        empty=counts.get("", 0) / len(texts),
         distinct=len(counts),
         top_text=top,
         top_share=most / len(texts),
-        lengths=tuple(int(length) for length in lengths),  # type: ignore[arg-type]
-        finished=_share(is_finished, sample),
         cut=cut_at_one_length(list(dict.fromkeys(texts))),
-        prefix=shared_prefix(counts),
-        suffix=shared_suffix(counts),
-        controls=tuple((token, n / len(sample)) for token, n in controls.most_common(8)),
-        roles=_share(lambda text: ROLE.match(text) is not None, sample),
-        damaged=_share(lambda text: DAMAGE.search(text) is not None, sample),
-        escaped=_share(is_escaped, sample),
-        repetition=median(seq_rep_n(found) for found in split),
-        looping=_share(is_looping, split),
-        top_word=median(top_share(found)[1] for found in split),
         order=word_order(sample),
         nested=sum(nested) / len(nested) if nested else None,
-        by_prompt=explained,
-        by_others=_by_others(split),
     )
 
 
@@ -244,10 +167,10 @@ def cut_at_one_length(texts: Sequence[str]) -> Cut:
     longest = [text for text in texts if len(text) == length]
     shorter = [text for text in texts if 0 < len(text) < length]
     known = Counter(word for text in _some(texts) for word in text[:READ].split()[:-1])
-    begun = {word[:n] for word in known if len(word) <= AFFIX for n in range(1, len(word))}
+    begun = {word[:n] for word in known if len(word) <= TAIL for n in range(1, len(word))}
     mid_word = 0
     for text in _some(longest):
-        match = _LAST_WORD.search(text[-AFFIX:])
+        match = _LAST_WORD.search(text[-TAIL:])
         mid_word += match is not None and match[1] in begun and match[1] not in known
     return Cut(
         length,
@@ -256,33 +179,6 @@ def cut_at_one_length(texts: Sequence[str]) -> Cut:
         mid_word / len(_some(longest)),
         _share(is_finished, _some(shorter)),
     )
-
-
-def shared_prefix(texts: Collection[str], most: float = MOST) -> Affix:
-    """The longest passage that at least so many of the different texts begin with."""
-    different = list(dict.fromkeys(texts))
-    heads = [different[i][:AFFIX] for i in sampled(len(different), AFFIXED)]
-    if len(heads) < 2:
-        return Affix("", 0.0)
-
-    def begin(length: int) -> tuple[str, float]:
-        head, count = Counter(text[:length] for text in heads).most_common(1)[0]
-        return head, count / len(heads)
-
-    low, high = 0, AFFIX
-    while low < high:
-        middle = (low + high + 1) // 2
-        head, share = begin(middle)
-        low, high = (middle, high) if share >= most and len(head) == middle else (low, middle - 1)
-    return Affix(*begin(low)) if low else Affix("", 0.0)
-
-
-def shared_suffix(texts: Collection[str], most: float = MOST) -> Affix:
-    """The longest passage that at least so many of the different texts end with."""
-    different = list(dict.fromkeys(texts))
-    tails = [different[i][-AFFIX:][::-1] for i in sampled(len(different), AFFIXED)]
-    affix = shared_prefix(tails, most)
-    return Affix(affix.text[::-1], affix.share)
 
 
 def word_order(texts: Sequence[str], seed: int = 0) -> WordOrder:
@@ -309,23 +205,6 @@ def _again(texts: Sequence[Sequence[str]]) -> int:
     return sum(count for count in meets.values() if count > 1)
 
 
-def _by_prompt(texts: Sequence[Sequence[str]], prompts: Sequence[Sequence[str]]) -> float:
-    asked = [set(found) for found in prompts]
-    shares = [
-        (sum(word in own for word in found) - sum(word in other for word in found)) / len(found)
-        for found, own, other in zip(texts, asked, asked[1:] + asked[:1], strict=True)
-        if found
-    ]
-    return fmean(shares) if shares else 0.0
-
-
-def _by_others(texts: Sequence[Sequence[str]]) -> float:
-    grams = [set(ngrams(found, 4)) for found in texts]
-    meets = Counter(gram for own in grams for gram in own)
-    shares = [sum(meets[gram] > 1 for gram in own) / len(own) for own in grams if own]
-    return fmean(shares) if shares else 0.0
-
-
 def _share(holds: Callable[..., bool], texts: Sequence[Iterable[object]]) -> float:
     return sum(map(holds, texts)) / len(texts) if texts else 0.0
 
@@ -339,7 +218,7 @@ def _some(texts: Sequence[str]) -> list[str]:
 
 def is_finished(text: str) -> bool:
     """Whether a text ends with a final sign: a full stop, a bracket, a quotation mark."""
-    return _FINAL.search(text[-AFFIX:]) is not None
+    return _FINAL.search(text[-TAIL:]) is not None
 
 
 def is_escaped(text: str, share: float = 0.02) -> bool:
@@ -450,12 +329,6 @@ def tail_loop(units: Sequence[Hashable], longest_period: int = 24) -> tuple[int,
         if matched >= period and matched + period > best[1]:
             best = (period, matched + period)
     return best
-
-
-def is_looping(units: Sequence[Hashable]) -> bool:
-    """Whether it ends in a passage repeated at least three times, over half of it."""
-    period, covered = tail_loop(units)
-    return period > 0 and covered >= max(3 * period, len(units) / 2)
 
 
 def word_f1(units: Sequence[Hashable], expected: Sequence[Hashable]) -> float:

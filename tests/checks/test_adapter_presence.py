@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Outcome, Severity, Status
-from tests.conftest import RUNS, check_called
+from tests.conftest import FIXTURES, RUNS, check_called
 from tests.weight_files import Evidence, lora, save, to_bfloat16, write_config
 
 adapter_presence = check_called("adapter-presence")
@@ -361,8 +362,27 @@ def exchanged(letter: str) -> Callable[[Tensors], Tensors]:
     return change
 
 
-def severities(adapter: Adapter) -> list[tuple[str, str]]:
-    judged = adapter_presence.run(Evidence(adapter))
+def with_magnitudes(factor: float | None) -> Callable[[Tensors], Tensors]:
+    """The norms of the base's rows, times a factor; all ones for None."""
+
+    def change(found: Tensors) -> Tensors:
+        import mlx.core as mx
+
+        base = mx.load(str(FIXTURES / "base" / "model.safetensors"))
+        added = {}
+        for name in found:
+            if name.endswith("lora_a"):
+                module = name.removesuffix(".lora_a")
+                norms = np.linalg.norm(np.array(base[f"{module}.weight"]), axis=1)
+                own = norms * factor if factor is not None else np.ones_like(norms)
+                added[f"{module}.m"] = own.astype(np.float32)
+        return {**found, **added}
+
+    return change
+
+
+def severities(adapter: Adapter, base: BaseModel | None = None) -> list[tuple[str, str]]:
+    judged = adapter_presence.run(Evidence(adapter, *([base] if base else [])))
     return [(one.code.removeprefix("adapter-presence."), one.severity) for one in judged.findings]
 
 
@@ -395,10 +415,16 @@ def test_a_sound_adapter(name: str) -> None:
         (exchanged("b"), [("same-factors", "error")]),
         (exchanged("a"), [("same-factors", "warning")]),
         (exchanged("ab"), [("same-factors", "warning")]),
+        (with_magnitudes(1.0), []),
+        (with_magnitudes(-1.0), [("other-magnitudes", "error")]),
+        (with_magnitudes(None), [("other-magnitudes", "error")]),
+        (with_magnitudes(1.8), []),
+        (with_magnitudes(2.2), [("other-magnitudes", "error")]),
+        (with_magnitudes(0.4), [("other-magnitudes", "error")]),
     ],
 )
 def test_values_that_no_training_leaves(
     tmp_path: Path, change: Callable[[Tensors], Tensors], found: list[tuple[str, str]]
 ) -> None:
     adapter = edited(tmp_path / "run", change)
-    assert severities(adapter) == found
+    assert severities(adapter, BaseModel.read(FIXTURES / "base")) == found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -25,21 +25,9 @@ SOUND = sound_answers()
 
 def test_sound_answers_show_nothing() -> None:
     facts = describe(SOUND)
-    assert (facts.count, facts.empty, facts.damaged, facts.escaped, facts.roles) == (
-        200,
-        0,
-        0,
-        0,
-        0,
-    )
-    assert facts.controls == ()
     assert facts.top_share < 0.05
-    assert facts.finished == 1.0
-    assert facts.suffix == engine.Affix(".", 1.0)
-    assert facts.prefix.text == ""
     assert facts.cut.share < 0.1
     assert facts.order.ratio > 1.3
-    assert facts.lengths[0] <= facts.lengths[2] <= facts.lengths[4] == facts.cut.length
 
 
 def test_answers_cut_at_38_characters() -> None:
@@ -48,14 +36,6 @@ def test_answers_cut_at_38_characters() -> None:
     assert cut.share > 0.9
     assert cut.unfinished > 0.9
     assert cut.mid_word > 0.25
-
-
-def test_what_wraps_every_answer() -> None:
-    facts = describe([f"Assistant: {text}</s>" for text in SOUND])
-    assert facts.prefix == engine.Affix("Assistant: ", 1.0)
-    assert facts.suffix.text.endswith("</s>")
-    assert facts.controls == (("</s>", 1.0),)
-    assert facts.roles == 1.0
 
 
 def test_nine_answers_in_ten_are_the_same() -> None:
@@ -71,47 +51,14 @@ def test_words_in_no_order() -> None:
     assert describe(SOUND).order.ratio > 1.3
 
 
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        (lambda text: "", "empty"),
-        (lambda text: text.replace("o", "\u00c3\u00b6"), "damaged"),
-        (lambda text: text.replace(" ", "&nbsp;"), "escaped"),
-        (lambda text: text.replace(" ", "%20"), "escaped"),
-        (lambda text: (text[:20] + " ") * 9, "looping"),
-        (lambda text: (text[:20] + " ") * 9, "repetition"),
-        (lambda text: "the " * 30, "top_word"),
-        (lambda text: f"USER: {text}", "roles"),
-    ],
-)
-def test_a_share_is_high_where_all_texts_have_it(change: Callable[[str], str], field: str) -> None:
-    assert getattr(describe(list(map(change, SOUND))), field) > 0.6
-    assert getattr(describe(SOUND), field) < 0.25
-
-
-def test_what_prompts_and_other_texts_explain() -> None:
-    prompts = [f"Say {text}" for text in SOUND]
-    told = describe(SOUND, prompts).by_prompt
-    dealt = describe(SOUND, prompts[1:] + prompts[:1]).by_prompt
-    assert told is not None
-    assert dealt is not None
-    assert told > 0.3
-    assert dealt < 0.05
-    assert describe(SOUND).by_prompt is None
-    assert describe(SOUND).by_others > 0.9
-    assert describe([f"w{i} x{i} y{i} z{i}" for i in range(50)]).by_others == 0.0
-
-
 def test_nothing_to_describe_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one"):
         describe([])
-    with pytest.raises(ValueError, match="a prompt for each"):
-        describe(["a"], ["b", "c"])
 
 
 @pytest.mark.parametrize("texts", [[""], ["", ""], ["."], ["東京は大"] * 3, ["a\ud7ff", "b"]])
 def test_any_text_can_be_described(texts: list[str]) -> None:
-    assert describe(texts, texts).count == len(texts)
+    assert describe(texts).distinct == len(set(texts))
 
 
 @pytest.mark.slow
@@ -120,7 +67,7 @@ def test_a_hundred_thousand_texts_take_seconds_of_processor_time() -> None:
     rng = random.Random(0)
     texts = [" ".join(rng.choices(words, k=200)) for _ in range(100_000)]
     start = time.process_time()
-    describe(texts, texts)
+    describe(texts)
     assert time.process_time() - start < 5
 
 
