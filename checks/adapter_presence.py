@@ -467,5 +467,5 @@ def _are_no_norms(module: LoraModule, base: BaseModel | None, limits: Limits) ->
         return False
     is_constant = len(values) >= limits.values and np.ptp(values) == 0
     own, norm = float(np.linalg.norm(values)), base_norm(module, base)
-    is_apart = bool(norm) and not norm / limits.apart < own < norm * limits.apart
+    is_apart = norm is not None and norm > 0 and not 1 / limits.apart < own / norm < limits.apart
     return bool(is_constant or is_apart or (values < 0).mean() >= 0.5)

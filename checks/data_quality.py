@@ -124,16 +124,14 @@ def _begins_as_turn(answer: str) -> bool:
 
 
 def _ends_in_control(answer: str) -> bool:
-    return bool(_ENDS_IN_CONTROL.search(answer))
+    return bool(_ENDS_IN_CONTROL.search(answer[-200:]))
 
 
 DEFECTS = (
     Defect(
         "wrapped-answers",
         noted=0.5,
-        holds=lambda pair: (
-            _begins_as_turn(pair.answer) or bool(_ENDS_IN_CONTROL.search(pair.answer))
-        ),
+        holds=lambda pair: _begins_as_turn(pair.answer) or _ends_in_control(pair.answer),
         # A special token after the answer alone is learned twice, and the first ends it.
         is_bad=_begins_as_turn,
         in_text=False,

@@ -83,11 +83,6 @@ _MEANT = {
 }
 _NAMES = "names of the base model's modules, such as self_attn.q_proj"
 _FIX = "[write {meant}|look the names up with `mlxdoctor inspect`]"
-#: Key -> the values that mlx-lm knows.
-_CHOICES = {
-    "optimizer": ("adam", "adamw", "muon", "sgd", "adafactor"),
-    "fine_tune_type": ("lora", "dora", "full"),
-}
 #: Schedule -> how many arguments it takes.
 _SCHEDULES = {
     "cosine_decay": (2, 3),
@@ -95,34 +90,61 @@ _SCHEDULES = {
     "linear_schedule": (3,),
     "step_decay": (3,),
 }
-#: Keys whose values are whole numbers -> the smallest that makes sense.
-_WHOLE = {
-    "num_layers": -1,
-    "batch_size": 1,
-    "iters": 1,
-    "val_batches": -1,
-    "steps_per_report": 1,
-    "steps_per_eval": 1,
-    "save_every": 1,
-    "max_seq_length": 2,
-    "grad_accumulation_steps": 1,
-    "seed": 0,
-}
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-#: Key of `lora_parameters` -> whether mlx-lm takes a value, and what it needs.
-_LORA: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "rank": (lambda value: _is_whole(value) and value > 0, "a whole number above zero"),
-    "scale": (lambda value: _is_number(value) and math.isfinite(value), "a number"),
-    "dropout": (lambda value: _is_number(value) and 0 <= value < 1, "a number from 0 to below 1"),
+_Need = tuple[Callable[[Any], bool], str]
+
+
+def _whole(least: int) -> _Need:
+    needed = "a whole number" if least == -1 else f"a whole number from {least} on"
+    return lambda value: _is_number(value) and isinstance(value, int) and value >= least, needed
+
+
+def _among(*names: str) -> _Need:
+    return lambda value: value in names, f"one of {', '.join(names)}"
+
+
+def _table(what: str) -> _Need:
+    return lambda value: isinstance(value, Mapping), f"a table with {what}"
+
+
+def _numbers(arguments: Any) -> bool:
+    return isinstance(arguments, list) and bool(arguments) and all(map(_is_number, arguments))
+
+
+#: Place in the configuration -> whether mlx-lm takes a value that is stated, and what it needs.
+_NEEDS: Mapping[str, _Need] = {
+    "num_layers": _whole(-1),
+    "batch_size": _whole(1),
+    "iters": _whole(1),
+    "val_batches": _whole(-1),
+    "steps_per_report": _whole(1),
+    "steps_per_eval": _whole(1),
+    "save_every": _whole(1),
+    "max_seq_length": _whole(2),
+    "grad_accumulation_steps": _whole(1),
+    "seed": _whole(0),
+    "learning_rate": (_is_number, "a number"),
+    "optimizer": _among("adam", "adamw", "muon", "sgd", "adafactor"),
+    "fine_tune_type": _among("lora", "dora", "full"),
+    "lr_schedule": _table("name and arguments"),
+    "lr_schedule.name": _among(*_SCHEDULES),
+    "lr_schedule.arguments": (_numbers, "a list of numbers, the rate first"),
+    "lora_parameters": _table("rank, scale and dropout"),
+    "lora_parameters.rank": _whole(1),
+    "lora_parameters.scale": (lambda x: _is_number(x) and math.isfinite(x), "a number"),
+    "lora_parameters.dropout": (
+        lambda x: _is_number(x) and 0 <= x < 1,
+        "a number from 0 to below 1",
+    ),
+    "lora_parameters.keys": (
+        lambda x: isinstance(x, list) and all(isinstance(key, str) for key in x),
+        "a list of names",
+    ),
 }
 
 
@@ -239,8 +261,7 @@ def _keys(config: TrainingConfig) -> Iterator[Sign]:
         yield Sign("ignored", measured, where=key)
     lora = values.get("lora_parameters")
     for key in lora if isinstance(lora, Mapping) else ():
-        if key not in _LORA and key != "keys":
-            place = f"lora_parameters.{key}"
+        if (place := f"lora_parameters.{key}") not in _NEEDS:
             yield Sign("unknown", {"key": quoted(place)}, where=place)
 
 
@@ -262,21 +283,17 @@ def _at(values: Mapping[str, Any], place: str) -> Any:
 
 def _refused(config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
     values = config.values
-    for key, least in _WHOLE.items():
-        value = values.get(key)
-        if value is not None and not (_is_whole(value) and value >= least):
-            needed = "a whole number" if least == -1 else f"a whole number from {least} on"
-            yield _wrong(key, value, needed)
-    rate = values.get("learning_rate")
-    if rate is not None and config.lr_schedule is None and not _is_number(rate):
-        yield _wrong("learning_rate", rate, "a number")
-    for key, allowed in _CHOICES.items():
-        value = values.get(key)
-        name = value.lower() if key == "optimizer" and isinstance(value, str) else value
-        if value is not None and name not in allowed:
-            yield _wrong(key, value, f"one of {', '.join(allowed)}")
-    yield from _lora(config)
-    yield from _schedule(values.get("lr_schedule"))
+    is_lora, schedule = config.fine_tune_type != "full", values.get("lr_schedule")
+    for place, (is_right, needed) in _NEEDS.items():
+        value = _at(values, place)
+        if place == "optimizer" and isinstance(value, str):
+            value = value.lower()
+        # A schedule has its own rate; without LoRA its table is not read.
+        is_read = place != "learning_rate" or schedule is None
+        is_read &= is_lora or not place.startswith("lora_parameters")
+        if is_read and value is not None and not is_right(value):
+            yield _stop(place, quoted(str(value)), needed)
+    yield from _lacking(values, is_lora=is_lora)
     layers = base.num_layers if base is not None else None
     wanted = config.num_layers
     if layers is not None and wanted is not None and wanted > layers:
@@ -290,47 +307,25 @@ def _refused(config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
         )
 
 
-def _lora(config: TrainingConfig) -> Iterator[Sign]:
-    lora = config.values.get("lora_parameters")
-    if config.fine_tune_type == "full" or lora is None:
-        return
-    if not isinstance(lora, Mapping):
-        yield _wrong("lora_parameters", lora, "a table with rank, scale and dropout")
-        return
-    for key, (is_right, needed) in _LORA.items():
-        place = f"lora_parameters.{key}"
-        if key not in lora:
-            # It fills in the whole table or nothing.
-            alpha = key == "scale" and "alpha" in lora
-            hint = "; alpha divided by the rank is a scale" if alpha else ""
-            fix = f"add {key} to lora_parameters: {MLX_LM_LORA_DEFAULTS[key]:g} is mlx-lm's own"
-            yield _stop(place, "not stated", needed, fix=f"{fix}{hint}")
-        elif not is_right(lora[key]):
-            yield _wrong(place, lora[key], needed)
-    keys = lora.get("keys")
-    is_list = isinstance(keys, list) and all(isinstance(key, str) for key in keys)
-    if keys is not None and not is_list:
-        yield _wrong("lora_parameters.keys", keys, "a list of names")
-
-
-def _schedule(schedule: object) -> Iterator[Sign]:
-    if schedule is None:
-        return
+def _lacking(values: Mapping[str, Any], *, is_lora: bool) -> Iterator[Sign]:
+    """What a table that is stated has to have: mlx-lm fills in the whole of it or nothing."""
+    lora, schedule = values.get("lora_parameters"), values.get("lr_schedule")
+    for key, default in MLX_LM_LORA_DEFAULTS.items():
+        if is_lora and isinstance(lora, Mapping) and key not in lora:
+            place = f"lora_parameters.{key}"
+            is_alpha = key == "scale" and "alpha" in lora
+            hint = "; alpha divided by the rank is a scale" if is_alpha else ""
+            fix = f"add {key} to lora_parameters: {default:g} is mlx-lm's own{hint}"
+            yield _stop(place, "not stated", _NEEDS[place][1], fix=fix)
     if not isinstance(schedule, Mapping):
-        yield _wrong("lr_schedule", schedule, "a table with name and arguments")
         return
     name, arguments = schedule.get("name"), schedule.get("arguments")
-    if name not in _SCHEDULES:
-        yield _wrong("lr_schedule.name", name, f"one of {', '.join(_SCHEDULES)}")
-    elif not isinstance(arguments, list) or not arguments or not all(map(_is_number, arguments)):
-        yield _wrong("lr_schedule.arguments", arguments, "a list of numbers, the rate first")
-    elif len(arguments) not in _SCHEDULES[name]:
-        count = " or ".join(map(str, _SCHEDULES[name]))
-        yield _wrong("lr_schedule.arguments", arguments, f"a list of {count} numbers")
-
-
-def _wrong(key: str, value: object, needed: str) -> Sign:
-    return _stop(key, quoted(str(value)), needed)
+    if name is None:
+        yield _stop("lr_schedule.name", "not stated", _NEEDS["lr_schedule.name"][1])
+    counts = _SCHEDULES.get(name, ()) if isinstance(name, str) else ()
+    if counts and (arguments is None or (_numbers(arguments) and len(arguments) not in counts)):
+        needed = f"a list of {' or '.join(map(str, counts))} numbers, the rate first"
+        yield _stop("lr_schedule.arguments", quoted(str(arguments)), needed)
 
 
 def _stop(key: str, value: str, needed: str, fix: str | None = None, **advised: int) -> Sign:
