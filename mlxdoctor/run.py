@@ -128,7 +128,7 @@ class Run:
 
         What was read before stays read.
         """
-        return replace(self, _cache=self._cache | {type(one): _Read(one) for one in evidence})
+        return replace(self, _cache=self._cache | {type(piece): _Read(piece) for piece in evidence})
 
     @property
     def name(self) -> str:

@@ -14,8 +14,8 @@ def texts_of(run: Run) -> Iterator[str]:
     """Every text in every row of every split, nested ones included; every prompt and answer."""
     yield from row_texts(run)
     generations = run.get(Generations)
-    for one in generations.items if generations is not None else ():
-        yield from filter(None, (one.prompt, one.base, one.tuned, one.expected))
+    for item in generations.items if generations is not None else ():
+        yield from filter(None, (item.prompt, item.base, item.tuned, item.expected))
 
 
 def row_texts(run: Run) -> Iterator[str]:
@@ -30,10 +30,10 @@ def _texts(value: Any) -> Iterator[str]:
     # A row may be nested as deep as its parser allows: no recursion.
     waiting = [value]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, Mapping):
-            waiting.extend(one.values())
-        elif isinstance(one, list | tuple):
-            waiting.extend(one)
+        part = waiting.pop()
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, Mapping):
+            waiting.extend(part.values())
+        elif isinstance(part, list | tuple):
+            waiting.extend(part)

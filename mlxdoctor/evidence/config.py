@@ -327,13 +327,15 @@ class TrainingConfig:
 
 def _without_wandb(values: Mapping[str, Any]) -> dict[str, Any] | None:
     """What W&B wrote, which keeps each value one level deeper; None where it did not write it."""
-    deep = [isinstance(one, dict) and one.keys() <= {"value", "desc"} for one in values.values()]
-    if _OF_WANDB.isdisjoint(values) and not (deep and all(deep)):
+    entries = {key: entry for key, entry in values.items() if isinstance(entry, dict)}
+    is_deep = bool(values) and len(entries) == len(values)
+    is_deep = is_deep and all(entry.keys() <= {"value", "desc"} for entry in entries.values())
+    if _OF_WANDB.isdisjoint(values) and not is_deep:
         return None
     return {
-        key: one["value"]
-        for key, one in values.items()
-        if isinstance(one, dict) and "value" in one and key not in _OF_WANDB
+        key: entry["value"]
+        for key, entry in entries.items()
+        if "value" in entry and key not in _OF_WANDB
     }
 
 

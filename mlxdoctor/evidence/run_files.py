@@ -124,5 +124,5 @@ def _cached_snapshots(repository: str) -> list[Path]:
     try:
         named = [folder / "snapshots" / main.read_text().strip()] if main.is_file() else []
         return named + sorted((folder / "snapshots").glob("*"))
-    except OSError:
+    except (OSError, ValueError):  # ValueError: the reference is not UTF-8
         return []

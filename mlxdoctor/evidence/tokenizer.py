@@ -83,8 +83,7 @@ class Tokenizer:
     chat_template: str | None
     renders_itself: bool
     _backend: Any = field(repr=False, compare=False)
-    _templates: Mapping[str, ChatTemplate] = field(repr=False, compare=False)
-    _template_problem: TemplateFailure | None = field(default=None, repr=False, compare=False)
+    _templates: Mapping[str, ChatTemplate | TemplateFailure] = field(repr=False, compare=False)
     _slow: list[float] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
@@ -125,12 +124,11 @@ class Tokenizer:
         stated = _stated_eos(folder, ids.get("eos_token"), sources)
         generation = stated.get("generation_config.json") or stated.get("config.json") or ()
         ends = dict.fromkeys([*generation, *stated.get("tokenizer_config.json", ())])
-        sources_of_templates = _template_texts(folder, settings, sources)
-        variables: dict[str, Any] = {name: token for name, token in names.items() if token}
-        variables["enable_thinking"] = any(
+        texts = _template_texts(folder, settings, sources)
+        is_thinking = any(
             all(backend.token_to_id(token) is not None for token in tokens) for tokens in _THINKING
         )
-        templates, problem = _compiled(sources_of_templates, variables)
+        variables = {**names, "enable_thinking": is_thinking}
         return cls(
             sources=tuple(sources),
             path=folder,
@@ -140,11 +138,10 @@ class Tokenizer:
             bos_token_id=ids.get("bos_token"),
             pad_token_id=ids.get("pad_token"),
             stated_eos=MappingProxyType(stated),
-            chat_template=sources_of_templates.get("default"),
+            chat_template=texts.get("default"),
             renders_itself=bool(settings.get("chat_template_type")),
             _backend=backend,
-            _templates=MappingProxyType(templates),
-            _template_problem=problem,
+            _templates={name: _compiled(text, variables) for name, text in texts.items()},
         )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -202,12 +199,13 @@ class Tokenizer:
         """
         if self.renders_itself:
             raise TemplateFailure("the model's chat template is Python code, which is not run")
-        if self._template_problem is not None:
-            raise self._template_problem
-        name = "tool_use" if tools is not None and "tool_use" in self._templates else "default"
-        if name not in self._templates:
+        template = self._templates.get("tool_use") if tools is not None else None
+        template = template or self._templates.get("default")
+        if template is None:
             raise TemplateFailure("the tokenizer has no chat template")
-        return self._templates[name].render(messages, tools, add_generation_prompt)
+        if isinstance(template, TemplateFailure):
+            raise template.with_traceback(None)
+        return template.render(messages, tools, add_generation_prompt)
 
     def apply_chat_template(
         self,
@@ -350,10 +348,7 @@ def _stated_eos(
             # A damaged configuration is another check's finding; the tokenizer is still of use.
             continue
         ids = value if isinstance(value, list) else [value]
-        known = tuple(
-            token for token in ids if isinstance(token, int) and not isinstance(token, bool)
-        )
-        if known:
+        if known := tuple(token for token in ids if type(token) is int):
             stated[name] = known
     return stated
 
@@ -361,37 +356,27 @@ def _stated_eos(
 def _template_texts(
     folder: Path, settings: Mapping[str, Any], sources: list[Source]
 ) -> dict[str, str]:
-    files: dict[str, Path] = {}
-    if (folder / "chat_template.jinja").is_file():
-        files["default"] = folder / "chat_template.jinja"
-    for file in sorted((folder / _TEMPLATES_FOLDER).glob("*.jinja")):
-        files[file.stem] = file
+    files = [folder / "chat_template.jinja"]
     texts: dict[str, str] = {}
-    for name, file in files.items():
-        texts[name], source = read_text(file, "template_bytes")
-        sources.append(source)
-    if texts:
-        return texts
+    for file in [*files, *sorted((folder / _TEMPLATES_FOLDER).glob("*.jinja"))]:
+        if file.is_file():
+            name = "default" if file in files else file.stem
+            texts[name], source = read_text(file, "template_bytes")
+            sources.append(source)
     stated = settings.get("chat_template")
-    if isinstance(stated, str):
-        return {"default": stated}
-    if isinstance(stated, list):
-        return {
-            str(entry.get("name")): str(entry.get("template"))
-            for entry in stated
-            if isinstance(entry, Mapping)
-        }
-    return {}
+    if texts or not isinstance(stated, str | list):
+        return texts
+    entries = [{"name": "default", "template": stated}] if isinstance(stated, str) else stated
+    return {
+        str(entry.get("name")): str(entry.get("template"))
+        for entry in entries
+        if isinstance(entry, Mapping)
+    }
 
 
-def _compiled(
-    texts: Mapping[str, str], variables: Mapping[str, Any]
-) -> tuple[dict[str, ChatTemplate], TemplateFailure | None]:
-    compiled: dict[str, ChatTemplate] = {}
-    problem: TemplateFailure | None = None
-    for name, text in texts.items():
-        try:
-            compiled[name] = ChatTemplate.compile(text, variables)
-        except TemplateFailure as failure:
-            problem = failure
-    return compiled, problem
+def _compiled(text: str, variables: Mapping[str, Any]) -> ChatTemplate | TemplateFailure:
+    """The template, or why there is none: rows of text need none."""
+    try:
+        return ChatTemplate.compile(text, variables)
+    except TemplateFailure as failure:
+        return failure

@@ -71,13 +71,18 @@ def test_a_file_that_only_describes_the_adapter_says_nothing_about_training(writ
     assert config.dropout is None
 
 
-def test_legacy_lora_layers(write):
-    assert TrainingConfig.read(write("lora_layers: 4\niters: 1\n")).num_layers == 4
-
-
-def test_full_fine_tuning_has_no_rank(write):
-    config = TrainingConfig.read(write("fine_tune_type: full\niters: 1\n"))
-    assert (config.rank, config.scale) == (None, None)
+@pytest.mark.parametrize(
+    ("text", "stated"),
+    [
+        ("lora_layers: 4", {"num_layers": 4}),
+        ("gradient_accumulation_steps: 3", {"grad_accumulation_steps": 3}),
+        ("fine_tune_type: full", {"rank": None, "scale": None}),
+        ("lr_schedule: [1]", {"lr_schedule": None, "warmup": 0}),
+    ],
+)
+def test_what_a_key_means(write, text, stated):
+    config = TrainingConfig.read(write(f"{text}\niters: 1\n"))
+    assert {key: getattr(config, key) for key in stated} == stated
 
 
 @pytest.mark.parametrize(

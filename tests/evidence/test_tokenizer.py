@@ -234,6 +234,22 @@ def test_a_failing_template_says_why(template, problem):
         ChatTemplate.compile(template, {}).render(CHAT)
 
 
+@pytest.mark.parametrize("messages", [[], ["text"]])
+def test_conversations_that_are_none(messages):
+    with pytest.raises(TemplateFailure):
+        ChatTemplate.compile("{{ messages }}", {}).render(messages)
+
+
+def test_a_broken_template_for_tools_leaves_the_other_one_alone(copy_of_base):
+    folder = copy_of_base("plain")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("{% if %}")
+    tokenizer = Tokenizer.read(folder)
+    assert tokenizer.render(CHAT) == "plain"
+    with pytest.raises(TemplateFailure, match="does not compile"):
+        tokenizer.render(CHAT, TOOLS)
+
+
 @pytest.mark.parametrize(
     "template",
     [
@@ -284,9 +300,3 @@ def test_bad_syntax_does_not_stop_the_tokenizer(copy_of_base, template):
     assert tokenizer.encode("a")
     with pytest.raises(TemplateFailure, match="does not compile"):
         tokenizer.render(CHAT)
-
-
-@pytest.mark.parametrize("messages", [[], ["text"]])
-def test_conversations_that_are_none(messages):
-    with pytest.raises(TemplateFailure):
-        Tokenizer.read(BASE).render(messages)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mlxdoctor.api import diagnose
 from mlxdoctor.safety.errors import InputError
@@ -48,39 +49,33 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(FILES))
-def test_a_run_with_one_damaged_file(name: str, run: Path) -> None:
+def hold(inputs: st.SearchStrategy[bytes], run: Path, *names: str) -> None:
+    """No check crashes, whatever these files of the run say."""
+
     @settings(QUICK, max_examples=12)
-    @given(strategies.mutations(reader_called(FILES[name])))
+    @given(inputs)
     def holds(content: bytes) -> None:
-        (run / name).write_bytes(content)
+        for name in names:
+            (run / name).write_bytes(content)
         assert crashed(run) == []
 
     holds()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_run_with_one_damaged_file(name: str, run: Path) -> None:
+    hold(strategies.mutations(reader_called(FILES[name])), run, name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["adapter_config.json", "evaluation.json", "generations.jsonl"])
 def test_a_run_with_values_of_any_kind(name: str, run: Path) -> None:
-    @settings(QUICK, max_examples=12)
-    @given(strategies.json_like(reader_called(FILES[name])))
-    def holds(content: bytes) -> None:
-        (run / name).write_bytes(content)
-        assert crashed(run) == []
-
-    holds()
+    hold(strategies.json_like(reader_called(FILES[name])), run, name)
 
 
 @pytest.mark.slow
 def test_data_of_any_kind(run: Path) -> None:
     reader = reader_called("dataset")
-
-    @settings(QUICK, max_examples=12)
-    @given(strategies.mutations(reader) | strategies.json_like(reader))
-    def holds(content: bytes) -> None:
-        for name in ("train", "valid"):
-            (run / "data" / f"{name}.jsonl").write_bytes(content)
-        assert crashed(run) == []
-
-    holds()
+    inputs = strategies.mutations(reader) | strategies.json_like(reader)
+    hold(inputs, run, "data/train.jsonl", "data/valid.jsonl")

@@ -7,6 +7,7 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -27,7 +28,7 @@ from tests.fuzzing.readers import READERS, Reader, corpus, reader_called
 
 #: The same inputs everywhere and each time; how fast a machine is does not matter.
 QUICK = settings(
-    max_examples=40,
+    max_examples=50,
     derandomize=True,
     deadline=None,
     database=None,
@@ -68,51 +69,33 @@ def test_the_corpus(reader: Reader, feed: Callable[[Reader, bytes], bool]) -> No
         feed(reader, path.read_bytes())
 
 
+def fed(inputs: st.SearchStrategy[bytes], feed: Callable[[bytes], bool]) -> None:
+    """Feeds made-up inputs; anything that is raised but a refusal is a fault."""
+
+    @QUICK
+    @given(inputs)
+    def holds(content: bytes) -> None:
+        feed(content)
+
+    holds()
+
+
 @pytest.mark.slow
 @by_name
 def test_damaged_inputs(reader: Reader, feed: Callable[[Reader, bytes], bool]) -> None:
-    @QUICK
-    @given(strategies.mutations(reader))
-    def holds(content: bytes) -> None:
-        feed(reader, content)
-
-    holds()
-
-
-@pytest.mark.slow
-@by_name
-def test_bytes(reader: Reader, feed: Callable[[Reader, bytes], bool]) -> None:
-    @QUICK
-    @given(st.binary(max_size=200))
-    def holds(content: bytes) -> None:
-        feed(reader, content)
-
-    holds()
+    fed(strategies.mutations(reader) | st.binary(max_size=200), partial(feed, reader))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JSON)
 def test_json_of_any_shape(name: str, feed: Callable[[Reader, bytes], bool]) -> None:
     reader = reader_called(name)
-
-    @QUICK
-    @given(strategies.json_like(reader))
-    def holds(content: bytes) -> None:
-        feed(reader, content)
-
-    holds()
+    fed(strategies.json_like(reader), partial(feed, reader))
 
 
 @pytest.mark.parametrize("name", ["safetensors", "peft-weights", "model-weights"])
 def test_headers_that_lie(name: str, feed: Callable[[Reader, bytes], bool]) -> None:
-    reader = reader_called(name)
-
-    @QUICK
-    @given(strategies.tensor_files())
-    def holds(content: bytes) -> None:
-        feed(reader, content)
-
-    holds()
+    fed(strategies.tensor_files(), partial(feed, reader_called(name)))
 
 
 def test_a_reader_that_raises_anything_else_is_noticed(tmp_path: Path) -> None:
