@@ -14,7 +14,7 @@ How it is measured. The first loss is the validation loss before the first updat
 it, else the first training loss. The uniform guess is ln V of the base model, from its files or
 from what its name says, or of 300,000 tokens where the model is unknown. The constant guess is the
 entropy of the supervised tokens (Miller-Madow), where data and tokenizer are at hand. A sum is told
-where the accumulation steps, the targets or the rows of a batch, as divisors, leave a usual loss.
+where the accumulation steps, as a divisor, leave a usual loss, or where no mean is so high.
 
 When it is wrong. A new kind of text or a new token set starts high in a sound run, so where the
 vocabulary is unknown and the loss falls to a usual level, a high start is only noted. A few hundred
@@ -133,8 +133,7 @@ class Limits(GuessLimits):
             "a mean over targets: below the loss of a blind guess",
             "Divide the loss by the number of targets in the batch, before the gradient.",
             says="The first training loss is {first_loss:,.1f}; a blind guess among all tokens has "
-            "{uniform_guess:.1f}, and no mean over targets is so far above[. Divided by the "
-            "{divisor:,.0f} {summed_over} it is a usual {mean:.2f}: losses are added up].",
+            "{uniform_guess:.1f}, and no mean over targets is so far above: losses are added up.",
         ),
         "stays-at-chance": Symptom.error(
             "the loss stays where a blind guess among all tokens is",
@@ -197,9 +196,7 @@ def loss_level(
             "the log does not show the loss at the run's start; the whole log would",
         )
     else:
-        sign = None
-        if begins:
-            sign = _summed(segment, curve, config, rows, uniform=uniform, limits=limits)
+        sign = _summed(segment, curve, steps, uniform, limits) if begins else None
         if sign is None:
             yield from _high(segment, curve, vocabulary, uniform, limits)
         else:
@@ -240,19 +237,12 @@ def _end(curve: SeriesFacts) -> dict[str, Measurement]:
 
 
 def _summed(
-    segment: Segment,
-    curve: SeriesFacts,
-    config: TrainingConfig | None,
-    rows: SupervisedRows | None,
-    *,
-    uniform: float,
-    limits: Limits,
+    segment: Segment, curve: SeriesFacts, steps: int, uniform: float, limits: Limits
 ) -> Sign | None:
-    """Whether the first training loss is no mean, and what it may be a sum over."""
+    """Whether the first training loss is no mean, but a sum."""
     losses = segment.finite("train_loss").values
     before = segment.base_val_loss
     level = before if before is not None and 0 < before < uniform else None
-    steps = (config.grad_accumulation_steps if config is not None else None) or 1
     # The first report of a sound run has about the validation loss before it.
     least, most = (
         (max(limits.modest, level / limits.alike), limits.alike * level)
@@ -272,26 +262,7 @@ def _summed(
     # One report may be that of a model that a step destroyed; all of them are not.
     if float(np.median(losses[: max(3, len(losses) // 4)])) <= limits.no_mean * uniform:
         return None
-    for divisor, over in _divisors(segment, config, rows):
-        if divisor > 1 and least <= curve.first / divisor <= most:
-            measured |= {"divisor": divisor, "summed_over": over, "mean": curve.first / divisor}
-            return Sign("summed", measured, onset=onset)
-    return Sign("summed", measured, onset=onset, severity=Severity.WARNING)
-
-
-def _divisors(
-    segment: Segment, config: TrainingConfig | None, rows: SupervisedRows | None
-) -> Iterator[tuple[float, str]]:
-    """What a sum may be over, the likeliest first."""
-    size = (config.batch_size if config is not None else None) or 1
-    counted = segment.finite("trained_tokens")
-    if len(counted) and segment.axis in ("iteration", "step") and counted.iterations[0] > 0:
-        yield float(counted.values[0] / counted.iterations[0]), "targets in a batch"
-    elif rows is not None and rows.rows:
-        targets = size * sum(row.count() for row in rows.rows) / len(rows.rows)
-        yield targets, "targets in a batch"
-        yield targets / size, "targets in a row"
-    yield float(size), "rows in a batch"
+    return Sign("summed", measured, onset=onset)
 
 
 def _at_chance(

@@ -26,7 +26,6 @@ from mlxdoctor.check import Cost, DoesNotArise, Inconclusive, check, limit
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.metrics import ReportedMetric, ReportedMetrics
 from mlxdoctor.finding import Measurement, Seen, Sign, Symptom
-from mlxdoctor.models.losses import RowLosses
 from mlxdoctor.models.readings import MeanLoss, mean_loss, usual_readings
 from mlxdoctor.models.validation import ValidationRows
 
@@ -47,14 +46,6 @@ class Limits:
         0.2, unit="nats between a figure and a loss that is not its own", source="4 times `same`"
     )
     closer: float = limit(4.0, unit="times", source="as metric-consistency")
-
-
-@dataclass(frozen=True)
-class _Way:
-    """Both models' losses under one way to count targets."""
-
-    base: MeanLoss
-    tuned: MeanLoss
 
 
 @check(
@@ -83,59 +74,58 @@ def reported_loss(
     if not figures:
         raise DoesNotArise("no loss of the validation rows was reported")
     rows = validation.measure(None, min(limits.rows, validation.total))
-    ways = _ways(rows, config)
-    if len(rows) < limits.enough or not ways:
-        raise Inconclusive(f"{len(rows)} validation rows could be measured with both models")
-    told: set[float] = set()
-    for figure in figures:
-        loss = figure.loss
-        # A loss and its perplexity are one figure.
-        if loss is None or round(loss, 2) in told:
-            continue
-        own = next((way for way in ways if _is(loss, way.tuned, validation.total, limits)), None)
-        base = next((way for way in ways if _is_of_base(loss, way, validation.total, limits)), None)
-        if own is not None:
-            yield Seen(
-                "The reported {figure} is {reported:.4g}, a loss of {reported_loss:.3f}, as the "
-                "tuned model has it on {rows:* validation row} ({tuned_loss:.3f}).",
-                _measured(figure, loss, own),
-            )
-        elif base is not None:
-            measured = _measured(figure, loss, base)
-            yield Sign("of-the-base", measured, where=figure.source.path.name)
-        told |= {round(loss, 2)} if own or base else set()
-    if not told:
-        raise Inconclusive("the reported loss is neither model's on the validation rows")
-
-
-def _ways(rows: Sequence[RowLosses], config: TrainingConfig | None) -> list[_Way]:
-    ways = [
-        _Way(mean_loss(rows, "base", reading), mean_loss(rows, "tuned", reading))
+    # Both models' losses under each way to count targets.
+    pairs = [
+        (mean_loss(rows, "base", reading), mean_loss(rows, "tuned", reading))
         for reading in usual_readings(config)
     ]
-    return [way for way in ways if way.base.rows and way.tuned.rows]
+    pairs = [(base, tuned) for base, tuned in pairs if base.rows and tuned.rows]
+    if len(rows) < limits.enough or not pairs:
+        raise Inconclusive(f"{len(rows)} validation rows could be measured with both models")
+    losses: dict[float, ReportedMetric] = {}
+    for figure in figures:
+        if figure.loss is not None:
+            # A loss and its perplexity are one figure.
+            losses.setdefault(round(figure.loss, 2), figure)
+    results = [_whose(figure, pairs, validation.total, limits) for figure in losses.values()]
+    if not any(results):
+        raise Inconclusive("the reported loss is neither model's on the validation rows")
+    yield from filter(None, results)
 
 
-def _is(loss: float, mean: MeanLoss, total: int, limits: Limits) -> bool:
-    uncertain = limits.errors * mean.uncertainty(total, total)
-    return abs(loss - mean.value) <= max(limits.same, uncertain)
+def _whose(
+    figure: ReportedMetric,
+    pairs: Sequence[tuple[MeanLoss, MeanLoss]],
+    total: int,
+    limits: Limits,
+) -> Sign | Seen | None:
+    """Whether a figure is the tuned model's in one way to count targets, or else the base's."""
+    loss = figure.loss or 0.0
 
+    def is_of(mean: MeanLoss) -> bool:
+        uncertain = limits.errors * mean.uncertainty(total, total)
+        return abs(loss - mean.value) <= max(limits.same, uncertain)
 
-def _is_of_base(loss: float, way: _Way, total: int, limits: Limits) -> bool:
-    off_base, off_tuned = abs(loss - way.base.value), abs(loss - way.tuned.value)
-    return (
-        _is(loss, way.base, total, limits)
-        and off_tuned >= limits.apart
-        and off_base * limits.closer < off_tuned
-    )
+    def measured(base: MeanLoss, tuned: MeanLoss) -> dict[str, Measurement]:
+        return {
+            "figure": figure.name,
+            "reported": figure.value,
+            "reported_loss": loss,
+            "base_loss": base.value,
+            "tuned_loss": tuned.value,
+            "rows": base.rows,
+        }
 
-
-def _measured(figure: ReportedMetric, loss: float, way: _Way) -> dict[str, Measurement]:
-    return {
-        "figure": figure.name,
-        "reported": figure.value,
-        "reported_loss": loss,
-        "base_loss": way.base.value,
-        "tuned_loss": way.tuned.value,
-        "rows": way.base.rows,
-    }
+    for base, tuned in pairs:
+        if is_of(tuned):
+            return Seen(
+                "The reported {figure} is {reported:.4g}, a loss of {reported_loss:.3f}, as the "
+                "tuned model has it on {rows:* validation row} ({tuned_loss:.3f}).",
+                measured(base, tuned),
+            )
+    for base, tuned in pairs:
+        off_base, off_tuned = abs(loss - base.value), abs(loss - tuned.value)
+        is_far = off_tuned >= limits.apart and off_base * limits.closer < off_tuned
+        if is_of(base) and is_far:
+            return Sign("of-the-base", measured(base, tuned), where=figure.source.path.name)
+    return None
