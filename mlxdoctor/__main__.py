@@ -11,9 +11,9 @@ import sys
 
 def main() -> int:
     """Run the program with the arguments of the process; returns its exit code."""
-    from mlxdoctor.safety.watched import attach_from_environment
+    from mlxdoctor.safety.stages import attach
 
-    if attach_from_environment():
+    if attach():
         return _watched()
     if any(not one.startswith("-") for one in sys.argv[1:2]):
         from mlxdoctor.safety.supervised import can_supervise, supervise

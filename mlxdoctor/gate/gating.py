@@ -12,10 +12,10 @@ from typing import Any
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.gate.baseline import Known
 from mlxdoctor.gate.examine import Examined, Task
-from mlxdoctor.gate.fleet import Workers, cluster, examine_all, here, processes
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.targets import Target, targets
 from mlxdoctor.gate.weigh import Weighed, judge, notices, renewed, without_base
+from mlxdoctor.gate.workers import Workers, cluster, examine_all, here, processes
 from mlxdoctor.gate_result import GateItem, GateResult, ItemStatus
 from mlxdoctor.report import Report
 from mlxdoctor.safety.texts import as_seen_here

@@ -11,31 +11,33 @@ raises `StageStopped` with the parent's sentence.
 
 from __future__ import annotations
 
+import json
 import math
 import mmap
 import os
 import signal
-import struct
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import NoReturn
+from typing import Any, NamedTuple
 
 from mlxdoctor.safety.errors import InputError
 
 #: An item and a stage of it -> the sentence that says why it is left out.
 LeftOut = Mapping[tuple[str, str], str]
 
+#: What a child finds its page, its line and what to leave out by.
+VARIABLE = "MLXDOCTOR_WATCHED"
 #: The stage that is left out where models died: everything that runs one.
 MODELS = "running the models"
-#: Bytes of a page; stages within stages that are written down; bytes of a name.
-PAGE, DEPTH, NAME = 4096, 16, 190
-_HEADER = struct.Struct("<BBBBId")
-_FRAME = struct.Struct(f"<QdddBH{NAME + 20}s")
-_FIRST = 64
+#: Bytes of a page; stages within stages that are written down; characters of a name.
+PAGE, DEPTH, NAME = 1 << 14, 12, 190
+#: A Ctrl-C that comes so soon after another (seconds) is the same one: the terminal sends it to
+#: the child and to its parent, which passes it on.
+SAME_INTERRUPT = 1.0
 
 
 class Kind(IntEnum):
@@ -51,14 +53,6 @@ class Kind(IntEnum):
     CODE = 3
 
 
-class State(IntEnum):
-    """How far a watched process is."""
-
-    STARTING = 0
-    WORKING = 1
-    ENDED = 2
-
-
 class StageStopped(InputError):  # noqa: N818 - what became of a stage
     """A stage that was stopped when this work was first done, and is now left out."""
 
@@ -69,116 +63,76 @@ class StageStopped(InputError):  # noqa: N818 - what became of a stage
         return StageStopped, (self.problem,)
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """A stage as the parent reads it.
 
     Attributes:
         serial: different whenever a stage is entered.
-        busy, wall: seconds that it may be busy, and that it may take.
-        growth: bytes that the process may grow by.
-        kind: what it is.
+        kind: what it is, a `Kind`.
         name: a clause: "reading the tokenizer of base".
-        limit: the limit that raises its seconds; empty where none does.
+        limit: the reading limit that raises its seconds; empty where none does.
+        busy, wall: seconds that it may be busy, and that it may take.
     """
 
     serial: int
-    busy: float
-    wall: float
-    growth: float
-    kind: Kind
+    kind: int
     name: str
     limit: str
+    busy: float
+    wall: float
 
 
-@dataclass(frozen=True)
-class Told:
-    """What a page says.
+class Notes(NamedTuple):
+    """What a watched process says of itself.
 
     Attributes:
-        state: how far the process is.
-        code: its exit code, once it has ended.
+        is_watched: whether it has begun to say anything.
+        code: its exit code, once it has ended of its own will.
         has_models: whether it has loaded a model.
-        interrupts: times that Ctrl-C reached its Python.
         weights: bytes of the files of weights that it has opened.
+        growth: bytes that a stage may grow by.
         frames: the stages that it is in, the innermost last.
     """
 
-    state: State
-    code: int
-    has_models: bool
-    interrupts: int
-    weights: float
-    frames: tuple[Frame, ...]
+    is_watched: bool = False
+    code: int | None = None
+    has_models: bool = False
+    weights: int = 0
+    growth: float = math.inf
+    frames: tuple[Frame, ...] = ()
 
 
-class Slot:
-    """The page: written by the watched process, read by its parent."""
+class Page:
+    """Memory that a watched process writes and its parent reads.
+
+    Args:
+        descriptor: of a file of `PAGE` bytes.
+    """
 
     def __init__(self, descriptor: int) -> None:
-        self._page = mmap.mmap(descriptor, PAGE)
-        self._depth = 0
-        self._serial = 0
-        self._models = 0
-        self._interrupts = 0
-        self._weights = 0.0
+        self._memory = mmap.mmap(descriptor, PAGE)
+        self._last = Notes()
 
-    def enter(self, name: bytes, busy: float, wall: float, growth: float, kind: Kind) -> None:
-        """Write a stage down."""
-        self._serial += 1
-        if self._depth < DEPTH:
-            offset = _FIRST + self._depth * _FRAME.size
-            values = (self._serial, busy, wall, growth, kind, len(name), name)
-            _FRAME.pack_into(self._page, offset, *values)
-        self._depth += 1
-        self._page[0] = min(self._depth, DEPTH)
+    def write(self, notes: Notes) -> None:
+        """Say this in place of what was said before."""
+        text = json.dumps(notes._replace(frames=notes.frames[:DEPTH])).encode() + b"\0"
+        self._memory[: len(text)] = text
 
-    def leave(self) -> None:
-        """The innermost stage is over."""
-        self._depth -= 1
-        self._page[0] = min(self._depth, DEPTH)
-
-    def say(self, state: State, code: int = 0) -> None:
-        """Write how far the process is."""
-        head = (min(self._depth, DEPTH), state, code & 0xFF, self._models)
-        _HEADER.pack_into(self._page, 0, *head, self._interrupts, self._weights)
-
-    def models(self) -> None:
-        """A model is loaded from now on."""
-        self._models = 1
-        self.say(State.WORKING)
-
-    def opened(self, size: float) -> None:
-        """A file of weights of that many bytes is read from now on."""
-        self._weights += size
-        self.say(State.WORKING)
-
-    def interrupted(self) -> None:
-        """Ctrl-C has reached Python."""
-        self._interrupts += 1
-        self.say(State.WORKING)
-
-    def read(self) -> Told:
-        """What the page says: of a moment, where its writer is still alive."""
-        for _ in range(10):
-            content = self._page[:]
-            if content == self._page[:]:
-                break
-        depth, state, code, models, interrupts, weights = _HEADER.unpack_from(content)
-        frames = [_FRAME.unpack_from(content, _FIRST + at * _FRAME.size) for at in range(depth)]
-        return Told(
-            State(state), code, bool(models), interrupts, weights, tuple(map(_told, frames))
-        )
+    def read(self) -> Notes:
+        """What is said; what was read before where the writer is in the middle of a word."""
+        content = self._memory[:]
+        if content == self._memory[:]:
+            try:
+                values = json.loads(content.partition(b"\0")[0])
+                values[-1] = tuple(Frame(*frame) for frame in values[-1])
+                self._last = Notes(*values)
+            except ValueError:  # nothing was written yet, or the writer died over it
+                pass
+        return self._last
 
     def close(self) -> None:
-        """Give the page back."""
-        self._page.close()
-
-
-def _told(values: tuple[int, float, float, float, int, int, bytes]) -> Frame:
-    serial, busy, wall, growth, kind, length, text = values
-    name, _, limit = text[:length].decode("utf-8", "replace").partition("\0")
-    return Frame(serial, busy, wall, growth, Kind(kind), name, limit)
+        """Give the memory back."""
+        self._memory.close()
 
 
 class Stage:
@@ -191,7 +145,7 @@ class Stage:
         wall: seconds that it may take whether it is busy or not.
     """
 
-    __slots__ = ("_bytes", "_kind", "_limit", "_wall", "name")
+    __slots__ = ("kind", "limit", "name", "wall")
 
     def __init__(
         self,
@@ -201,16 +155,14 @@ class Stage:
         limit: str = "check_seconds",
         wall: float = math.inf,
     ) -> None:
-        cut = name.encode("utf-8", "replace")[:NAME]
-        self.name = cut.decode("utf-8", "ignore")
-        self._bytes = cut + b"\0" + limit.encode()
-        self._kind = kind
-        self._limit = limit
-        self._wall = wall
+        self.name = name[:NAME]
+        self.kind = kind
+        self.limit = limit
+        self.wall = wall
 
     def __enter__(self) -> None:
-        if _watched is not None:
-            _watched.enter(self.name, self._bytes, self._limit, self._wall, self._kind)
+        if _watched is not None and _watched.is_its_thread:
+            _watched.enter(self)
 
     def __exit__(
         self,
@@ -218,101 +170,113 @@ class Stage:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if _watched is not None:
+        if _watched is not None and _watched.is_its_thread:
             _watched.leave()
 
 
 class _Watched:
     """This process, as one that is watched."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, page: Page, left_out: LeftOut) -> None:
         # The parent does without.
-        from mlxdoctor.safety.reading_limits import ReadingLimits, current
+        from mlxdoctor.safety.reading_limits import current
 
-        self.slot = slot
-        self._limits, self._in_force = current, ReadingLimits()
-        self.left_out: LeftOut = {}
-        self._items: list[str] = []
-        self._kinds: list[Kind] = []
+        self.left_out = left_out
+        self._page = page
+        self._limits = current
+        self._notes = Notes(is_watched=True)
+        self._serial = 0
         self._opened: set[Path] = set()
-        # Stages are those of one thread.
         self._thread = threading.get_ident()
+        page.write(self._notes)
 
-    def enter(self, name: str, text: bytes, limit: str, wall: float, kind: Kind) -> None:
-        if threading.get_ident() != self._thread:
-            return
-        # They do not change while an item is examined.
-        limits = self._in_force if self._items else self._limits()
-        self._in_force = limits
-        item = name if kind is Kind.ITEM or not self._items else self._items[-1]
-        self._refuse(item, name)
-        if kind is Kind.ITEM:
-            self._items.append(name)
-        self._kinds.append(kind)
-        growth: float = limits.stage_bytes
-        if kind is Kind.CODE:
-            # It may load a model, and keep it.
-            growth = math.inf
-            self.slot.models()
-        self.slot.enter(text, getattr(limits, limit) if limit else math.inf, wall, growth, kind)
+    @property
+    def is_its_thread(self) -> bool:
+        """Whether this is the thread whose stages are written down."""
+        return threading.get_ident() == self._thread
+
+    def note(self, **changed: Any) -> None:
+        """Write what has changed."""
+        self._notes = self._notes._replace(**changed)
+        self._page.write(self._notes)
+
+    def enter(self, stage: Stage) -> None:
+        """Write a stage down, or refuse it."""
+        limits = self._limits()
+        self.refuse(stage.name if stage.kind is Kind.ITEM else self._item(), stage.name)
+        self._serial += 1
+        busy = getattr(limits, stage.limit) if stage.limit else math.inf
+        frame = Frame(self._serial, stage.kind, stage.name, stage.limit, busy, stage.wall)
+        # The user's code may load a model, and keep it.
+        has_models = self._notes.has_models or stage.kind is Kind.CODE
+        frames = (*self._notes.frames, frame)
+        self.note(frames=frames, has_models=has_models, growth=limits.stage_bytes)
 
     def leave(self) -> None:
-        if threading.get_ident() != self._thread:
-            return
-        if self._kinds.pop() is Kind.ITEM:
-            self._items.pop()
-        self.slot.leave()
+        """The innermost stage is over."""
+        self.note(frames=self._notes.frames[:-1])
 
     def models(self) -> None:
         """A model is loaded from now on."""
-        if self._items:
-            self._refuse(self._items[-1], MODELS)
-        self.slot.models()
+        self.refuse(self._item(), MODELS)
+        self.note(has_models=True)
 
     def opened(self, path: Path, size: int) -> None:
         """A file of weights is read from now on; it counts once."""
         if path not in self._opened:
             self._opened.add(path)
-            self.slot.opened(size)
+            self.note(weights=self._notes.weights + size)
 
-    def _refuse(self, item: str, name: str) -> None:
-        sentence = self.left_out.get((item, name))
-        if sentence is not None:
+    def refuse(self, item: str, name: str) -> None:
+        """Refuse a stage of an item that is left out."""
+        if (sentence := self.left_out.get((item, name))) is not None:
             raise StageStopped(sentence)
+
+    def _item(self) -> str:
+        items = (frame.name for frame in self._notes.frames if frame.kind == Kind.ITEM)
+        return next(items, "")
 
 
 _watched: _Watched | None = None
 
 
-def attach(slot: int, line: int) -> None:
-    """Be watched from now on, by the parent that gave these file descriptors.
-
-    Args:
-        slot: of the page.
-        line: the end of a pipe; when its other end is gone, so is the parent, and this process
-            ends as well.
-    """
+def attach() -> bool:
+    """Be watched by the parent that started this process so; False where none did."""
     global _watched  # noqa: PLW0603 - a process is watched or not
-    for one in (slot, line):
-        os.set_inheritable(one, False)
-    _watched = _Watched(Slot(slot))
-    os.close(slot)
-    _watched.slot.say(State.WORKING)
-    threading.Thread(target=_until_alone, args=(line,), daemon=True, name="line").start()
+    text = os.environ.pop(VARIABLE, None)
+    if text is None:
+        return False
+    handed = json.loads(text)
+    for descriptor in (handed["page"], handed["line"]):
+        os.set_inheritable(descriptor, False)
+    left_out = {(item, stage): sentence for item, stage, sentence in handed["left_out"]}
+    _watched = _Watched(Page(handed["page"]), left_out)
+    os.close(handed["page"])
+    threading.Thread(target=_until_alone, args=(handed["line"],), daemon=True, name="line").start()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupted)
+        signal.signal(signal.SIGINT, _raising_once())
+    return True
 
 
 def _until_alone(line: int) -> None:
+    """End this process when its parent has ended, and the other end of the pipe is gone."""
     os.read(line, 1)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
-    del number, frame
-    if _watched is not None:
-        _watched.slot.interrupted()
-    raise KeyboardInterrupt
+def _raising_once() -> Callable[[int, FrameType | None], None]:
+    """A handler that raises once for a Ctrl-C that comes twice."""
+    last = -math.inf
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        nonlocal last
+        now = time.monotonic()
+        if now - last > SAME_INTERRUPT:
+            last = now
+            raise KeyboardInterrupt
+
+    return interrupt
 
 
 def leave_out(stopped: LeftOut) -> None:
@@ -324,7 +288,7 @@ def leave_out(stopped: LeftOut) -> None:
 def ended(code: int) -> int:
     """Say that this process ends of its own will, with that exit code, which is returned."""
     if _watched is not None:
-        _watched.slot.say(State.ENDED, code)
+        _watched.note(code=code & 0xFF)
     return code
 
 
@@ -349,5 +313,5 @@ def weights_opened(path: Path) -> None:
         except OSError:
             return
         # Some file systems do not say how many blocks a file has.
-        there = getattr(status, "st_blocks", 0) * 512 or status.st_size
-        _watched.opened(path, min(status.st_size, there))
+        allocated = getattr(status, "st_blocks", 0) * 512 or status.st_size
+        _watched.opened(path, min(status.st_size, allocated))

@@ -10,15 +10,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from mlxdoctor.safety.stages import MODELS, PAGE, Frame, Kind, LeftOut, Slot, Told
+from mlxdoctor.safety.stages import MODELS, PAGE, VARIABLE, Frame, Kind, LeftOut, Notes, Page
 
 #: How often a child is looked at (seconds): at 2 GB a second it gets 0.1 GB too far.
 POLL = 0.05
+#: A child is first looked at after so long (seconds): most have ended by then.
+AT_REST = 0.25
 #: A stage that ends by itself where it can is given so much longer (seconds).
 GRACE = 2.0
 #: A program that has just started has no more than this (bytes).
@@ -27,12 +30,11 @@ AT_FIRST = 150_000_000
 MOST_OF_MEMORY = 0.9
 #: Seconds of processor time that show that something goes on: a GPU is given work now and then.
 STIR = 0.02
+#: The most that counts as passed between two looks (seconds): while the parent is stopped, by
+#: Ctrl-Z, so is the child.
+MOST_BETWEEN = 1.0
 #: Times that the work on one item is begun again.
 MOST_TIMES = 4
-#: A child is first looked at after so long (seconds): most have ended by then.
-AT_REST = 0.25
-#: What a child finds its page, its line and what to leave out by.
-VARIABLE = "MLXDOCTOR_WATCHED"
 #: Signals by which a program ends because somebody wanted it to; a library that gives up, or the
 #: system, uses others.
 WANTED = frozenset(
@@ -72,122 +74,176 @@ class Stopped:
     sentence: str
 
 
-@dataclass
-class Attempts:
-    """The times that some work was begun, and what is left out of it now.
+def begin_again(left_out: dict[tuple[str, str], str], stopped: Stopped) -> bool:
+    """Leave out what was stopped, too; False where the work can't be begun again without it.
 
-    Attributes:
-        left_out: what the next child is to leave out.
+    An item that was stopped often is left out as a whole.
+
+    Args:
+        left_out: what was left out before; this is added.
+        stopped: what was stopped now.
     """
-
-    left_out: dict[tuple[str, str], str] = field(default_factory=dict)
-    _times: dict[str, int] = field(default_factory=dict)
-
-    def again(self, stopped: Stopped) -> bool:
-        """Leave out what was stopped; False where the work can't be begun again without it."""
-        item = stopped.item
-        if item is None or (item, item) in self.left_out:
-            return False
-        self._times[item] = self._times.get(item, 0) + 1
-        stage = stopped.stage if self._times[item] < MOST_TIMES else item
-        if (item, stage) in self.left_out:
-            stage = item
-        self.left_out[item, stage] = stopped.sentence
-        return True
+    item = stopped.item
+    if item is None or (item, item) in left_out:
+        return False
+    times = 1 + sum(other == item for other, _ in left_out)
+    can_go_on = times < MOST_TIMES and (item, stopped.stage) not in left_out
+    left_out[item, stopped.stage if can_go_on else item] = stopped.sentence
+    return True
 
 
 @dataclass
 class _Account:
-    """What a stage has taken so far."""
+    """What a stage has taken so far: seconds in all, busy, and since it did something.
 
-    serial: int
-    memory: float
-    begun: float
-    busy: float = 0.0
-    #: When it last did something, and how busy it had been until then.
-    stirred: float = 0.0
-    counted: float = 0.0
-
-    def spend(self, seconds: float, now: float, unwatched: float) -> None:
-        """It was busy for so long since it was last looked at."""
-        self.busy += seconds
-        self.stirred += unwatched
-        if self.busy - self.counted > STIR:
-            self.counted, self.stirred = self.busy, now
-
-
-@dataclass
-class Watch:
-    """Looks at a child, time and again.
-
-    Args:
-        pid: the child's.
-        slot: its page.
+    Attributes:
+        before: bytes that the process had when it was entered.
     """
 
-    pid: int
-    slot: Slot
-    _process: Any = None
-    _accounts: list[_Account] = field(default_factory=list)
-    _looked: float = 0.0
-    _worked: float = 0.0
+    before: float
+    seconds: float = 0.0
+    busy: float = 0.0
+    idle: float = 0.0
+    stirred: float = 0.0
+
+    def spend(self, seconds: float, busy: float) -> None:
+        """So long has passed since it was last looked at, and so long it was busy."""
+        self.seconds += seconds
+        self.busy += busy
+        self.idle += seconds
+        if self.busy - self.stirred > STIR:
+            self.stirred, self.idle = self.busy, 0.0
+
+
+class Child:
+    """A program that is watched: it calls `stages.attach` before anything else.
+
+    Args:
+        command: the program's path and its arguments.
+        left_out: stages that it is to leave out.
+        inherited: file descriptors that it gets besides.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(
+        self, command: Sequence[str], left_out: LeftOut | None = None, inherited: Sequence[int] = ()
+    ) -> None:
+        page = _page()
+        # It holds `line`, whose other end is ours, and we hold `over`, whose other end is its own:
+        # each is told of the other's end.
+        line, self._line = os.pipe()
+        self._over, over = os.pipe()
+        stated = [[*key, sentence] for key, sentence in (left_out or {}).items()]
+        handed = json.dumps({"page": page, "line": line, "left_out": stated})
+        try:
+            self._process = subprocess.Popen(
+                command,
+                pass_fds=(page, line, over, *inherited),
+                env={**os.environ, VARIABLE: handed},
+            )
+            self._page = Page(page)
+        except OSError:
+            os.close(self._line)
+            os.close(self._over)
+            raise
+        finally:
+            for descriptor in (page, line, over):
+                os.close(descriptor)
+        self._look_after = time.monotonic() + AT_REST
+        self._looked: tuple[float, float] | None = None
+        self._accounts: dict[int, _Account] = {}
+        self._measured: Any = None
+
+    @property
+    def over(self) -> int:
+        """A file descriptor that is at its end when the child has ended."""
+        return self._over
+
+    def send(self, number: int) -> None:
+        """Send it a signal, if it still runs."""
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it, whatever it is doing."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """End it, and let go of what connects it."""
+        self.kill()
+        os.close(self._line)
+        os.close(self._over)
+        self._page.close()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended, of its own will or not."""
+        return self._process.poll() is not None
 
     def look(self) -> Stopped | None:
         """What the child is to be ended for; None where all is well."""
+        now = time.monotonic()
+        if now < self._look_after:
+            return None
         import psutil
 
         try:
-            is_first = self._process is None
-            if is_first:
-                self._process = psutil.Process(self.pid)
-                self._looked = time.monotonic()
-            told = self.slot.read()
-            memory, worked = _private(self._process), sum(self._process.cpu_times()[:2])
+            if self._measured is None:
+                self._measured = psutil.Process(self._process.pid)
+            notes = self._page.read()
+            memory, worked = _private(self._measured), sum(self._measured.cpu_times()[:2])
         except (psutil.Error, OSError):
             return None
-        now = time.monotonic()
-        spent = min(now - self._looked, worked - self._worked)
-        # While the watcher is stopped, by Ctrl-Z, so is what it watches.
-        unwatched = max(now - self._looked - 1.0, 0.0)
-        self._looked, self._worked = now, worked
-        del self._accounts[len(told.frames) :]
-        for depth, frame in enumerate(told.frames):
-            if depth < len(self._accounts) and self._accounts[depth].serial == frame.serial:
-                self._accounts[depth].spend(spent, now, unwatched)
-                continue
-            del self._accounts[depth:]
-            began = min(memory, AT_FIRST) if is_first else memory
-            self._accounts.append(_Account(frame.serial, began, now, stirred=now))
-        whole = float(psutil.virtual_memory().total)
-        if memory > MOST_OF_MEMORY * whole:
+        is_first = self._looked is None
+        before, worked_before = self._looked or (now, worked)
+        self._looked, self._look_after = (now, worked), now + POLL
+        seconds = min(now - before, MOST_BETWEEN)
+        began = min(memory, AT_FIRST) if is_first else memory
+        accounts = {}
+        for frame in notes.frames:
+            account = self._accounts.get(frame.serial)
+            if account is not None:
+                account.spend(seconds, min(seconds, worked - worked_before))
+            accounts[frame.serial] = account or _Account(began)
+        self._accounts = accounts
+        return self._over_a_limit(notes, memory)
+
+    def _over_a_limit(self, notes: Notes, memory: float) -> Stopped | None:
+        import psutil
+
+        if memory > MOST_OF_MEMORY * psutil.virtual_memory().total:
             why = f"it took over {_gigabytes(memory)}, nearly all memory of this machine"
-            return _stopped(told, len(told.frames) - 1, why)
-        for depth in reversed(range(len(told.frames))):
-            frame, account = told.frames[depth], self._accounts[depth]
-            if why := _late(frame, account, now):
-                return _stopped(told, depth, f"it {why}")
-            if why := _grown(told, frame, memory - account.memory):
+            return _stopped(notes, notes.frames, why)
+        for depth in range(len(notes.frames), 0, -1):
+            frame = notes.frames[depth - 1]
+            account = self._accounts[frame.serial]
+            if why := _late(frame, account):
+                return _stopped(notes, notes.frames[:depth], f"it {why}")
+            if why := _grown(notes, frame, memory - account.before):
                 # What it was doing last is left out, whoever has taken most until then.
-                whose = "it" if depth == len(told.frames) - 1 else frame.name
-                return _stopped(told, len(told.frames) - 1, f"{whose} {why}")
+                whose = "it" if depth == len(notes.frames) else frame.name
+                return _stopped(notes, notes.frames, f"{whose} {why}")
         return None
 
-    def of_death(self, status: int) -> Stopped | None:
-        """What a child died of, by its exit status; None where somebody wanted it to end.
+    def outcome(self) -> int | Stopped:
+        """What a child that has ended came to.
 
-        Args:
-            status: as `os.waitpid` gives it.
+        Returns:
+            Its exit code, below zero where somebody ended it by a signal; or what it died of.
         """
-        told = self.slot.read()
-        if os.WIFSIGNALED(status):
-            number = os.WTERMSIG(status)
-            if number in WANTED:
-                return None
-            why = _DEATHS.get(signal.Signals(number), f"it was ended by a signal ({number})")
-        else:
-            code = os.waitstatus_to_exitcode(status)
-            why = f"it ended the program without a word (exit status {code})"
-        return _stopped(told, len(told.frames) - 1, why)
+        code = self._process.wait()
+        notes = self._page.read()
+        if notes.code is not None:
+            # Whatever a library did while it was put away.
+            return notes.code
+        if -code in WANTED or (not notes.is_watched and code >= 0):
+            return code
+        why = f"it ended the program without a word (exit status {code})"
+        if code < 0:
+            why = _DEATHS.get(signal.Signals(-code), f"it was ended by a signal ({-code})")
+        return _stopped(notes, notes.frames, why)
 
 
 def _private(process: Any) -> float:
@@ -196,24 +252,24 @@ def _private(process: Any) -> float:
     return float(memory.rss - getattr(memory, "shared", 0))
 
 
-def _grown(told: Told, frame: Frame, growth: float) -> str:
+def _grown(notes: Notes, frame: Frame, growth: float) -> str:
     """That a stage has taken too much memory, as a clause; empty where it has not."""
-    allowed = frame.growth + 2 * told.weights
-    if growth <= allowed or (told.has_models and frame.kind is not Kind.LIBRARY):
+    allowed = notes.growth + 2 * notes.weights
+    if growth <= allowed or (notes.has_models and frame.kind != Kind.LIBRARY):
         return ""
     most = _gigabytes(allowed)
     return f"took over {most} of memory; if that is sound, {_raised('stage_bytes')}"
 
 
-def _late(frame: Frame, account: _Account, now: float) -> str:
+def _late(frame: Frame, account: _Account) -> str:
     """That a stage has taken too long, as a clause; empty where it has not."""
     raised = f"; if that is sound, {_raised(frame.limit)}" if frame.limit else ""
     if account.busy > frame.busy + GRACE:
         return f"took over {frame.busy:g} s{raised}"
     # What waits for something is not busy. A library is never waited for, a check has its own time.
-    if frame.kind is Kind.CODE and now - account.stirred > frame.busy + GRACE:
+    if frame.kind == Kind.CODE and account.idle > frame.busy + GRACE:
         return f"did nothing for {frame.busy:g} s{raised}"
-    if now - account.begun > frame.wall + GRACE:
+    if account.seconds > frame.wall + GRACE:
         return f"took over {frame.wall:g} s; allow more with --time-limit"
     return ""
 
@@ -226,80 +282,16 @@ def _gigabytes(count: float) -> str:
     return f"{count / 1e9:.2g} GB"
 
 
-def _stopped(told: Told, depth: int, why: str) -> Stopped:
-    frames = told.frames[: depth + 1]
+def _stopped(notes: Notes, frames: Sequence[Frame], why: str) -> Stopped:
     if not frames:
         return Stopped(None, "", f"the work was stopped: {why}")
     last = frames[-1]
-    item = next((one.name for one in frames if one.kind is Kind.ITEM), None)
-    if last.kind is Kind.CODE:
-        return Stopped(None, last.name, f"{last.name} was stopped: {why}")
-    if last.kind is Kind.WORK and told.has_models:
+    item = next((frame.name for frame in frames if frame.kind == Kind.ITEM), None)
+    if last.kind == Kind.CODE:
+        item = None
+    elif last.kind == Kind.WORK and notes.has_models:
         return Stopped(item, MODELS, f"{MODELS} was stopped in {last.name}: {why}")
     return Stopped(item, last.name, f"{last.name} was stopped: {why}")
-
-
-@dataclass
-class Child:
-    """A program that was started to be watched, and the two things that connect it.
-
-    Attributes:
-        pid: its process id.
-        watch: looks at it.
-    """
-
-    pid: int
-    watch: Watch
-    _line: int
-
-    @classmethod
-    def start(
-        cls, command: Sequence[str], left_out: LeftOut | None = None, inherited: Sequence[int] = ()
-    ) -> Child:
-        """Start a program that calls `attach_from_environment` before anything else.
-
-        Args:
-            command: the program's path and its arguments.
-            left_out: stages that it is to leave out.
-            inherited: file descriptors that it gets besides.
-
-        Raises:
-            OSError: it cannot be started.
-        """
-        with os.fdopen(_page(), "r+b") as page:
-            slot = Slot(page.fileno())
-            theirs, ours = os.pipe()
-            given = [page.fileno(), theirs, *inherited]
-            stated = [[*key, sentence] for key, sentence in (left_out or {}).items()]
-            handed = json.dumps({"slot": given[0], "line": theirs, "left_out": stated})
-            for one in given:
-                os.set_inheritable(one, True)
-            try:
-                pid = os.posix_spawn(command[0], list(command), {**os.environ, VARIABLE: handed})
-            except OSError:
-                os.close(ours)
-                slot.close()
-                raise
-            finally:
-                for one in given:
-                    os.set_inheritable(one, False)
-                os.close(theirs)
-        return cls(pid, Watch(pid, slot), ours)
-
-    def ended(self) -> int | None:
-        """Its exit status, as `os.waitpid` gives it; None while it runs."""
-        pid, status = os.waitpid(self.pid, os.WNOHANG)
-        return status if pid else None
-
-    def kill(self) -> None:
-        """End it, whatever it is doing, and wait until it has ended."""
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-
-    def close(self) -> None:
-        """Let go of what connects it; it must have ended."""
-        os.close(self._line)
-        self.watch.slot.close()
 
 
 def _page() -> int:
@@ -313,16 +305,3 @@ def _page() -> int:
             descriptor = os.dup(file.fileno())
     os.truncate(descriptor, PAGE)
     return descriptor
-
-
-def attach_from_environment() -> bool:
-    """Be watched by the parent that started this process so; False where none did."""
-    text = os.environ.pop(VARIABLE, None)
-    if text is None:
-        return False
-    from mlxdoctor.safety.stages import attach, leave_out
-
-    handed = json.loads(text)
-    attach(handed["slot"], handed["line"])
-    leave_out({(item, stage): sentence for item, stage, sentence in handed["left_out"]})
-    return True

@@ -13,7 +13,7 @@ import pytest
 from mlxdoctor.cli import main
 from mlxdoctor.gate import gating as run
 from mlxdoctor.gate.examine import Examined, Task, examine
-from mlxdoctor.gate.fleet import Here
+from mlxdoctor.gate.workers import here
 from tests.cli.test_diagnose import digest
 from tests.conftest import RUNS
 
@@ -203,7 +203,7 @@ def test_an_interruption_reports_what_is_done(
             raise KeyboardInterrupt
         return examine(task)
 
-    monkeypatch.setattr(run, "here", lambda: Here(stops))
+    monkeypatch.setattr(run, "here", lambda: here(stops))
     assert main(["gate", "runs/*/", "--format", "json"]) == 130
     printed = capsys.readouterr()
     assert "1 of 3 failed, 2 not examined" in printed.out

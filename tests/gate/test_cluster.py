@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mlxdoctor.gate.examine import Examined
-from mlxdoctor.gate.fleet import cluster, examine_all
 from mlxdoctor.gate.gating import Options, run_gate
 from mlxdoctor.gate.policy import Policy
+from mlxdoctor.gate.workers import cluster, examine_all
 from mlxdoctor.gate_result import GateResult
 from tests.conftest import RUNS
 from tests.gate.given import by_name, task, told
@@ -80,7 +79,7 @@ def test_a_worker_that_is_killed_costs_no_result(scheduler: str) -> None:
         if len(found) == 3:
             os.kill(processes[0], signal.SIGKILL)
 
-    workers = replace(cluster(scheduler), function=by_name)
-    assert workers.slots == WORKERS
+    workers = cluster(scheduler, by_name)
+    assert workers.most == 2 * WORKERS
     assert examine_all(tasks, workers, finished)
     assert [told(found[number])["path"] for number in range(24)] == [one.path for one in tasks]

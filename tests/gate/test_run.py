@@ -10,9 +10,9 @@ import pytest
 from mlxdoctor.formats.format import text_of
 from mlxdoctor.gate import gating as run
 from mlxdoctor.gate.examine import Examined, Task, examine
-from mlxdoctor.gate.fleet import Here, Workers, processes
 from mlxdoctor.gate.gating import Options, exit_code, run_gate
 from mlxdoctor.gate.policy import Policy
+from mlxdoctor.gate.workers import Workers, here, processes
 from mlxdoctor.gate_result import ItemStatus
 from tests.conftest import RUNS, expected, run_names
 from tests.gate.given import policy
@@ -141,7 +141,7 @@ def test_an_interrupted_gate_says_what_it_did_not_examine(monkeypatch: pytest.Mo
             raise KeyboardInterrupt
         return examine(task)
 
-    monkeypatch.setattr(run, "here", lambda: Here(stops))
+    monkeypatch.setattr(run, "here", lambda: here(stops))
     result = gate(HEALTHY, GARBLED, RUNS / "overfitting").result
     assert [one.path for one in result.items] == [str(HEALTHY)]
     assert result.unfinished == (str(GARBLED), str(RUNS / "overfitting"))

@@ -15,9 +15,8 @@ from mlxdoctor.safety.watched import MOST_TIMES
 #: A watched program: what it does is appended. What it says goes to a file.
 PROGRAM = """
 import ctypes, os, sys, time
-from mlxdoctor.safety.stages import Kind, Stage, StageStopped, ended, models_run
-from mlxdoctor.safety.watched import attach_from_environment
-assert attach_from_environment()
+from mlxdoctor.safety.stages import Kind, Stage, StageStopped, attach, ended, models_run
+assert attach()
 def say(text):
     with open(sys.argv[1], "a") as file:
         file.write(text + "\\n")

@@ -3,18 +3,19 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import replace
 
 import psutil
 import pytest
 
 from mlxdoctor.gate.examine import Examined, Task
-from mlxdoctor.gate.fleet import Workers, cluster, examine_all, here, processes
-from mlxdoctor.gate.pool import Pool
+from mlxdoctor.gate.workers import Workers, cluster, examine_all, here, processes
 from mlxdoctor.safety.errors import InputError
 from tests.formats import sample
 from tests.gate.given import by_name, task, told
+
+DONE = Examined(sample.made(sample.healthy()), "", 0.0)
 
 
 def examined(workers: Workers, tasks: list[Task]) -> dict[str, Examined]:
@@ -29,8 +30,8 @@ def examined(workers: Workers, tasks: list[Task]) -> dict[str, Examined]:
     return {tasks[number].path: found[number] for number in range(len(tasks))}
 
 
-def pool(jobs: int = 2) -> Pool:
-    return replace(processes(jobs), function=by_name)
+def workers_of(kind: str) -> Workers:
+    return processes(2, by_name) if kind == "processes" else here(by_name)
 
 
 def children() -> set[int]:
@@ -54,8 +55,8 @@ def dask_workers() -> Iterator[str]:
 @pytest.mark.slow
 def test_every_kind_of_worker_gives_the_same() -> None:
     paths = [f"{'slow' if number % 3 == 0 else 'item'}-{number}" for number in range(8)]
-    in_one = examined(replace(here(), function=by_name), names(*paths))
-    in_two = examined(pool(), names(*paths))
+    in_one = examined(workers_of("here"), names(*paths))
+    in_two = examined(workers_of("processes"), names(*paths))
     for found in (in_one, in_two):
         assert [told(one)["path"] for one in found.values() if one.report] == paths
     assert len({told(one)["pid"] for one in in_one.values() if one.report}) == 1
@@ -65,8 +66,7 @@ def test_every_kind_of_worker_gives_the_same() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["here", "processes"])
 def test_an_item_that_raises_does_not_stop_the_rest(kind: str) -> None:
-    workers: Workers = pool() if kind == "processes" else replace(here(), function=by_name)
-    found = examined(workers, names("a", "broken", "b"))
+    found = examined(workers_of(kind), names("a", "broken", "b"))
     assert "broken: its worker was lost (RuntimeError)" in found["broken"].problem
     assert found["a"].report
     assert found["b"].report
@@ -75,7 +75,7 @@ def test_an_item_that_raises_does_not_stop_the_rest(kind: str) -> None:
 @pytest.mark.slow
 def test_an_item_that_kills_its_process_is_named_and_the_rest_goes_on() -> None:
     paths = ("a", "slow-b", "killer-1", "c", "slow-d", "killer-2", "e")
-    found = examined(pool(), names(*paths))
+    found = examined(workers_of("processes"), names(*paths))
     for path, one in found.items():
         if path.startswith("killer"):
             ended = "it ended the program without a word (exit status 9)"
@@ -89,7 +89,7 @@ def test_an_item_that_kills_its_process_is_named_and_the_rest_goes_on() -> None:
 @pytest.mark.slow
 def test_a_process_whose_item_never_ends_is_ended() -> None:
     started = time.monotonic()
-    found = examined(pool(), names("endless", "a", "b", "c", seconds=1.0))
+    found = examined(workers_of("processes"), names("endless", "a", "b", "c", seconds=1.0))
     assert time.monotonic() - started < 120
     ended = "it took over 1 s; allow more with --time-limit"
     assert found["endless"].problem == f"endless: examining endless was stopped: {ended}"
@@ -99,7 +99,6 @@ def test_a_process_whose_item_never_ends_is_ended() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["here", "processes"])
 def test_an_interruption_keeps_what_is_done_and_leaves_no_process(kind: str) -> None:
-    workers: Workers = pool() if kind == "processes" else replace(here(), function=by_name)
     before = children()
     found: list[int] = []
 
@@ -109,7 +108,7 @@ def test_an_interruption_keeps_what_is_done_and_leaves_no_process(kind: str) -> 
 
     started = time.monotonic()
     tasks = names("a", *(["endless"] if kind == "processes" else ["b"]), "c")
-    assert not examine_all(tasks, workers, finished)
+    assert not examine_all(tasks, workers_of(kind), finished)
     # Which of the two quick ones a busy machine ends first is not said.
     assert found[0] in ({0, 2} if kind == "processes" else {0})
     assert 1 not in found
@@ -117,42 +116,43 @@ def test_an_interruption_keeps_what_is_done_and_leaves_no_process(kind: str) -> 
     assert not children() - before
 
 
-@pytest.mark.parametrize("ahead", [0, 2])
-def test_few_items_are_handed_out_at_a_time(ahead: int) -> None:
+def test_few_items_are_handed_out_at_a_time() -> None:
     """Or a worker that dies would throw suspicion on a thousand."""
-    handed_out: list[str] = []
-    ended: list[int] = []
+    running: list[Future[Examined]] = []
 
-    def note(one: Task) -> Examined:
-        handed_out.append(one.path)
-        assert len(handed_out) - len(ended) <= 1 + ahead
-        return Examined(sample.made(sample.healthy()), "", 0.0)
+    def submit(one: Task) -> Future[Examined]:
+        running.append(Future())
+        assert len(running) <= 3
+        if len(running) == 3 or one.path == "f":
+            for future in running:
+                future.set_result(DONE)
+        return running[-1]
 
     def finished(number: int, one: Examined) -> None:
-        assert one.report is not None
-        ended.append(number)
+        running.pop()
 
-    assert examine_all(names(*"abcdef"), replace(here(), function=note, ahead=ahead), finished)
-    assert handed_out == list("abcdef")
+    assert examine_all(names(*"abcdef"), Workers(submit, 3, lambda: None), finished)
 
 
 def test_what_ended_just_before_an_interruption_is_kept() -> None:
-    def stops(one: Task) -> Examined:
+    def submit(one: Task) -> Future[Examined]:
         if one.path == "c":
             raise KeyboardInterrupt
-        return Examined(sample.made(sample.healthy()), "", 0.0)
+        future: Future[Examined] = Future()
+        if one.path == "b":
+            future.set_result(DONE)
+        return future
 
     found: list[int] = []
-    workers = replace(here(), function=stops, ahead=5)
+    ended: list[bool] = []
+    workers = Workers(submit, 4, lambda: ended.append(True))
     assert not examine_all(names(*"abcd"), workers, lambda number, _: found.append(number))
-    assert found == [0, 1]
+    assert (found, ended) == ([1], [True])
 
 
 def test_a_dask_cluster_takes_the_same_path() -> None:
     with dask_workers() as address:
-        workers = cluster(address)
-        assert workers.slots == 2
-        found = examined(replace(workers, function=by_name), names("a", "broken", "slow-b", "c"))
+        found = examined(cluster(address, by_name), names("a", "broken", "slow-b", "c"))
     assert "its worker was lost (RuntimeError)" in found["broken"].problem
     assert all(found[one].report for one in ("a", "slow-b", "c"))
 

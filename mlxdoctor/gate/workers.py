@@ -1,0 +1,279 @@
+"""Many items over many workers: in this process, in watched others, or on a Dask cluster.
+
+A watched process that an item kills is replaced, and the item is examined again without what
+killed it, so that its other findings are there.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from queue import SimpleQueue
+
+from mlxdoctor.gate.examine import Examined, Function, Task, examine
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.stages import attach, leave_out
+from mlxdoctor.safety.watched import POLL, Child, Stopped, begin_again
+from mlxdoctor.safety.without_torch import leave_torch_out
+
+#: Containers that a worker makes before it looks for garbage among them: an item leaves about a
+#: thousand, beside what is imported. With Python's 700 that took 7% of the time, so it takes 3%.
+COLLECTED_EVERY = 10_000
+
+#: Takes the number of an item and what came of it.
+Finished = Callable[[int, Examined], None]
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who examines items.
+
+    Attributes:
+        submit: has an item examined.
+        most: items that are handed out at a time.
+        end: ends the work at once, whatever is being done.
+    """
+
+    submit: Callable[[Task], Future[Examined]]
+    most: int
+    end: Callable[[], None]
+
+
+def examine_all(tasks: Sequence[Task], workers: Workers, finished: Finished) -> bool:
+    """Examine every task, whatever becomes of some.
+
+    Args:
+        tasks: the items.
+        workers: who does it.
+        finished: called for each item, in the order in which they end.
+
+    Returns:
+        Whether all was done: False where it was interrupted.
+    """
+    running: dict[Future[Examined], int] = {}
+    begun = 0
+    try:
+        while begun < len(tasks) or running:
+            while begun < len(tasks) and len(running) < workers.most:
+                running[workers.submit(tasks[begun])] = begun
+                begun += 1
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                number = running.pop(future)
+                finished(number, _came_of(tasks[number], future))
+    except KeyboardInterrupt:
+        with suppress(KeyboardInterrupt):
+            for future, number in running.items():
+                if future.done():
+                    finished(number, _came_of(tasks[number], future))
+        return False
+    finally:
+        workers.end()
+    return True
+
+
+def _came_of(task: Task, future: Future[Examined]) -> Examined:
+    try:
+        return future.result()
+    except Exception as error:  # of a bug, or of a machine of a cluster that is gone
+        return _lost(task, error)
+
+
+def _lost(task: Task, error: BaseException) -> Examined:
+    lost = f"{task.path}: its worker was lost ({type(error).__name__})"
+    return Examined(None, f"{lost}; examine it alone with `mlxdoctor diagnose`", 0.0)
+
+
+def here(function: Function = examine) -> Workers:
+    """This process: as good as any where it is watched itself, as the command line's is."""
+
+    def submit(task: Task) -> Future[Examined]:
+        future: Future[Examined] = Future()
+        try:
+            future.set_result(function(task))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    return Workers(submit, 1, lambda: None)
+
+
+def processes(jobs: int, function: Function = examine) -> Workers:
+    """So many watched processes on this machine, each led by a thread."""
+    threads = ThreadPoolExecutor(jobs)
+    workers = [_Worker() for _ in range(jobs)]
+    free: SimpleQueue[_Worker] = SimpleQueue()
+    for worker in workers:
+        free.put(worker)
+
+    def examined(task: Task) -> Examined:
+        worker = free.get()
+        try:
+            return worker.examine(function, task)
+        finally:
+            free.put(worker)
+
+    def end() -> None:
+        for worker in workers:
+            worker.end()
+        threads.shutdown(cancel_futures=True)
+        for worker in workers:
+            worker.close()
+
+    # So that no thread waits for its next item.
+    return Workers(lambda task: threads.submit(examined, task), 2 * jobs, end)
+
+
+def cluster(address: str, function: Function = examine) -> Workers:
+    """The workers of a Dask scheduler, which must see the same files.
+
+    Raises:
+        InputError: Dask is not installed, or no scheduler answers.
+    """
+    import importlib
+
+    try:
+        distributed = importlib.import_module("distributed")
+    except ImportError:
+        raise InputError(
+            None, "--cluster needs Dask", "install it: pip install 'mlxdoctor[cluster]'"
+        ) from None
+    try:
+        client = distributed.Client(address, timeout=10)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            None, f"no Dask scheduler answers at {address} ({error})", "check --cluster"
+        ) from None
+    executor = client.get_executor(pure=False, retries=0)
+
+    def end() -> None:
+        executor.shutdown(wait=False)
+        client.close()
+
+    most = 2 * max(sum(client.ncores().values()), 1)
+    return Workers(lambda task: executor.submit(in_a_child, function, task), most, end)
+
+
+class _Worker:
+    """A watched process that examines one item after the other; it is started for the first."""
+
+    def __init__(self) -> None:
+        self._child: Child | None = None
+        self._connection: Connection | None = None
+        self._lock = threading.Lock()
+        self._is_ended = False
+
+    def examine(self, function: Function, task: Task) -> Examined:
+        """Examine an item, again where something of it has to be left out."""
+        begun = time.monotonic()
+        left_out: dict[tuple[str, str], str] = {}
+        while True:
+            answer = self._ask(function, task, left_out)
+            if isinstance(answer, Examined):
+                return answer
+            is_over = not begin_again(left_out, answer) or (answer.item, answer.item) in left_out
+            if is_over or self._is_ended:
+                problem = f"{task.path}: {answer.sentence}"
+                return Examined(None, problem, time.monotonic() - begun)
+
+    def end(self) -> None:
+        """End the process, whatever it is doing, and start no other."""
+        with self._lock:
+            self._is_ended = True
+            if self._child is not None:
+                self._child.kill()
+
+    def close(self) -> None:
+        """Let go of the process, which no thread uses any more."""
+        if self._child is not None and self._connection is not None:
+            self._child.close()
+            self._connection.close()
+            self._child = None
+
+    def __del__(self) -> None:
+        # The threads of a cluster's machine come and go, each with a process of its own.
+        self.close()
+
+    def _ask(
+        self, function: Function, task: Task, left_out: dict[tuple[str, str], str]
+    ) -> Examined | Stopped:
+        child, connection = self._started()
+        stopped: Stopped | None = None
+        with suppress(EOFError, OSError):
+            connection.send((function, task, left_out))
+            while not connection.poll(POLL):
+                if stopped := child.look():
+                    break
+            else:
+                answer: Examined = connection.recv()
+                return answer
+        with self._lock:
+            if stopped is None:
+                outcome = child.outcome()
+                by_signal = Stopped(None, "", "its worker was ended by a signal")
+                stopped = outcome if isinstance(outcome, Stopped) else by_signal
+            self.close()
+        return stopped
+
+    def _started(self) -> tuple[Child, Connection]:
+        with self._lock:
+            if self._is_ended:
+                raise InterruptedError("the work was ended")
+            if self._child is None or self._connection is None:
+                self._connection, theirs = Pipe()
+                # The program that this is may be anything; where its modules are found, ours are.
+                code = (
+                    f"import sys; sys.path[:] = {sys.path!r}; "
+                    f"from mlxdoctor.gate.workers import serve; serve({theirs.fileno()})"
+                )
+                with theirs:
+                    command = [sys.executable, "-c", code]
+                    self._child = Child(command, inherited=[theirs.fileno()])
+            return self._child, self._connection
+
+
+_own = threading.local()
+
+
+def in_a_child(function: Function, task: Task) -> Examined:
+    """Examine an item in a watched process of this thread's own, which is kept for the next."""
+    if not hasattr(_own, "worker"):
+        _own.worker = _Worker()
+    worker: _Worker = _own.worker
+    return worker.examine(function, task)
+
+
+def serve(descriptor: int) -> None:
+    """Examine what comes in through a connection, until it is closed."""
+    attach()
+    leave_torch_out()
+    os.set_inheritable(descriptor, False)
+    _settle()
+    connection = Connection(descriptor)
+    with suppress(EOFError):
+        while True:
+            function, task, left_out = connection.recv()
+            leave_out(left_out)
+            try:
+                answer = function(task)
+            except BaseException as error:  # a library's panic is no `Exception`
+                answer = _lost(task, error)
+            connection.send(answer)
+
+
+def _settle() -> None:
+    """Make a worker leave Ctrl-C to its parent and other cores to its siblings; tidy up rarely."""
+    import numpy  # noqa: F401 - its BLAS must be there to be limited
+    from threadpoolctl import threadpool_limits
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threadpool_limits(1)
+    gc.set_threshold(COLLECTED_EVERY)
