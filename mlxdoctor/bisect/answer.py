@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 from mlxdoctor.bisect.behaviour import HELD_OUT
@@ -16,6 +17,17 @@ from mlxdoctor.safety.quoting import cut
 WORTH_TELLING = 1.05
 #: Characters of a prompt and of an answer that are shown.
 SHOWN_CHARACTERS = 240
+#: What `as_object` says of a save -> the header of its column.
+_COLUMNS = {
+    "iteration": "iteration",
+    "file": "file",
+    "size": "size",
+    "logged_loss": "loss in the log",
+    "logged_validation_loss": "validation in the log",
+    "answer_loss": "loss of answers",
+    "standing": "verdict",
+    "why": "why",
+}
 
 
 def sentence(table: Bisection) -> str:
@@ -51,43 +63,45 @@ def best_sentence(table: Bisection) -> str:
     best = table.best
     if best is None:
         return f"Best checkpoint: not known; {_nothing_compares(table)}."
-    path, loss = table.rows[best.place].path, best.losses[best.place]
-    is_last = best.place == best.last
+    path, loss, newest = (
+        table.rows[best.place].path,
+        best.losses[best.place],
+        best.losses[best.last],
+    )
+    is_newest = best.last == best.place or newest == loss
     if best.how == "logged":
-        end = "" if is_last else f", and {best.losses[best.last]:.3f} at the last"
+        end = "" if is_newest else f", and {newest:.3f} at the last"
         return (
             f"Best checkpoint by the log: {path}, where the validation loss was {loss:.3f}, the "
             f"lowest of {len(best.losses)} checkpoints that have one{end}. That is the log's own "
             f"figure, often of a few batches: {_why_no_model(table)}."
         )
-    rows = f"{best.rows} {'validation' if table.split == 'valid' else table.split} rows"
-    lead = f"Best checkpoint: {path}"
-    if len(best.losses) == 1:
-        return f"{lead}, the only one whose answers' loss could be measured ({loss:.3f}, {rows})."
-    among = f"the lowest of {len(best.losses)} checkpoints on {rows}"
-    if is_last or best.losses[best.last] == loss:
-        return f"{lead}, the newest of those measured; its answers' loss is {loss:.3f}, {among}."
-    newest = f"{best.losses[best.last]:.3f} at {table.rows[best.last].path.name}"
-    how = "higher by more than chance" if best.is_clear else "a difference that chance may make"
-    return f"{lead}; its answers' loss is {loss:.3f}, {among}, against {newest} ({how})."
+    chance = "higher by more than chance" if best.is_clear else "a difference that chance may make"
+    end = (
+        ""
+        if is_newest
+        else f", against {newest:.3f} at {table.rows[best.last].path.name} ({chance})"
+    )
+    split = "validation" if table.split == "valid" else table.split
+    return (
+        f"Best checkpoint: {path}; its answers' loss is {loss:.3f}, the lowest of "
+        f"{len(best.losses)} checkpoints on {best.rows} {split} rows{end}."
+    )
 
 
 def _nothing_compares(table: Bisection) -> str:
     if table.last_good is None:
         return "none is good"
-    if table.unmeasured:
-        why = "the log has no validation loss at two or more of them"
-        why = "there is no log" if table.logged is None else why
-        return f"{_why_no_model(table)}, and {why}"
-    if table.split not in HELD_OUT:
-        return "there are no validation or test rows to measure it on"
-    return "no good one has a finite loss on the held-out rows"
+    if not table.unmeasured and table.split in HELD_OUT:
+        return "no good one has a finite loss on the held-out rows"
+    log = "the log has no validation loss at two or more of them"
+    return f"{_why_no_model(table)}, and {'there is no log' if table.logged is None else log}"
 
 
 def _why_no_model(table: Bisection) -> str:
     if not table.unmeasured:
         return "there are no validation or test rows to run the models on"
-    return f"no model was run ({table.unmeasured.removeprefix('no model was run, ')})"
+    return f"no model was run ({table.unmeasured})"
 
 
 def _broken(table: Bisection) -> list[SaveRow]:
@@ -140,8 +154,7 @@ def notes(table: Bisection) -> list[str]:
     if (first := next(large, None)) is not None:
         lines.append(f"From {first[0].path.name} on: {first[1].text}.")
     if table.unmeasured:
-        reason = table.unmeasured.removeprefix("no model was run, ")
-        lines.append(f"No model was run: {reason}.")
+        lines.append(f"No model was run: {table.unmeasured}.")
     else:
         asked = {id(row.behaviour) for row in rows if row.behaviour and row.behaviour.collapsed}
         lines.append(
@@ -163,79 +176,47 @@ def notes(table: Bisection) -> list[str]:
     return lines
 
 
-def cells(table: Bisection) -> list[dict[str, str]]:
-    """Every save as texts, by the headers of the table."""
-    logged, best = table.logged, table.best
-    lines = []
-    for place, row in enumerate(table.rows):
-        save, behaviour = row.verdict.save, row.behaviour
-        size = _figure(_finite(save.facts.size))
-        is_best = best is not None and best.place == place
-        lines.append(
-            {
-                "iteration": str(row.checkpoint.iteration or "final"),
-                "file": row.path.name,
-                QUANTITIES[table.followed.quantity]: "0" if save.facts.is_zero else size,
-                "loss in the log": _figure(logged.losses[place] if logged else None),
-                "validation in the log": _figure(logged.validations[place] if logged else None),
-                "loss of answers": _figure(behaviour.loss if behaviour is not None else None),
-                "verdict": f"{row.standing.value}, best" if is_best else row.standing.value,
-                "why": row.why,
-            }
-        )
-    return lines
-
-
-def _figure(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"
-
-
-def answers(table: Bisection) -> list[tuple[str, str | None, dict[int, str]]]:
-    """Prompt, expected answer, and what the last good save and the best answered, by place."""
-    best = table.best.place if table.best is not None else None
-    shown = {
-        place: save.answers
-        for place in dict.fromkeys((table.last_good, best))
-        if place is not None and (save := table.rows[place].behaviour) is not None
-    }
-    return [
-        (
-            prompt.text,
-            prompt.expected,
-            {place: texts[at] for place, texts in shown.items() if at < len(texts)},
-        )
-        for at, prompt in enumerate(table.prompts)
-    ]
-
-
 def render(table: Bisection, *, is_markdown: bool) -> str:
-    """The answers, notes and the table, the answers first, as plain text or Markdown."""
+    """The answers, the table and the notes, as plain text or Markdown."""
     from tabulate import tabulate
 
     clean = escape.markdown if is_markdown else escape.terminal
-    rows = cells(table)
-    shown = [header for header in rows[0] if any(row[header] for row in rows)]
+    answer = as_object(table)
+    best = answer["best"]["file"] if answer["best"] is not None else None
+    headers = {**_COLUMNS, "size": QUANTITIES[table.followed.quantity]}
+    rows = [
+        {
+            **{key: _cell(save[key]) for key in headers},
+            "iteration": str(save["iteration"] or "final"),
+            "file": Path(save["file"]).name,
+            "standing": save["standing"] + (", best" if save["file"] == best else ""),
+        }
+        for save in answer["checkpoints"]
+    ]
+    shown = [key for key in headers if any(row[key] for row in rows)]
     text = tabulate(
-        [[clean(row[header]) for header in shown] for row in rows],
-        shown,
+        [[clean(row[key]) for key in shown] for row in rows],
+        [headers[key] for key in shown],
         tablefmt="pipe" if is_markdown else "simple",
         disable_numparse=True,
     )
-    lines = [clean(sentence(table)), "", clean(best_sentence(table)), "", text, ""]
-    lines += [f"- {clean(note)}" for note in notes(table)]
-    asked = answers(table)
-    lines += ["", "What they answer:"] if asked else []
-    best = table.best.place if table.best is not None else None
-    for prompt, expected, texts in asked:
-        lines += ["", f"- Prompt: {clean(_short(prompt))}"]
-        if expected is not None:
-            lines.append(f"  - expected: {clean(_short(expected))}")
-        for place, answer in texts.items():
-            names = {"last good": table.last_good, "best": best}
-            who = " and ".join(name for name, at in names.items() if at == place)
-            shown_answer = clean(_short(answer)) or "(nothing)"
-            lines.append(f"  - {who}, {clean(table.rows[place].path.name)}: {shown_answer}")
+    lines = [clean(answer["answer"]), "", clean(answer["best_answer"]), "", text, ""]
+    lines += [f"- {clean(note)}" for note in answer["notes"]]
+    lines += ["", "What they answer:"] if answer["answers"] else []
+    for asked in answer["answers"]:
+        lines += ["", f"- Prompt: {clean(_short(asked['prompt']))}"]
+        if asked["expected"] is not None:
+            lines.append(f"  - expected: {clean(_short(asked['expected']))}")
+        for file, said in asked["answers"].items():
+            names = {"last good": answer["last_good"], "best": best}
+            who = " and ".join(name for name, named in names.items() if named == file)
+            shown_answer = clean(_short(said)) or "(nothing)"
+            lines.append(f"  - {who}, {clean(Path(file).name)}: {shown_answer}")
     return "\n".join(lines) + "\n"
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _short(text: str) -> str:
@@ -266,20 +247,14 @@ def as_object(table: Bisection) -> dict[str, Any]:
         "quantity": table.followed.quantity,
         "checkpoints": [_save(table, place) for place in range(len(rows))],
         "notes": notes(table),
-        "answers": [
-            {
-                "prompt": prompt,
-                "expected": expected,
-                "answers": {str(rows[place].path): text for place, text in texts.items()},
-            }
-            for prompt, expected, texts in answers(table)
-        ],
+        "answers": answers(table),
     }
 
 
 def _save(table: Bisection, place: int) -> dict[str, Any]:
     row, logged = table.rows[place], table.logged
     save, same = row.verdict.save, row.verdict.same_as
+    # A file that is the same as an earlier one was not measured again.
     behaviour = row.behaviour if same is None else None
     return {
         "file": str(row.path),
@@ -299,6 +274,26 @@ def _save(table: Bisection, place: int) -> dict[str, Any]:
             for name, size in save.facts.sizes.items()
         ],
     }
+
+
+def answers(table: Bisection) -> list[dict[str, Any]]:
+    """What the last good save and the best answered to each prompt, by file, for JSON."""
+    best = table.best.place if table.best is not None else None
+    shown = {
+        str(table.rows[place].path): save.answers
+        for place in dict.fromkeys((table.last_good, best))
+        if place is not None and (save := table.rows[place].behaviour) is not None
+    }
+    return [
+        {
+            "prompt": prompt.text,
+            "expected": prompt.expected,
+            "answers": {
+                file: texts[number] for file, texts in shown.items() if number < len(texts)
+            },
+        }
+        for number, prompt in enumerate(table.prompts)
+    ]
 
 
 def _finite(value: float | None) -> float | None:

@@ -183,7 +183,7 @@ class SaveMeasure:
 
     def __init__(self, run: Run, saves: Sequence[Checkpoint], limits: Limits) -> None:
         if not run.options.allow_model:
-            raise Missing("no model was run, because of --no-generate")
+            raise Missing("because of --no-generate")
         self._base, self._tokenizer = run.need(BaseModel), run.need(Tokenizer)
         dataset = run.need(Dataset)
         split = next((name for name in SPLITS if name in dataset.splits), None)

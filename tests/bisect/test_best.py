@@ -130,10 +130,13 @@ def test_an_overfitted_run_has_an_earlier_best(overfitted: Bisection) -> None:
 def test_the_last_good_and_the_best_answer_three_prompts(overfitted: Bisection) -> None:
     assert len(answers(overfitted)) == 3
     assert overfitted.best is not None
-    for _, expected, texts in answers(overfitted):
-        assert texts.keys() == {overfitted.last_good, overfitted.best.place}
-        assert texts[0] != texts[3]
-        assert expected is not None
+    good, best = overfitted.last_good, overfitted.best.place
+    assert good is not None
+    for asked in answers(overfitted):
+        files = [str(overfitted.rows[place].path) for place in (good, best)]
+        assert list(asked["answers"]) == files
+        assert len(set(asked["answers"].values())) == 2
+        assert asked["expected"] is not None
     text = render(overfitted, is_markdown=False)
     assert text.count("- Prompt: ") == 3
     assert text.count("  - best, 0000500_adapters.safetensors: ") == 3
@@ -148,5 +151,6 @@ def test_no_text_withholds_prompts_and_answers(
     printed = capsys.readouterr().out
     assert json.loads(printed)["answers"] == []
     assert json.loads(printed)["best"]["file"].endswith("0000500_adapters.safetensors")
-    for prompt, _, texts in answers(overfitted):
-        assert not any(text in printed for text in (prompt, *texts.values()))
+    for asked in answers(overfitted):
+        texts = (asked["prompt"], *asked["answers"].values())
+        assert not any(text in printed for text in texts)
