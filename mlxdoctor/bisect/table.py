@@ -172,29 +172,25 @@ def bisect(run: Run, limits: Limits, progress: Progress | None = None) -> Bisect
         )
     rows = tuple(SaveRow(one, one.standing) for one in verdicts)
     by_log = logged.validations if logged is not None else ()
-    places = [
+    files = [
         place for place, one in enumerate(verdicts) if not one.is_certain and one.same_as is None
     ]
-    if not places:
+    if not files:
         reason = "no save is left to be measured"
         return Bisection(rows, followed, logged, "", reason, best_logged(rows, by_log))
     try:
-        measure = SaveMeasure(run, [history.checkpoints[place] for place in places], limits)
-        seen = measured_saves(len(places), measure.losses, limits)
+        measure = SaveMeasure(run, history.checkpoints, limits)
+        numbered = measured_saves(len(files), lambda at: measure.losses(files[at]), limits)
+        seen = {files[number]: behaviour for number, behaviour in numbered.items()}
         is_held_out = measure.split in HELD_OUT
         while True:
             # The last good save and the best are asked, until both of them answer well.
-            judged = _judged(rows, places, seen, limits)
+            judged = _judged(rows, files, seen, limits)
             best = best_measured(judged, limits) if is_held_out else None
             table = Bisection(judged, followed, logged, measure.split, "", best, measure.prompts)
-            chosen = [table.last_good, best.place if best is not None else None]
-            unasked = [
-                number
-                for number, place in enumerate(places)
-                if place in [_first(verdicts, one) for one in chosen if one is not None]
-                and number in seen
-                and seen[number].collapsed is None
-            ]
+            chosen = {table.last_good, best.place if best is not None else None}
+            asked = {_file(rows, place) for place in chosen if place is not None} & seen.keys()
+            unasked = [place for place in sorted(asked) if seen[place].collapsed is None]
             if not unasked:
                 return table if is_held_out else replace(table, best=best_logged(judged, by_log))
             seen[unasked[0]] = measure.asked(unasked[0], seen[unasked[0]])
@@ -203,34 +199,31 @@ def bisect(run: Run, limits: Limits, progress: Progress | None = None) -> Bisect
 
 
 def _judged(
-    rows: Sequence[SaveRow], places: Sequence[int], seen: Mapping[int, Behaviour], limits: Limits
+    rows: Sequence[SaveRow], files: Sequence[int], seen: Mapping[int, Behaviour], limits: Limits
 ) -> tuple[SaveRow, ...]:
     """The rows with what was measured; a run that broke is taken to stay broken in between.
 
     Args:
-        places: of the saves that were to be measured.
-        seen: number among them -> what was measured.
+        files: places of the saves that were to be measured.
+        seen: place -> what was measured.
     """
     faults = broken_of(seen, limits)
     last_good = max(seen.keys() - faults.keys(), default=-1)
-    judged = list(rows)
-    for number, place in enumerate(places):
-        row = replace(rows[place], behaviour=seen.get(number), fault=faults.get(number, ""))
-        if number in faults or (number not in seen and number > last_good):
-            row = replace(row, standing=Standing.BROKEN)
-        elif number in seen:
-            row = replace(row, standing=Standing.GOOD)
-        judged[place] = row
+    judged = []
     for place, row in enumerate(rows):
-        if row.verdict.same_as is not None:
-            same = judged[row.verdict.same_as]
-            judged[place] = replace(same, verdict=row.verdict)
+        file, standing = _file(rows, place), row.standing
+        if file in faults or (file in files and file not in seen and file > last_good):
+            standing = Standing.BROKEN
+        elif file in seen:
+            standing = Standing.GOOD
+        behaviour, fault = seen.get(file), faults.get(file, "")
+        judged.append(replace(row, standing=standing, behaviour=behaviour, fault=fault))
     return tuple(judged)
 
 
-def _first(verdicts: Sequence[SaveVerdict], place: int) -> int:
+def _file(rows: Sequence[SaveRow], place: int) -> int:
     """The place of the first save whose file is the same."""
-    same = verdicts[place].same_as
+    same = rows[place].verdict.same_as
     return place if same is None else same
 
 

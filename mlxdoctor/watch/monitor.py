@@ -139,6 +139,9 @@ class Limits:
     )
 
 
+LIMITS = Limits()
+
+
 @dataclass(frozen=True)
 class Fact:
     """A value that needs no statistics, and how often it must be repeated.
@@ -219,7 +222,6 @@ class Watch:
         iterations: how long the training is to be, where that is known.
         memory_gb: of the machine that trains, where that is known.
         patience: validations without a lower loss that raise an alarm; None for any number.
-        limits: when an alarm is raised.
         unit: what the log counts.
         run: the training's name, where a log holds several.
 
@@ -233,7 +235,6 @@ class Watch:
         iterations: int | None = None,
         memory_gb: float | None = None,
         patience: int | None = None,
-        limits: Limits | None = None,
         *,
         unit: str = "iteration",
         run: str = "",
@@ -242,13 +243,12 @@ class Watch:
         self.last_step = -1
         self._iterations, self._patience = iterations, patience
         self._unit, self._run = unit, run
-        self._limits = limits or Limits()
         self._streaks = [_Streak() for _ in FACTS]
-        self._departures = _Departures(self._limits)
+        self._departures = _Departures()
         self._same = {name: _Same() for name in _LOSSES}
         self._base: float | None = None
         self._harm = 1.0
-        self._speeds = _Speeds(self._limits, memory_gb)
+        self._speeds = _Speeds(memory_gb)
 
     def see(self, row: LogRow) -> Alarm | None:
         """Judge one more report; an alarm where it leaves no doubt."""
@@ -299,15 +299,15 @@ class Watch:
         others = max(one.decimals for one in self._same.values())
         # A zero at the end of a number is not printed: 4.150 has the decimals of the other losses.
         digits = others if others == same.decimals + 1 else same.decimals
-        limits, resolution = self._limits, 10.0**-digits
-        if same.count < 2 or resolution > limits.coarsest * loss:
+        resolution = 10.0**-digits
+        if same.count < 2 or resolution > LIMITS.coarsest * loss:
             return None
         # As in `engines.series.repeats`; half precision has fewer digits than are printed.
         by_chance = resolution / (2 * math.sqrt(math.pi) * STILL * min(loss, LARGEST))
         is_validation = name == "val_loss"
-        if not (is_validation and digits >= limits.exact_decimals):
+        if not (is_validation and digits >= LIMITS.exact_decimals):
             by_chance = max(by_chance, 1e-3)
-        most = limits.same_validations if is_validation else limits.same_losses
+        most = LIMITS.same_validations if is_validation else LIMITS.same_losses
         if max(by_chance, sys.float_info.min) ** (same.count - 1) > most:
             return None
         message = f"the {_LOSSES[name]} was {loss:g} to the last digit {same.count} times in a row"
@@ -326,8 +326,8 @@ class Watch:
                 self._departures.begin_at(loss)
             return None
         above = _logarithm(loss) - _logarithm(self._base)
-        self._harm *= _factor(above / self._limits.noise_floor, self._limits)
-        if self._harm < self._limits.first_wealth or above < math.log(self._limits.harmed_ratio):
+        self._harm *= _factor(above / LIMITS.noise_floor)
+        if self._harm < LIMITS.first_wealth or above < math.log(LIMITS.harmed_ratio):
             return None
         message = (
             f"the validation loss is {loss:.3f}, above the {self._base:.3f} of the untouched "
@@ -409,11 +409,11 @@ class _Same:
 class _Departures:
     """Bets that a series of positive values has left its level upwards."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self) -> None:
+        most = LIMITS.history + LIMITS.window
         #: Logarithms of the last values, and the steps that each of them reports on.
-        self._values: deque[float] = deque(maxlen=limits.history + limits.window)
-        self._steps: deque[tuple[int, int]] = deque(maxlen=limits.history + limits.window)
+        self._values: deque[float] = deque(maxlen=most)
+        self._steps: deque[tuple[int, int]] = deque(maxlen=most)
         self._last_step: int | None = None
         self._bets = 0
 
@@ -431,7 +431,7 @@ class _Departures:
         self._bets += bool(self._values)
         self._append(step, value)
         values = list(self._values)
-        for reports in range(min(self._limits.window, len(values) - 1), 0, -1):
+        for reports in range(min(LIMITS.window, len(values) - 1), 0, -1):
             if (departure := self._won(values, reports)) is not None:
                 return departure
         return None
@@ -444,25 +444,24 @@ class _Departures:
 
     def _won(self, values: Sequence[float], reports: int) -> tuple[float, int, float] | None:
         """The bet on the last reports, so many of them, where it has won."""
-        limits = self._limits
-        before, of_bet = values[:-reports][-limits.history :], values[-reports:]
-        level = median(before[-limits.level :])
+        before, of_bet = values[:-reports][-LIMITS.history :], values[-reports:]
+        level = median(before[-LIMITS.level :])
         mean = sum(of_bet) / reports - level
         # A spike of two reports is over at the third.
-        if of_bet[-1] - level < math.log(limits.last_ratio) or mean < math.log(limits.least_ratio):
+        if of_bet[-1] - level < math.log(LIMITS.last_ratio) or mean < math.log(LIMITS.least_ratio):
             return None
         steps = list(self._steps)[-reports:]
         reached = math.exp(min(level + mean, math.log(LARGEST)))
         if (
-            reached - math.exp(level) < limits.least_change
-            or sum(per_report for _, per_report in steps) < limits.least_steps
+            reached - math.exp(level) < LIMITS.least_change
+            or sum(per_report for _, per_report in steps) < LIMITS.least_steps
         ):
             return None
-        of_report = limits.noise_of_one_step / math.sqrt(steps[0][1])
-        sigma = max(math.hypot(limits.noise_floor, of_report), noise(np.array(before)))
-        wealth = math.prod(_factor((value - level) / sigma, limits) for value in of_bet)
-        is_first = self._bets - reports < limits.first_bets
-        if wealth < (limits.first_wealth if is_first else limits.wealth):
+        of_report = LIMITS.noise_of_one_step / math.sqrt(steps[0][1])
+        sigma = max(math.hypot(LIMITS.noise_floor, of_report), noise(np.array(before)))
+        wealth = math.prod(_factor((value - level) / sigma) for value in of_bet)
+        is_first = self._bets - reports < LIMITS.first_bets
+        if wealth < (LIMITS.first_wealth if is_first else LIMITS.wealth):
             return None
         return math.exp(level), steps[0][0], wealth
 
@@ -470,27 +469,27 @@ class _Departures:
 class _Speeds:
     """How fast the training goes, and whether that has collapsed for good."""
 
-    def __init__(self, limits: Limits, memory_gb: float | None) -> None:
-        self._limits, self._memory_gb = limits, memory_gb
+    def __init__(self, memory_gb: float | None) -> None:
+        self._memory_gb = memory_gb
         #: Iterations a second of the last reports.
         self._last: deque[float] = deque(maxlen=SPEED_REPORTS)
         self._tokens: tuple[int, float] | None = None
         self._last_step = 0
-        self._ordinary: deque[float] = deque(maxlen=limits.speed_level)
+        self._ordinary: deque[float] = deque(maxlen=LIMITS.speed_level)
         self._slow = _Streak()
         self._slow_seconds, self._slow_speeds = 0.0, list[float]()
 
     def see(self, row: LogRow, unit: str) -> Alarm | None:
         """An alarm where the speed collapsed after it had been steady."""
-        limits, values, seconds = self._limits, row.values, self._seconds(row)
+        values, seconds = row.values, self._seconds(row)
         name = next(
             (f"{one}s" for one in ("token", "iteration") if f"{one}s_per_second" in values), ""
         )
         speed = values.get(f"{name}_per_second", math.nan)
         if not _is_usable(speed):
             return None
-        level = median(self._ordinary) if len(self._ordinary) >= limits.slow_reports else 0.0
-        is_slow = speed * limits.slower <= level
+        level = median(self._ordinary) if len(self._ordinary) >= LIMITS.slow_reports else 0.0
+        is_slow = speed * LIMITS.slower <= level
         self._slow.see(row.step, speed, is_slow)
         if not is_slow:
             self._ordinary.append(speed)
@@ -498,7 +497,7 @@ class _Speeds:
             return None
         self._slow_seconds += seconds
         self._slow_speeds.append(speed)
-        if self._slow.length < limits.slow_reports or self._slow_seconds < limits.slow_seconds:
+        if self._slow.length < LIMITS.slow_reports or self._slow_seconds < LIMITS.slow_seconds:
             return None
         reached = median(self._slow_speeds)
         message = (
@@ -511,7 +510,7 @@ class _Speeds:
             message += f"; peak memory is {peak:.3g} GB"
             measured["peak_memory_gb"] = peak
             if self._memory_gb is not None:
-                near = peak >= limits.near_memory * self._memory_gb
+                near = peak >= LIMITS.near_memory * self._memory_gb
                 message += f" of the machine's {self._memory_gb:.3g}"
                 message += "" if near else ", so look for what else runs on it"
         return Alarm(AlarmKind.SWAPPING, row.step, self._slow.onset, message, measured)
@@ -550,10 +549,10 @@ def _logarithm(value: float) -> float:
     return math.log(min(max(value, SMALLEST), LARGEST))
 
 
-def _factor(z: float, limits: Limits) -> float:
+def _factor(z: float) -> float:
     """By what one report multiplies the wealth: `z` is in units of the noise."""
-    exponent = limits.stake * z - limits.stake**2 / 2
-    return math.exp(min(exponent, math.log(limits.cap)))
+    exponent = LIMITS.stake * z - LIMITS.stake**2 / 2
+    return math.exp(min(exponent, math.log(LIMITS.cap)))
 
 
 def _chance(wealth: float) -> str:
