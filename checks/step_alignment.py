@@ -1,25 +1,29 @@
 """Whether a trainer's loss trains each position on the token that follows it.
 
-What it finds. Targets that are the input itself, or two tokens ahead, or behind; prompts and
-padding that are trained; end tokens and first tokens of answers that never are; rows without a
-trained token; rows whose tokens count differently.
+What it finds. Rows and prompts that reach the model as one token repeated; targets that are the
+input itself, or two tokens ahead, or behind; prompts and padding that are trained; end tokens and
+first tokens of answers that never are; rows without a trained token; rows whose tokens count
+differently.
 
 Why it matters. A model trained on the token it was just given learns to repeat; one trained two
-ahead learns to skip; both have a falling loss. Nothing in the code needs to look wrong.
+ahead learns to skip; one given blank prompts learns answers to nothing. All have a falling loss,
+and nothing in the code needs to look wrong.
 
-How it is measured. From the gradient of the loss with respect to the logits, which is negative at
-the target of a position and zero where the position does not count. A target is compared with the
-tokens around it wherever those differ from each other; padding is a run of padding tokens up to a
-row's end; prompts end where the chat template opens the last answer. Every forward pass with a
-gradient is read. Where a rejected answer takes back what its chosen one does to the prompt they
-have in common, the prompt is not trained.
+How it is measured. From the tokens of the model's own calls, and the gradient of the loss with
+respect to the logits, which is negative at the target of a position and zero where the position
+does not count. A target is compared with the tokens around it wherever those differ from each
+other; padding is a run of padding tokens up to a row's end; prompts end where the chat template
+opens the last answer. A prompt is blank where every row begins with a run of one token that ends
+where training begins. Every forward pass with a gradient is read.
 
 When it is wrong. Losses that compare whole distributions (distillation, preferences) push towards
 several tokens at once: then nothing is said of targets. Prompts are trained on purpose in many
-runs, which is a note here. mlx-lm itself trains one padding token after every row.
+runs, which is a note here; of losses of pairs and of policies it is not said. mlx-lm itself trains
+one padding token after every row.
 
-What to do. Targets are `tokens[:, 1:]` for inputs `tokens[:, :-1]`, with a mask on the targets
-that ends with the row's own end token.
+What to do. Print the tokens of one row, decoded, as the model gets them. Targets are
+`tokens[:, 1:]` for inputs `tokens[:, :-1]`, with a mask on the targets that ends with the row's
+own end token.
 """
 
 import math
@@ -33,25 +37,21 @@ from numpy.typing import NDArray
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.training_step.measurement import TrainingStep
-from mlxdoctor.measure.training_step.phases import OFFSETS, Alignment
+from mlxdoctor.measure.training_step.values import OFFSETS, Alignment
 
 #: Where the extra padding target of mlx-lm is described.
 UPSTREAM = "https://github.com/ml-explore/mlx-lm/pull/1697"
-_AT_OFFSET = {-1: "shifted-back", 0: "identity", 2: "shifted-twice", 3: "shifted-twice"}
 
 _SOUND = "each answer token, its end token included, trained from the position before it"
 _error, _warning, _info = (
     partial(one, expected=_SOUND) for one in (Symptom.error, Symptom.warning, Symptom.info)
 )
-#: What is read from the targets of single positions.
-_OF_TARGETS = (
-    *("identity", "shifted-twice", "shifted-back", "mixed-targets"),
-    *("rows-without-targets", "padding-trained", "padding-target", "prompt-trained"),
-    *("first-token-untrained", "end-token-untrained", "no-end-token", "uneven-weights"),
-)
-_SHIFT_ONCE = "shift once: inputs tokens[[:, :-1]], targets tokens[[:, 1:]]"
-_TRAINED_ON = "{share:.0%} of {positions:* position} are trained on the token "
-_NEXT = "; a language model needs the next one."
+_AT_OFFSET = {-1: "shifted-back", 0: "identity", 2: "shifted-twice", 3: "shifted-twice"}
+_SHIFTED = {
+    "identity": "it was just given",
+    "shifted-twice": "{offset} places on",
+    "shifted-back": "before it",
+}
 _OF_MLX_LM = "nothing in the configuration is at fault: mlx-lm does this to every run"
 
 
@@ -77,7 +77,7 @@ class Limits:
     prompt: float = limit(
         0.5, unit="share of the prompts' tokens", source="a template's last line is not the prompt"
     )
-    run: int = limit(4, unit="tokens", source="as step-inputs: so many alike are no prompt")
+    run: int = limit(4, unit="tokens", source="so many alike at the start of every row is no text")
     uneven: float = limit(
         0.05,
         unit="coefficient of variation",
@@ -86,128 +86,156 @@ class Limits:
     )
 
 
-@check(
-    codes={
-        "nothing-trained": _error(
-            "no position has a gradient",
-            says="None of {positions:* position} has a gradient: the mask leaves nothing, or the "
-            "loss does not depend on the logits.",
-            fix="print the mask's sum, and build the mask on the targets",
-        ),
-        "identity": _error(
-            "each position is trained on the token it was given",
-            says=f"{_TRAINED_ON}it was just given{_NEXT}",
-            fix=_SHIFT_ONCE,
-        ),
-        "shifted-twice": _error(
-            "each position is trained on a token further on than the next",
-            says=f"{_TRAINED_ON}{{offset}} places on{_NEXT}",
-            fix=_SHIFT_ONCE,
-        ),
-        "shifted-back": _error(
-            "each position is trained on the token before it",
-            says=f"{_TRAINED_ON}before it{_NEXT}",
-            fix=_SHIFT_ONCE,
-        ),
-        "mixed-targets": _error(
-            "targets follow no single offset",
-            says="Targets follow no single offset from their positions ("
-            + ", ".join(f"{{share_at_{offset:+d}:.0%}} at {offset:+d}" for offset in OFFSETS)
-            + ").",
-            fix="print inputs and targets of a row side by side",
-        ),
-        "rows-without-targets": _warning(
-            "rows of the batch have no trained token",
-            says="{rows} of {of:* row} have no trained token.",
-            fix="leave out rows whose answer was cut off, or raise the length limit",
-        ),
-        "padding-trained": _error(
-            "padding is trained",
-            says="{padding} of {trained} trained positions are padding: the model learns to go on "
-            "after the end.",
-            fix="multiply the loss by a mask that ends with each row's last token",
-        ),
-        "padding-target": _warning(
-            "one padding token after each row is trained, as mlx-lm does",
-            says="In {padding} of {rows:* row}, the padding token after the row's end is trained, "
-            "as mlx-lm's default loss does, which counts one position too many "
-            f"({UPSTREAM}): "
-            "{padding} of {trained} trained positions[; in {after_end:* row} it follows the end "
-            "token, where an answer has stopped].",
-            fix="let the mask end with the row's last token: steps < lengths, not <=",
-        ),
-        "prompt-trained": _info(
-            "prompts are trained",
-            says="{share:.0%} of the prompts' tokens are trained as well as the answers'.",
-            fix="mask the prompt if only answers are to be learned (mlx-lm: mask_prompt: true)",
-        ),
-        "first-token-untrained": _error(
-            "the first token of the answers is not trained although the second is",
-            says="In {rows} of {rows:* row} with a known prompt the answer's second token is "
-            "trained and its first is not: the model does not learn how to begin.",
-            fix="let the mask begin one position earlier: the last token of the prompt is the one "
-            "that predicts the answer's first",
-        ),
-        "end-token-untrained": _error(
-            "the end token is never a target although rows have it",
-            says="{rows_with_end} of {rows:* row} have an end token, and none is trained on it: "
-            "the model does not learn to stop.",
-            fix="let the mask include the end token; where padding is the end token, mask by "
-            "length, not by token",
-        ),
-        "no-end-token": _warning(
-            "no row has an end token",
-            says="None of {rows:* row} has an end token within this batch's width: the model does "
-            "not learn to stop.",
-            fix="append the end token to every row",
-        ),
-        "uneven-weights": _info(
-            "tokens of one batch weigh differently",
-            says="Tokens of this batch weigh between {smallest:.2g} and {largest:.2g} in the "
-            "loss: tokens of short rows may count more than those of long ones.",
-            fix="divide by the number of supervised tokens of the batch, unless that is intended",
-        ),
+CODES = {
+    "constant": _error(
+        "rows of the batch are one token repeated",
+        says="{constant} of {rows:* row} are one token repeated.",
+        expected="rows of text, each with its own prompt",
+        fix="print the batch's tokens: an array was made and never filled",
+    ),
+    "blank-prompt": _error(
+        "prompts reach the model as one token repeated",
+        says="In {rows} of {rows:* row} every token before the trained ones is token {token} "
+        "({shortest} to {longest} of them): the model never sees a prompt.",
+        expected="rows of text, each with its own prompt",
+        fix="mask the prompt in the loss, not in the model's inputs",
+    ),
+    "nothing-trained": _error(
+        "no position has a gradient",
+        says="None of {positions:* position} has a gradient: the mask leaves nothing, or the "
+        "loss does not depend on the logits.",
+        fix="print the mask's sum, and build the mask on the targets",
+    ),
+    **{
+        code: _error(
+            f"each position is trained on the token {where}".replace("{offset}", "two or three"),
+            says=f"{{share:.0%}} of {{positions:* position}} are trained on the token {where}; a "
+            "language model needs the next one.",
+            fix="shift once: inputs tokens[[:, :-1]], targets tokens[[:, 1:]]",
+        )
+        for code, where in _SHIFTED.items()
     },
-    limits=Limits(),
-)
+    "mixed-targets": _error(
+        "targets follow no single offset",
+        says="Targets follow no single offset from their positions ("
+        + ", ".join(f"{{share_at_{offset:+d}:.0%}} at {offset:+d}" for offset in OFFSETS)
+        + ").",
+        fix="print inputs and targets of a row side by side",
+    ),
+    "rows-without-targets": _warning(
+        "rows of the batch have no trained token",
+        says="{rows} of {of:* row} have no trained token.",
+        fix="leave out rows whose answer was cut off, or raise the length limit",
+    ),
+    "padding-trained": _error(
+        "padding is trained",
+        says="{padding} of {trained} trained positions are padding: the model learns to go on "
+        "after the end.",
+        fix="multiply the loss by a mask that ends with each row's last token",
+    ),
+    "padding-target": _warning(
+        "one padding token after each row is trained, as mlx-lm does",
+        says="In {padding} of {rows:* row}, the padding token after the row's end is trained, "
+        "as mlx-lm's default loss does, which counts one position too many "
+        f"({UPSTREAM}): "
+        "{padding} of {trained} trained positions[; in {after_end:* row} it follows the end "
+        "token, where an answer has stopped].",
+        fix="let the mask end with the row's last token: steps < lengths, not <=",
+    ),
+    "prompt-trained": _info(
+        "prompts are trained",
+        says="{share:.0%} of the prompts' tokens are trained as well as the answers'.",
+        fix="mask the prompt if only answers are to be learned (mlx-lm: mask_prompt: true)",
+    ),
+    "first-token-untrained": _error(
+        "the first token of the answers is not trained although the second is",
+        says="In {rows} of {rows:* row} with a known prompt the answer's second token is "
+        "trained and its first is not: the model does not learn how to begin.",
+        fix="let the mask begin one position earlier: the last token of the prompt is the one "
+        "that predicts the answer's first",
+    ),
+    "end-token-untrained": _error(
+        "the end token is never a target although rows have it",
+        says="{rows_with_end} of {rows:* row} have an end token, and none is trained on it: "
+        "the model does not learn to stop.",
+        fix="let the mask include the end token; where padding is the end token, mask by "
+        "length, not by token",
+    ),
+    "no-end-token": _warning(
+        "no row has an end token",
+        says="None of {rows:* row} has an end token within this batch's width: the model does "
+        "not learn to stop.",
+        fix="append the end token to every row",
+    ),
+    "uneven-weights": _info(
+        "tokens of one batch weigh differently",
+        says="Tokens of this batch weigh between {smallest:.2g} and {largest:.2g} in the "
+        "loss: tokens of short rows may count more than those of long ones.",
+        fix="divide by the number of supervised tokens of the batch, unless that is intended",
+    ),
+}
+
+
+@check(codes=CODES, limits=Limits())
 def step_alignment(step: TrainingStep, limits: Limits) -> Iterator[Sign | Unsought]:
     """Compare what each position is trained on with the tokens around it."""
     alignment = step.alignment
     if alignment is None:
-        raise Inconclusive(step.unseen or f"the loss cannot be computed: {step.failure}")
+        raise Inconclusive(step.unread)
+    yield from _inputs(alignment, limits)
     if step.forward is not None and not math.isfinite(step.forward.loss):
         raise Inconclusive("the loss is not finite, and neither is its gradient")
     if not alignment.trained.any():
         if step.policy is not None and step.policy.same:
             raise Inconclusive(f"all {step.policy.name} of this batch are the same")
-        yield Sign("nothing-trained", {"positions": alignment.places})
+        yield Sign("nothing-trained", {"positions": int(alignment.widths.sum())})
         return
-    is_contrast = step.pairs is not None or step.policy is not None or alignment.contrasts
-    if alignment.hard < (limits.contrast if is_contrast else limits.hard):
+    if alignment.hard < (limits.contrast if step.is_contrast else limits.hard):
         if step.pairs is None and step.policy is None:
             raise Inconclusive("the loss pushes towards whole distributions, not single targets")
-        # A bonus for entropy, say; which answers are pushed is judged by other checks.
-        yield Unsought(_OF_TARGETS, "the loss has terms over whole distributions")
+        # A bonus for entropy, say; which answers are pushed is judged by step-preferences.
+        of_targets = tuple(CODES.keys() - {"constant", "blank-prompt", "nothing-trained"})
+        yield Unsought(of_targets, "the loss has terms over whole distributions")
         return
     wrong = list(_offset(alignment, limits))
     yield from wrong
-    if not is_contrast:
-        # An answer of average reward is not pushed, nor a pair that is far enough apart.
-        yield from _rows(alignment)
     yield from _padding(alignment, planned=step.planned)
     if not wrong:
-        yield from _prompts(alignment, is_contrast, limits)
         yield from _first_tokens(alignment, limits)
         yield from _ends(alignment, sampled=step.policy is not None)
-    if not is_contrast:
-        yield from _weights(alignment, limits)
+    # An answer of average reward is not pushed, nor a pair that is far enough apart.
+    if not step.is_contrast:
+        yield from _rows_and_weights(alignment, limits)
+        if not wrong:
+            yield from _prompts(alignment, limits)
+
+
+def _inputs(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
+    """What the model was given, whatever it is trained on."""
+    rows = list(zip(alignment.inputs, alignment.widths, strict=True))
+    constant = sum(bool(width > 1 and (row[:width] == row[0]).all()) for row, width in rows)
+    if constant:
+        severity = None if constant == len(rows) else Severity.WARNING
+        yield Sign("constant", {"constant": constant, "rows": len(rows)}, severity=severity)
+    runs = alignment.blank_prompts(limits.run)
+    if runs is not None and constant < len(rows):
+        trained = np.flatnonzero(alignment.trained.any(axis=1))
+        yield Sign(
+            "blank-prompt",
+            {
+                "rows": int(trained.size),
+                "token": int(alignment.inputs[trained[0], 0]),
+                "shortest": int(runs[trained].min()),
+                "longest": int(runs[trained].max()),
+            },
+        )
 
 
 def _offset(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
     shares, count = alignment.offsets
     if count < limits.positions:
         raise Inconclusive(f"only {count} positions tell one offset from another")
-    best = max(shares, key=lambda one: shares[one])
+    best = max(shares, key=lambda offset: shares[offset])
     measured: dict[str, Measurement] = {"positions": count} | {
         f"share_at_{offset:+d}": round(share, 4) for offset, share in shares.items()
     }
@@ -217,27 +245,32 @@ def _offset(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
         yield Sign(_AT_OFFSET[best], {**measured, "share": shares[best], "offset": best})
 
 
-def _rows(alignment: Alignment) -> Iterator[Sign]:
+def _rows_and_weights(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
     empty, rows = int((~alignment.trained.any(axis=1)).sum()), len(alignment.inputs)
     if empty:
         yield Sign("rows-without-targets", {"rows": empty, "of": rows})
+    weights = np.abs(alignment.weights[alignment.trained]).astype(np.float64)
+    spread = float(weights.std() / weights.mean()) if weights.any() else 0.0
+    if spread > limits.uneven:
+        low, high = float(weights.min()), float(weights.max())
+        yield Sign("uneven-weights", {"smallest": low, "largest": high, "spread": spread})
 
 
 def _padding(alignment: Alignment, *, planned: bool) -> Iterator[Sign]:
     # Rows that fill the width have no padding that could be told from their last target.
-    padded = alignment.row_lengths < alignment.widths
+    rows, padded = np.arange(len(alignment.inputs)), alignment.row_lengths < alignment.widths
     # Its own padding token: another one that could pad may be the row's end.
-    own = alignment.inputs[np.arange(len(padded)), alignment.widths - 1]
+    own = alignment.inputs[rows, alignment.widths - 1]
     is_pad = (alignment.targets == own[:, None]) & padded[:, None]
     by_row = (is_pad & alignment.trained & ~_before(alignment, alignment.row_lengths)).sum(axis=1)
-    padding, trained = int(by_row.sum()), int(alignment.trained.sum())
+    padding = int(by_row.sum())
     measured: dict[str, Measurement] = {
         "padding": padding,
-        "trained": trained,
-        "rows": len(by_row),
+        "trained": int(alignment.trained.sum()),
+        "rows": len(rows),
     }
     if by_row.max() == 1:
-        last = alignment.inputs[np.arange(len(by_row)), np.maximum(alignment.row_lengths - 1, 0)]
+        last = alignment.inputs[rows, np.maximum(alignment.row_lengths - 1, 0)]
         follows = bool(np.isin(last[by_row == 1], alignment.end_ids).all())
         yield Sign(
             "padding-target",
@@ -256,19 +289,12 @@ def _before(alignment: Alignment, lengths: NDArray[np.int32]) -> NDArray[np.bool
     return np.less(places[None, :], lengths[:, None])
 
 
-def _prompts(alignment: Alignment, is_contrast: bool, limits: Limits) -> Iterator[Sign]:
-    known = alignment.prompt_lengths > 0
+def _prompts(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
     inside = _before(alignment, alignment.prompt_lengths)
-    trained = alignment.trained & ~alignment.cancelled
-    share = float(trained[inside].mean()) if inside.any() else 0.0
+    share = float(alignment.trained[inside].mean()) if inside.any() else 0.0
     if share >= limits.prompt:
-        yield Sign(
-            "prompt-trained",
-            {"share": share, "rows": int(known.sum())},
-            fix="mask the prompt in every answer if only answers are to be learned"
-            if is_contrast
-            else None,
-        )
+        known = int((alignment.prompt_lengths > 0).sum())
+        yield Sign("prompt-trained", {"share": share, "rows": known})
 
 
 def _first_tokens(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
@@ -295,11 +321,3 @@ def _ends(alignment: Alignment, *, sampled: bool) -> Iterator[Sign]:
     elif not sampled:
         # What a policy has sampled may have been cut off.
         yield Sign("no-end-token", {"rows": rows})
-
-
-def _weights(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
-    weights = np.abs(alignment.weights[alignment.trained]).astype(np.float64)
-    low, high = float(weights.min()), float(weights.max())
-    spread = float(weights.std() / weights.mean()) if weights.mean() else 0.0
-    if spread > limits.uneven:
-        yield Sign("uneven-weights", {"smallest": low, "largest": high, "spread": spread})

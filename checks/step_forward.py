@@ -77,11 +77,8 @@ def step_forward(step: TrainingStep, limits: Limits) -> Iterator[Sign | Unsought
     """Look at the loss of one forward pass."""
     forward = step.forward
     if forward is None:
-        yield Sign(
-            "failed",
-            {"failure": step.failure, "frames": step.frames},
-            where=step.frames[-1] if step.frames else None,
-        )
+        where = step.frames[-1] if step.frames else None
+        yield Sign("failed", {"failure": step.failure, "frames": step.frames}, where=where)
         return
     loss, uniform = forward.loss, forward.uniform
     measured: dict[str, Measurement] = {
@@ -90,28 +87,18 @@ def step_forward(step: TrainingStep, limits: Limits) -> Iterator[Sign | Unsought
         "uniform": uniform,
         "dtype": forward.dtype,
     }
-    if not math.isfinite(loss) or not forward.finite_logits:
-        yield Sign(
-            "not-finite",
-            {**measured, "what": "loss" if forward.finite_logits else "output"},
-            fix=None
-            if forward.finite_logits
-            else "check the base model's own output, and its weights",
-        )
-    elif _is_contrast(step):
+    if not forward.finite_logits:
+        fix = "check the base model's own output, and its weights"
+        yield Sign("not-finite", {**measured, "what": "output"}, fix=fix)
+    elif not math.isfinite(loss):
+        yield Sign("not-finite", {**measured, "what": "loss"})
+    elif step.is_contrast:
         yield Unsought(("above-uniform", "not-a-mean"), "a loss of pairs or of a policy is no mean")
     elif uniform is not None and loss > limits.summed * uniform:
         yield Sign("not-a-mean", {**measured, "times": loss / uniform})
     elif uniform is not None and loss > uniform:
-        beyond = loss - uniform
         yield Sign(
             "above-uniform",
-            {**measured, "beyond": beyond},
-            severity=None if beyond > limits.above_uniform else Severity.WARNING,
+            {**measured, "beyond": loss - uniform},
+            severity=None if loss - uniform > limits.above_uniform else Severity.WARNING,
         )
-
-
-def _is_contrast(step: TrainingStep) -> bool:
-    """Whether the loss is of answers held against each other, not of tokens."""
-    named = step.pairs is not None or step.policy is not None
-    return named or (step.alignment is not None and step.alignment.contrasts)

@@ -26,7 +26,7 @@ from functools import partial
 from mlxdoctor.check import check, limit
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.training_step.measurement import TrainingStep
-from mlxdoctor.measure.training_step.phases import State
+from mlxdoctor.measure.training_step.values import State
 
 _SOUND = "an adapter on the layers it was meant for, and nothing else trainable"
 _error, _warning = (partial(one, expected=_SOUND) for one in (Symptom.error, Symptom.warning))
@@ -78,7 +78,7 @@ class Limits:
         "everything-trainable": _error(
             "there is no adapter, and the model itself is trained",
             says="There is no adapter, and {share:.1%} of the model's parameters is trainable: "
-            "{components}.",
+            "{modules}[, and {more} more].",
             fix='freeze the model and convert its layers; say expect="full" if it is to be trained '
             "as a whole",
         ),
@@ -90,7 +90,7 @@ class Limits:
         "partly-frozen": _warning(
             "parts of the model are frozen although it is to be trained itself",
             says="{frozen_share:.1%} of the parameters is frozen although the model itself is to "
-            "be trained; trainable: {components}.",
+            "be trained[; trainable: {modules}][, and {more} more].",
             fix="call model.unfreeze() before the steps, unless these parts are to stay",
         ),
         "own-bookkeeping": _warning(
@@ -105,7 +105,8 @@ class Limits:
 def step_state(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
     """Look at the model before the first step."""
     state = step.state
-    expected = state.expected
+    expected, adapters = state.expected, len(state.adapters)
+    shown = [f"{name} ({count:,})" for name, count in state.trainable.items()]
     measured: dict[str, Measurement] = {
         "trainable": sum(state.trainable.values()),
         "frozen": sum(state.frozen.values()),
@@ -113,58 +114,38 @@ def step_state(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
         "frozen_share": 1 - state.ratio,
         "outside_share": state.outside_share,
         "expected": expected,
-        "adapters": len(state.adapters),
-        "components": _components(state),
+        "adapters": adapters,
+        "modules": tuple(shown[: limits.named]) or None,
+        "more": max(len(shown) - limits.named, 0) or None,
     }
-    measured |= {f"trainable_{name}": count for name, (count, _) in state.components.items()}
-    wants_adapter = expected in {"lora", "dora"}
-    if not state.adapters and state.claims:
+    if not adapters and state.claims:
         yield Sign("claimed-adapter", {**measured, "claims": state.claims[: limits.named]})
     if not any(state.trainable.values()):
         yield Sign("nothing-trainable", measured)
-    elif wants_adapter and state.adapters and state.outside:
+    elif expected in {"lora", "dora"} and adapters and state.outside:
         examples = tuple(state.outside)[: limits.named]
         yield Sign(
             "outside-adapter",
             {**measured, "outside": len(state.outside), "examples": examples},
             severity=None if state.outside_share > limits.outside else Severity.WARNING,
         )
-    elif not state.adapters and expected != "full":
-        yield Sign(
-            "everything-trainable",
-            measured,
-            severity=_without_adapter(wants_adapter, state, limits),
-        )
+    elif not adapters and expected != "full":
+        severity = _without_adapter(state, limits)
+        yield Sign("everything-trainable", measured, severity=severity)
     elif expected == "full" and any(state.frozen.values()):
-        yield Sign(
-            "partly-frozen",
-            measured,
-            # Freezing the first layers is common; an adapter is another thing.
-            severity=None if state.adapters else Severity.INFO,
-        )
-    yield from _adapters(state, measured, limits)
+        # Freezing the first layers is common; an adapter is another thing.
+        yield Sign("partly-frozen", measured, severity=None if adapters else Severity.INFO)
+    if half := state.half_adapters:
+        measured |= {"half_frozen": len(half), "examples": half[: limits.named]}
+        yield Sign("half-frozen-adapter", measured)
+    if state.dora != {"lora": 0, "dora": adapters}.get(expected or "", state.dora):
+        yield Sign("wrong-adapter", {**measured, "dora": state.dora})
     if state.overrides:
         yield Sign("own-bookkeeping", {**measured, "overrides": state.overrides})
 
 
-def _adapters(state: State, measured: dict[str, Measurement], limits: Limits) -> Iterator[Sign]:
-    if state.half_adapters:
-        half, examples = len(state.half_adapters), state.half_adapters[: limits.named]
-        yield Sign("half-frozen-adapter", {**measured, "half_frozen": half, "examples": examples})
-    wanted = {"lora": 0, "dora": len(state.adapters)}.get(state.expected or "")
-    if wanted is not None and state.dora != wanted:
-        yield Sign("wrong-adapter", {**measured, "dora": state.dora})
-
-
-def _without_adapter(wanted: bool, state: State, limits: Limits) -> Severity | None:
-    if wanted:
+def _without_adapter(state: State, limits: Limits) -> Severity | None:
+    """An error where an adapter was expected; a head of its own may be all that is trained."""
+    if state.expected is not None:
         return None
     return Severity.WARNING if state.ratio > limits.whole else Severity.INFO
-
-
-def _components(state: State) -> tuple[str, ...]:
-    """What is trainable, by component."""
-    components = state.components.items()
-    return tuple(f"{name} {of:,} of {every:,}" for name, (of, every) in components if of) or (
-        "nothing",
-    )

@@ -1,52 +1,70 @@
 """Whether a training step changes what it should, and nothing else.
 
-What it finds. Steps that change nothing although there is a gradient, or only a part; frozen
+What it finds. Gradients that cannot be taken, are zero for parts of what is trainable, are not
+finite, or enormous; steps that change nothing although there is a gradient, or only a part; frozen
 weights that are no longer bit-identical; steps that fail; steps after which the loss of the same
 batch is higher, or not finite; a loss that stays where it is although the weights change; updates
 out of proportion to the weights.
 
-Why it matters. Between a gradient and a changed weight there is code: filters by name, updates of
-a copy, an optimizer of other parameters. A filter that keeps nothing stops training in silence.
+Why it matters. A parameter without a gradient stays as it was made, however long the run is. And
+between a gradient and a changed weight there is code: filters by name, updates of a copy, an
+optimizer of other parameters. A filter that keeps nothing stops training in silence.
 
-How it is measured. Every parameter before and after real steps, the user's own where they are
-given. An array that was not replaced is not compared; the others are, bit by bit where they should
-be frozen. The first gradient times what the steps changed says by how much the loss has to move;
-one that does not move at all has its value from something else. Then everything is put back.
+How it is measured. The gradient of every trainable parameter by MLX's own nn.value_and_grad; at
+B = 0, where an adapter begins, the gradient of A is zero by its nature. Then every parameter before
+and after real steps, the user's own where they are given. An array that was not replaced is not
+compared; the others are, bit by bit where they should be frozen. The first gradient times what the
+steps changed says by how much the loss has to move; one that does not move at all has its value
+from something else. Then everything is put back.
 
-When it is wrong. A warm-up that begins at a rate of zero changes nothing in its first step. Steps
-on one batch with a high rate may raise its loss without harm. The value of a policy's surrogate
-loss says nothing by its nature, so that nothing is said of it where the rewards are known.
+When it is wrong. Experts that no token of this batch was sent to, and embeddings of tokens it does
+not have, get no gradient. A warm-up that begins at a rate of zero changes nothing in its first
+step. Steps on one batch with a high rate may raise its loss without harm. The value of a policy's
+surrogate loss says nothing by its nature: it is not looked at where the rewards are known.
 
-What to do. Pass the whole tree of gradients to optimizer.update(model, gradients).
+What to do. Look for a stop_gradient or a layer whose output is not used; pass the whole tree of
+gradients to optimizer.update(model, gradients).
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.training_step.measurement import TrainingStep
-from mlxdoctor.measure.training_step.phases import Update
+from mlxdoctor.measure.training_step.values import Update
 
 _SOUND = "every trainable parameter changed a little, every frozen one bit-identical"
+_GRADIENT = "a finite gradient other than zero for every trainable parameter"
 _error, _warning = (partial(one, expected=_SOUND) for one in (Symptom.error, Symptom.warning))
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When a step is out of proportion."""
+    """When a gradient or a step is out of proportion."""
 
     named: int = limit(3, unit="names", source="enough to see the pattern")
+    exploding: float = limit(
+        1e3,
+        unit="L2 norm",
+        source="1,000 is extreme by any account; sound steps: at most 36",
+        false_alarms="0 of 254 sound steps on four bases (reports/probe.md)",
+    )
     warm_up: int = limit(
         3, unit="steps", source="a warm-up that begins at a rate of zero leaves it with its first"
+    )
+    few: float = limit(
+        0.1,
+        unit="share of the trainable parameters",
+        source="some may be too large for so small a step to change their digits",
     )
     large: float = limit(
         0.5,
         unit="change over norm, a step",
         source="sound steps at the runs' own rates: at most 0.16",
-        false_alarms="0 of 254 sound steps on four bases (reports/probe.md)",
+        false_alarms="0 of 254 sound steps",
     )
     rise: float = limit(
         2.0,
@@ -72,9 +90,34 @@ class Limits:
 @check(
     codes={
         "failed": _error(
-            "a training step fails",
+            "the gradient cannot be taken, or a training step fails",
             says="A training step fails ({failure}).",
             fix="call nn.value_and_grad(model, loss)(model, *batch), then optimizer.update",
+        ),
+        "no-gradient": _error(
+            "no trainable parameter gets a gradient",
+            says="Every gradient is exactly zero ({parameters:* trainable parameter}): nothing can "
+            "be learned.",
+            expected=_GRADIENT,
+            fix="compute the loss from the output of the model that is differentiated",
+        ),
+        "some-zero": _error(
+            "some trainable parameters get no gradient",
+            says="{zero} of {expected:* trainable parameter} get a gradient of exactly zero.",
+            expected=_GRADIENT,
+            fix="look for stop_gradient, or a layer whose output the loss does not see",
+        ),
+        "gradient-not-finite": _error(
+            "gradients are not finite",
+            says="The gradients of {broken} of {parameters:* trainable parameter} are not finite.",
+            expected=_GRADIENT,
+            fix="look for a division by zero, a square root at zero, or an overflow in float16",
+        ),
+        "exploding": _warning(
+            "the gradient is enormous",
+            says="The gradient's norm is {gradient_norm:.3g}: a first step of that size ruins a "
+            "model without clipping.",
+            fix="clip the gradient's norm to 1, and use the mean over tokens, not the sum",
         ),
         "nothing-changed": _error(
             "steps change nothing although there is a gradient",
@@ -128,10 +171,11 @@ class Limits:
     limits=Limits(),
 )
 def step_update(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
-    """Look at what real steps did."""
+    """Look at the gradients, and at what real steps did."""
     update = step.update
     if update is None:
         raise Inconclusive("no step was made: the loss cannot be computed")
+    first, last = update.losses[0], update.losses[-1]
     measured: dict[str, Measurement] = {
         "steps": update.steps,
         "optimizer": update.optimizer,
@@ -139,21 +183,20 @@ def step_update(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
         "losses": tuple(update.losses),
         "changed": sum(one.change != 0 for one in update.parameters),
         "trainable": len(update.parameters),
+        "first": first,
+        "last": last,
     }
     if update.error is not None:
         figures = {**measured, "failure": update.error, "frames": update.frames}
-        where = update.frames[-1] if update.frames else None
-        yield Sign("failed", figures, where=where)
+        yield Sign("failed", figures, where=update.frames[-1] if update.frames else None)
         return
     if update.frozen_changed:
+        figures = {**measured, "frozen_changed": len(update.frozen_changed)}
         yield Sign(
-            "frozen-changed",
-            {**measured, "frozen_changed": len(update.frozen_changed)},
-            where=", ".join(update.frozen_changed[: limits.named]),
+            "frozen-changed", figures, where=", ".join(update.frozen_changed[: limits.named])
         )
+    yield from _gradients(update, limits)
     yield from _unchanged(update, measured, limits)
-    first, last = update.losses[0], update.losses[-1]
-    measured = {**measured, "first": first, "last": last}
     if not math.isfinite(last) and math.isfinite(first):
         yield Sign("not-finite", measured)
     elif last > limits.rise * first > 0 and step.policy is None:
@@ -162,34 +205,92 @@ def step_update(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
     allowed = limits.large * update.steps
     large = [one.name for one in update.parameters if one.change > allowed * one.norm > 0]
     if large:
+        figures = {**measured, "large": len(large), "most": limits.large}
+        yield Sign("large", figures, where=", ".join(large[: limits.named]))
+
+
+def _gradients(update: Update, limits: Limits) -> Iterator[Sign]:
+    norms = {
+        one.name: one.gradient_norm for one in update.parameters if one.gradient_norm is not None
+    }
+    if not norms:
+        return
+    broken = [name for name, norm in norms.items() if not math.isfinite(norm)]
+    if broken:
+        figures = {"broken": len(broken), "parameters": len(norms)}
+        yield Sign("gradient-not-finite", figures, where=", ".join(broken[: limits.named]))
+        return
+    # The A of a B of zero has no gradient, and that is how an adapter begins.
+    resting = {
+        f"{one.name.removesuffix('lora_b')}lora_a"
+        for one in update.parameters
+        if one.name.endswith("lora_b") and one.norm == 0
+    }
+    expected = norms.keys() - resting
+    zero = [name for name, norm in norms.items() if norm == 0 and name in expected]
+    total = math.hypot(*norms.values())
+    measured: dict[str, Measurement] = {"gradient_norm": total, "parameters": len(norms)}
+    names = ", ".join(zero[: limits.named])
+    if zero and len(zero) == len(expected):
+        yield Sign("no-gradient", measured, where=names)
+    elif zero:
+        # Only of kinds that a batch need not reach.
+        are_rare = all(any(word in name for word in ("expert", "switch", "embed")) for name in zero)
         yield Sign(
-            "large",
-            {**measured, "large": len(large), "most": limits.large},
-            where=", ".join(large[: limits.named]),
+            "some-zero",
+            {**measured, "zero": len(zero), "expected": len(expected)},
+            where=names,
+            severity=Severity.WARNING if are_rare else None,
         )
+    if total > limits.exploding:
+        largest = sorted(norms, key=lambda name: -norms[name])[: limits.named]
+        yield Sign("exploding", measured, where=", ".join(largest))
+
+
+def _unchanged(
+    update: Update, measured: Mapping[str, Measurement], limits: Limits
+) -> Iterator[Sign]:
+    pushed = [one for one in update.parameters if one.gradient_norm]
+    still = [one.name for one in pushed if one.change == 0]
+    names = ", ".join(still[: limits.named])
+    figures: dict[str, Measurement] = {
+        **measured,
+        "whose": "steps of the trainer's own" if update.own else "plain steps",
+        "pushed": len(pushed),
+        "still": len(still),
+    }
+    if still and update.learning_rate == 0:
+        if update.steps >= limits.warm_up and not measured["changed"]:
+            yield Sign(
+                "nothing-changed",
+                measured,
+                severity=Severity.WARNING,
+                fix="give the optimizer a learning rate, or a schedule that leaves zero",
+            )
+    elif still and not measured["changed"]:
+        yield Sign("nothing-changed", figures, where=names)
+    elif still:
+        are_few = len(still) <= limits.few * len(update.parameters)
+        severity = Severity.WARNING if are_few else None
+        yield Sign("some-unchanged", figures, where=names, severity=severity)
 
 
 def _still(
-    step: TrainingStep, update: Update, measured: dict[str, Measurement], limits: Limits
+    step: TrainingStep, update: Update, measured: Mapping[str, Measurement], limits: Limits
 ) -> Iterator[Sign]:
     first, foreseen = update.losses[0], abs(update.predicted)
     # A policy's surrogate has a gradient and no value of its own; a loss of labels has both.
     is_surrogate = step.policy is not None and not step.policy.labels
     if is_surrogate or not all(map(math.isfinite, update.losses)):
         return
-    moved = max(abs(one - first) for one in update.losses)
+    moved = max(abs(loss - first) for loss in update.losses)
     seen = limits.rounding * update.resolution * max(abs(first), 1e-6)
     if foreseen <= limits.foreseen * seen or moved > seen:
         return
     is_half = abs(first - math.log(2)) < limits.half
     # Without named rewards, what pushes some rows up and others down may be a policy's surrogate.
-    may_be_policy = (
-        step.alignment is not None
-        and step.alignment.contrasts
-        and step.pairs is None
-        and step.policy is None
-        and not is_half
-    )
+    is_named = step.pairs is not None or step.policy is not None
+    may_be_policy = step.is_contrast and not is_named and not is_half
     figures = {
         "foreseen": update.predicted,
         "moved": moved,
@@ -200,37 +301,4 @@ def _still(
         {**measured, **figures},
         severity=Severity.INFO if may_be_policy else None,
         fix="if this is a policy's surrogate loss, name its rewards" if may_be_policy else None,
-    )
-
-
-def _unchanged(update: Update, measured: dict[str, Measurement], limits: Limits) -> Iterator[Sign]:
-    pushed = [one for one in update.parameters if one.gradient_norm]
-    still = [one.name for one in pushed if one.change == 0]
-    if not still:
-        return
-    if update.learning_rate == 0:
-        if update.steps >= limits.warm_up and not measured["changed"]:
-            yield Sign(
-                "nothing-changed",
-                measured,
-                severity=Severity.WARNING,
-                fix="give the optimizer a learning rate, or a schedule that leaves zero",
-            )
-        return
-    names = ", ".join(still[: limits.named])
-    figures = {
-        "whose": "steps of the trainer's own" if update.own else "plain steps",
-        "pushed": len(pushed),
-        "still": len(still),
-    }
-    if not measured["changed"]:
-        yield Sign("nothing-changed", {**measured, **figures}, where=names)
-        return
-    # A few parameters may be too large for so small a step to change their digits.
-    are_few = len(still) <= 0.1 * len(update.parameters)
-    yield Sign(
-        "some-unchanged",
-        {**measured, **figures},
-        where=names,
-        severity=Severity.WARNING if are_few else None,
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import textwrap
 from dataclasses import replace
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from mlxdoctor.measure.training_step.measurement import TrainingStep
     from mlxdoctor.probe.probing import ProbeResult
 
+#: So many of the modules with the most trainable parameters are shown.
+MODULES = 8
 _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
@@ -51,9 +54,11 @@ def command(
     """
     import faulthandler
 
+    from mlxdoctor.measure.training_step.calls import require_module
     from mlxdoctor.measure.training_step.measurement import STEPS, measure
     from mlxdoctor.measure.training_step.trainer import load_trainer
-    from mlxdoctor.probe.probing import cost_of, judge
+    from mlxdoctor.models.parameters import count_parameters
+    from mlxdoctor.probe.probing import judge
 
     # A signal out of the user's code says at least in which line it came.
     if not faulthandler.is_enabled() and _has_descriptor(sys.stderr):
@@ -62,7 +67,13 @@ def command(
     trainer, sources = load_trainer(function)
     if expect is not None:
         trainer = replace(trainer, expect=expect)
-    click.echo(cost_of(trainer.model, steps), err=True)
+    require_module(trainer.model)
+    parameters = sum(sum(part.values()) for part in count_parameters(trainer.model))
+    click.echo(
+        f"Probing {parameters / 1e6:,.1f}M parameters: {steps} training steps and what {steps + 2} "
+        "more would cost (two further ones where there are rewards), with the memory of training.",
+        err=True,
+    )
     with ProgressLine() as progress:
         measured = measure(trainer, steps=steps, sources=sources, progress=progress)
     result = judge(measured)
@@ -92,145 +103,87 @@ def _exit_code(result: ProbeResult, fail_on: str) -> int:
 def _text(name: str, result: ProbeResult) -> str:
     columns = min(max(output.width(), 40), 100)
     colour = "green" if result.sound else "red" if result.counts["error"] else "yellow"
+    facts = _facts(result.measured)
     lines = [output.style(f"{terminal(name)}: {result.headline}", colour, True), ""]
     for outcome in result.asked:
-        lines += _phase(outcome, result.measured, columns)
+        lines += _checked(outcome, facts.get(outcome.check, ""), columns)
+        if outcome.check == "step-state":
+            modules = list(result.measured.state.trainable.items())[:MODULES]
+            lines += [f"  {count:>15,} in {terminal(name)}" for name, count in modules]
     lines += ["", f"{result.measured.seconds:.1f} s; the model was put back as it was."]
     return "\n".join(lines) + "\n"
 
 
-def _phase(outcome: Outcome, measured: TrainingStep, columns: int) -> list[str]:
+def _checked(outcome: Outcome, facts: str, columns: int) -> list[str]:
+    """What one check measured and found."""
     status = outcome.status.value
     mark, colour = {"passed": ("ok", "green"), "found": ("found", "yellow")}.get(
         status, (status, "yellow")
     )
-    if any(one.severity.value == "error" for one in outcome.findings):
+    if any(finding.severity.value == "error" for finding in outcome.findings):
         mark, colour = "wrong", "red"
-    facts = _FACTS[outcome.check](measured) if outcome.check in _FACTS else ""
     title = outcome.check.removeprefix("step-").capitalize()
-    head = output.style(f"{title:<10} {mark:<12}", colour, True)
-    lines = [f"{head} {facts if facts and not outcome.reason else terminal(outcome.reason)}"]
-    if outcome.check == "step-state":
-        lines += _components(measured)
+    head = output.style(f"{title:<12} {mark:<12}", colour, True)
+    lines = [f"{head} {terminal(outcome.reason or facts)}"]
     for finding in outcome.findings:
-        for text, first in (
-            (f"{finding.message} [{finding.code}]", "  - "),
-            (f"Fix: {finding.fix}.", "    "),
-        ):
-            wrapped = textwrap.wrap(
-                terminal(text), columns, initial_indent=first, subsequent_indent="    "
-            )
-            colour = _COLOURS[finding.severity.value]
-            lines += [
-                output.style(one, colour, False) if first == "  - " else one for one in wrapped
-            ]
+        said = _wrapped(f"{finding.message} [{finding.code}]", columns, "  - ")
+        colour = _COLOURS[finding.severity.value]
+        lines += [output.style(line, colour, False) for line in said]
+        lines += _wrapped(f"Fix: {finding.fix}.", columns, "    ")
         frames = finding.measured.get("frames")
         if isinstance(frames, tuple):
-            lines += [f"      {terminal(str(one))}" for one in frames]
+            lines += [f"      {terminal(str(frame))}" for frame in frames]
     return lines
 
 
-def _components(measured: TrainingStep) -> list[str]:
-    """Trainable parameters by component."""
-    return [
-        f"  {name:<12} {of:>15,} of {every:>15,} trainable"
-        for name, (of, every) in measured.state.components.items()
-    ]
+def _wrapped(text: str, columns: int, first: str) -> list[str]:
+    return textwrap.wrap(terminal(text), columns, initial_indent=first, subsequent_indent="    ")
 
 
-def _state(measured: TrainingStep) -> str:
-    state = measured.state
-    few = sum(state.trainable.values())
-    return (
-        f"{len(state.adapters)} adapters; {few:,} of {few + sum(state.frozen.values()):,} "
-        f"parameters trainable ({state.ratio:.2%})"
-    )
-
-
-def _forward(measured: TrainingStep) -> str:
-    forward = measured.forward
-    if forward is None:
-        return ""
-    parts = [f"loss {forward.loss:.3f}"]
-    if forward.without_adapter is not None:
-        parts.append(f"base {forward.without_adapter:.3f}")
-    if forward.uniform is not None:
-        parts.append(f"uniform guess {forward.uniform:.3f}")
-    return ", ".join(parts) + (f"; {forward.dtype} logits" if forward.dtype else "")
-
-
-def _alignment(measured: TrainingStep) -> str:
-    alignment = measured.alignment
-    if alignment is None:
-        return ""
-    passes = len(set(alignment.forwards.tolist()))
-    trained, less = int(alignment.trained.sum()), int((alignment.weights < 0).sum())
-    text = f"{trained} of {alignment.places} positions trained"
-    if trained:
-        text += f", {alignment.hard:.0%} on one token each"
-    if less:
-        text += f", {less} made less likely"
-    return text + (f"; {passes} forward passes" if passes > 1 else "")
-
-
-def _inputs(measured: TrainingStep) -> str:
-    alignment = measured.alignment
-    if alignment is None:
-        return ""
-    packed = sum(bool(one) for one in alignment.starts)
-    return f"{len(alignment.inputs)} rows, {packed} of them packed"
-
-
-def _pairs(measured: TrainingStep) -> str:
-    pairs, alignment = measured.pairs, measured.alignment
-    if pairs is None or alignment is None:
-        return ""
-    up, down = (int((alignment.pushes[pairs.roles == role] * role > 0).sum()) for role in (1, -1))
-    of_up, of_down = (int((pairs.roles == role).sum()) for role in (1, -1))
-    return (
-        f"{up} of {of_up} rows of {terminal(pairs.names[0])} made more likely, "
-        f"{down} of {of_down} of {terminal(pairs.names[1])} less"
-    )
-
-
-def _rewards(measured: TrainingStep) -> str:
-    policy = measured.policy
-    if policy is None:
-        return ""
-    turned = int((policy.pushes * policy.reversed < 0).sum())
-    rows, name = len(policy.pushes), terminal(policy.name)
-    return f"{turned} of {rows} rows turn round when {name} are reversed"
-
-
-def _gradients(measured: TrainingStep) -> str:
-    update = measured.update
-    if update is None:
-        return ""
-    known = [one.gradient_norm for one in update.parameters if one.gradient_norm is not None]
-    total = sum(norm**2 for norm in known) ** 0.5
-    return f"norm {total:.3g} over {len(known)} parameters"
-
-
-def _update(measured: TrainingStep) -> str:
-    update = measured.update
-    if update is None:
-        return ""
-    changed = sum(one.change != 0 for one in update.parameters)
-    losses = " -> ".join(f"{one:.3f}" for one in update.losses)
-    whose = "of your own" if update.own else f"of {update.optimizer}"
-    return (
-        f"{update.steps} steps {whose}: {changed} of {len(update.parameters)} parameters changed, "
-        f"loss {losses}"
-    )
-
-
-_FACTS: dict[str, Any] = {
-    "step-state": _state,
-    "step-forward": _forward,
-    "step-inputs": _inputs,
-    "step-alignment": _alignment,
-    "step-pairs": _pairs,
-    "step-rewards": _rewards,
-    "step-gradients": _gradients,
-    "step-update": _update,
-}
+def _facts(step: TrainingStep) -> dict[str, str]:
+    """What was measured, in a line for each check."""
+    state, forward, alignment, update = step.state, step.forward, step.alignment, step.update
+    trainable = sum(state.trainable.values())
+    facts = {
+        "step-state": f"{len(state.adapters)} adapters; {trainable:,} of "
+        f"{state.parameters:,} parameters trainable ({state.ratio:.2%})"
+    }
+    if forward is not None:
+        figures = {
+            "loss": forward.loss,
+            "base": forward.without_adapter,
+            "uniform guess": forward.uniform,
+        }
+        facts["step-forward"] = ", ".join(
+            f"{name} {value:.3f}" for name, value in figures.items() if value is not None
+        )
+    if alignment is not None:
+        passes = len(set(alignment.forwards.tolist()))
+        facts["step-alignment"] = (
+            f"{int(alignment.trained.sum())} of {int(alignment.widths.sum())} positions of "
+            f"{len(alignment.inputs)} rows trained, {int((alignment.weights < 0).sum())} made less "
+            f"likely, in {passes} forward pass{'es' if passes > 1 else ''}"
+        )
+    if alignment is not None and step.pairs is not None:
+        pushes, roles = alignment.pushes, step.pairs.roles
+        facts["step-preferences"] = ", ".join(
+            f"{int((pushes[roles == role] * role > 0).sum())} of {int((roles == role).sum())} rows "
+            f"of {name} made {how} likely"
+            for role, name, how in zip((1, -1), step.pairs.names, ("more", "less"), strict=True)
+        )
+    elif step.policy is not None:
+        turned = int((step.policy.pushes * step.policy.reversed < 0).sum())
+        facts["step-preferences"] = (
+            f"{turned} of {len(step.policy.pushes)} answers turn round when {step.policy.name} are "
+            "reversed"
+        )
+    if update is not None:
+        norm = math.hypot(*(one.gradient_norm or 0.0 for one in update.parameters))
+        changed = sum(one.change != 0 for one in update.parameters)
+        facts["step-update"] = (
+            f"gradient {norm:.3g}; {update.steps} steps "
+            f"{'of your own' if update.own else f'of {update.optimizer}'}: {changed} of "
+            f"{len(update.parameters)} parameters changed, loss "
+            + " -> ".join(f"{loss:.3f}" for loss in update.losses)
+        )
+    return facts

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from typing import Any
 
+from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm.tuner.dora import DoRAEmbedding, DoRALinear
 from mlx_lm.tuner.lora import LoRAEmbedding, LoRALinear, LoRASwitchLinear
@@ -24,14 +25,15 @@ def count_parameters(model: Any) -> tuple[dict[str, int], dict[str, int]]:
 
     Quantized ones are counted unpacked.
     """
-    trained = {name for name, _ in tree_flatten(model.trainable_parameters())}
+    # The base class's: an override may say anything.
+    trained = {name for name, _ in tree_flatten(nn.Module.trainable_parameters(model))}
     bits = {
         name: module.bits
         for name, module in model.named_modules()
         if hasattr(module, "bits") and hasattr(module, "scales")
     }
     counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
-    for name, one in tree_flatten(model.parameters()):
+    for name, one in tree_flatten(nn.Module.parameters(model)):
         owner, _, leaf = name.rpartition(".")
         if owner in bits and leaf in {"scales", "biases"}:
             continue

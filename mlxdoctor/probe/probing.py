@@ -1,4 +1,4 @@
-"""The probe: one training step, measured in five phases and judged by the checks of a step."""
+"""The probe: training steps, measured and judged by the checks of a step."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ from typing import Any, TypeVar
 
 from mlxdoctor.check import discover
 from mlxdoctor.finding import LOOKED, Finding, Outcome, Severity
-from mlxdoctor.measure.training_step.calls import require_module
 from mlxdoctor.measure.training_step.measurement import TrainingStep
-from mlxdoctor.models.parameters import count_parameters
 
 T = TypeVar("T")
 
-#: The order in which the phases are judged; other checks of a step come after them.
-PHASES = (
-    *("step-state", "step-forward", "step-inputs", "step-alignment"),
-    *("step-pairs", "step-rewards", "step-gradients", "step-update"),
-)
+#: The order in which the checks of a step are shown; those of other packages come after them.
+ORDER = ("step-state", "step-forward", "step-alignment", "step-preferences", "step-update")
 
 
 @dataclass(frozen=True)
@@ -30,47 +25,50 @@ class ProbeResult:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Every finding, phase by phase."""
+        """Every finding, check by check."""
         return tuple(finding for outcome in self.outcomes for finding in outcome.findings)
 
     @property
     def asked(self) -> tuple[Outcome, ...]:
-        """The phases whose question arises for this loss."""
-        return tuple(one for one in self.outcomes if one.arises)
+        """The checks whose question arises for this loss."""
+        return tuple(outcome for outcome in self.outcomes if outcome.arises)
 
     @property
     def unjudged(self) -> tuple[Outcome, ...]:
-        """Those that could not be judged."""
-        return tuple(one for one in self.asked if one.status not in LOOKED)
+        """Those that could not judge."""
+        return tuple(outcome for outcome in self.asked if outcome.status not in LOOKED)
 
     @property
     def counts(self) -> dict[str, int]:
         """How many findings there are of each severity, the worst first."""
-        found = Counter(one.severity for one in self.findings)
-        return {one.value: found[one] for one in reversed(Severity)}
+        counts = Counter(finding.severity for finding in self.findings)
+        return {severity.value: counts[severity] for severity in reversed(Severity)}
 
     @property
     def sound(self) -> bool:
-        """Whether no error and no warning was found, and every phase could be judged."""
+        """Whether no error and no warning was found, and every check could judge."""
         return not (self.counts["error"] or self.counts["warning"] or self.unjudged)
 
     @property
     def headline(self) -> str:
         """The verdict in one sentence: what was found, counted."""
         names = {"error": "error", "warning": "warning", "info": "note"}
-        found = [
-            f"{count} {names[one]}{'' if count == 1 else 's'}"
-            for one, count in self.counts.items()
+        parts = [
+            f"{count} {names[severity]}{'' if count == 1 else 's'}"
+            for severity, count in self.counts.items()
             if count
         ]
         if self.unjudged:
-            found.append(f"{len(self.unjudged)} of {len(self.asked)} phases not judged")
-        if not found:
+            parts.append(f"{len(self.unjudged)} of {len(self.asked)} checks could not judge")
+        if not parts:
             return "the training step is sound: nothing was found"
-        begins = "the training step is wrong: " if self.counts["error"] else "no error, "
-        if not (self.counts["error"] or self.counts["warning"]):
-            begins = "nothing wrong was found, "
-        return begins + _listed(found)
+        begins = "nothing wrong was found, "
+        if self.counts["error"]:
+            begins = "the training step is wrong: "
+        elif self.counts["warning"]:
+            begins = "no error, "
+        *before, last = parts
+        return begins + (f"{', '.join(before)} and {last}" if before else last)
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON shows it, without the arrays."""
@@ -79,46 +77,25 @@ class ProbeResult:
             "sound": self.sound,
             "headline": self.headline,
             "counts": self.counts,
-            "unjudged": {one.check: one.reason for one in self.unjudged},
+            "unjudged": {outcome.check: outcome.reason for outcome in self.unjudged},
             "seconds": round(step.seconds, 3),
-            "outcomes": [one.to_dict() for one in self.outcomes],
-            "findings": [one.to_dict() for one in self.findings],
+            "outcomes": [outcome.to_dict() for outcome in self.outcomes],
+            "findings": [finding.to_dict() for finding in self.findings],
             "state": asdict(step.state),
             "forward": None if step.forward is None else asdict(step.forward),
-            "reference": None if step.reference is None else asdict(step.reference),
             "update": None if step.update is None else asdict(step.update),
         }
 
 
-def _listed(parts: list[str]) -> str:
-    *before, last = parts
-    return f"{', '.join(before)} and {last}" if before else last
-
-
 def judge(measured: TrainingStep) -> ProbeResult:
     """What the checks of a step find in what was measured."""
-    of_a_step = [
-        one
-        for one in discover()
-        if any(need.kind is TrainingStep and not need.optional for need in one.requirements)
+    checks = [
+        check
+        for check in discover()
+        if any(need.kind is TrainingStep and not need.optional for need in check.requirements)
     ]
-    of_a_step.sort(key=lambda one: PHASES.index(one.name) if one.name in PHASES else len(PHASES))
-    given = _Given(measured)
-    return ProbeResult(measured, tuple(one.run(given) for one in of_a_step))
-
-
-def cost_of(model: Any, steps: int) -> str:
-    """What a probe of so many steps will take, said beforehand.
-
-    Raises:
-        InputError: `model` is no MLX module.
-    """
-    require_module(model)
-    count = sum(sum(part.values()) for part in count_parameters(model))
-    return (
-        f"Probing {count / 1e6:,.1f}M parameters: {steps} training steps and what {steps + 2} more "
-        f"would cost (two further ones where there are rewards), with the memory of training."
-    )
+    checks.sort(key=lambda check: ORDER.index(check.name) if check.name in ORDER else len(ORDER))
+    return ProbeResult(measured, tuple(check.run(_Given(measured)) for check in checks))
 
 
 @dataclass(frozen=True)

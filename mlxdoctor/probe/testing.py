@@ -15,16 +15,11 @@ def assert_training_step_sound(
     loss_fn: Callable[..., Any],
     batch: Any,
     *,
-    optimizer: Any | None = None,
-    tokenizer: Any | None = None,
-    step: Callable[..., Any] | None = None,
-    expect: str | None = None,
-    rewards: str | int | Callable[[float], Any] | None = None,
-    pairs: tuple[str | int, str | int] | str | None = None,
     allow: Collection[str] = (),
     warnings: bool = False,
+    **more: Any,
 ) -> ProbeResult:
-    """Make a training step and fail where something is wrong with it; see `mlxdoctor.probe`.
+    """Make a training step and fail where something is wrong with it.
 
         def test_training_step():
             model, loss_fn, batch, optimizer = parts_of_my_trainer()
@@ -33,27 +28,20 @@ def assert_training_step_sound(
     Args:
         allow: codes of findings that are meant, such as `step-state.outside-adapter`.
         warnings: whether a warning fails it as well.
+        more: what `mlxdoctor.probe` takes besides: optimizer, tokenizer, step, expect,
+            rewards, pairs, steps.
 
     Raises:
-        AssertionError: there is a finding, or a phase could not be judged for an error of
-            the trainer's; the message says what was measured and what to do.
+        AssertionError: there is such a finding; the message says what was measured and what
+            to do.
     """
-    result = probe(
-        model,
-        loss_fn,
-        batch,
-        optimizer,
-        tokenizer,
-        step=step,
-        expect=expect,
-        rewards=rewards,
-        pairs=pairs,
-    )
+    result = probe(model, loss_fn, batch, **more)
     least = Severity.WARNING if warnings else Severity.ERROR
-    wrong = [
-        one for one in result.findings if one.severity.rank >= least.rank and one.code not in allow
+    lines = [
+        f"[{finding.code}] {finding.message} Fix: {finding.fix}."
+        for finding in result.findings
+        if finding.severity.rank >= least.rank and finding.code not in allow
     ]
-    if wrong:
-        lines = [f"[{one.code}] {one.message} Fix: {one.fix}." for one in wrong]
+    if lines:
         raise AssertionError("the training step is not sound:\n" + "\n".join(lines))
     return result

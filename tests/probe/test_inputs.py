@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
-import mlx.optimizers as optim
-import numpy as np
 import pytest
 from mlx import nn
 from mlx_lm.tuner.utils import linear_to_lora_layers
@@ -16,33 +14,13 @@ from fixtures.trainers.common import (
     answer_loss,
     encoded,
     load_base,
-    load_with_adapter,
     next_token_batch,
     padded,
 )
 from mlxdoctor import probe
 from mlxdoctor.finding import Severity
-from mlxdoctor.measure.training_step.special_tokens import Special
-from mlxdoctor.probe.probing import ProbeResult
 from mlxdoctor.safety.errors import InputError
-
-
-@pytest.fixture(scope="module")
-def base() -> tuple[Any, Any]:
-    return load_with_adapter()
-
-
-def codes(result: ProbeResult, least: Severity = Severity.WARNING) -> list[str]:
-    return [one.code for one in result.findings if one.severity.rank >= least.rank]
-
-
-def probed(base: tuple[Any, Any], loss: Any, batch: Any, **more: Any) -> ProbeResult:
-    return probe(base[0], loss, batch, optim.Adam(1e-4), base[1], **more)
-
-
-def masked_loss(model: Any, inputs: mx.array, targets: mx.array) -> mx.array:
-    loss: mx.array = answer_loss(model, inputs, targets)
-    return loss
+from tests.probe.conftest import codes, probed
 
 
 @pytest.mark.slow
@@ -54,14 +32,14 @@ def test_prompts_that_never_reach_the_model(base: Any) -> None:
         targets = [[IGNORED] * (len(p) - 1 + late) + a[late:] for p, a in pairs]
         return padded(inputs, 0), padded(targets, IGNORED)
 
-    found = {one.code: one for one in probed(base, masked_loss, batch(blank=True)).findings}
-    blank = found["step-inputs.blank-prompt"]
+    found = {one.code: one for one in probed(base, answer_loss, batch(blank=True)).findings}
+    blank = found["step-alignment.blank-prompt"]
     assert blank.message.startswith("In 4 of 4 rows every token before the trained ones is token 0")
     assert blank.measured["shortest"] == min(len(prompt) for prompt, _ in pairs)
     assert "step-alignment.first-token-untrained" not in found
-    assert probed(base, masked_loss, batch(blank=False)).sound
+    assert probed(base, answer_loss, batch(blank=False)).sound
     for is_blank in (True, False):
-        result = probed(base, masked_loss, batch(blank=is_blank, late=1))
+        result = probed(base, answer_loss, batch(blank=is_blank, late=1))
         assert "step-alignment.first-token-untrained" in codes(result)
 
 
@@ -88,77 +66,11 @@ def test_rows_of_one_token(base: Any) -> None:
         return nn.losses.cross_entropy(model(tokens[:, :-1]), tokens[:, 1:]).mean()
 
     result = probed(base, loss, (tokens,))
-    assert "step-inputs.constant" in codes(result, Severity.ERROR)
+    assert "step-alignment.constant" in codes(result, Severity.ERROR)
     some = mx.concatenate([tokens, padded([row[:12] for row, _ in encoded(base[1], 1)], 0)])
     found = {one.code: one for one in probed(base, loss, (some,)).findings}
-    assert found["step-inputs.constant"].severity is Severity.WARNING
-    assert found["step-inputs.constant"].message == "3 of 4 rows are one token repeated."
-
-
-class Packed:
-    """Rows of two conversations each, the second right after the end token of the first."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self.end = tokenizer.eos_token_id
-        whole = [prompt + answer for prompt, answer in encoded(tokenizer)]
-        self.tokens = padded([whole[0] + whole[1], whole[2] + whole[3]], 0)
-        self.starts = [len(whole[0]), len(whole[2])]
-        self.lengths = [len(whole[0] + whole[1]), len(whole[2] + whole[3])]
-
-    def mask(self, *, borders: bool) -> mx.array:
-        mask = np.zeros((2, self.tokens.shape[1] - 1), np.float32)
-        for row, (start, length) in enumerate(zip(self.starts, self.lengths, strict=True)):
-            mask[row, : length - 1] = 1
-            mask[row, start - 1] = float(borders)
-        return mx.array(mask)
-
-
-@pytest.mark.slow
-def test_packed_rows(base: Any) -> None:
-    model, tokenizer = base
-    packed = Packed(tokenizer)
-    assert Special.of(tokenizer).document_starts(np.array(packed.tokens[0]), packed.lengths[0]) == (
-        packed.starts[0],
-    )
-
-    def loss(model: Any, tokens: mx.array, mask: mx.array) -> mx.array:
-        losses = nn.losses.cross_entropy(model(tokens[:, :-1]), tokens[:, 1:])
-        return (losses * mask).sum() / mask.sum()
-
-    result = probed(base, loss, (packed.tokens, packed.mask(borders=True)))
-    assert codes(result) == ["step-inputs.border-trained", "step-inputs.border-attended"]
-    result = probed(base, loss, (packed.tokens, packed.mask(borders=False)))
-    assert codes(result) == ["step-inputs.border-attended"]
-
-    class Apart(nn.Module):
-        """Gives each document to the model on its own."""
-
-        def __init__(self, inner: Any) -> None:
-            super().__init__()
-            self.inner = inner
-
-        def __call__(self, tokens: mx.array) -> mx.array:
-            rows = [
-                mx.concatenate(
-                    [self.inner(row[None, :start]), self.inner(row[None, start:])], axis=1
-                )
-                for row, start in zip(tokens, packed.starts, strict=True)
-            ]
-            return mx.concatenate(rows)
-
-    wrapped = Apart(model), tokenizer
-    assert codes(probed(wrapped, loss, (packed.tokens, packed.mask(borders=False)))) == []
-
-
-@pytest.mark.slow
-def test_turns_of_a_conversation_are_no_documents(base: Any) -> None:
-    tokenizer = base[1]
-    turns = [
-        {"role": role, "content": text}
-        for role, text in zip(("user", "assistant") * 2, "abcd", strict=True)
-    ]
-    row = np.array(tokenizer.apply_chat_template(turns, return_dict=False), np.int32)
-    assert Special.of(tokenizer).document_starts(row, len(row)) == ()
+    assert found["step-alignment.constant"].severity is Severity.WARNING
+    assert found["step-alignment.constant"].message == "3 of 4 rows are one token repeated."
 
 
 def trained(kind: str) -> tuple[Any, Any]:
@@ -206,13 +118,6 @@ def test_what_is_expected(kind: str, expect: str, severity: str, code: str) -> N
     found = [(one.severity.value, one.code) for one in state.findings]
     assert found == ([(severity, f"step-state.{code}")] if code else [])
     assert (result.headline.endswith("nothing was found")) == (not result.findings)
-    components = result.measured.state.components
-    every = sum(count for _, count in components.values())
-    assert {"attention", "MLP", "embeddings", "norms"} <= set(components)
-    assert "other" not in components
-    assert sum(of for of, _ in components.values()) / every == pytest.approx(
-        result.measured.state.ratio
-    )
 
 
 def test_what_may_be_expected(base: Any) -> None:

@@ -11,20 +11,16 @@ import mlx.optimizers as optim
 import pytest
 from mlx import nn
 
-from fixtures.trainers.common import encoded, load_base, load_with_adapter, padded
+from fixtures.trainers.common import encoded, load_base, padded
 from mlxdoctor import probe
 from mlxdoctor.finding import Severity
-from mlxdoctor.probe.probing import ProbeResult
+from mlxdoctor.probe.probing import judge
 from mlxdoctor.safety.errors import InputError
+from tests.probe.conftest import codes, probed
 
 REJECTED = ("I do not know.", "The answer is blue.")
 REWARDS = (1.0, -1.0, 0.5, -0.5)
 Loss = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def base() -> tuple[Any, Any]:
-    return load_with_adapter()
 
 
 @pytest.fixture(scope="module")
@@ -85,14 +81,6 @@ def orpo(
     return ratio
 
 
-def probed(base: tuple[Any, Any], loss: Loss, batch: Any, **more: Any) -> ProbeResult:
-    return probe(base[0], loss, batch, optim.Adam(1e-4), base[1], **more)
-
-
-def codes(result: ProbeResult, least: Severity = Severity.WARNING) -> list[str]:
-    return [one.code for one in result.findings if one.severity.rank >= least.rank]
-
-
 def frozen(other: Any) -> Callable[[Any, mx.array, mx.array], mx.array]:
     return lambda _, tokens, mask: mx.stop_gradient(scores(other, tokens, mask))
 
@@ -100,9 +88,8 @@ def frozen(other: Any) -> Callable[[Any, mx.array, mx.array], mx.array]:
 @pytest.mark.slow
 def test_a_sound_loss_of_pairs(base: Any, batch: Any, reference: Any) -> None:
     result = probed(base, dpo(frozen(reference)), batch)
-    assert codes(result, Severity.INFO) == ["step-pairs.policy-is-reference"]
-    assert result.sound
-    assert result.headline == "nothing wrong was found, 1 note"
+    assert codes(result, Severity.INFO) == []
+    assert result.headline == "the training step is sound: nothing was found"
     measured = result.measured
     assert measured.alignment is not None
     assert measured.pairs is not None
@@ -118,23 +105,9 @@ def test_a_sound_loss_with_a_term_of_its_own(base: Any, batch: Any) -> None:
 
 
 @pytest.mark.slow
-def test_prompts_that_cancel_are_not_trained(base: Any, batch: Any, reference: Any) -> None:
-    chosen, rejected, *_ = batch
-    whole = (chosen, rejected, *((one != 0).astype(mx.float32) for one in (chosen, rejected)))
-    result = probed(base, dpo(frozen(reference)), whole)
-    assert "step-alignment.prompt-trained" not in codes(result, Severity.INFO)
-    assert result.measured.alignment is not None
-    assert result.measured.alignment.cancelled.any()
-    # Means over answers of different lengths do not cancel.
-    result = probed(base, orpo, whole)
-    found = {one.code: one for one in result.findings}
-    assert "mask_prompt" not in found["step-alignment.prompt-trained"].fix
-
-
-@pytest.mark.slow
 def test_pairs_the_wrong_way_round(base: Any, batch: Any, reference: Any) -> None:
     result = probed(base, dpo(frozen(reference), sign=-1.0), batch)
-    assert codes(result) == ["step-pairs.reversed", "step-pairs.reversed"]
+    assert codes(result) == ["step-preferences.reversed", "step-preferences.reversed"]
     assert "4 of 4 rows of chosen are made less likely." in result.findings[0].message
 
 
@@ -145,18 +118,15 @@ def test_pairs_by_other_names(base: Any, batch: Any, reference: Any) -> None:
     def loss(model: Any, a: mx.array, b: mx.array, c: mx.array, d: mx.array) -> Any:
         return wrong(model, a, b, c, d)
 
-    assert codes(probed(base, loss, batch), Severity.INFO) == [
-        "step-pairs.unnamed",
-        "step-pairs.policy-is-reference",
-    ]
+    assert codes(probed(base, loss, batch), Severity.INFO) == ["step-preferences.unnamed"]
     for pairs in (("a", "b"), (0, 1)):
-        assert codes(probed(base, loss, batch, pairs=pairs)) == ["step-pairs.reversed"] * 2
+        assert codes(probed(base, loss, batch, pairs=pairs)) == ["step-preferences.reversed"] * 2
     nested = {"chosen": {"ids": batch[0]}, "rejected": {"ids": batch[1]}}
     of_dict = lambda model, batch: wrong(  # noqa: E731
         model, batch["chosen"]["ids"], batch["rejected"]["ids"], *masks
     )
     masks = batch[2:]
-    assert codes(probed(base, of_dict, nested)) == ["step-pairs.reversed"] * 2
+    assert codes(probed(base, of_dict, nested)) == ["step-preferences.reversed"] * 2
     with pytest.raises(InputError, match=r"has no array 'x' for pairs \(its arrays: a, b, c, d\)"):
         probed(base, loss, batch, pairs=("x", "b"))
     with pytest.raises(InputError, match="pairs='both' is unknown"):
@@ -207,36 +177,34 @@ def test_pairs_in_the_halves_of_one_array(base: Any, batch: Any) -> None:
     assert codes(result, Severity.INFO) == []
     wrong = lambda model, tokens, mask: simpo(model, tokens, mask, -1.0)  # noqa: E731
     result = probed(base, wrong, (tokens, mask), pairs="halves")
-    assert codes(result) == ["step-pairs.reversed"] * 2
+    assert codes(result) == ["step-preferences.reversed"] * 2
+
+
+def own_scores(model: Any, tokens: mx.array, mask: mx.array) -> mx.array:
+    return mx.stop_gradient(scores(model, tokens, mask))
+
+
+def without_adapter(model: Any, tokens: mx.array, mask: mx.array) -> mx.array:
+    scales = [(one, one.scale) for _, one in model.named_modules() if hasattr(one, "lora_b")]
+    for one, _ in scales:
+        one.scale = 0.0
+    try:
+        return own_scores(model, tokens, mask)
+    finally:
+        for one, scale in scales:
+            one.scale = scale
 
 
 @pytest.mark.slow
-def test_a_reference_that_is_the_policy(base: Any, batch: Any) -> None:
-    asked = lambda model, tokens, mask: mx.stop_gradient(scores(model, tokens, mask))  # noqa: E731
-    result = probed(base, dpo(asked), batch)
-    assert codes(result) == ["step-pairs.reference-moves", "step-update.loss-still"]
+def test_a_reference_has_to_stay(base: Any, batch: Any) -> None:
+    assert codes(probed(base, dpo(without_adapter), batch), Severity.INFO) == []
+    result = probed(base, dpo(own_scores), batch)
+    assert codes(result) == ["step-update.loss-still"]
     still = result.findings[-1]
     assert "stays at 0.6931 through 5 steps" in still.message
+    assert "it is ln 2 (0.6931), as where policy and reference are the same" in still.message
     assert result.measured.update is not None
     assert f"{result.measured.update.predicted:.2g} nats" in still.message
-
-
-@pytest.mark.slow
-def test_a_reference_without_the_adapter_stays(base: Any, batch: Any) -> None:
-    def without_adapter(model: Any, tokens: mx.array, mask: mx.array) -> mx.array:
-        scales = [(one, one.scale) for _, one in model.named_modules() if hasattr(one, "lora_b")]
-        for one, _ in scales:
-            one.scale = 0.0
-        try:
-            return mx.stop_gradient(scores(model, tokens, mask))
-        finally:
-            for one, scale in scales:
-                one.scale = scale
-
-    result = probed(base, dpo(without_adapter), batch)
-    assert codes(result, Severity.INFO) == ["step-pairs.policy-is-reference"]
-    assert result.measured.reference is not None
-    assert result.measured.reference.moved == 0
 
 
 @pytest.mark.slow
@@ -248,11 +216,11 @@ def test_answers_that_are_left_out(base: Any, batch: Any) -> None:
         return -nn.log_sigmoid(0.1 * (scores(model, chosen, up) - other)).mean()
 
     result = probed(base, only_chosen, batch)
-    assert codes(result) == ["step-pairs.one-sided"]
+    assert codes(result) == ["step-preferences.one-sided"]
     assert "No row of rejected has a gradient" in result.findings[0].message
     chosen, _, up, _ = batch
     same = probed(base, orpo, (chosen, chosen, up, up))
-    assert "step-pairs.identical-pairs" in codes(same) or same.unjudged
+    assert "step-preferences.identical-pairs" in codes(same) or same.unjudged
 
 
 def grpo(model: Any, tokens: mx.array, mask: mx.array, advantages: mx.array) -> mx.array:
@@ -305,7 +273,7 @@ def test_a_penalty_that_has_a_gradient(base: Any, batch: Any, reference: Any) ->
         model, tokens, mask, rewards, reference=reference, stopped=False
     )
     result = probed(base, loss, (batch[0], batch[2], mx.array(REWARDS)))
-    assert codes(result) == ["step-rewards.not-reversed"]
+    assert codes(result) == ["step-preferences.not-reversed"]
     assert "4 of 4 answers are pushed the same way" in result.findings[0].message
 
 
@@ -313,10 +281,10 @@ def test_a_penalty_that_has_a_gradient(base: Any, batch: Any, reference: Any) ->
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        (lambda advantages: -advantages, "step-rewards.wrong-way"),
-        (mx.abs, "step-rewards.unused"),
-        (lambda advantages: mx.sign(advantages) + 0.7, "step-rewards.pushed-without"),
-        (lambda advantages: advantages + 1.0, "step-rewards.not-reversed"),
+        (lambda advantages: -advantages, "step-preferences.wrong-way"),
+        (mx.abs, "step-preferences.unused"),
+        (lambda advantages: mx.sign(advantages) + 0.7, "step-preferences.pushed-without"),
+        (lambda advantages: advantages + 1.0, "step-preferences.not-reversed"),
     ],
 )
 def test_rewards_that_are_lost_on_the_way(base: Any, batch: Any, change: Any, code: str) -> None:
@@ -334,7 +302,7 @@ def test_rewards_that_are_the_same_say_nothing(base: Any, batch: Any) -> None:
 
     given = batch[0], batch[2], mx.ones((4,))
     result = probed(base, grouped, given)
-    assert {one.check for one in result.unjudged} >= {"step-alignment", "step-rewards"}
+    assert {one.check for one in result.unjudged} >= {"step-alignment", "step-preferences"}
     assert "all rewards of this batch are the same" in result.unjudged[0].reason
     differing = probed(base, grouped, (batch[0], batch[2], mx.array(REWARDS)))
     assert codes(differing, Severity.INFO) == []
@@ -342,7 +310,7 @@ def test_rewards_that_are_the_same_say_nothing(base: Any, batch: Any) -> None:
         model, tokens, mask, (rewards - rewards.mean()) / mx.sqrt(mx.var(rewards))
     )
     broken = probed(base, without_floor, (batch[0], batch[2], mx.array(REWARDS)))
-    assert "step-rewards.not-finite" in codes(broken)
+    assert "step-preferences.not-finite" in codes(broken)
 
 
 @pytest.mark.slow
@@ -354,7 +322,7 @@ def test_rewards_that_the_loss_computes(base: Any, batch: Any) -> None:
         return grpo(model, tokens, mask, mx.abs(mx.array(given)))
 
     result = probed(base, loss, with_rewards(1.0), rewards=with_rewards)
-    assert codes(result) == ["step-rewards.unused"]
+    assert codes(result) == ["step-preferences.unused"]
     assert probed(base, loss, with_rewards(1.0), rewards="given").counts["error"] == 1
 
 
@@ -372,8 +340,7 @@ def test_labels_are_turned_round(base: Any, batch: Any, reference: Any) -> None:
     given = (tokens, mask, mx.array([True, False, True, False]))
     result = probed(base, kto(frozen(reference)), given, rewards="desirable")
     assert codes(result, Severity.INFO) == []
-    moving = lambda model, tokens, mask: mx.stop_gradient(scores(model, tokens, mask))  # noqa: E731
-    result = probed(base, kto(moving), given, rewards="desirable")
+    result = probed(base, kto(own_scores), given, rewards="desirable")
     assert codes(result) == ["step-update.loss-still"]
 
 
@@ -382,12 +349,10 @@ def test_what_is_not_judged_is_counted(base: Any, batch: Any) -> None:
     result = probed(base, orpo, batch)
     forward = result.measured.forward
     unread = replace(result.measured, alignment=None, unseen="nothing was seen", forward=forward)
-    from mlxdoctor.probe.probing import judge
-
     again = judge(unread)
     assert not again.sound
     assert again.headline.startswith("nothing wrong was found, ")
-    assert "phases not judged" in again.headline
+    assert "checks could not judge" in again.headline
 
 
 @pytest.mark.slow

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from mlxdoctor.measure.training_step.measurement import TrainingStep
-from mlxdoctor.measure.training_step.phases import (
+from mlxdoctor.measure.training_step.values import (
     Alignment,
     Forward,
     Pairs,
     ParameterStep,
+    Policy,
     State,
     Update,
 )
@@ -47,17 +48,15 @@ def updated(*parameters: tuple[str, float | None, float], **changed: Any) -> Upd
 
 
 def stated(**changed: Any) -> State:
-    values: dict[str, Any] = {
-        "trainable": {"lora": 10},
-        "frozen": {"base": 90},
-        "adapters": ("q_proj", "v_proj"),
-        "half_adapters": (),
-        "outside": {},
-        "claims": (),
-        "overrides": (),
-        "components": {"adapters": (10, 10)},
-    }
-    return State(**values | changed)
+    adapters = ("q_proj", "v_proj")
+    return State({"q_proj (adapter)": 10}, {"q_proj": 90}, adapters, **changed)
+
+
+def policy(*pushes: float, **changed: Any) -> Policy:
+    """Two answers with rewards of 1 and -1, and their pushes by those and by the reverse."""
+    ways = np.array(pushes).reshape(2, 2)
+    values = {"labels": False, "rewards": np.array([1.0, -1.0]), "zeroed": None, "same": False}
+    return Policy(**{"name": "rewards", "pushes": ways[0], "reversed": ways[1]} | values | changed)
 
 
 def untrained(*rows: int) -> Any:
@@ -67,7 +66,7 @@ def untrained(*rows: int) -> Any:
 
 
 MIXED = np.where(np.arange(12) % 2, aligned(1).targets, aligned(2).targets)
-PAIRS = Pairs(("chosen", "rejected"), np.array([1, -1], np.int32), 1, 1, ())
+PAIRS = Pairs(("chosen", "rejected"), np.array([1, -1], np.int32), 1, 1)
 
 SENTENCES = {
     "step-alignment.nothing-trained": (
@@ -100,22 +99,51 @@ SENTENCES = {
     ),
     "step-forward.failed": ({"forward": None}, "The loss cannot be computed on this batch."),
     "step-forward.not-finite": (
-        {"forward": Forward(float("nan"), None, None, None, None, True, 0)},
+        {"forward": Forward(float("nan"))},
         "The loss of this batch is not finite before any update (loss nan, no logits).",
     ),
     "step-forward.not-a-mean": (
-        {"forward": Forward(50.0, None, 5.0, "float32", None, True, 1)},
+        {"forward": Forward(50.0, None, 5.0, "float32")},
         "The loss is 50.0, 10.0 times that of a uniform guess (5.00)",
     ),
-    "step-gradients.failed": (
+    "step-update.failed": (
         {"update": updated(("a", None, 0.0), error="ValueError")},
-        "The gradient cannot be taken by nn.value_and_grad (ValueError).",
+        "A training step fails (ValueError).",
     ),
-    "step-gradients.some-zero": (
+    "step-update.some-zero": (
         {"update": updated(("a", 0.0, 1.0), ("b", 1.0, 1.0))},
         "1 of 2 trainable parameters get a gradient of exactly zero.",
     ),
-    "step-pairs.identical-pairs": (
+    "step-update.gradient-not-finite": (
+        {"update": updated(("a", float("nan"), 1.0), ("b", 1.0, 1.0))},
+        "The gradients of 1 of 2 trainable parameters are not finite.",
+    ),
+    "step-update.no-gradient": (
+        {"update": updated(("a", 0.0, 0.0))},
+        "Every gradient is exactly zero (1 trainable parameter): nothing can be learned.",
+    ),
+    "step-update.exploding": (
+        {"update": updated(("a", 3e3, 1.0), ("b", 4e3, 1.0))},
+        "The gradient's norm is 5e+03: a first step of that size ruins a model",
+    ),
+    "step-update.large": (
+        {"update": updated(("a", 1.0, 1.1))},
+        "1 of 1 trainable parameter changed by more than 50% of their norm a step.",
+    ),
+    "step-update.loss-rose": (
+        {"update": updated(("a", 1.0, 1.0), losses=(2.0, 4.1))},
+        "The loss of the same batch rose from 2.000 to 4.100 in 2 steps.",
+    ),
+    "step-preferences.wrong-way": (
+        {"policy": policy(-2, 2, 2, -2)},
+        "The answer with the highest of the rewards (1) is pushed by -2, the one with the lowest "
+        "(-1) by +2.",
+    ),
+    "step-preferences.pushed-without": (
+        {"policy": policy(2, -1, -1, 2, zeroed=np.array([1.2, 1.2]))},
+        "With all rewards at zero answers are still pushed, by up to 0.8 times as much as",
+    ),
+    "step-preferences.identical-pairs": (
         {"pairs": PAIRS},
         "1 of 1 pair have the same answer twice.",
     ),
@@ -144,7 +172,7 @@ def test_sentence(code: str) -> None:
     changed, sentence = SENTENCES[code]
     sound: dict[str, Any] = {
         "state": stated(),
-        "forward": Forward(2.0, 2.0, 5.0, "float32", None, True, 1),
+        "forward": Forward(2.0, 2.0, 5.0, "float32"),
         "alignment": aligned(),
         "update": updated(("a", 1.0, 0.1)),
     }

@@ -33,7 +33,7 @@ GOOD = BAD.replace("mx.value_and_grad(loss_fn)", "nn.value_and_grad(model, loss_
 )
 
 
-@rule(Severity.ERROR, BAD, GOOD, symptoms=("step-update.failed", "step-gradients.failed"))
+@rule(Severity.ERROR, BAD, GOOD, symptoms=("step-update.failed",))
 def gradient_of_module(source: SourceFile) -> Hits:
     """The differentiated parameter is called in the loss, or a model is handed over for it; or it
     goes into the call of the model, and the gradient into the model's update.

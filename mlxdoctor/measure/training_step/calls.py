@@ -12,7 +12,6 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -24,6 +23,9 @@ from mlxdoctor.safety.stages import Kind, Stage
 #: What the model is called in people's losses, where not by a word with "model" in it.
 MODEL_NAMES = frozenset({"net", "network", "module", "llm", "lm", "m", "policy", "args", "params"})
 
+#: A loss, or a step, as a function of the model alone.
+OfModel = Callable[[Any], Any]
+
 
 @dataclass
 class Calls:
@@ -33,13 +35,11 @@ class Calls:
         inputs: the integer array (rows, positions) of each call; None where it had none.
         logits: what each call gave.
         offsets: added to the logits of each call where there are any.
-        replaced: number of a call -> tokens that it is given instead of its own.
     """
 
     inputs: list[mx.array | None] = field(default_factory=list)
     logits: list[mx.array] = field(default_factory=list)
     offsets: Sequence[mx.array] = ()
-    replaced: Mapping[int, mx.array] = field(default_factory=dict)
 
     def clear(self) -> None:
         """Forget the calls of the pass before."""
@@ -59,20 +59,16 @@ def heard(model: Any) -> Iterator[Calls]:
     kind, calls = type(model), Calls()
 
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
-        number = len(calls.logits)
-        if number in calls.replaced:
-            own, other = _tokens_in((*arguments, *options.values())), calls.replaced[number]
-            arguments = tuple(other if one is own else one for one in arguments)
-            options = {name: other if one is own else one for name, one in options.items()}
         output = kind.__call__(self, *arguments, **options)
         logits = _logits_of(output)
         if logits is None:
             return output
+        number = len(calls.logits)
         calls.inputs.append(_tokens_in((*arguments, *options.values())))
         calls.logits.append(logits)
         if number >= len(calls.offsets):
             return output
-        return _with_logits(output, logits + calls.offsets[number].astype(logits.dtype))
+        return _replaced(output, logits, logits + calls.offsets[number].astype(logits.dtype))
 
     model.__class__ = type(kind.__name__, (kind,), {"__call__": call})
     try:
@@ -81,7 +77,43 @@ def heard(model: Any) -> Iterator[Calls]:
         model.__class__ = kind
 
 
-def bound(function: Callable[..., Any], model: Any, batch: Any) -> Callable[[Any], Any]:
+def _tokens_in(values: Sequence[Any]) -> Any:
+    """The first array of tokens, (rows, positions); None where there is none."""
+    for value in values:
+        is_array = isinstance(value, mx.array) and value.ndim == 2
+        if is_array and mx.issubdtype(value.dtype, mx.integer):
+            return value
+    return None
+
+
+def _logits_of(output: Any) -> Any:
+    """The first array of logits in what a model gave, (rows, positions, vocabulary); or None."""
+    if isinstance(output, tuple | list):
+        parts = list(output)
+    else:
+        parts = list(output.values()) if isinstance(output, Mapping) else [output]
+    for value in (*parts, getattr(output, "logits", None)):
+        is_array = isinstance(value, mx.array) and value.ndim == 3
+        if is_array and mx.issubdtype(value.dtype, mx.floating):
+            return value
+    return None
+
+
+def _replaced(output: Any, old: mx.array, new: mx.array) -> Any:
+    """A model's output with one of its arrays replaced."""
+    if isinstance(output, mx.array):
+        return new
+    if isinstance(output, Mapping):
+        return {name: new if value is old else value for name, value in output.items()}
+    if isinstance(output, tuple | list):
+        parts = [new if value is old else value for value in output]
+        # A named tuple takes its parts one by one.
+        return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
+    output.logits = new
+    return output
+
+
+def bound(function: Callable[..., Any], model: Any, batch: Any) -> OfModel:
     """A function of the user's as a function of the model alone.
 
     The batch is handed over as the function's signature takes it: spread out where it is a
@@ -94,69 +126,40 @@ def bound(function: Callable[..., Any], model: Any, batch: Any) -> Callable[[Any
     """
     spread: tuple[Any, ...] = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
     named: dict[str, Any] = dict(batch) if isinstance(batch, Mapping) else {}
-    takes_model = _takes_model(function)
-    for first in (takes_model, not takes_model):
+    names = parameters_of(function)
+    takes_model = not names or "model" in names[0].lower() or names[0] in MODEL_NAMES
+    called = getattr(function, "__name__", type(function).__name__)
+
+    def call(model: Any) -> Any:
+        with Stage(f"your function {called}", Kind.CODE, limit="code_seconds"):
+            return function(*((model,) if has_model else ()), *arguments, **options)
+
+    for has_model in (takes_model, not takes_model):
         for arguments, options in ((spread, {}), ((batch,), {}), ((), named), ((), {})):
-            if _fits(function, (model, *arguments) if first else arguments, options):
-                return partial(_called, function, arguments, options, first)
+            if _fits(function, (model, *arguments) if has_model else arguments, options):
+                return call
     raise InputError(
         None,
-        f"{getattr(function, '__name__', 'the function')} cannot be called with the model and a "
-        f"batch of {len(spread)} parts",
+        f"{called} cannot be called with the model and a batch of {len(spread)} parts",
         "let it take (model, *batch)",
     )
 
 
-def _takes_model(function: Callable[..., Any]) -> bool:
+def parameters_of(function: Callable[..., Any]) -> list[str]:
+    """The names of a function's positional parameters; empty where it does not tell them."""
     try:
-        names = list(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return True
-    return not names or "model" in names[0].lower() or names[0] in MODEL_NAMES
+        return []
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [parameter.name for parameter in parameters if parameter.kind in plain]
 
 
-def as_called(loss: Callable[..., Any], model: Any, batch: Any) -> Callable[[Any], mx.array]:
-    """The loss as a function of the model alone, giving its first value as a scalar.
-
-    Raises:
-        InputError: as `bound`; from the function itself, as `scalar_of`.
-    """
-    call = bound(loss, model, batch)
-    return lambda one: scalar_of(call(one))
-
-
-def _called(
-    function: Callable[..., Any],
-    arguments: Sequence[Any],
-    options: Mapping[str, Any],
-    first: bool,
-    model: Any,
-) -> Any:
-    name = getattr(function, "__name__", type(function).__name__)
-    with Stage(f"your function {name}", Kind.CODE, limit="code_seconds"):
-        return function(model, *arguments, **options) if first else function(*arguments, **options)
-
-
-def scalar_of(value: Any) -> mx.array:
-    """The loss in what a loss function returned.
-
-    Raises:
-        InputError: there is no scalar array in it.
-    """
-    first = value[0] if isinstance(value, tuple | list) and len(value) else value
-    if isinstance(first, Mapping):
-        first = first.get("loss")
-    if isinstance(first, mx.array) and first.size == 1:
-        return first.reshape(())
-    got = f"an array of shape {first.shape}" if isinstance(first, mx.array) else type(first)
-    raise InputError(
-        None, f"the loss function returned {got} where a scalar is needed", "return the mean loss"
-    )
-
-
-def _fits(loss: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
+def _fits(
+    function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]
+) -> bool:
     try:
-        signature = inspect.signature(loss)
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
         return True
     try:
@@ -166,37 +169,24 @@ def _fits(loss: Callable[..., Any], arguments: Sequence[Any], options: Mapping[s
     return True
 
 
-def _logits_of(output: Any) -> mx.array | None:
-    for one in (output, *_parts(output)):
-        if isinstance(one, mx.array) and one.ndim == 3 and mx.issubdtype(one.dtype, mx.floating):
-            return one
-    return None
+def as_called(loss: Callable[..., Any], model: Any, batch: Any) -> OfModel:
+    """The loss as a function of the model alone, giving its first value as a scalar.
+
+    Raises:
+        InputError: as `bound`; from the function itself, where it returns no scalar array.
+    """
+    call = bound(loss, model, batch)
+    return lambda model: _scalar(call(model))
 
 
-def _parts(output: Any) -> tuple[Any, ...]:
-    if isinstance(output, tuple | list):
-        return tuple(output)
-    if isinstance(output, Mapping):
-        return tuple(output.values())
-    return (getattr(output, "logits", None),)
-
-
-def _with_logits(output: Any, logits: mx.array) -> Any:
-    if isinstance(output, mx.array):
-        return logits
-    old = _logits_of(output)
-    if isinstance(output, Mapping):
-        return {name: logits if one is old else one for name, one in output.items()}
-    if isinstance(output, tuple | list):
-        parts = [logits if one is old else one for one in output]
-        # A named tuple takes its parts one by one.
-        return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
-    output.logits = logits
-    return output
-
-
-def _tokens_in(values: Sequence[Any]) -> mx.array | None:
-    for one in values:
-        if isinstance(one, mx.array) and one.ndim == 2 and mx.issubdtype(one.dtype, mx.integer):
-            return one
-    return None
+def _scalar(value: Any) -> mx.array:
+    """The loss in what a loss function returned."""
+    first = value[0] if isinstance(value, tuple | list) and len(value) else value
+    if isinstance(first, Mapping):
+        first = first.get("loss")
+    if isinstance(first, mx.array) and first.size == 1:
+        return first.reshape(())
+    got = f"an array of shape {first.shape}" if isinstance(first, mx.array) else type(first)
+    raise InputError(
+        None, f"the loss function returned {got} where a scalar is needed", "return the mean loss"
+    )

@@ -5,27 +5,46 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.kind import NotThere, Progress, RunView
+from mlxdoctor.evidence.kind import Missing, NotThere, Progress, RunView
 from mlxdoctor.evidence.source import Source
-from mlxdoctor.measure.training_step.phases import Measured
 from mlxdoctor.measure.training_step.trainer import EXPECTED, Trainer, load_trainer
+from mlxdoctor.measure.training_step.values import (
+    Alignment,
+    Forward,
+    Pairs,
+    Policy,
+    State,
+    Update,
+)
+from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.stages import Kind, Stage, models_run
-from mlxdoctor.safety.user_failure import kept_running, put_back
+from mlxdoctor.safety.user_failure import failure_of, kept_running, put_back
+
+if TYPE_CHECKING:
+    from mlxdoctor.measure.training_step.calls import Calls, OfModel
 
 NO_TRAINER = "no trainer was named; name yours with --trainer FILE:FUNCTION"
 #: Training steps that are made where no number is given: a loss that five of them do not move
 #: does not depend on what they change.
 STEPS = 5
+#: Told to `progress`: state, forward, gradient of the logits, steps.
+_PHASES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingStep(Measured):
+class TrainingStep:
     """One training step of a user's own trainer, or of a planned run, measured.
 
     Attributes:
+        forward: None where the loss could not be computed; `failure` says why.
+        alignment: None where it cannot be read; `unseen` says why.
+        pairs: None where nothing in the batch is named as chosen and rejected.
+        policy: None where nothing in the batch is named as rewards.
+        update: None where the loss could not be computed.
+        frames: the last lines of the user's code where the loss failed.
         sources: the file it was taken from; empty when probed from Python.
         seconds: that the probe took.
         planned: whether it is a step as `mlx_lm.lora` will make it from a configuration, and
@@ -34,9 +53,29 @@ class TrainingStep(Measured):
 
     kind: ClassVar[str] = "training step"
 
+    state: State
+    forward: Forward | None = None
+    alignment: Alignment | None = None
+    pairs: Pairs | None = None
+    policy: Policy | None = None
+    update: Update | None = None
+    failure: str | None = None
+    unseen: str | None = None
+    frames: tuple[str, ...] = ()
     sources: tuple[Source, ...] = ()
     seconds: float = 0.0
     planned: bool = False
+
+    @property
+    def is_contrast(self) -> bool:
+        """Whether the loss is of answers held against each other, not of tokens."""
+        is_named = self.pairs is not None or self.policy is not None
+        return is_named or (self.alignment is not None and self.alignment.contrasts)
+
+    @property
+    def unread(self) -> str:
+        """Why there is no alignment, as a clause."""
+        return self.unseen or f"the loss cannot be computed: {self.failure}"
 
     @classmethod
     def find(cls, run: RunView) -> TrainingStep:
@@ -83,7 +122,7 @@ def measure(
     sources: Sequence[Source] = (),
     progress: Progress | None = None,
 ) -> TrainingStep:
-    """Make a training step, measure it, and hand the model back as it was.
+    """Make training steps, measure them, and hand the model back as it was.
 
     Args:
         steps: training steps to make.
@@ -94,15 +133,67 @@ def measure(
         InputError: the model is no MLX module, the loss cannot be called with it, or code of
             the user's ends the program.
     """
-    # They load MLX, which most diagnoses do without.
+    # It loads MLX, which most diagnoses do without.
     from mlxdoctor.measure.training_step.calls import require_module
-    from mlxdoctor.measure.training_step.phase_order import run_phases
 
     require_module(trainer.model)
     begun = time.perf_counter()
     models_run()
     stage = Stage("the training step", Kind.CODE)
     with stage, kept_running(stage.name), put_back():
-        measured = run_phases(trainer, steps, progress or (lambda *_: None))
-    seconds = time.perf_counter() - begun
-    return TrainingStep(**vars(measured), sources=tuple(sources), seconds=seconds)
+        measured = _measured(trainer, steps, progress or (lambda *_: None))
+    return replace(measured, sources=tuple(sources), seconds=time.perf_counter() - begun)
+
+
+def _measured(trainer: Trainer, steps: int, tell: Progress) -> TrainingStep:
+    from mlxdoctor.measure.training_step.calls import as_called, bound, heard
+    from mlxdoctor.measure.training_step.state import handed_back, read_state
+    from mlxdoctor.measure.training_step.steps import (
+        evaluating,
+        forward_pass,
+        make_steps,
+        uncompiled,
+    )
+
+    model = trainer.model
+    loss = as_called(trainer.loss_fn, model, trainer.batch)
+    own = None if trainer.step is None else bound(trainer.step, model, trainer.batch)
+    tell("reading the model", 0, _PHASES)
+    step = TrainingStep(state=read_state(model, trainer.expect))
+    with handed_back(model, trainer.optimizer):
+        try:
+            # Dropout off: what is measured is the loss, not the noise.
+            with evaluating(model), uncompiled(), heard(model) as calls:
+                tell("making a forward pass", 1, _PHASES)
+                step = replace(step, forward=forward_pass(loss, model, calls))
+                tell("reading the gradient of the logits", 2, _PHASES)
+                step = _with_logits(step, trainer, loss, calls)
+        except InputError:
+            raise
+        except Exception as error:  # a user's code may raise anything
+            failure = failure_of(error)
+            return replace(step, failure=failure.sentence, frames=failure.frames)
+        tell("making training steps", 3, _PHASES)
+        return replace(step, update=make_steps(loss, own, model, trainer.optimizer, steps))
+
+
+def _with_logits(step: TrainingStep, trainer: Trainer, loss: OfModel, calls: Calls) -> TrainingStep:
+    """With what the gradient of the logits tells of rows, pairs and rewards."""
+    from mlxdoctor.measure.training_step.logits import align, passes_of
+    from mlxdoctor.measure.training_step.preferences import read_pairs, read_policy
+
+    try:
+        passes = passes_of(loss, trainer.model, calls)
+    except Exception as error:  # a user's code may raise anything
+        # The steps say the same of the parameters' gradient.
+        return replace(step, unseen=f"the gradient cannot be taken: {failure_of(error).what}")
+    try:
+        alignment = align(passes, trainer.tokenizer)
+    except Missing as error:
+        return replace(step, unseen=str(error))
+    return replace(
+        step,
+        alignment=alignment,
+        pairs=read_pairs(trainer, alignment),
+        policy=read_policy(trainer, calls, passes, alignment),
+    )

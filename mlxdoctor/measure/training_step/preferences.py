@@ -1,249 +1,277 @@
-"""Losses of pairs and of policies: which rows they push up and down, and what decides it."""
+"""Losses of pairs and of policies: which rows they push up and down, and what decides it.
+
+Arrays of a batch are known by their names: that of the loss function's parameter, or the key of
+a dict, with dots between the levels: "rewards", "chosen.input_ids".
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_flatten, tree_map_with_path
 from numpy.typing import NDArray
 
-from mlxdoctor.measure.training_step.alignment import Passes, following, passes_of, pushes
-from mlxdoctor.measure.training_step.batch_arrays import (
-    CHOSEN,
-    REJECTED,
-    BatchArray,
-    arrays_of,
-    is_label,
-    named,
-    named_token_rows,
-    rewards_in,
-    times,
-    token_rows_in,
-)
-from mlxdoctor.measure.training_step.calls import Calls, as_called
-from mlxdoctor.measure.training_step.phases import (
-    Alignment,
-    Pairs,
-    Policy,
-    Reference,
-)
+from mlxdoctor.measure.training_step.calls import Calls, as_called, parameters_of
+from mlxdoctor.measure.training_step.logits import Passes, Tokens, passes_of, pushes
 from mlxdoctor.measure.training_step.trainer import Trainer
+from mlxdoctor.measure.training_step.values import Alignment, Pairs, Policy
+from mlxdoctor.safety.errors import InputError
 
-#: Where fewer positions have a single target, terms over whole distributions hide some of them.
-CLEAR = 0.99
+#: Words in the name of what a policy is rewarded by, and of what is no reward beside them.
+REWARDS = frozenset({"reward", "rewards", "advantage", "advantages", "adv", "advs", "returns"})
+NO_REWARDS = frozenset({"metrics", "fn", "func", "funcs", "function", "weight", "weights"})
+#: Words in the names of the two answers of a pair, and of what is no array of tokens beside them.
+CHOSEN = frozenset({"chosen", "preferred", "winner", "win", "accepted"})
+REJECTED = frozenset({"rejected", "dispreferred", "loser", "lose"})
+NO_TOKENS = frozenset(
+    {"mask", "masks", "label", "labels", "attention", "position", "length", "lengths"}
+)
 
-Tokens = NDArray[np.int32]
+
+class BatchArray(NamedTuple):
+    """One array of a batch, or one list of numbers.
+
+    Attributes:
+        name: as above; positions where there are no names.
+        path: keys and positions from the batch down to it, with dots between them.
+        value: the array, or the list.
+    """
+
+    name: str
+    path: str
+    value: Any
+
+    @property
+    def words(self) -> frozenset[str]:
+        """The words of its name, in lower case."""
+        return _words(self.name)
+
+    @property
+    def array(self) -> mx.array:
+        """The value as an array of MLX."""
+        return self.value if isinstance(self.value, mx.array) else mx.array(self.value)
 
 
-def read_pairs(trainer: Trainer, passes: Passes, alignment: Alignment) -> Pairs | None:
+def _words(name: str) -> frozenset[str]:
+    return frozenset(name.lower().replace(".", "_").split("_"))
+
+
+def _is_numbers(value: Any) -> bool:
+    is_list = isinstance(value, tuple | list) and len(value) > 0
+    return is_list and all(isinstance(number, int | float) for number in value)
+
+
+def arrays_of(trainer: Trainer) -> list[BatchArray]:
+    """Every array, and every list of numbers, of the batch as the loss function names them."""
+    names: list[str] = []
+    if isinstance(trainer.batch, tuple | list):
+        names, parts = parameters_of(trainer.loss_fn), len(trainer.batch)
+        # The model comes before the batch, or nothing does.
+        names = names[max(0, len(names) - parts) if len(names) <= parts + 1 else 1 :]
+    of_position = {str(position): name for position, name in enumerate(names)}
+    arrays = []
+    for path, value in tree_flatten(trainer.batch, is_leaf=_is_numbers):
+        if isinstance(value, mx.array | np.ndarray | tuple | list):
+            first, dot, rest = path.partition(".")
+            arrays.append(BatchArray(of_position.get(first, first) + dot + rest, path, value))
+    return arrays
+
+
+def _named(arrays: list[BatchArray], name: str | int, what: str) -> list[BatchArray]:
+    """The arrays of a name or position, and those below it.
+
+    Raises:
+        InputError: there is none.
+    """
+    of_name = [
+        array
+        for array in arrays
+        if f"{array.path if isinstance(name, int) else array.name}.".startswith(f"{name}.")
+    ]
+    if of_name:
+        return of_name
+    known = ", ".join(dict.fromkeys(array.name.partition(".")[0] for array in arrays)) or "none"
+    raise InputError(
+        None, f"the batch has no array {name!r} for {what} (its arrays: {known})", "name another"
+    )
+
+
+def read_pairs(trainer: Trainer, alignment: Alignment) -> Pairs | None:
     """Which rows are chosen answers and which rejected; None where nothing speaks of pairs.
 
     Raises:
         InputError: the batch has no arrays of the names that the trainer gave.
     """
+    rows = _rows(alignment)
     if trainer.pairs == "halves":
-        return _halves(alignment)
-    arrays = arrays_of(trainer.loss_fn, trainer.batch)
-    if trainer.pairs is not None:
-        chosen, rejected = (named_token_rows(arrays, one) for one in trainer.pairs)
+        half = len(rows) // 2
+        names = ("the first half of the rows", "the second half")
+        roles = [1 if row < half else -1 for row in range(len(rows))]
+        chosen, rejected = rows[:half], rows[half:]
     else:
-        found = token_rows_in(arrays, CHOSEN), token_rows_in(arrays, REJECTED)
-        if found[0] is None or found[1] is None:
-            return None
-        chosen, rejected = found[0], found[1]
-    up, down = chosen.rows, rejected.rows
-    roles = np.array([_role(row, up, down) for row in _rows(alignment)], np.int32)
-    seen = {_role(row, up, down) for tokens in passes.inputs for row in _tokens(tokens)}
-    same = [_bare(one) == _bare(other) for one, other in zip(up, down, strict=False)]
-    return Pairs(
-        names=(chosen.name, rejected.name),
-        roles=roles,
-        identical=sum(same),
-        pairs=len(same),
-        unpushed=tuple(sorted((seen & {1, -1}) - set(roles.tolist()))),
-    )
+        arrays = arrays_of(trainer)
+        if trainer.pairs is not None:
+            up, down = (_named(arrays, name, "pairs") for name in trainer.pairs)
+            names = (str(trainer.pairs[0]), str(trainer.pairs[1]))
+        else:
+            up, down = (_of_words(arrays, words) for words in (CHOSEN, REJECTED))
+            if not up or not down:
+                return None
+            names = (_short(up[0].name, CHOSEN), _short(down[0].name, REJECTED))
+        chosen, rejected = _token_rows(up), _token_rows(down)
+        roles = [_holds(chosen, row) - _holds(rejected, row) for row in rows]
+    identical = [_bare(one) == _bare(other) for one, other in zip(chosen, rejected, strict=False)]
+    return Pairs(names, np.array(roles, np.int32), sum(identical), len(identical))
 
 
-def _halves(alignment: Alignment) -> Pairs:
-    rows = len(alignment.inputs)
-    roles = np.where(np.arange(rows) < rows // 2, 1, -1).astype(np.int32)
-    up, down = alignment.inputs[: rows // 2], alignment.inputs[rows // 2 :]
-    same = [_bare(one) == _bare(other) for one, other in zip(up, down, strict=False)]
-    names = ("the first half of the rows", "the second half")
-    return Pairs(names, roles, sum(same), len(same), ())
+def _of_words(arrays: list[BatchArray], words: frozenset[str]) -> list[BatchArray]:
+    """The arrays of tokens whose name has one of the words."""
+    return [
+        array
+        for array in arrays
+        if array.words & words and not array.words & NO_TOKENS
+        # One dimension is one row of a list of them.
+        if array.array.ndim == 2 or (array.array.ndim == 1 and "." in array.path)
+        if mx.issubdtype(array.array.dtype, mx.integer)
+    ]
+
+
+def _short(name: str, words: frozenset[str]) -> str:
+    """A name up to the part that has one of the words."""
+    parts = name.split(".")
+    last = next((at for at, part in enumerate(parts) if _words(part) & words), len(parts))
+    return ".".join(parts[: last + 1])
 
 
 def _rows(alignment: Alignment) -> list[Tokens]:
     return [row[:width] for row, width in zip(alignment.inputs, alignment.widths, strict=True)]
 
 
-def _tokens(tokens: mx.array | None) -> Sequence[Tokens]:
-    return [] if tokens is None else list(np.array(tokens).astype(np.int32))
+def _token_rows(arrays: list[BatchArray]) -> list[Tokens]:
+    return [
+        row for array in arrays for row in np.atleast_2d(np.array(array.array).astype(np.int32))
+    ]
 
 
-def _role(row: Tokens, chosen: Sequence[Tokens], rejected: Sequence[Tokens]) -> int:
-    """1 for a chosen row, -1 for a rejected one, 0 where it is part of neither or of both."""
-    wanted = _bare(row)
-    is_up, is_down = (
-        any(_holds(one.tobytes(), wanted) for one in rows) for rows in (chosen, rejected)
-    )
-    return int(is_up) - int(is_down)
+def _holds(rows: list[Tokens], wanted: Tokens) -> bool:
+    """Whether a row is part of one of several, whatever both are padded with."""
+    text = f" {_bare(wanted)} "
+    return any(text in f" {' '.join(map(str, row.tolist()))} " for row in rows)
 
 
-def _bare(row: Tokens) -> bytes:
-    """A row without the run of one token that it ends with, as padding is one."""
+def _bare(row: Tokens) -> str:
+    """A row as text, without the run of one token that it ends with, as padding is one."""
     other = np.flatnonzero(row != row[-1]) if row.size else row
     length = int(other[-1]) + 1 if other.size else 0
-    return row[: max(length, 1)].tobytes()
-
-
-def _holds(row: bytes, wanted: bytes) -> bool:
-    at = row.find(wanted)
-    while at >= 0 and at % 4:
-        at = row.find(wanted, at + 1)
-    return at >= 0
+    return " ".join(map(str, row[: max(length, 1)].tolist()))
 
 
 def read_policy(
-    trainer: Trainer, model: Any, calls: Calls, passes: Passes, alignment: Alignment
+    trainer: Trainer, calls: Calls, passes: Passes, alignment: Alignment
 ) -> Policy | None:
     """How the loss answers to its rewards; None where nothing speaks of rewards.
 
     Raises:
         InputError: the batch has no array of the name that the trainer gave.
     """
-    found: BatchArray | None = None
+    rewards: BatchArray | None = None
     if callable(trainer.rewards):
         change: Callable[[float], Any] = trainer.rewards
     else:
-        arrays = arrays_of(trainer.loss_fn, trainer.batch)
-        found = (
-            rewards_in(arrays)
-            if trainer.rewards is None
-            else named(arrays, trainer.rewards, "rewards")
-        )
-        if found is None:
+        arrays = arrays_of(trainer)
+        if trainer.rewards is None:
+            rewards = _rewards_in(arrays)
+        else:
+            rewards = _named(arrays, trainer.rewards, "rewards")[0]
+        if rewards is None:
             return None
-        rewards = found
-        change = lambda factor: times(trainer.batch, rewards, factor)  # noqa: E731
-    labels = found is not None and is_label(found)
-    # What is pushed is read at the same tokens each time, whatever else the loss has in it.
-    targets = alignment.targets
-    if not alignment.hard >= CLEAR:
-        after = following(alignment.inputs)
-        targets = np.where(alignment.trained & (after >= 0), after, targets)
+        change = partial(_times, trainer.batch, rewards)
+    groups = _answers(alignment)
+    answers = int(groups.max()) + 1
 
     def pushed(factor: float) -> NDArray[np.float64]:
-        loss = as_called(trainer.loss_fn, model, change(factor))
+        """The pushes of all answers with other rewards; NaN where the loss is another one."""
+        loss = as_called(trainer.loss_fn, trainer.model, change(factor))
         calls.clear()
-        loss(model)
-        again = passes_of(loss, model, calls)
-        known = len(again.logits) == len(passes.logits) and all(
-            one.shape == other.shape for one, other in zip(again.logits, passes.logits, strict=True)
-        )
-        return summed(again) if known else np.full(groups.max(initial=-1) + 1, np.nan)
+        loss(trainer.model)
+        again = passes_of(loss, trainer.model, calls)
+        if [one.shape for one in again.logits] != [one.shape for one in passes.logits]:
+            return np.full(answers, np.nan)
+        return summed(again)
 
-    groups = _answers(alignment)
+    def summed(passes: Passes) -> NDArray[np.float64]:
+        return np.bincount(groups, pushes(passes, alignment), answers).astype(np.float64)
 
-    def summed(one: Passes) -> NDArray[np.float64]:
-        return np.asarray(np.bincount(groups, pushes(one, alignment, targets)), np.float64)
-
-    values = _per_row(found, int(groups.max(initial=-1)) + 1)
-    flat = np.array(found.array).reshape(-1) if found is not None else values
+    values = np.zeros(0)
+    if rewards is not None:
+        values = np.array(rewards.array.astype(mx.float32), np.float64)
+    is_label = rewards is not None and _is_label(rewards)
     return Policy(
-        name=found.name if found is not None else "rewards",
-        labels=labels,
-        rewards=values,
+        name="rewards" if rewards is None else rewards.name,
+        labels=is_label,
+        rewards=_per_answer(values, answers),
         pushes=summed(passes),
         reversed=pushed(-1.0),
-        zeroed=None if labels else pushed(0.0),
-        same=bool(flat.size and (flat == flat[0]).all()),
+        zeroed=None if is_label else pushed(0.0),
+        same=values.size > 0 and bool((values == values.flat[0]).all()),
     )
+
+
+def _rewards_in(arrays: list[BatchArray]) -> BatchArray | None:
+    """What is named as rewards or advantages; None where nothing is, or more than one."""
+    named = [
+        array
+        for array in arrays
+        if array.words & REWARDS and not array.words & NO_REWARDS and array.array.ndim <= 2
+    ]
+    # Where both are given, what the loss multiplies with is the advantage.
+    advantages = [array for array in named if not array.words & {"reward", "rewards"}]
+    chosen = advantages or named
+    return chosen[0] if len(chosen) == 1 else None
+
+
+def _is_label(rewards: BatchArray) -> bool:
+    """Whether these are yes or no for each row, as in KTO, and not amounts."""
+    array = rewards.array
+    values = set(np.array(array.astype(mx.float32)).ravel().tolist())
+    return not rewards.words & REWARDS and (array.dtype == mx.bool_ or values <= {0, 1})
+
+
+def _times(batch: Any, rewards: BatchArray, factor: float) -> Any:
+    """The batch with its rewards times a factor; labels are turned round where it is negative."""
+    array = rewards.array
+    changed = array * factor if factor else mx.zeros_like(array)
+    if _is_label(rewards):
+        changed = mx.logical_not(array).astype(array.dtype)
+    value: Any = changed
+    if isinstance(rewards.value, np.ndarray):
+        value = np.array(changed).astype(rewards.value.dtype)
+    elif not isinstance(rewards.value, mx.array):
+        value = type(rewards.value)(np.array(changed).tolist())
+
+    def replaced(path: str | None, old: Any) -> Any:
+        return value if (path or "") == rewards.path else old
+
+    return tree_map_with_path(replaced, batch, is_leaf=_is_numbers)
 
 
 def _answers(alignment: Alignment) -> NDArray[np.int64]:
     """Which answer each row is, int64 (rows,): the same one may be in several forward passes."""
-    numbers: dict[tuple[bytes, int], int] = {}
-    seen: Counter[tuple[int, bytes]] = Counter()
-    found = []
-    for row, forward in zip(_rows(alignment), alignment.forwards.tolist(), strict=True):
-        tokens = row.tobytes()
-        found.append(numbers.setdefault((tokens, seen[forward, tokens]), len(numbers)))
-        seen[forward, tokens] += 1
-    return np.array(found, np.int64)
+    if len(set(alignment.forwards.tolist())) == 1:
+        return np.arange(len(alignment.inputs))
+    numbers: dict[str, int] = {}
+    texts = [" ".join(map(str, row.tolist())) for row in _rows(alignment)]
+    return np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
 
 
-def _per_row(rewards: BatchArray | None, rows: int) -> NDArray[np.float64]:
-    if rewards is None:
-        return np.zeros(0)
-    values = np.array(rewards.array).astype(np.float64)
-    if values.shape[:1] != (rows,):
+def _per_answer(values: NDArray[np.float64], answers: int) -> NDArray[np.float64]:
+    """One reward for each answer; empty where they do not go with them."""
+    if values.shape[:1] != (answers,):
         values = values.reshape(-1)
-    if values.shape[:1] != (rows,):
+    if not answers or values.shape[:1] != (answers,):
         return np.zeros(0)
-    return np.asarray(values.reshape(rows, -1).sum(axis=1))
-
-
-def scores_of(calls: Calls) -> list[NDArray[np.float32] | None]:
-    """The log probability of each token that follows, for each call: float32 (rows, positions)."""
-    found: list[NDArray[np.float32] | None] = []
-    for tokens, logits in zip(calls.inputs, calls.logits, strict=True):
-        if tokens is None or tokens.shape != logits.shape[:2] or tokens.shape[1] < 2:
-            found.append(None)
-            continue
-        plain = logits[:, :-1].astype(mx.float32)
-        at = mx.take_along_axis(plain, tokens[:, 1:, None], axis=-1)[..., 0]
-        found.append(np.array(at - mx.logsumexp(plain, axis=-1)))
-    return found
-
-
-def read_reference(passes: Passes, before: list[NDArray[np.float32] | None]) -> Reference | None:
-    """Calls of the model itself that stand in for a reference; None where there is none."""
-    pairs = _reference_calls(passes)
-    if not pairs:
-        return None
-    differences = [_difference(before[own], before[other]) for own, other in pairs]
-    return Reference(len(pairs), equal=max(differences) == 0)
-
-
-def with_moves(
-    reference: Reference,
-    passes: Passes,
-    before: list[NDArray[np.float32] | None],
-    after: list[NDArray[np.float32] | None],
-) -> Reference:
-    """The same, with what the steps changed."""
-    pairs = _reference_calls(passes)
-    if len(before) != len(after):
-        return reference
-    moved = max(_difference(before[one], after[one]) for one, _ in pairs)
-    policy = max(_difference(before[one], after[one]) for _, one in pairs)
-    return Reference(reference.forwards, reference.equal, moved, policy)
-
-
-def _reference_calls(passes: Passes) -> list[tuple[int, int]]:
-    """Pairs of a call without a gradient and one with, over the same tokens."""
-    trained = passes.readable
-    found = []
-    for number, tokens in enumerate(passes.inputs):
-        if number in trained or tokens is None or tokens.shape[1] < 2:
-            continue
-        for other in trained:
-            others = passes.inputs[other]
-            if others is not None and _are_equal(tokens, others):
-                found.append((number, other))
-                break
-    return found
-
-
-def _are_equal(one: mx.array, other: mx.array) -> bool:
-    return one.shape == other.shape and bool(mx.array_equal(one, other).item())
-
-
-def _difference(one: NDArray[np.float32] | None, other: NDArray[np.float32] | None) -> float:
-    if one is None or other is None or one.shape != other.shape:
-        return 0.0
-    return float(np.abs(one - other).max(initial=0.0))
+    return np.asarray(values.reshape(answers, -1).sum(axis=1))

@@ -10,8 +10,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from mlxdoctor.measure.training_step.components import count_components
-from mlxdoctor.measure.training_step.phases import State
+from mlxdoctor.measure.training_step.values import State
 from mlxdoctor.models.parameters import ADAPTER_LEAVES, count_parameters
 
 #: MLX's own bookkeeping: a class that replaces it hides what is trained.
@@ -20,8 +19,12 @@ BOOKKEEPING = ("trainable_parameters", "parameters", "freeze", "unfreeze", "upda
 CLAIMS = ("adapter", "lora", "peft")
 
 
-def read_state(model: nn.Module) -> State:
-    """Count and compare; nothing is computed or changed."""
+def read_state(model: nn.Module, expect: str | None) -> State:
+    """Count and compare; nothing is computed or changed.
+
+    Args:
+        expect: what the trainer says is meant to be trained.
+    """
     # The base class's: an override may say anything.
     every = dict(tree_flatten(nn.Module.parameters(model)))
     trainable = {name for name, _ in tree_flatten(nn.Module.trainable_parameters(model))}
@@ -30,27 +33,28 @@ def read_state(model: nn.Module) -> State:
         owner, _, leaf = name.rpartition(".")
         if leaf in ADAPTER_LEAVES:
             leaves.setdefault(owner, set()).add(leaf)
-    adapters = tuple(one for one, found in leaves.items() if {"lora_a", "lora_b"} <= found)
+    adapters = tuple(owner for owner, has in leaves.items() if {"lora_a", "lora_b"} <= has)
     own = {f"{owner}.{leaf}" for owner in adapters for leaf in leaves[owner]}
-    half = [
-        owner for owner in adapters if len({f"{owner}.lora_a", f"{owner}.lora_b"} & trainable) == 1
-    ]
-    counted = count_parameters(model)
+    counts = count_parameters(model)
     return State(
-        trainable=counted[0],
-        frozen=counted[1],
+        trainable=counts[0],
+        frozen=counts[1],
         adapters=adapters,
-        half_adapters=tuple(half),
+        dora=sum("m" in leaves[owner] for owner in adapters),
+        half_adapters=tuple(
+            owner
+            for owner in adapters
+            if (f"{owner}.lora_a" in trainable) != (f"{owner}.lora_b" in trainable)
+        ),
         outside={name: every[name].size for name in sorted(trainable - own)},
         claims=tuple(_claims(model)),
-        overrides=tuple(name for name in BOOKKEEPING if _is_overridden(model, name)),
-        components=count_components(model),
-        dora=sum("m" in leaves[owner] for owner in adapters),
+        overrides=tuple(
+            name
+            for name in BOOKKEEPING
+            if getattr(type(model), name) is not getattr(nn.Module, name)
+        ),
+        expect=expect,
     )
-
-
-def _is_overridden(model: nn.Module, name: str) -> bool:
-    return getattr(type(model), name) is not getattr(nn.Module, name)
 
 
 def _claims(model: nn.Module) -> Iterator[str]:
@@ -71,17 +75,17 @@ def adapters_off(model: nn.Module) -> Iterator[bool]:
     B is set to zero rather than the scale, which not every implementation has. A DoRA
     layer keeps its magnitude: that is the base model's own, up to what was trained.
     """
-    found = [
-        (one, one["lora_b"])
-        for _, one in model.named_modules()
-        if isinstance(one.get("lora_b"), mx.array)
+    adapters = [
+        (module, module["lora_b"])
+        for _, module in model.named_modules()
+        if isinstance(module.get("lora_b"), mx.array)
     ]
-    for module, old in found:
+    for module, old in adapters:
         module["lora_b"] = mx.zeros_like(old)
     try:
-        yield bool(found)
+        yield bool(adapters)
     finally:
-        for module, old in found:
+        for module, old in adapters:
             module["lora_b"] = old
 
 

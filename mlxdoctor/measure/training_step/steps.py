@@ -1,9 +1,11 @@
-"""Real training steps: what gets a gradient, what changes, and what must not."""
+"""The loss of a forward pass, and real steps: what gets a gradient, and what changes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -11,59 +13,90 @@ import mlx.optimizers as optim
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from mlxdoctor.measure.training_step.phases import ParameterStep, Update
-from mlxdoctor.safety.user_failure import UserFailure, failure_of
+from mlxdoctor.measure.training_step.calls import Calls, OfModel
+from mlxdoctor.measure.training_step.state import adapters_off
+from mlxdoctor.measure.training_step.values import Forward, ParameterStep, Update
+from mlxdoctor.safety.user_failure import failure_of
 
 #: What steps are made with where no optimizer is given; mlx-lm's default optimizer.
 LEARNING_RATE = 1e-4
-
 #: What a loss may be given in.
-FLOATS = (mx.float32, mx.bfloat16, mx.float16)
+_FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 
-Loss = Callable[[Any], mx.array]
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """While the context lasts, dropout is off."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """A compiled loss would keep the zeros of its first call as constants."""
+    mx.disable_compile()
+    try:
+        yield
+    finally:
+        mx.enable_compile()
+
+
+def forward_pass(loss: OfModel, model: nn.Module, calls: Calls) -> Forward:
+    """The loss with and without the adapter; leaves `calls` filled by a pass of its own."""
+    with adapters_off(model) as has_adapter:
+        without: Any = loss(model).item() if has_adapter else None
+    calls.clear()
+    value: Any = loss(model).item()
+    logits = calls.logits[0] if calls.logits else None
+    finite: Any = all(mx.isfinite(each).all().item() for each in calls.logits)
+    return Forward(
+        loss=float(value),
+        without_adapter=without,
+        uniform=None if logits is None else math.log(logits.shape[-1]),
+        dtype=None if logits is None else str(logits.dtype).rpartition(".")[2],
+        finite_logits=bool(finite),
+    )
 
 
 def make_steps(
-    loss: Loss,
-    model: nn.Module,
-    optimizer: Any | None,
-    step: Callable[[], Any] | None,
-    steps: int,
+    loss: OfModel, own: OfModel | None, model: nn.Module, optimizer: Any | None, steps: int
 ) -> Update:
     """Take gradients, then make steps, and compare every parameter with what it was.
 
     Args:
-        loss: the loss on the batch as a function of the model.
+        own: one step of the user's own trainer, instead of ours.
         optimizer: the user's; Adam at `LEARNING_RATE` where None.
-        step: one step of the user's own trainer, instead of ours.
         steps: how many to make.
     """
     optimizer = optimizer if optimizer is not None else optim.Adam(LEARNING_RATE)
     names = [name for name, _ in tree_flatten(nn.Module.trainable_parameters(model))]
     before = dict(tree_flatten(nn.Module.parameters(model)))
-    gradients, error = _gradients(loss, model)
+    gradients: dict[str, mx.array] = {}
+    error = None
+    try:
+        gradients = _gradients(loss, model)
+    except Exception as raised:  # a user's code may raise anything
+        error = failure_of(raised)
     first, resolution = _loss(loss, model)
     losses = [first]
-    made = 0
-    if error is None or step is not None:
-        error = None if step is not None else error
-        for _ in range(steps):
-            try:
-                if step is not None:
-                    step()
-                else:
-                    _own_step(loss, model, optimizer)
+    if error is None or own is not None:
+        make = partial(own, model) if own is not None else partial(_step, loss, optimizer, model)
+        try:
+            for _ in range(steps):
+                make()
                 mx.eval(model.parameters())
-            except Exception as raised:  # a user's code may raise anything
-                error = failure_of(raised)
-                break
-            made += 1
-            losses.append(_loss(loss, model)[0])
+                losses.append(_loss(loss, model)[0])
+        except Exception as raised:  # a user's code may raise anything
+            error = failure_of(raised)
     after = dict(tree_flatten(nn.Module.parameters(model)))
-    trained = set(names)
+    changes = {name: _change(before[name], after.get(name)) for name in names}
     return Update(
-        steps=made,
-        own=step is not None,
+        steps=len(losses) - 1,
+        own=own is not None,
         optimizer=type(optimizer).__name__,
         learning_rate=_rate(optimizer),
         parameters=tuple(
@@ -71,84 +104,75 @@ def make_steps(
                 name=name,
                 gradient_norm=_norm(gradients[name]) if name in gradients else None,
                 norm=_norm(before[name]),
-                change=_distance(before[name], after.get(name)),
+                change=_norm(changes[name]),
             )
             for name in names
         ),
         frozen_changed=tuple(
             name
             for name, old in before.items()
-            if name not in trained and not _is_same(old, after.get(name))
+            if name not in changes and not _is_same(old, after.get(name))
         ),
         losses=tuple(losses),
-        predicted=math.fsum(
-            _product(gradients[name], before[name], after.get(name))
-            for name in names
-            if name in gradients
-        ),
+        predicted=math.fsum(_product(each, changes[name]) for name, each in gradients.items()),
         resolution=resolution,
         error=None if error is None else error.sentence,
         frames=() if error is None else error.frames,
     )
 
 
-def _gradients(loss: Loss, model: nn.Module) -> tuple[dict[str, mx.array], UserFailure | None]:
-    try:
-        _, gradients = nn.value_and_grad(model, lambda: loss(model))()
-        mx.eval(gradients)
-    except Exception as error:  # a user's code may raise anything
-        return {}, failure_of(error)
-    return dict(tree_flatten(gradients)), None
+def _gradients(loss: OfModel, model: nn.Module) -> dict[str, mx.array]:
+    _, gradients = nn.value_and_grad(model, lambda: loss(model))()
+    mx.eval(gradients)
+    return dict(tree_flatten(gradients))
 
 
-def _own_step(loss: Loss, model: nn.Module, optimizer: Any) -> None:
+def _step(loss: OfModel, optimizer: Any, model: nn.Module) -> None:
     _, gradients = nn.value_and_grad(model, lambda: loss(model))()
     optimizer.update(model, gradients)
     mx.eval(model.parameters(), optimizer.state)
 
 
-def _loss(loss: Loss, model: nn.Module) -> tuple[float, float]:
+def _loss(loss: OfModel, model: nn.Module) -> tuple[float, float]:
     """The loss with dropout off, so that steps can be compared, and its number format's digits."""
-    was_training = model.training
-    model.eval()
     try:
-        one = loss(model)
-        value: Any = one.item()
-        resolution = float(mx.finfo(one.dtype).eps) if one.dtype in FLOATS else 0.0
+        with evaluating(model):
+            value = loss(model)
+            resolution = float(mx.finfo(value.dtype).eps) if value.dtype in _FLOATS else 0.0
+            return float(value.item()), resolution
     except Exception:  # steps may have broken the model
-        value, resolution = math.nan, 0.0
-    finally:
-        model.train(was_training)
-    return float(value), resolution
+        return math.nan, 0.0
 
 
-def _norm(one: mx.array) -> float:
-    value: Any = mx.linalg.norm(one.astype(mx.float32).reshape(-1)).item()
+def _norm(array: mx.array | None) -> float:
+    """L2 norm; 0 for what did not change."""
+    if array is None:
+        return 0.0
+    value: Any = mx.linalg.norm(array.astype(mx.float32).reshape(-1)).item()
     return float(value)
 
 
-def _distance(old: mx.array, new: mx.array | None) -> float:
+def _change(old: mx.array, new: mx.array | None) -> mx.array | None:
+    """What steps changed, float32; None where the array was not replaced, NaN where it is lost."""
+    if new is old:
+        return None
     if new is None or new.shape != old.shape:
-        return math.nan
-    # The same array object was not replaced: nothing to compute.
-    return 0.0 if new is old else _norm(new.astype(mx.float32) - old.astype(mx.float32))
+        return mx.array(math.nan)
+    return new.astype(mx.float32) - old.astype(mx.float32)
 
 
-def _product(gradient: mx.array, old: mx.array, new: mx.array | None) -> float:
+def _product(gradient: mx.array, change: mx.array | None) -> float:
     """What the gradient says that a change does to the loss, nats."""
-    if new is None or new is old or new.shape != old.shape:
+    if change is None:
         return 0.0
-    change = new.astype(mx.float32) - old.astype(mx.float32)
     value: Any = (gradient.astype(mx.float32) * change).sum().item()
     return float(value) if math.isfinite(value) else 0.0
 
 
 def _is_same(old: mx.array, new: mx.array | None) -> bool:
-    if new is old:
-        return True
     if new is None or new.shape != old.shape or new.dtype != old.dtype:
         return False
-    same: Any = mx.array_equal(old, new, equal_nan=True).item()
+    same: Any = new is old or mx.array_equal(old, new, equal_nan=True).item()
     return bool(same)
 
 

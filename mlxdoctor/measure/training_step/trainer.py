@@ -38,6 +38,9 @@ class Trainer:
         pairs: where in the batch the tokens of chosen and of rejected answers are, two names or
             positions; "halves" where the first half of the rows is chosen and the second
             rejected; None to look for them by name.
+
+    Raises:
+        InputError: `expect` or `pairs` is nothing of that.
     """
 
     model: Any
@@ -72,8 +75,7 @@ def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
         InputError: it cannot be found, needs arguments, fails, or returns something else.
     """
     function, files = load_named(name, "a function that returns a trainer")
-    needed = _needed(function)
-    if needed:
+    if needed := _needed(function):
         raise InputError(
             None, f"{name} needs {', '.join(needed)}", "write one that takes no arguments"
         )
@@ -89,13 +91,27 @@ def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
     return _trainer(name, given), tuple(map(hash_file, files))
 
 
+def _needed(function: Callable[..., Any]) -> list[str]:
+    """The parameters that have to be given."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is inspect.Parameter.empty and parameter.kind not in variable
+    ]
+
+
 def _trainer(name: str, given: Any) -> Trainer:
-    names = [one.name for one in fields(Trainer)]
+    names = [field.name for field in fields(Trainer)]
     if isinstance(given, Trainer):
         return given
     if isinstance(given, Mapping):
         foreign = sorted(set(given) - set(names))
-        missing = [one for one in names[:3] if one not in given]
+        missing = [needed for needed in names[:3] if needed not in given]
         if foreign or missing:
             wrong = f"has no {missing[0]!r}" if missing else f"has {foreign[0]!r}"
             raise InputError(None, f"the dict that {name} returned {wrong}", _SHAPE)
@@ -103,16 +119,3 @@ def _trainer(name: str, given: Any) -> Trainer:
     if isinstance(given, tuple | list) and 3 <= len(given) <= IN_A_TUPLE:
         return Trainer(*given)
     raise InputError(None, f"{name} returned a {type(given).__name__}", _SHAPE)
-
-
-def _needed(function: Callable[..., Any]) -> list[str]:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [
-        one.name
-        for one in parameters
-        if one.default is inspect.Parameter.empty and one.kind not in variable
-    ]

@@ -1,4 +1,4 @@
-"""What is measured of one training step, phase by phase: facts, no judgement."""
+"""What is measured of one training step, as values: facts, no judgement. Imports no MLX."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ SINGLE = 0.5
 NO_ROUNDING = 1e-3
 #: Tokens are held against each other where so much of the weight is below zero.
 CONTRAST = 0.05
-#: Weights of one context that add up to less than this share of their sizes cancel.
-CANCELS = 0.01
 
 
 @dataclass(frozen=True)
@@ -26,30 +24,42 @@ class State:
     """The model before the step.
 
     Attributes:
-        trainable: component -> parameters that are trainable, layers taken together;
-            quantized ones counted unpacked.
+        trainable: module -> parameters that are trainable, the same module of all layers taken
+            together; quantized ones counted unpacked; the largest first.
         frozen: the same for those that are not.
         adapters: names of the modules with LoRA or DoRA parameters.
+        dora: how many of them have a magnitude of their own.
         half_adapters: those whose A or B is frozen.
         outside: names of trainable parameters that belong to no adapter -> how many values.
         claims: attributes that say that there is an adapter, as `name=value`.
         overrides: methods of the model's class that replace MLX's own bookkeeping.
-        components: attention, MLP, embeddings, norms, adapters, head, other -> how many
-            parameters are trainable and how many there are; those without any are left out.
-        dora: how many of the adapters have a magnitude of their own.
         expect: what the trainer says is meant to be trained; None where it says nothing.
     """
 
     trainable: Mapping[str, int]
     frozen: Mapping[str, int]
-    adapters: tuple[str, ...]
-    half_adapters: tuple[str, ...]
-    outside: Mapping[str, int]
-    claims: tuple[str, ...]
-    overrides: tuple[str, ...]
-    components: Mapping[str, tuple[int, int]]
+    adapters: tuple[str, ...] = ()
     dora: int = 0
+    half_adapters: tuple[str, ...] = ()
+    outside: Mapping[str, int] | None = None
+    claims: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
     expect: str | None = None
+
+    @property
+    def parameters(self) -> int:
+        """How many parameters there are."""
+        return sum(self.trainable.values()) + sum(self.frozen.values())
+
+    @property
+    def ratio(self) -> float:
+        """Share of the parameters that is trainable, 0 to 1."""
+        return sum(self.trainable.values()) / max(self.parameters, 1)
+
+    @property
+    def outside_share(self) -> float:
+        """Share of the parameters that is trainable and belongs to no adapter, 0 to 1."""
+        return sum((self.outside or {}).values()) / max(self.parameters, 1)
 
     @property
     def expected(self) -> str | None:
@@ -61,18 +71,6 @@ class State:
             return "dora" if self.adapters and self.dora == len(self.adapters) else "lora"
         return self.expect
 
-    @property
-    def ratio(self) -> float:
-        """Share of the parameters that is trainable, 0 to 1."""
-        few, many = sum(self.trainable.values()), sum(self.frozen.values())
-        return few / (few + many) if few + many else 0.0
-
-    @property
-    def outside_share(self) -> float:
-        """Share of the parameters that is trainable and belongs to no adapter, 0 to 1."""
-        every = sum(self.trainable.values()) + sum(self.frozen.values())
-        return sum(self.outside.values()) / every if every else 0.0
-
 
 @dataclass(frozen=True)
 class Forward:
@@ -83,18 +81,14 @@ class Forward:
         without_adapter: the same with every adapter switched off; None without one.
         uniform: ln of the vocabulary's size; None where no logits were seen.
         dtype: of the logits; None where none were seen.
-        shape: of the logits, (rows, positions, vocabulary).
         finite_logits: whether all logits are finite.
-        calls: how often the loss called the model.
     """
 
     loss: float
-    without_adapter: float | None
-    uniform: float | None
-    dtype: str | None
-    shape: tuple[int, ...] | None
-    finite_logits: bool
-    calls: int
+    without_adapter: float | None = None
+    uniform: float | None = None
+    dtype: str | None = None
+    finite_logits: bool = True
 
 
 @dataclass(frozen=True)
@@ -112,15 +106,13 @@ class Alignment:
         weights: float32 (rows, positions), the weight of each position in the loss; negative
             where the target is made less likely.
         hard: share of the trained positions whose gradient is that of the cross-entropy
-            with one target: weight x (probability - one-hot).
+            with one target: weight x (probability - one-hot); NaN where nothing is trained.
         prompt_lengths: int32 (rows,), tokens before the last answer as the chat template
             marks it; -1 where that is unknown.
         row_lengths: int32 (rows,), tokens before the padding.
         widths: int32 (rows,), positions of the row's own forward pass.
         forwards: int32 (rows,), which of the loss's calls of the model the row was in.
-        pad_ids: tokens that are taken as padding.
         end_ids: tokens that end an answer; empty where no tokenizer was given.
-        starts: int32 arrays, where in the row a further document begins; empty for most.
     """
 
     inputs: NDArray[np.int32]
@@ -131,9 +123,7 @@ class Alignment:
     row_lengths: NDArray[np.int32]
     widths: NDArray[np.int32]
     forwards: NDArray[np.int32]
-    pad_ids: tuple[int, ...] = ()
     end_ids: tuple[int, ...] = ()
-    starts: tuple[tuple[int, ...], ...] = ()
 
     @property
     def trained(self) -> NDArray[np.bool_]:
@@ -141,9 +131,22 @@ class Alignment:
         return self.targets >= 0
 
     @property
-    def places(self) -> int:
-        """How many positions the forward passes had."""
-        return int(self.widths.sum())
+    def pushes(self) -> NDArray[np.float64]:
+        """float64 (rows,): how much each row as a whole is made more likely."""
+        return np.asarray(self.weights.sum(axis=1, dtype=np.float64))
+
+    @property
+    def contrasts(self) -> bool:
+        """Whether some rows or tokens are made more likely and others less.
+
+        A few weights below zero may be rounding; and where targets are no single tokens, a
+        sign says nothing.
+        """
+        rows = self.pushes
+        less = float(-self.weights[self.weights < 0].sum(dtype=np.float64))
+        every = float(np.abs(self.weights).sum(dtype=np.float64))
+        has_row = bool((rows < -NO_ROUNDING * np.abs(rows).max(initial=0.0)).any())
+        return self.hard >= SINGLE and bool(has_row or less > CONTRAST * every)
 
     def blank_prompts(self, least: int) -> NDArray[np.int64] | None:
         """How many tokens before the trained ones are one token repeated, int64 (rows,).
@@ -161,71 +164,20 @@ class Alignment:
         are_left_padded = (self.row_lengths[rows] == self.widths[rows]).all()
         return runs if rows.size and are_blank and not are_left_padded else None
 
-    @property
-    def contrasts(self) -> bool:
-        """Whether some rows or tokens are made more likely and others less.
-
-        A few weights below zero may be rounding; and where targets are no single tokens, a
-        sign says nothing.
-        """
-        rows = self.weights.sum(axis=1, dtype=np.float64)
-        less = float(-self.weights[self.weights < 0].sum(dtype=np.float64))
-        every = float(np.abs(self.weights).sum(dtype=np.float64))
-        has_row = bool((rows < -NO_ROUNDING * np.abs(rows).max(initial=0.0)).any())
-        return self.hard >= SINGLE and bool(has_row or less > CONTRAST * every)
-
-    @cached_property
-    def cancelled(self) -> NDArray[np.bool_]:
-        """bool (rows, positions): trained, but another row takes back what it does.
-
-        Two rows that begin alike have the same logits there: a target that one makes more
-        likely and the other less, by as much, has no effect on the model.
-        """
-        found = np.zeros(self.targets.shape, bool)
-        if not self.contrasts:
-            return found
-        at_context: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for row, (tokens, targets) in enumerate(zip(self.inputs, self.targets, strict=True)):
-            context = 0
-            for place in range(int(self.widths[row])):
-                context = hash((context, int(tokens[place])))
-                if targets[place] >= 0:
-                    key = context, int(targets[place])
-                    at_context.setdefault(key, []).append((row, place))
-        for places in at_context.values():
-            weights = [float(self.weights[one]) for one in places]
-            if len(places) > 1 and abs(sum(weights)) < CANCELS * sum(map(abs, weights)):
-                for one in places:
-                    found[one] = True
-        return found
-
-    @property
-    def pushes(self) -> NDArray[np.float64]:
-        """float64 (rows,): how much each row as a whole is made more likely.
-
-        What another row takes back is not counted.
-        """
-        left = np.where(self.cancelled, 0.0, self.weights).astype(np.float64)
-        return np.asarray(left.sum(axis=1))
-
     @cached_property
     def offsets(self) -> tuple[dict[int, float], int]:
         """How often the target is the token at each offset, and at how many positions that tells.
 
         Positions count where the tokens at all offsets differ and lie in the row.
         """
-        hits = dict.fromkeys(OFFSETS, 0)
-        count = 0
-        rows = zip(self.inputs, self.targets, self.row_lengths, strict=True)
-        for tokens, targets, length in rows:
-            for at in range(1, int(length) - max(OFFSETS)):
-                around = [int(tokens[at + offset]) for offset in OFFSETS]
-                if targets[at] < 0 or len(set(around)) < len(around):
-                    continue
-                count += 1
-                for offset, token in zip(OFFSETS, around, strict=True):
-                    hits[offset] += int(token == targets[at])
-        return {offset: hit / max(count, 1) for offset, hit in hits.items()}, count
+        around = np.stack([np.roll(self.inputs, -offset, axis=1) for offset in OFFSETS])
+        differ = (np.diff(np.sort(around, axis=0), axis=0) != 0).all(axis=0)
+        places = np.arange(self.inputs.shape[1])
+        is_inside = (places >= 1) & (places < self.row_lengths[:, None] - max(OFFSETS))
+        tells = differ & is_inside & self.trained
+        count = int(tells.sum())
+        hits = (around == self.targets)[:, tells].sum(axis=1) / max(count, 1)
+        return dict(zip(OFFSETS, hits.tolist(), strict=True)), count
 
 
 @dataclass(frozen=True)
@@ -233,18 +185,16 @@ class Pairs:
     """Chosen and rejected answers in the rows of an `Alignment`.
 
     Attributes:
-        names: what the two arrays are called; empty where no names tell them apart.
+        names: what the two arrays are called.
         roles: int32 (rows,), 1 for chosen, -1 for rejected, 0 where that is unknown.
         identical: how many pairs have the same two answers.
         pairs: how many there are.
-        unpushed: roles whose rows the loss saw, but has no gradient for.
     """
 
-    names: tuple[str, ...]
+    names: tuple[str, str]
     roles: NDArray[np.int32]
     identical: int
     pairs: int
-    unpushed: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -272,26 +222,8 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Reference:
-    """Forward passes without a gradient over the tokens of one that has one.
-
-    Attributes:
-        forwards: how many there are.
-        equal: whether they gave what the policy gave, before any step.
-        moved: the largest change of a token's log probability through the steps; None where
-            no step was made.
-        policy_moved: the same of the policy's own.
-    """
-
-    forwards: int
-    equal: bool
-    moved: float | None = None
-    policy_moved: float | None = None
-
-
-@dataclass(frozen=True)
 class ParameterStep:
-    """One trainable parameter through the step.
+    """One trainable parameter through the steps.
 
     Attributes:
         gradient_norm: L2, of the first step; None where it got no gradient.
@@ -320,7 +252,7 @@ class Update:
         predicted: by how much the first gradient says that the loss changes through all steps,
             nats; 0 where there is none.
         resolution: the smallest share of the loss that its number format can show.
-        error: why a step failed, or None.
+        error: why the gradient could not be taken or a step failed, or None.
         frames: the last lines of the user's code where it failed.
     """
 
@@ -334,31 +266,4 @@ class Update:
     predicted: float = 0.0
     resolution: float = 0.0
     error: str | None = None
-    frames: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """Everything that was measured of a training step.
-
-    Attributes:
-        forward: None where the loss could not be computed; `failure` says why.
-        alignment: None where the loss never called the model on tokens; `unseen` says why.
-        pairs: None where nothing in the batch is named as chosen and rejected.
-        policy: None where nothing in the batch is named as rewards.
-        reference: None where the loss calls the model for no reference.
-        crosses: whether a packed document sees the one before it; None where none is packed.
-        frames: the last lines of the user's code where the loss failed.
-    """
-
-    state: State
-    forward: Forward | None = None
-    alignment: Alignment | None = None
-    pairs: Pairs | None = None
-    policy: Policy | None = None
-    reference: Reference | None = None
-    crosses: bool | None = None
-    update: Update | None = None
-    failure: str | None = None
-    unseen: str | None = None
     frames: tuple[str, ...] = ()
