@@ -72,6 +72,8 @@ def read_npz(path: Path) -> Mapping[str, TensorRef]:
         try:
             with zipfile.ZipFile(file) as archive:
                 _refuse_bomb(path, size, archive.infolist())
+            # Before its values are read, which it may take memory for.
+            weights_opened(path)
             with warnings.catch_warnings(), np.load(file, allow_pickle=False) as arrays:
                 # Of headers that Python 2 wrote.
                 warnings.simplefilter("ignore")
@@ -82,7 +84,6 @@ def read_npz(path: Path) -> Mapping[str, TensorRef]:
         except _UNREADABLE as error:
             reason = str(error).partition("\n")[0][:200]
             raise InputError(path, f"is not a readable .npz archive ({reason})") from None
-    weights_opened(path)
     return tensors
 
 
