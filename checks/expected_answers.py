@@ -40,7 +40,7 @@ from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
-from mlxdoctor.measure.losses.logged_levels import LoggedLoss, logged_loss
+from mlxdoctor.measure.logged_levels import LoggedLoss, logged_loss
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.statistics import mean_interval, paired_permutation
 from mlxdoctor.models.generations import Generations

@@ -42,7 +42,7 @@ from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.learned import ENOUGH_ROWS, change, mean_of
-from mlxdoctor.measure.losses.logged_levels import LoggedLoss, logged_loss
+from mlxdoctor.measure.logged_levels import LoggedLoss, logged_loss
 from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
 from mlxdoctor.models.formats import PlainFormat
 from mlxdoctor.models.losses import TokenLosses

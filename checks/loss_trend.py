@@ -39,7 +39,7 @@ from mlxdoctor.engines.series import SeriesFacts, describe, noise, smoothed, tre
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
-from mlxdoctor.evidence.training_log import Save, Segment, TrainingLog
+from mlxdoctor.evidence.training_log import Save, Segment, Series, TrainingLog
 from mlxdoctor.exhibits import LossCurve
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.curve import CALIBRATION, above, start_of
@@ -441,16 +441,8 @@ def _overfitting(
         # How far neighbouring validation losses differ anyway.
         band = 3.0 * noise(values) if len(values) >= 6 else 0.0
         risen = risen and len(later) >= 2 and rise >= band and curve.end < last
-        span = float(iterations[-1] - iterations[0])
-        near = minimum + limits.settled_share * (first - minimum)
-        settled = float(iterations[int(np.argmax(values <= near))] - iterations[0])
-        stale = settled <= limits.settled_by * span
-        # The minimum of noisy values lies some two noises low by itself.
-        climbed = (
-            len(later) >= 5
-            and float(later[len(later) // 2 :].min()) - minimum > 4.0 * noise(values[lowest:])
-            and minimum_at - iterations[0] <= span / 2
-        )
+        stale = _is_stale(validation, limits)
+        climbed = _has_climbed(validation)
         start = start_of(segment, curve).loss
         share = (last - curve.end) / (start - curve.end) if start > curve.end else 0.0
         is_far = is_apart and gap >= limits.memorised and (len(later) >= 2 or stale)
@@ -483,6 +475,29 @@ def _overfitting(
         onset=minimum_at,
         severity=severity,
     )
+
+
+def _is_stale(validation: Series, limits: Limits) -> bool:
+    """Whether the validation loss fell no more for a good part of the run."""
+    values, iterations = validation.values, validation.iterations
+    minimum = float(values.min())
+    near = minimum + limits.settled_share * (float(values[0]) - minimum)
+    settled = float(iterations[int(np.argmax(values <= near))] - iterations[0])
+    return settled <= limits.settled_by * float(iterations[-1] - iterations[0])
+
+
+def _has_climbed(validation: Series) -> bool:
+    """Whether the later validation losses lie above a minimum in the first half.
+
+    By four noises: the minimum of noisy values lies some two noises low by itself.
+    """
+    values, iterations = validation.values, validation.iterations
+    lowest = int(np.argmin(values))
+    later = values[lowest + 1 :]
+    if len(later) < 5 or iterations[lowest] > (iterations[0] + iterations[-1]) / 2:
+        return False
+    rise = float(later[len(later) // 2 :].min() - values[lowest])
+    return rise > 4.0 * noise(values[lowest:])
 
 
 def _passes_over(

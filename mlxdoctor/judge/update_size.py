@@ -1,4 +1,4 @@
-"""Whether an update is too large for the weights that it is added to, or grew too fast.
+"""Whether an update is too large for the weights that it is added to.
 
 The checks ask it of an adapter and of its saves, bisect of each save. Two sizes are judged:
 ‖ΔW‖/‖W‖ where the base model is at hand, else ‖ΔW‖/sqrt(min(in, out)), the norm that weights
@@ -53,36 +53,3 @@ class Limits(NominalLimits):
         "2.9 are impaired, some not for good",
         false_alarms="0 of 98 healthy runs of three base models",
     )
-
-
-@dataclass(frozen=True)
-class CourseLimits(NominalLimits):
-    """When an update grew too fast from save to save.
-
-    Adam moves A and B by at most a step at a time: an update that began near zero can grow by
-    the square of the ratio of the iterations at most.
-    """
-
-    jump: float = limit(
-        3.0,
-        unit="growth of the update between two saves over the ratio of their iterations",
-        source="healthy runs of mlx-lm stay below 1.0 from the first save on, sound runs of four "
-        "base models below 1.33",
-        false_alarms="0 of 19 healthy runs; 0 of 126 sound runs of four base models",
-    )
-    jump_size: float = limit(
-        1.0,
-        unit="the size after the jump",
-        source="a small update may grow fast without harm, as after a warm-up",
-    )
-
-
-def has_jumped(excess: float, size: float, limits: CourseLimits) -> bool:
-    """Whether an update that is now of `size` outgrew what training can have done.
-
-    Args:
-        excess: its size over that at an earlier save, over the ratio of their iterations.
-        size: in either quantity.
-        limits: when that is too much.
-    """
-    return excess >= limits.jump and size >= limits.jump_size

@@ -14,7 +14,7 @@ from mlxdoctor.api import run_checks
 from mlxdoctor.evidence.resumed import EarlierRun
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.run import Run
-from tests.conftest import RUNS, check_called, run_names
+from tests.conftest import RUNS, check_called
 
 #: An earlier run: it fell from 4.0 to 1.0, at a rate that came down to 1e-5.
 EARLIER = [
@@ -37,10 +37,10 @@ def findings(folder: Path) -> dict[str, Finding]:
     return {one.code.split(".")[1]: one for one in outcome(folder).findings}
 
 
-def later(start: float, rate: float = 1e-5) -> list[str]:
+def later(start: float) -> list[str]:
     return [
         f"Iter 1: Val loss {start:.3f}, Val took 1.0s",
-        f"Iter 10: Train loss 1.0, Learning Rate {rate:.3e}, It/sec 1.0, Tokens/sec 100.0",
+        "Iter 10: Train loss 1.0, Learning Rate 1.000e-05, It/sec 1.0, Tokens/sec 100.0",
     ]
 
 
@@ -74,23 +74,12 @@ def test_a_real_run_that_took_up_nothing() -> None:
     assert float(found["from-the-base"].measured["lost"]) > 0.95  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", sorted(set(run_names()) - {"resume-nothing-loaded"}))
-def test_other_runs_were_not_resumed(name: str) -> None:
-    said = outcome(RUNS / name)
-    assert (said.status, said.reason) == (Status.SKIPPED, "the run was not resumed")
-
-
 @pytest.mark.parametrize(
     ("start", "code"),
     [
-        (1.0, None),
         (0.8, None),
-        (1.29, None),
         (1.44, None),
         (1.47, "from-the-base"),
-        (2.5, "from-the-base"),
-        (3.68, "from-the-base"),
-        (3.72, "from-the-base"),
         (4.2, "from-the-base"),
     ],
 )
@@ -102,28 +91,23 @@ def test_the_level_it_begins_at(pair: Callable[..., Path], start: float, code: s
         assert found[code].measured["lost"] == pytest.approx((start - 1.0) / 3.0)
 
 
-def test_a_small_rise_in_nats_is_noise_whatever_its_share(pair: Callable[..., Path]) -> None:
-    folder = pair(later(1.28))
-    log = folder.parent / "earlier" / "train.log"
-    log.write_text(log.read_text().replace("4.000", "1.500"))
-    assert findings(folder) == {}
-    (folder / "train.log").write_text("\n".join(later(1.32)) + "\n")
-    assert list(findings(folder)) == ["from-the-base"]
-
-
-@pytest.mark.parametrize(
-    ("start", "rate", "codes"),
-    [
-        (2.1, 1e-4, []),
-        (2.6, 1e-4, ["from-the-base"]),
-        (2.0, 2e-4, []),
-        (2.0, 4e-4, []),
-    ],
-)
+@pytest.mark.parametrize(("start", "codes"), [(2.1, []), (2.6, ["from-the-base"])])
 def test_an_earlier_checkpoint_is_compared_with_what_it_had(
-    pair: Callable[..., Path], start: float, rate: float, codes: list[str]
+    pair: Callable[..., Path], start: float, codes: list[str]
 ) -> None:
-    assert list(findings(pair(later(start, rate), "0000050_adapters.safetensors"))) == codes
+    assert list(findings(pair(later(start), "0000050_adapters.safetensors"))) == codes
+
+
+def test_what_cannot_be_compared(pair: Callable[..., Path]) -> None:
+    folder = pair(later(1.2))
+    log = folder.parent / "earlier" / "train.log"
+    log.write_text(log.read_text().replace("4.000", "1.200"))
+    assert outcome(folder).status is Status.INCONCLUSIVE
+    (folder / "train.log").write_text("\n".join(later(4.0)[1:]) + "\n")
+    assert outcome(folder).status is Status.INCONCLUSIVE
+    log.unlink()
+    assert "no log beside" in outcome(folder).reason
+    assert outcome(RUNS / "healthy-ordinary").reason == "the run was not resumed"
 
 
 @pytest.mark.parametrize("values", [{"mask_prompt": True}, {"data": "data/other"}])
@@ -135,26 +119,6 @@ def test_losses_on_other_targets_are_not_compared(
     said = outcome(folder)
     assert (said.status, said.findings) == (Status.INCONCLUSIVE, ())
     assert next(iter(values)) in said.reason
-
-
-def test_an_earlier_run_that_learned_nothing_tells_nothing(pair: Callable[..., Path]) -> None:
-    folder = pair(later(1.2))
-    log = folder.parent / "earlier" / "train.log"
-    log.write_text(log.read_text().replace("4.000", "1.200"))
-    assert outcome(folder).status is Status.INCONCLUSIVE
-
-
-def test_a_log_without_a_loss_from_the_start_is_inconclusive(pair: Callable[..., Path]) -> None:
-    folder = pair(later(4.0)[1:])
-    assert outcome(folder).status is Status.INCONCLUSIVE
-
-
-def test_no_log_beside_the_checkpoint_is_no_evidence(pair: Callable[..., Path]) -> None:
-    folder = pair(later(4.0))
-    (folder.parent / "earlier" / "train.log").unlink()
-    said = outcome(folder)
-    assert said.status is Status.SKIPPED
-    assert "no log beside" in said.reason
 
 
 def test_a_run_resumed_in_its_own_folder_has_both_in_one_log(

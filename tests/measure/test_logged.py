@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.measure.losses.logged_levels import logged_loss
+from mlxdoctor.measure.logged_levels import logged_loss
 from tests.checks.log_evidence import LogWriter
 from tests.conftest import RUNS
 
