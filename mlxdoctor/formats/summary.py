@@ -32,23 +32,12 @@ _BEGINS_WITH_A_WORD = re.compile(r"[^\W\d_]+(?:[-'’][^\W\d_]+)*(?=[\s,;!?]|\.\
 
 # Options of `mlx_lm.lora` (0.32.2) that override a key of its configuration file.
 _FLAGS = frozenset(
-    {
-        "batch_size",
-        "data",
-        "fine_tune_type",
-        "grad_accumulation_steps",
-        "iters",
-        "learning_rate",
-        "max_seq_length",
-        "model",
-        "num_layers",
-        "optimizer",
-        "resume_adapter_file",
-        "seed",
-        "val_batches",
-    }
+    (
+        *("batch_size", "data", "fine_tune_type", "grad_accumulation_steps", "iters"),
+        *("learning_rate", "max_seq_length", "model", "num_layers", "optimizer"),
+        *("resume_adapter_file", "seed", "val_batches"),
+    )
 )
-
 
 #: Findings that carry the verdict, named on the first page.
 FIRST_REASONS = 4
@@ -123,24 +112,19 @@ def coverage(report: Report) -> str:
     if not report.coverage:
         return ""
     ruled_out = len(report.causes(CauseStatus.RULED_OUT))
-    said = f"{ruled_out} of {len(report.coverage)} known causes are ruled out"
-    groups: dict[str, list[str]] = {}
-    for one in report.causes(CauseStatus.OPEN):
-        groups.setdefault(one.why, []).append(one.cause.replace("-", " "))
-    if not groups:
-        return f"{said}."
-    largest = sorted(groups.items(), key=lambda item: -len(item[1]))
+    sentence = f"{ruled_out} of {len(report.coverage)} known causes are ruled out"
+    by_reason: dict[str, list[str]] = {}
+    for entry in report.causes(CauseStatus.OPEN):
+        by_reason.setdefault(entry.why, []).append(entry.cause.replace("-", " "))
     named: list[str] = []
-    left = OPEN
-    for why, causes in largest:
-        if left <= 0:
-            break
-        shown = causes[:left]
-        named.append(f"{', '.join(shown)} ({why})")
-        left -= len(shown)
-    count = sum(map(len, groups.values()))
-    more = count - min(count, OPEN)
-    return f"{said}; open: {'; '.join(named)}{f'; and {more} more' if more else ''}."
+    room = OPEN
+    for why, causes in sorted(by_reason.items(), key=lambda item: -len(item[1])):
+        if shown := causes[:room]:
+            named.append(f"{', '.join(shown)} ({why})")
+            room -= len(shown)
+    more = sum(map(len, by_reason.values())) - (OPEN - room)
+    named += [f"and {more} more"] if more else []
+    return f"{sentence}; open: {'; '.join(named)}." if named else f"{sentence}."
 
 
 def advice(report: Report) -> list[str]:
@@ -156,12 +140,9 @@ def advice(report: Report) -> list[str]:
 
 def to_know_more(report: Report) -> str:
     """What would let more be looked at before a run; "" for nothing."""
-    lacking = {one.kind: one.why for one in report.missing}
-    named = [
-        option
-        for kind, option in (("base model", "--model"), ("dataset", "--data"))
-        if kind in lacking
-    ]
+    lacking = {missing.kind for missing in report.missing}
+    options = {"base model": "--model", "dataset": "--data"}
+    named = [option for kind, option in options.items() if kind in lacking]
     return f"Name what is elsewhere with {' and '.join(named)}." if named else ""
 
 
@@ -244,20 +225,20 @@ def reasons(report: Report, limit: int) -> list[Finding]:
     """
     # The first of a code is the worst of it.
     first_of_code: dict[str, Finding] = {}
-    for one in report.findings:
-        first_of_code.setdefault(one.code, one)
+    for finding in report.findings:
+        first_of_code.setdefault(finding.code, finding)
     found = list(first_of_code.values())
     if (first := report.root or report.suspected) is not None:
         weights = {term.code: term.weight for term in first.arithmetic}
-        counting = [one for one in found if weights.get(one.code, 0) > 0]
-        return sorted(counting, key=lambda one: -weights[one.code])[:limit]
-    return [one for one in found if one.severity is not Severity.INFO][:limit]
+        counting = [finding for finding in found if weights.get(finding.code, 0) > 0]
+        return sorted(counting, key=lambda finding: -weights[finding.code])[:limit]
+    return [finding for finding in found if finding.severity is not Severity.INFO][:limit]
 
 
 def unit(report: Report) -> str:
     """What the run's log counts, in a word: "iteration" where there is no other."""
-    exhibits = (one for outcome in report.outcomes for one in outcome.exhibits)
-    axis = next((one.axis for one in exhibits if isinstance(one, LossCurve)), "iteration")
+    curve = report.exhibit(LossCurve)
+    axis = curve.axis if curve is not None else "iteration"
     return "report" if axis == "row" else axis
 
 

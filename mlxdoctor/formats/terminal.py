@@ -150,12 +150,9 @@ def _facts(report: Report) -> list[str]:
     if report.planned is not None:
         return [*facts, *report.planned.facts]
     # The headline of a healthy run is the first of what was seen; a suspicion comes first.
+    first = 1 if report.verdict is Verdict.HEALTHY else 0
     last = 1 if report.suspected is not None else summary.SEEN
-    return [*facts, *(seen.message for seen in report.seen[_is_healthy(report) : last])]
-
-
-def _is_healthy(report: Report) -> bool:
-    return report.verdict is Verdict.HEALTHY
+    return [*facts, *(seen.message for seen in report.seen[first:last])]
 
 
 def _changes(report: Report) -> list[str]:

@@ -19,8 +19,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
 
-from mlxdoctor.confirmation import Experiment, Rerun
-from mlxdoctor.exhibits import SampleAnswer
+from mlxdoctor.confirmation import Rerun
 from mlxdoctor.finding import Outcome
 from mlxdoctor.report import Report
 from mlxdoctor.safety.quoting import WITHHELD, without_quotations
@@ -52,15 +51,19 @@ def without_text(report: R, texts: Iterable[str]) -> R:
         report: the report.
         texts: the rows and outputs, to compare what is left with.
     """
-    reruns = [one for one in report.experiments if isinstance(one, Rerun)]
-    samples = [report.sample, *(sample for one in reruns for sample in one.samples)]
+    samples = [sample for rerun in report.reruns for sample in rerun.samples]
+    samples += [report.sample] if report.sample is not None else []
+    shown = [text for one in samples for text in (one.prompt, one.base, one.tuned) if text]
     emptied = replace(
         report,
         withheld=True,
         outcomes=tuple(map(_outcome, report.outcomes)),
-        experiments=tuple(map(_experiment, report.experiments)),
+        experiments=tuple(
+            replace(tried, samples=()) if isinstance(tried, Rerun) else tried
+            for tried in report.experiments
+        ),
     )
-    return taken_out(emptied, chain(chain.from_iterable(map(_said, samples)), texts))
+    return taken_out(emptied, chain(shown, texts))
 
 
 def taken_out(value: T, texts: Iterable[str]) -> T:
@@ -82,17 +85,8 @@ def taken_out(value: T, texts: Iterable[str]) -> T:
 
 
 def _outcome(outcome: Outcome) -> Outcome:
-    exhibits = (one.without_text() for one in outcome.exhibits)
+    exhibits = (exhibit.without_text() for exhibit in outcome.exhibits)
     return replace(outcome, exhibits=tuple(one for one in exhibits if one is not None))
-
-
-def _experiment(one: Experiment) -> Experiment:
-    return replace(one, samples=()) if isinstance(one, Rerun) else one
-
-
-def _said(sample: SampleAnswer | None) -> Iterator[str]:
-    if sample is not None:
-        yield from filter(None, (sample.prompt, sample.base, sample.tuned))
 
 
 def _pieces_in(report: Iterable[str], texts: Iterable[str]) -> frozenset[str]:

@@ -55,6 +55,21 @@ def outcome(check: str, status: str, *findings: dict[str, Any], reason: str = ""
     }
 
 
+def covered(cause: str, status: str, why: str, needs: str = "") -> dict[str, Any]:
+    """What is known of a cause."""
+    return {"cause": cause, "status": status, "why": why, "needs": needs}
+
+
+def file(kind: str, name: str, sha256: str | None, note: str = "") -> dict[str, Any]:
+    """A file that was read."""
+    return {"kind": kind, "source": f"runs/llama-commas/{name}", "sha256": sha256, "note": note}
+
+
+def term(code: str, group: str, weight: float) -> dict[str, Any]:
+    """A finding that counts in a score."""
+    return {"code": code, "group": group, "weight": weight, "note": "found"}
+
+
 def diagnosed(cause: str, score: float, **fields: Any) -> dict[str, Any]:
     """A diagnosed cause with every key."""
     rest: dict[str, Any] = {
@@ -67,9 +82,29 @@ def diagnosed(cause: str, score: float, **fields: Any) -> dict[str, Any]:
     return {"cause": cause, "score": score, "probability": None, **rest, **fields}
 
 
+def rerun(**changes: Any) -> dict[str, Any]:
+    """One rerun as the report lists it."""
+    return {
+        "experiment": "as recorded",
+        "cause": None,
+        "label": "rerun as recorded",
+        "seed": 0,
+        "symptom": True,
+        "errors": [],
+        "base_loss": 5.0,
+        "loss": 4.0,
+        "iterations": 50,
+        "seconds": 2.5,
+        "curve": {"iterations": [1, 2, 3], "values": [4.0, 3.0, 2.0]},
+        "samples": [],
+        **changes,
+    }
+
+
 def unhealthy() -> dict[str, Any]:
     """A run whose learning rate was too high: seed 000, as it would be reported."""
     nan = float("nan")
+    away = "the base model 'mlx-community/Llama' is not on this machine"
     steps = list(range(5, 205, 5))
     train = [2.148, 2.609, 4.104, 10.965] + [10.2 - 0.001 * step for step in steps[4:]]
     text = {
@@ -89,48 +124,18 @@ def unhealthy() -> dict[str, Any]:
     return {
         "schema_version": 3,
         "coverage": [
-            {
-                "cause": "learning-rate-too-high",
-                "status": "named",
-                "why": "loss-trend.diverged",
-                "needs": "",
-            },
-            {
-                "cause": "bad-data",
-                "status": "ruled-out",
-                "why": "data-quality.mostly-copies",
-                "needs": "",
-            },
-            {
-                "cause": "wrong-base-model",
-                "status": "open",
-                "why": "the base model 'mlx-community/Llama' is not on this machine",
-                "needs": "name its folder with --base",
-            },
+            covered("learning-rate-too-high", "named", "loss-trend.diverged"),
+            covered("bad-data", "ruled-out", "data-quality.mostly-copies"),
+            covered("wrong-base-model", "open", away, "name its folder with --base"),
         ],
         "tool": {"name": "mlxdoctor", "version": "0.1.0"},
         "name": "llama-commas",
         "verdict": "unhealthy",
         "run": {
             "evidence": [
-                {
-                    "kind": "training configuration",
-                    "source": "runs/llama-commas/adapter_config.json",
-                    "sha256": "ab" * 32,
-                    "note": "",
-                },
-                {
-                    "kind": "training log",
-                    "source": "runs/llama-commas/train.log",
-                    "sha256": "cd" * 32,
-                    "note": "",
-                },
-                {
-                    "kind": "adapter",
-                    "source": "runs/llama-commas/adapters.safetensors",
-                    "sha256": None,
-                    "note": "not hashed: 700,000,000 bytes",
-                },
+                file("training configuration", "adapter_config.json", "ab" * 32),
+                file("training log", "train.log", "cd" * 32),
+                file("adapter", "adapters.safetensors", None, "not hashed: 700,000,000 bytes"),
             ],
             "missing": [
                 {
@@ -147,18 +152,8 @@ def unhealthy() -> dict[str, Any]:
                 supporting=["loss-trend.diverged", "loss-floors.worse-than-unigram"],
                 unknown=["adapter-drift.exploded"],
                 arithmetic=[
-                    {
-                        "code": "loss-trend.diverged",
-                        "group": "loss",
-                        "weight": 4.0,
-                        "note": "found",
-                    },
-                    {
-                        "code": "loss-floors.worse-than-unigram",
-                        "group": "floor",
-                        "weight": 2.25,
-                        "note": "found",
-                    },
+                    term("loss-trend.diverged", "loss", 4.0),
+                    term("loss-floors.worse-than-unigram", "floor", 2.25),
                 ],
             ),
             diagnosed(
@@ -166,14 +161,7 @@ def unhealthy() -> dict[str, Any]:
                 1.5,
                 supporting=["loss-trend.diverged"],
                 contradicting=["loss-trend.fell-first"],
-                arithmetic=[
-                    {
-                        "code": "loss-trend.diverged",
-                        "group": "loss",
-                        "weight": 4.0,
-                        "note": "found",
-                    },
-                ],
+                arithmetic=[term("loss-trend.diverged", "loss", 4.0)],
             ),
         ],
         "outcomes": [
@@ -209,7 +197,7 @@ def unhealthy() -> dict[str, Any]:
             outcome(
                 "adapter-drift",
                 "skipped",
-                reason="the base model 'mlx-community/Llama' is not on this machine",
+                reason=away,
             ),
         ],
         "experiments": [],
@@ -275,7 +263,7 @@ def unhealthy() -> dict[str, Any]:
             {"iteration": 1000, "event": "a checkpoint was saved"},
         ],
         "next": {
-            "why": "the base model 'mlx-community/Llama' is not on this machine",
+            "why": away,
             "how": "name its folder with --base",
             "settles": ["wrong-base-model", "adapter-not-loaded"],
             "command": "",
@@ -346,14 +334,7 @@ def inconclusive() -> dict[str, Any]:
             outcome("loss-trend", "skipped", reason="no training log was found"),
             outcome("adapter-presence", "crashed", reason="KeyError: 'x' (adapter.py:12)"),
         ],
-        "figures": {
-            "loss": None,
-            "drift": None,
-            "checkpoints": None,
-            "tokens": None,
-            "labels": None,
-            "rates": None,
-        },
+        "figures": dict.fromkeys(data["figures"]),
         "unreadable": ["adapters/adapters.safetensors: is cut off; copy it again"],
     }
 

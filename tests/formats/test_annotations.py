@@ -91,11 +91,8 @@ def test_every_status_and_the_policy_and_the_interruption_are_said() -> None:
     assert "no such file" in found[3].message
 
 
-def test_a_healthy_run_says_nothing() -> None:
+def test_a_healthy_run_and_a_suppressed_finding_say_nothing() -> None:
     assert annotations.render(GateResult((gated_runs.item(HEALTHY),), None)) == ""
-
-
-def test_suppressed_findings_are_not_named() -> None:
     policy = Policy(ROOT, ignores=(gated_runs.ACCEPTED,))
     (one,) = commands(annotations.render(GateResult((gated_runs.item(COLLAPSED, policy),), None)))
     assert "loss-level" in one.message
@@ -122,24 +119,21 @@ def test_at_most_ten_of_a_kind_and_the_tenth_counts_the_rest() -> None:
     assert found[19].message.startswith("16 more: noted/9, ")
 
 
-def test_files_outside_the_checkout_are_not_named(
+def test_files_are_named_from_the_root_of_the_checkout_and_none_outside(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    outside = gated_runs.unusable(str(ROOT / "pyproject.toml"))
-    (one,) = commands(annotations.render(GateResult((outside,), None)))
-    assert "file" not in one.properties
-    (tmp_path / "link").symlink_to(ROOT / "pyproject.toml")
-    (one,) = commands(annotations.render(GateResult((gated_runs.unusable("link"),), None)))
-    assert "file" not in one.properties
+    def named(path: str) -> str | None:
+        (one,) = commands(annotations.render(GateResult((gated_runs.unusable(path),), None)))
+        return one.properties.get("file")
 
-
-def test_files_are_named_from_the_root_of_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_WORKSPACE", str(ROOT))
     monkeypatch.chdir(ROOT / "fixtures")
-    given = GateResult((gated_runs.unusable("runs"),), None)
-    (one,) = commands(annotations.render(given))
-    assert one.properties["file"] == "fixtures/runs"
+    assert named("runs") == "fixtures/runs"
+    monkeypatch.delenv("GITHUB_WORKSPACE")
+    monkeypatch.chdir(tmp_path)
+    assert named(str(ROOT / "pyproject.toml")) is None
+    (tmp_path / "link").symlink_to(ROOT / "pyproject.toml")
+    assert named("link") is None
 
 
 @pytest.mark.parametrize("text", INJECTIONS)

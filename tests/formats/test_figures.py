@@ -1,18 +1,23 @@
+"""Pictures: any data can be drawn, the same each time, and hostile text is only text."""
+
 from __future__ import annotations
 
 import copy
+import math
 import struct
 import warnings
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from mlxdoctor.formats import figures
+from mlxdoctor.reproduce.rerun import Kind
 from tests.formats import sample
 from tests.formats.test_escape import HOSTILE
 
 MAX_BYTES = 60_000
-NAN = float("nan")
+NAN, INFINITE = math.nan, math.inf
+TOKEN = {"text": "word", "region": "answer", "target": True}
 
 
 def size(picture: bytes) -> tuple[int, int]:
@@ -22,41 +27,38 @@ def size(picture: bytes) -> tuple[int, int]:
     return width, height
 
 
-def pictures_of(data: dict[str, Any]) -> dict[str, bytes]:
-    return figures.draw(sample.made(sample.unhealthy() | {"figures": data}))
-
-
-def drawn(name: str, **changes: Any) -> bytes:
-    data = copy.deepcopy(sample.unhealthy()["figures"])
-    data[name] |= changes
+def pictures_of(**changes: Any) -> dict[str, bytes]:
+    """The pictures of a report, drawn without a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return pictures_of({name: data[name]})[name]
+        return figures.draw(sample.made(sample.unhealthy() | changes))
+
+
+def drawn(name: str, **changes: Any) -> tuple[int, int]:
+    """The size of one picture."""
+    data = copy.deepcopy(sample.unhealthy()["figures"][name])
+    return size(pictures_of(figures={name: data | changes})[name])
 
 
 @pytest.mark.slow
-def test_each_figure_with_data_is_a_small_picture() -> None:
-    pictures = pictures_of(sample.unhealthy()["figures"])
+def test_each_figure_with_data_is_a_small_picture_the_same_each_time() -> None:
+    pictures = pictures_of()
     assert list(pictures) == ["loss", "drift", "checkpoints", "tokens", "labels"]
     for picture in pictures.values():
         width, height = size(picture)
         assert 300 < width < 1_000
         assert 100 < height < 1_000
         assert len(picture) < MAX_BYTES
-
-
-def test_a_figure_without_data_is_not_drawn() -> None:
-    assert pictures_of({}) == {}
-
-
-@pytest.mark.slow
-def test_pictures_are_the_same_each_time_and_name_no_version() -> None:
-    first = pictures_of(sample.unhealthy()["figures"])
+        assert b"Software" not in picture
     figures.drawn_once.cache_clear()
-    again = pictures_of(sample.unhealthy()["figures"])
+    assert pictures_of() == pictures
     assert figures.drawn_once.cache_info().hits == 0
-    assert first == again
-    assert all(b"Software" not in picture for picture in first.values())
+
+
+def test_what_has_no_data_has_no_picture() -> None:
+    assert pictures_of(figures={}) == {}
+    verdict = {"experiment": "verdict", "verdict": "refuted", "cause": "a", "title": "A"}
+    assert pictures_of(figures={}, experiments=[{**verdict, "reason": "b"}]) == {}
 
 
 @pytest.mark.parametrize(
@@ -66,16 +68,16 @@ def test_pictures_are_the_same_each_time_and_name_no_version() -> None:
         {"iterations": [], "values": []},
         {"iterations": [10], "values": [2.0]},
         {"iterations": [10, 20], "values": [NAN, NAN]},
-        {"iterations": [10, 20, 30], "values": [2.0, float("inf"), NAN]},
+        {"iterations": [10, 20, 30], "values": [2.0, INFINITE, NAN]},
         {"iterations": [10, 20], "values": [0.0, 0.0]},
         {"iterations": [10, 20], "values": [1e-3, 1e6]},
-        {"iterations": list(range(200_000)), "values": [2.0, 3.0, 9.0, NAN] * 50_000},
+        {"iterations": list(range(200_000)), "values": [2.0, 3.0, 9.0, 1.0] * 50_000},
     ],
 )
 @pytest.mark.parametrize("floors", [True, False])
 def test_any_loss_can_be_drawn(train: dict[str, Any] | None, floors: bool) -> None:
     listed = sample.unhealthy()["figures"]["loss"]["floors"] if floors else []
-    size(drawn("loss", train=train, val=None, floors=listed))
+    drawn("loss", train=train, val=None, floors=listed)
 
 
 @pytest.mark.slow
@@ -86,37 +88,62 @@ def test_any_loss_can_be_drawn(train: dict[str, Any] | None, floors: bool) -> No
         [[NAN, NAN], [NAN, NAN]],
         [[1e-6, 1.0], [0.0, NAN]],
         [[5.0, 5.0], [5.0, 5.0]],
-        [[float("inf"), 1.0], [2.0, 3.0]],
+        [[INFINITE, 1.0], [2.0, 3.0]],
     ],
 )
-def test_any_drift_can_be_drawn(values: list[list[float]]) -> None:
-    size(drawn("drift", rows=["layer 0", "layer 1"], columns=["a", "b"], values=values))
+def test_any_update_can_be_drawn(values: list[list[float]]) -> None:
+    cells = {"rows": ["layer 0", "layer 1"], "columns": ["a", "b"], "values": values}
+    drawn("drift", **cells)
+    drawn("checkpoints", **cells, broken=[False, True])
 
 
 @pytest.mark.slow
-def test_a_deep_model_still_fits() -> None:
+def test_large_models_and_long_rows_still_fit() -> None:
     rows = [f"layer {index}" for index in range(200)]
-    width, height = size(drawn("drift", rows=rows, columns=["q"], values=[[1.0]] * 200))
+    width, height = drawn("drift", rows=rows, columns=["q"], values=[[1.0]] * 200)
     assert height < 1_100
     assert width < 1_000
+    assert drawn("labels", tokens=[TOKEN] * 5_000)[1] < 1_000
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_tokens_are_drawn_as_text(text: str) -> None:
-    tokens = [{"text": text, "region": "answer", "target": True}]
-    size(drawn("labels", tokens=tokens, split=text))
-    size(drawn("tokens", tokens=[text], base=None, tuned=[1.0]))
-    size(drawn("loss", axis=text, floors=[{"label": text, "value": 3.0}]))
-
-
-@pytest.mark.slow
-def test_a_long_row_is_shortened_in_the_middle() -> None:
-    token = {"text": "word", "region": "answer", "target": True}
-    _, height = size(drawn("labels", tokens=[token] * 5_000))
-    assert height < 1_000
+def test_hostile_text_is_drawn_as_text(text: str) -> None:
+    drawn("labels", tokens=[TOKEN | {"text": text}], split=text)
+    drawn("tokens", tokens=[text], base=None, tuned=[1.0])
+    drawn("loss", axis=text, floors=[{"label": text, "value": 3.0}])
 
 
 def test_no_tokens_at_all_can_be_drawn() -> None:
-    size(drawn("labels", tokens=[]))
-    size(drawn("tokens", tokens=[], base=[], tuned=[]))
+    drawn("labels", tokens=[])
+    drawn("tokens", tokens=[], base=[], tuned=[])
+
+
+# --- reruns ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_every_kind_of_rerun_can_be_drawn(kind: str) -> None:
+    rerun = sample.made_experiment(sample.rerun(experiment=kind))
+    figure = figures.painted("experiments", [rerun])
+    assert len(figure.axes[0].lines) == 1
+    assert len(figure.legends[0].get_texts()) == 1
+
+
+def test_one_entry_a_condition_and_one_for_all_probes() -> None:
+    told = [sample.rerun(seed=seed) for seed in range(3)]
+    told += [sample.rerun(experiment="probe", label=f"probe {number}") for number in range(9)]
+    figure = figures.painted("experiments", [sample.made_experiment(one) for one in told])
+    assert len(figure.axes[0].lines) == 12
+    names = [one.get_text() for one in figure.legends[0].get_texts()]
+    assert names == ["rerun as recorded", "between the two configurations"]
+
+
+@pytest.mark.parametrize(
+    "values", [[NAN] * 3, [1.0, INFINITE, -INFINITE], [], [1e308, 1e-308, 0.0]]
+)
+def test_any_curve_of_a_rerun_can_be_drawn(values: list[float]) -> None:
+    curve = {"iterations": list(range(len(values))), "values": values}
+    told = sample.rerun(label=" ".join(HOSTILE), curve=curve)
+    assert size(pictures_of(figures={}, experiments=[told])["experiments"])[0] > 300

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from markdown_it import MarkdownIt
 
 from mlxdoctor.api import diagnose
 from mlxdoctor.formats import summary
@@ -15,9 +14,8 @@ from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.report import Report
 from mlxdoctor.safety.quoting import quoted
 from tests.formats import sample
-from tests.formats.page import Page
-from tests.formats.test_hostile_run import WORD, flat
-from tests.formats.test_html_format import ELEMENTS
+from tests.formats.page import live_in_markdown, live_in_page
+from tests.formats.test_hostile_run import WORD
 from tests.formats.test_no_text import rendered
 
 HOSTILE = (
@@ -51,22 +49,8 @@ def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def is_inert(report: Report) -> None:
     """No text of the run does anything in Markdown or HTML."""
-    shown = rendered(report)
-    page = Page(text_of(report, "html"))
-    assert {tag for tag, _ in page.elements} <= ELEMENTS
-    assert page.unbalanced == []
-    assert not any(WORD in str(value) for _, one in page.elements for value in one.values())
-    (markdown,) = shown["markdown"]
-    parser = MarkdownIt("commonmark", {"html": True, "linkify": False})
-    tokens = list(flat(parser.enable(["table", "strikethrough"]).parse(markdown)))
-    assert not [one for one in tokens if one.type in {"link_open", "html_inline", "s_open"}]
-    live = {"heading_open", "strong_open", "em_open", "html_block", "image", "code_block"}
-    holding = [
-        one.type
-        for at, one in enumerate(tokens)
-        if one.type in live and WORD in "".join(each.content for each in tokens[at : at + 2])
-    ]
-    assert holding == []
+    assert live_in_page(text_of(report, "html"), WORD) == []
+    assert live_in_markdown(text_of(report, "markdown"), WORD) == []
     assert "49" not in summary.remedy(report)
 
 

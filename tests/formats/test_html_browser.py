@@ -105,16 +105,12 @@ def test_it_loads_nothing_complains_of_nothing_and_fits(
     assert outside == []
 
 
-def test_every_picture_is_decoded_and_seen(browser: Any, tmp_path: Path) -> None:
+def test_pictures_are_decoded_and_what_is_wide_scrolls_inside(browser: Any, tmp_path: Path) -> None:
     seen = visit(browser, tmp_path, sample.unhealthy(), PHONE)
     sizes = seen.page.evaluate("[...document.images].map(i => [i.naturalWidth, i.clientWidth])")
     assert len(sizes) == 5
     # Smaller, their labels could not be read; they scroll inside instead.
     assert all(natural > 100 and shown > PHONE / 2 for natural, shown in sizes)
-
-
-def test_wide_tables_scroll_inside(browser: Any, tmp_path: Path) -> None:
-    seen = visit(browser, tmp_path, sample.unhealthy(), PHONE)
     frames = seen.page.evaluate(
         "[...document.querySelectorAll('.wide')].map(e => [e.scrollWidth, e.clientWidth])"
     )

@@ -35,10 +35,7 @@ def test_a_suite_an_item_in_order_and_a_case_a_check() -> None:
     checks = [one.check for one in gated_runs.report(COLLAPSED).outcomes]
     assert [case.name for case in found[0]] == [*checks, junit.GATE_CASE]
     assert {case.classname for case in found[0]} == {f"fixtures/runs/{COLLAPSED}"}
-
-
-def test_the_counts_are_those_of_the_cases() -> None:
-    whole = JUnitXml.fromstring(junit.render(gated_runs.result()).encode())
+    whole = JUnitXml.fromstring(junit.render(given).encode())
     all_cases = [case for suite in whole for case in suite]
     assert whole.tests == len(all_cases)
     assert whole.failures == sum(case.is_failure for case in all_cases) > 0
@@ -55,18 +52,20 @@ def test_an_item_is_red_exactly_where_it_did_not_pass() -> None:
         if item.status is ItemStatus.PASSED:
             assert not any(case.is_failure or case.is_error for case in suite)
     assert {item.status for item in given.items} == set(ItemStatus)
+    policy = Policy(ROOT, rules=Rules(require=("comparison",)))
+    (suite,) = suites(GateResult((gated_runs.item(HEALTHY, policy),), None))
+    (result,) = cases(suite)[junit.GATE_CASE].result
+    assert isinstance(result, Error)
+    assert result.type == "inconclusive"
+    assert result.message.startswith("the required check comparison is skipped")
 
 
-def test_the_gate_names_the_root_cause_and_every_reason() -> None:
+def test_what_fails_names_the_root_cause_every_reason_and_what_to_do() -> None:
     failed = gated_runs.item(COLLAPSED)
     (suite,) = suites(GateResult((failed,), None))
-    (result,) = cases(suite)[junit.GATE_CASE].result
-    assert result.message == "Root cause: the learning rate is too high"
-    assert result.text.splitlines() == list(failed.reasons)
-
-
-def test_what_fails_is_a_failure_with_what_to_do() -> None:
-    (suite,) = suites(GateResult((gated_runs.item(COLLAPSED),), None))
+    (gate,) = cases(suite)[junit.GATE_CASE].result
+    assert gate.message == "Root cause: the learning rate is too high"
+    assert gate.text.splitlines() == list(failed.reasons)
     (result,) = cases(suite)["loss-trend"].result
     assert isinstance(result, Failure)
     assert result.type == "loss-trend.diverged"
@@ -116,15 +115,6 @@ def test_a_crash_is_an_error_and_does_not_hide_what_was_found_before() -> None:
     assert "crashed: KeyError: 'y'" in found.text
 
 
-def test_a_required_check_that_did_not_run_makes_the_gate_an_error() -> None:
-    policy = Policy(ROOT, rules=Rules(require=("comparison",)))
-    (suite,) = suites(GateResult((gated_runs.item(HEALTHY, policy),), None))
-    (result,) = cases(suite)[junit.GATE_CASE].result
-    assert isinstance(result, Error)
-    assert result.type == "inconclusive"
-    assert result.message.startswith("the required check comparison is skipped")
-
-
 def test_items_that_are_not_there_or_were_not_reached_are_errors() -> None:
     *_, absent, unfinished = suites(gated_runs.result())
     for suite in (absent, unfinished):
@@ -134,17 +124,14 @@ def test_items_that_are_not_there_or_were_not_reached_are_errors() -> None:
     assert "interrupted" in next(iter(unfinished)).result[0].message
 
 
-def test_the_same_path_twice_stays_two_suites() -> None:
-    item = gated_runs.item(HEALTHY)
-    assert len(suites(GateResult((item, item), None))) == 2
-
-
 def test_the_file_is_named_where_the_checkout_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = GateResult((gated_runs.item(HEALTHY),), None)
     expected = f'file="fixtures/runs/{HEALTHY}/adapters.safetensors"'
     assert junit.render(given).count(expected) == len(gated_runs.report(HEALTHY).outcomes) + 1
+    # The same path twice stays two suites.
+    assert len(suites(GateResult(given.items * 2, None))) == 2
     monkeypatch.chdir(tmp_path)
     assert " file=" not in junit.render(given)
 

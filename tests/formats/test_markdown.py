@@ -60,24 +60,23 @@ def test_the_sections_come_in_the_order_of_the_design() -> None:
     ]
 
 
-def test_the_arithmetic_adds_up_to_the_score() -> None:
-    text = rendered(sample.unhealthy())
-    terms = "| `loss-trend.diverged` | loss | +4.00 | found |"
-    assert "| before anything was seen | | -1.00 | |" in text
-    assert terms in text
-    assert "| **score** | | **+5.25** | |" in text
-
-
-def test_the_fix_is_shown_as_a_diff() -> None:
-    text = rendered(sample.unhealthy())
-    assert '```diff\n--- adapter_config.json\n+++ adapter_config.json\n-  "learning_rate"' in text
-
-
-def test_every_check_is_listed_with_its_status_and_reason() -> None:
-    text = rendered(sample.unhealthy())
-    assert "| `adapter-presence` | passed |" in text
-    assert "| `adapter-drift` | skipped | the base model" in text
-    assert "| `loss-trend` | found | `loss-trend.diverged` |" in text
+@pytest.mark.parametrize(
+    "part",
+    [
+        # The arithmetic adds up to the score.
+        "| before anything was seen | | -1.00 | |",
+        "| `loss-trend.diverged` | loss | +4.00 | found |",
+        "| **score** | | **+5.25** | |",
+        # The fix is a diff.
+        '```diff\n--- adapter_config.json\n+++ adapter_config.json\n-  "learning_rate"',
+        # Every check has its status and reason.
+        "| `adapter-presence` | passed |",
+        "| `adapter-drift` | skipped | the base model",
+        "| `loss-trend` | found | `loss-trend.diverged` |",
+    ],
+)
+def test_the_page_of_a_failure_has(part: str) -> None:
+    assert part in rendered(sample.unhealthy())
 
 
 def test_a_file_read_for_two_reasons_is_listed_once() -> None:
@@ -104,9 +103,6 @@ def test_captions_say_in_words_what_the_pictures_show() -> None:
     assert "from 0.1 to 1.541 (layer 15, self_attn.q_proj)" in described["drift"]
     assert "',' makes up 97% of the tuned model's and 4%" in described["tokens"]
     assert "11 of 23 tokens are targets (9 answer, 1 end, 1 pad)" in described["labels"]
-
-
-def test_a_loss_that_is_nan_throughout_has_a_caption() -> None:
     shown = copy.deepcopy(sample.unhealthy()["figures"])
     shown["loss"] |= {"train": {"iterations": [10], "values": [float("nan")]}, "val": None}
     assert "training loss NaN at iteration 10, last NaN" in captions(shown)["loss"]

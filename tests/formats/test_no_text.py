@@ -170,20 +170,8 @@ def test_the_places_made_for_text_are_emptied_and_their_figures_stay() -> None:
 
 def test_samples_of_reruns_are_left_out_and_their_figures_stay() -> None:
     data = sample.unhealthy()
-    trial = {
-        "experiment": "change",
-        "cause": "learning-rate-too-high",
-        "label": "a tenth of the rate",
-        "seed": 1,
-        "symptom": False,
-        "errors": [],
-        "loss": 1.5,
-        "base_loss": 2.0,
-        "iterations": 50,
-        "seconds": 3.0,
-        "curve": {"iterations": [1, 2], "values": [3.0, 2.0]},
-        "samples": [{"prompt": CANARIES["prompt"], "base": None, "tuned": CANARIES["output"]}],
-    }
+    answer = {"prompt": CANARIES["prompt"], "base": None, "tuned": CANARIES["output"]}
+    trial = sample.rerun(experiment="change", loss=1.5, samples=[answer])
     # A label that repeats an output by an oversight.
     careless = {**trial, "label": f"rerun: {CANARIES['output']}"}
     data["experiments"] = [trial, careless]

@@ -67,21 +67,15 @@ def test_the_validator_can_refuse() -> None:
     assert len(list(VALIDATOR.iter_errors(log))) == 2
 
 
-def test_real_runs_give_valid_logs_with_a_result_a_finding() -> None:
+def test_a_valid_log_has_a_result_a_finding_and_the_rules_that_are_needed_with_their_help() -> None:
     given = gated_runs.result()
     run = run_of(sarif.render(given))
     codes = [one.finding.code for item in given.items for one in item.findings]
     assert [one["ruleId"] for one in run["results"]] == codes
     assert len(codes) > 10
-
-
-def test_only_the_rules_that_are_needed_each_with_the_help_of_its_check() -> None:
-    run = run_of(sarif.render(gated_runs.result()))
     rules = run["tool"]["driver"]["rules"]
-    assert [one["id"] for one in rules] == sorted({one["ruleId"] for one in run["results"]})
-    assert [rules[one["ruleIndex"]]["id"] for one in run["results"]] == [
-        one["ruleId"] for one in run["results"]
-    ]
+    assert [one["id"] for one in rules] == sorted(set(codes))
+    assert [rules[one["ruleIndex"]]["id"] for one in run["results"]] == codes
     for one in rules:
         assert "What to do." in one["help"]["text"]
         assert one["shortDescription"]["text"]
@@ -124,18 +118,13 @@ def test_suppressed_findings_stay_with_their_reason() -> None:
     assert not any("suppressions" in one for one in plain["results"])
 
 
-def test_results_lie_beside_the_adapter_in_the_checkout() -> None:
-    run = run_of(sarif.render(gated_runs.result()))
-    places = {
-        one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
-        for one in of_item(run, COLLAPSED)
-    }
-    assert places == {f"fixtures/runs/{COLLAPSED}/adapters.safetensors"}
-
-
 def test_paths_are_from_the_checkout_where_the_job_runs_below_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    run = run_of(sarif.render(gated_runs.result()))
+    files = [one["locations"][0]["physicalLocation"] for one in of_item(run, COLLAPSED)]
+    wanted = f"fixtures/runs/{COLLAPSED}/adapters.safetensors"
+    assert {one["artifactLocation"]["uri"] for one in files} == {wanted}
     assert sarif.uri(RUNS / HEALTHY) == f"fixtures/runs/{HEALTHY}"
     monkeypatch.setenv("GITHUB_WORKSPACE", str(ROOT))
     monkeypatch.chdir(ROOT / "fixtures")
@@ -182,16 +171,12 @@ def test_what_was_not_examined_is_notified_and_the_run_is_no_success() -> None:
     assert ("unfinished", "error", "fixtures/runs/rate-too-low was not examined.") in said
     (policy,) = invocation["toolConfigurationNotifications"]
     assert policy["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "pyproject.toml"
-    healthy = GateResult((gated_runs.item(HEALTHY),), None)
-    (invocation,) = run_of(sarif.render(healthy))["invocations"]
-    assert invocation["executionSuccessful"] is True
-    assert invocation["toolExecutionNotifications"] == []
-
-
-def test_findings_are_no_notifications() -> None:
-    failed = GateResult((gated_runs.item(COLLAPSED),), None)
-    (invocation,) = run_of(sarif.render(failed))["invocations"]
-    assert invocation["toolExecutionNotifications"] == []
+    # Findings are none.
+    for name in (HEALTHY, COLLAPSED):
+        given = GateResult((gated_runs.item(name),), None)
+        (invocation,) = run_of(sarif.render(given))["invocations"]
+        assert invocation["executionSuccessful"] is True
+        assert invocation["toolExecutionNotifications"] == []
 
 
 def test_a_finding_of_another_version_keeps_its_code() -> None:

@@ -109,17 +109,12 @@ def test_reasons_are_the_findings_that_count_for_the_cause_weightiest_first() ->
     assert codes == ["config-sanity.no-seed", "loss-floors.worse-than-unigram"]
 
 
-def test_each_code_is_given_once_as_a_reason() -> None:
+def test_without_a_cause_the_reasons_are_the_worst_findings_each_code_once() -> None:
     data = sample.unhealthy() | {"diagnosis": []}
     data["outcomes"][1]["findings"] *= 2
     codes = [one.code for one in of(summary.reasons, data, 5)]
     assert codes == ["loss-trend.diverged", "loss-floors.worse-than-unigram"]
-
-
-def test_without_a_cause_the_reasons_are_the_worst_findings() -> None:
-    data = sample.unhealthy() | {"diagnosis": []}
-    codes = [one.code for one in of(summary.reasons, data, 1)]
-    assert codes == ["loss-trend.diverged"]
+    assert [one.code for one in of(summary.reasons, data, 1)] == codes[:1]
 
 
 def test_a_confirming_run_goes_past_the_onset() -> None:
@@ -196,15 +191,17 @@ def test_a_configuration_path_can_not_inject_a_command() -> None:
     assert "--config 'a; rm -rf $(HOME)/adapter_config.json'" in line
 
 
-@pytest.mark.parametrize("change", [{"fix": None}, {"verdict": "healthy"}, {"diagnosis": []}])
-def test_no_command_is_invented_without_a_fix(change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"fix": None},
+        {"verdict": "healthy"},
+        {"diagnosis": []},
+        {"run": {"evidence": [], "missing": [], "left_out": []}},
+    ],
+)
+def test_no_command_is_invented_without_a_fix_or_a_configuration(change: dict[str, Any]) -> None:
     assert of(summary.confirm_commands, sample.unhealthy() | change) == []
-
-
-def test_no_command_is_invented_without_a_configuration() -> None:
-    data = sample.unhealthy()
-    del data["run"]["evidence"][0]
-    assert of(summary.confirm_commands, data) == []
 
 
 def test_missing_kinds_with_one_reason_are_named_together() -> None:

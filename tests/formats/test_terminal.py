@@ -74,3 +74,45 @@ def test_artifacts_can_not_steer_the_terminal(text: str) -> None:
     data["run"]["missing"][0] |= {"kind": text, "why": text}
     printed = shown(data, written=[text])
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", printed)
+
+
+# --- experiments ---
+
+
+def tried(cause: str, verdict: str, reason: str = "for a reason") -> dict[str, Any]:
+    """The verdict on a cause, as the report lists it."""
+    title = f"The title of {cause}"
+    named = {"cause": cause, "title": title, "reason": reason}
+    return {"experiment": "verdict", "verdict": verdict, **named}
+
+
+def printed(*experiments: dict[str, Any], width: int = 80) -> str:
+    """What is printed for these."""
+    report = sample.made({**sample.unhealthy(), "experiments": experiments})
+    return terminal.render_experiments(report, ["r/report.md"], width)
+
+
+def test_the_verdicts_are_listed_with_what_cured_it() -> None:
+    text = printed(tried("a", "confirmed"), tried("b", "refuted"), sample.rerun())
+    lines = text.splitlines()
+    assert lines[0].endswith("the cause is confirmed by experiment.")
+    assert lines[2] == "confirmed  The title of a (a)"
+    assert lines[3] == "           for a reason."
+    assert lines[4] == "refuted    The title of b (b)"
+    assert "cured by   learning_rate: 0.0002 -> 2e-05" in lines
+    assert lines[-2:] == ["1 experiment: 50 iterations, 2.5 seconds.", "  r/report.md"]
+
+
+def test_without_a_confirmed_cause_nothing_is_called_a_cure() -> None:
+    text = printed(tried("a", "undecided"))
+    assert "no cause could be confirmed" in text
+    assert "cured by" not in text
+    assert printed().splitlines()[0].endswith("--cause tries one anyway.")
+
+
+@pytest.mark.parametrize("width", [40, 80, 300])
+def test_experiments_fit_the_terminal_and_cannot_steer_it(width: int) -> None:
+    reason = " ".join(["a long reason goes on", "\x1b[31m", *HOSTILE]) * 3
+    text = printed(tried("a", "refuted", reason), width=width)
+    assert max(map(len, text.splitlines()[3:-2])) <= min(width, terminal.MAX_WIDTH)
+    assert "\x1b" not in text
