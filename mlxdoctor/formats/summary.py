@@ -112,7 +112,7 @@ def coverage(report: Report) -> str:
     if not report.coverage:
         return ""
     ruled_out = len(report.causes(CauseStatus.RULED_OUT))
-    sentence = f"{ruled_out} of {len(report.coverage)} known causes are ruled out"
+    counted = f"{ruled_out} of {len(report.coverage)} known causes are ruled out"
     by_reason: dict[str, list[str]] = {}
     for entry in report.causes(CauseStatus.OPEN):
         by_reason.setdefault(entry.why, []).append(entry.cause.replace("-", " "))
@@ -124,7 +124,7 @@ def coverage(report: Report) -> str:
             room -= len(shown)
     more = sum(map(len, by_reason.values())) - (OPEN - room)
     named += [f"and {more} more"] if more else []
-    return f"{sentence}; open: {'; '.join(named)}." if named else f"{sentence}."
+    return f"{counted}; open: {'; '.join(named)}." if named else f"{counted}."
 
 
 def advice(report: Report) -> list[str]:
@@ -170,8 +170,9 @@ def most_useful(report: Report) -> str:
 
 def next_command(report: Report) -> str:
     """The command that would say most; "" where `most_useful` asks for something else."""
-    said = most_useful(report).endswith(":") and report.next is not None
-    return report.next.command if said and report.next is not None else ""
+    if report.next is None or not most_useful(report).endswith(":"):
+        return ""
+    return report.next.command
 
 
 def remedy(report: Report, prose: Callable[[str], str] = str) -> str:
