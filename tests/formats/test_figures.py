@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
+from mlxdoctor.exhibits import RateCurve
 from mlxdoctor.formats import figures
 from mlxdoctor.reproduce.rerun import Kind
 from tests.formats import sample
@@ -117,6 +118,18 @@ def test_hostile_text_is_drawn_as_text(text: str) -> None:
 def test_no_tokens_at_all_can_be_drawn() -> None:
     drawn("labels", tokens=[])
     drawn("tokens", tokens=[], base=[], tuned=[])
+
+
+@pytest.mark.parametrize("losses", [(4.1, 3.0, 900.0, NAN), (NAN,) * 4])
+def test_any_rates_can_be_drawn(losses: tuple[float, ...]) -> None:
+    rates, noise = (1e-5, 1e-4, 1e-3, 1e-2), (0.1, 0.1, NAN, NAN)
+    advised = 2e-4 if losses[0] > 0 else None
+    curve = RateCurve(rates, losses, noise, 4.2, 1e-4, advised, advised, updates=8)
+    figure = figures.painted("rates", curve)
+    names = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert {"lost", "configured", "before any update"} <= names
+    assert ("advised" in names) == (advised is not None)
+    assert "8 updates at each of 4 rates" in figures.PICTURES["rates"].caption(curve)
 
 
 # --- reruns ---
