@@ -266,13 +266,11 @@ def _nonfinite(adapter: Adapter) -> Iterator[Sign]:
         "tensors": len(bad),
         "all_tensors": adapter.tensor_count,
         "values": values,
-        "share_of_values": values / max(adapter.parameter_count, 1),
     }
     yield Sign("non-finite", measured, where=some_of(list(bad)))
     half = [name for name in bad if adapter.tensors[name].dtype == "F16"]
     if half and 2 * len(half) >= len(bad):
-        measured = {"tensors": len(half), "non_finite_tensors": len(bad)}
-        yield Sign("float16-non-finite", measured, where=some_of(half))
+        yield Sign("float16-non-finite", {"tensors": len(half)}, where=some_of(half))
 
 
 def _no_factors(adapter: Adapter, config: TrainingConfig | None) -> Sign:
@@ -312,7 +310,6 @@ def _whole_weights(adapter: Adapter, config: TrainingConfig | None) -> Iterator[
         {
             "tensors": len(others),
             "parameters": numbers,
-            "share_of_file": numbers / max(adapter.parameter_count, 1),
             "examples": tuple(names[:_EXAMPLES]),
             "file": adapter.path.name,
         },

@@ -48,11 +48,6 @@ _SHARED = frozenset({"k_proj", "v_proj"})
 _SAME_INPUTS = ("q_proj", "k_proj", "v_proj")
 _GATES, _BACK = ("gate_proj", "up_proj"), "down_proj"
 _NAME_THE_BASE = "name the base model that the adapter was trained on"
-_NOT_IN_BASE = (
-    "in the base model, {first} for one[; the closest name in the base model is {closest}]: old "
-    "loaders drop them silently, new ones refuse."
-)
-_RENAME = f"[rename the tensors to the base model's names; {{closest}} for one|{_NAME_THE_BASE}]"
 
 
 @check(
@@ -87,17 +82,14 @@ _RENAME = f"[rename the tensors to the base model's names; {{closest}} for one|{
             expected="every key names a module",
             fix="with mlx-lm write the name within the layer (self_attn.q_proj), not its last part",
         ),
-        "no-module-in-base": Symptom.warning(
-            "the base model has none of the adapted modules",
-            says=f"None of the {{modules}} adapted modules is {_NOT_IN_BASE}",
+        "modules-not-in-base": Symptom.warning(
+            "the base model lacks adapted modules",
+            says="{missing} of the {modules} adapted modules are not in the base model, {first} "
+            "for one[; the closest name in the base model is {closest}]: old loaders drop them "
+            "silently, new ones refuse.",
             expected="every adapted module is in the base model",
-            fix=_RENAME,
-        ),
-        "some-modules-not-in-base": Symptom.warning(
-            "the base model lacks some of the adapted modules",
-            says=f"{{missing}} of the {{modules}} adapted modules are not {_NOT_IN_BASE}",
-            expected="every adapted module is in the base model",
-            fix=_RENAME,
+            fix="[rename the tensors to the base model's names; {closest} for one|"
+            f"{_NAME_THE_BASE}]",
         ),
         "layer-out-of-range": Symptom.error(
             "the adapter changes layers that the base model does not have",
@@ -155,7 +147,7 @@ def adapter_structure(
     if (config is None or config.path.name != CONFIG_NAME) and not adapter.has_configuration:
         yield _no_configuration(adapter)
     if base is None:
-        against = ("no-module-in-base", "some-modules-not-in-base", "layer-out-of-range")
+        against = ("modules-not-in-base", "layer-out-of-range")
         why = "the base model is not at hand; name its folder with --base"
         yield Unsought((*against, "shape-mismatch"), why)
     if config is None and base is None:
@@ -359,9 +351,8 @@ def _against_base(adapter: Adapter, base: BaseModel) -> Iterator[Sign]:
     rest = [module for module in adapter.modules if module.name not in apart]
     absent = [module for module in rest if base.module_for(module.name) is None]
     if absent:
-        every = len(absent) == len(rest)
         yield Sign(
-            "no-module-in-base" if every else "some-modules-not-in-base",
+            "modules-not-in-base",
             {
                 "missing": len(absent),
                 "modules": len(rest),

@@ -515,7 +515,6 @@ def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts, limits: Limits) 
         Severity.WARNING if cut.share < 0.5 else None,
         length=cut.length,
         unfinished=cut.unfinished,
-        mid_word=cut.mid_word,
         answer=quoted(pairs[rows[0]].answer, 60),
     )
 
@@ -564,7 +563,6 @@ def _order(split: Split, facts: TextFacts, limits: Limits) -> Iterator[Sign | Se
             "by_chance": order.dealt,
             "examined": order.texts,
             "ratio": order.ratio,
-            "function_words": order.function_words,
             "nested": facts.nested,
         }
         yield Sign("words-out-of-order", measured, where=split.path.name)
@@ -609,8 +607,6 @@ def _misplaced(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[
         examined=measured.examined,
         share=interval.share,
         share_at_least=interval.low,
-        noticed_if_all_were=measured.telling,
-        own_rank=rank,
         line=split.line_numbers[rows[first.row]],
         answer_line=split.line_numbers[rows[first.answer_at]],
     )

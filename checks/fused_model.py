@@ -141,7 +141,6 @@ def fused_model(
     if not modules:
         raise Inconclusive("no module with an update has a weight of one shape in both models")
     intended = _norm(module.intended for module in modules)
-    realised = _norm(module.realised for module in modules)
     noise = _norm(module.noise for module in modules) / intended
     rounding = _norm(module.rounding for module in modules) / intended
     gain = sum(module.inner for module in modules) / intended**2
@@ -173,8 +172,6 @@ def fused_model(
             "swallowed": round(gain, 4) if is_lost else None,
             "noise": round(noise, 4),
             "rounding": round(rounding, 4),
-            "cosine": round(gain * intended / realised, 4) if realised else 0.0,
-            "relative_size": round(realised / intended, 4),
             "noise_over_weight": round(coarseness, 4),
             "modules_without": len(absent),
             "most": limits.degraded,

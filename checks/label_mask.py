@@ -41,10 +41,6 @@ _LONGER = (
     "[set max_seq_length to {set_to}, or shorten these rows (the answer is at the end, and is what "
     "is cut first)|remove the rows without an answer, or fill them in]"
 )
-_CUT = (
-    "{rows} of {examined} answers are cut off: their rows have up to {longest_row} tokens, and "
-    "max_seq_length is {max_seq_length}."
-)
 
 
 @dataclass(frozen=True)
@@ -86,14 +82,9 @@ class Limits:
         ),
         "answers-truncated": Symptom.warning(
             "answers are cut off by the sequence limit",
-            says=_CUT,
+            says="{rows} of {examined} answers are cut off: their rows have up to {longest_row} "
+            "tokens, and max_seq_length is {max_seq_length}.",
             expected="rows shorter than max_seq_length",
-            fix=_LONGER,
-        ),
-        "few-answers-truncated": Symptom.info(
-            "a few answers are cut off by the sequence limit",
-            says=_CUT,
-            expected="rows shorter than max_seq_length; a few longer ones do no harm",
             fix=_LONGER,
         ),
         "end-token-missing": Symptom.warning(
@@ -169,11 +160,11 @@ def label_mask(
             Severity.ERROR if len(bare) == len(rows.rows) else None,
             longest_prompt=max(row.prompt_length for row in bare),
         )
-    if cut := _where(rows.rows, lambda row: row.answer_is_cut):
-        share = len(cut) / len(rows.rows)
+    cut = _where(rows.rows, lambda row: row.answer_is_cut)
+    if cut and (share := len(cut) / len(rows.rows)) >= limits.cut_warning:
         is_error = share >= limits.cut_error and rows.format != "text"
         yield _sign(
-            "answers-truncated" if share >= limits.cut_warning else "few-answers-truncated",
+            "answers-truncated",
             rows,
             cut,
             Severity.ERROR if is_error else None,
@@ -243,7 +234,6 @@ def _ends(rows: SupervisedRows, tokenizer: Tokenizer | None, limits: Limits) -> 
         Severity.ERROR if len(endless) >= limits.end_error * len(whole) else None,
         examined=len(whole),
         last=quoted(tokenizer.token(last)) if tokenizer else None,
-        last_token=last,
         ends=tuple(ends),
     )
 
@@ -298,7 +288,6 @@ def _sign(
         "examined": len(rows.rows),
         "share": len(affected) / len(rows.rows),
         "max_seq_length": rows.max_seq_length,
-        "first_rows": tuple(row.index + 1 for row in affected[:5]),
     }
     # Rows that the limit does not cut have no answer.
     lengths = [row.full_length for row in affected if row.full_length > rows.max_seq_length]

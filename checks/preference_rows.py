@@ -100,10 +100,8 @@ def preference_rows(
         yield Sign(
             "split-reversed",
             {
-                "train_pairs": len(train_pairs),
                 "valid_pairs": len(valid_pairs),
                 "train_agreement": itself,
-                "valid_agreement": against,
                 "reversed": 1 - against,
             },
         )

@@ -153,7 +153,6 @@ def tokenizer_consistency(
             "terminator-is-not-an-end-token",
             {
                 "written": repr(" ".join(tokenizer.token(one) for one in terminator[:4])),
-                "terminator": terminator[:16],
                 "end_tokens": _names(tokenizer, tokenizer.eos_token_ids) or "no token",
             },
             where=where,
@@ -286,7 +285,6 @@ def _written_by_hand(
             "file": train.path.name,
             "rows": len(texts),
             "exchanges": len(exchanges),
-            "in_the_template": rendered,
             "before": before,
             "after": after,
         },

@@ -186,7 +186,6 @@ def _size(facts: Sequence[ModuleFacts], limits: Limits) -> Iterator[Sign]:
     measured = {
         "median_relative_norm" if relative else "median_nominal_norm": middle,
         "largest_relative_norm": largest if relative else None,
-        "median_update_norm": median(module.update_norm for module in facts),
         "modules": len(sizes),
         "scale": facts[0].scale,
     }

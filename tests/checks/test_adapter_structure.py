@@ -139,7 +139,7 @@ def test_layers_missing_from_what_mlx_lm_wrote(tmp_path: Path) -> None:
 def test_modules_under_other_names_are_not_called_missing(tmp_path: Path) -> None:
     tensors = without(lora(MODULES), "3.self_attn.v_proj")
     tensors.update(lora({"language_model.model.layers.3.self_attn.v_proj": (96, 48)}))
-    assert codes(examine(tmp_path, tensors)) == {"some-modules-not-in-base"}
+    assert codes(examine(tmp_path, tensors)) == {"modules-not-in-base"}
 
 
 def test_a_key_that_matches_nothing(tmp_path: Path) -> None:
@@ -162,8 +162,8 @@ def test_a_prefix_that_differs(tmp_path: Path, is_mlx: bool, severity: Severity)
         (tmp_path / "base" / "config.json").write_text(json.dumps(dict(BASE.config)))
         base = BaseModel.read(tmp_path / "base")
     outcome = examine(tmp_path / "run", lora(names), base=base)
-    finding = next(f for f in outcome.findings if f.code.endswith("no-module-in-base"))
-    assert codes(outcome) == {"no-module-in-base"}
+    finding = next(f for f in outcome.findings if f.code.endswith("modules-not-in-base"))
+    assert codes(outcome) == {"modules-not-in-base"}
     assert finding.severity is severity
     assert finding.measured["closest"] == "model.layers.2.self_attn.q_proj"
 
@@ -172,7 +172,7 @@ def test_some_modules_the_base_lacks(tmp_path: Path) -> None:
     names = {**MODULES, "model.layers.2.self_attn.g_proj": (96, 96)}
     config = parameters(keys=[*KEYS, "self_attn.g_proj"])
     outcome = examine(tmp_path, lora(names), lora_parameters=config)
-    assert codes(outcome) == {"some-modules-not-in-base"}
+    assert codes(outcome) == {"modules-not-in-base"}
     assert outcome.findings[0].measured["missing"] == 1
 
 

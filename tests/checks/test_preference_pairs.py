@@ -219,14 +219,6 @@ def test_just_as_much_as_a_guess_costs(
         assert found(judge(pairs, log, config, data, tokenizer)) == symptoms
 
 
-def test_as_many_nats_of_a_long_answer(
-    logs: LogWriter, tmp_path: Path, tokenizer: Tokenizer
-) -> None:
-    log = of_mode(logs, "DPO", TOO_FAST, 0.0)
-    config = config_of(tmp_path, train_mode="dpo", beta=0.1)
-    assert found(judge(pairs, log, config, rows(tmp_path, 20), tokenizer)) == {}
-
-
 def test_of_a_short_answer_to_a_long_prompt_more_is_asked(
     logs: LogWriter, tmp_path: Path, tokenizer: Tokenizer
 ) -> None:
@@ -348,7 +340,7 @@ def test_log_likelihoods_that_moved(tmp_path: Path) -> None:
 
 def test_log_likelihoods_of_other_answers(tmp_path: Path) -> None:
     """Those of a model that stands still differ from batch to batch."""
-    for seed in range(20):
+    for seed in range(5):
         logps = np.random.default_rng(seed).normal(-80.0, 10.0, 24)
         log = LogWriter(tmp_path).text(
             *(
