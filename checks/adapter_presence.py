@@ -120,13 +120,13 @@ class Limits:
             expected="B moves away from zero with the first update",
             fix="check that the learning rate is not zero and that gradients reach lora_b",
         ),
-        "a-moved-zero-b": Symptom.warning(
-            "every B is zero although A is no longer as it was drawn",
+        "a-moved-zero-b": Symptom.error(
+            "B is zero although A is no longer as it was drawn",
             says="In {a_moved} of {modules} modules A lies outside the draw it started from while "
-            "B is exactly zero; training cannot do that, because A gets no gradient before B "
+            "B is exactly zero: training cannot do that, because A gets no gradient before B "
             "moves.",
             expected="B moves before A",
-            fix="check how the adapter was saved or merged",
+            fix="check how the adapter was saved or merged, and use an earlier file",
         ),
         "some-zero-b": Symptom.error(
             "some modules were trained, and the B of others is exactly zero",
@@ -135,13 +135,6 @@ class Limits:
             expected="every B moves with the first update",
             fix="[look for what stops gradients on their way down to layer {last_untrained}|"
             "check that gradients reach these modules, and that the optimiser has them]",
-        ),
-        "some-a-moved-zero-b": Symptom.error(
-            "the B of some modules is zero again although their A has moved",
-            says="The B of {a_moved} of {modules} modules is exactly zero although their A lies "
-            "outside the draw it started from: they were trained, and their B was lost.",
-            expected="B moves before A",
-            fix="check how the adapter was saved or merged, and use an earlier file",
         ),
         "unpaired": Symptom.error(
             "some factors have no partner",
@@ -366,12 +359,16 @@ def _zeros(facts: Sequence[ModuleFacts], config: TrainingConfig | None) -> Itera
         drawn = "every" if counts["a_as_drawn"] == len(facts) else None
         where = some_of([module.name for module in zero])
         yield Sign("zero-b", {**counts, "a_drawn": drawn}, where=where)
-        if moved:
-            yield Sign("a-moved-zero-b", {**counts, "a_moved": len(moved)})
-        return
+    is_every = len(zero) == len(facts)
     if moved:
-        measured = {**counts, "a_moved": len(moved)}
-        yield Sign("some-a-moved-zero-b", measured, where=some_of(moved))
+        yield Sign(
+            "a-moved-zero-b",
+            {**counts, "a_moved": len(moved)},
+            where=some_of(moved),
+            severity=Severity.WARNING if is_every else None,
+        )
+    if is_every:
+        return
     idle = [module for module in zero if module.name not in moved]
     untrained = [module for module in idle if not _UNUSED.search(module.name)]
     if untrained:

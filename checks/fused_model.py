@@ -111,14 +111,8 @@ _EXPECTED = "a gain of 1, and noise below {most:g} of the update"
             expected=_EXPECTED,
             fix=_AGAIN,
         ),
-        "fused-twice": Symptom.error(
-            "the update is in the fused weights twice",
-            says="The fused weights hold {gain:.2f} times the adapter's update.",
-            expected=_EXPECTED,
-            fix=_AGAIN,
-        ),
         "wrong-scale": Symptom.error(
-            "the update was fused at another scale than it was trained at",
+            "the update was fused twice, or at another scale than it was trained at",
             says="The fused weights hold {gain:.2f} times the adapter's update.",
             expected=_EXPECTED,
             fix=_AGAIN,
@@ -157,7 +151,7 @@ def fused_model(
     elif absent:
         symptom, examples = "not-fused", absent
     elif abs(gain - 1) > limits.scale and not is_swallowed:
-        symptom = "fused-twice" if abs(gain - 2) <= limits.scale else "wrong-scale"
+        symptom = "wrong-scale"
     elif noise > limits.degraded:
         # Noise that is small beside the weights is what any quantised model bears.
         is_coarse = noise > limits.lost and coarseness > limits.coarse

@@ -48,13 +48,11 @@ class ModelFacts:
         parameters: how many it has; None where that is not known.
         size_from: what says so: "its files", "the log" or "its name"; empty where nothing does.
         vocabulary: entries of its output layer; None where that is not known.
-        vocabulary_from: what says so, likewise.
     """
 
     parameters: float | None = None
     size_from: str = ""
     vocabulary: int | None = None
-    vocabulary_from: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,12 +70,11 @@ def model_facts(
     parameters, size_from = named.parameters, named.size_from
     if log is not None and log.trainable is not None and log.trainable.total_millions > 0:
         parameters, size_from = log.trainable.total_millions * 1e6, "the log"
-    vocabulary, vocabulary_from = named.vocabulary, named.vocabulary_from
+    vocabulary = named.vocabulary
     if base is not None:
         parameters, size_from = float(base.parameter_count), "its files"
-        stated = getattr(base, "vocab_size", None)
-        vocabulary, vocabulary_from = stated, "its files" if stated else ""
-    return ModelFacts(parameters, size_from, vocabulary, vocabulary_from)
+        vocabulary = base.vocab_size
+    return ModelFacts(parameters, size_from, vocabulary)
 
 
 def model_name(config: TrainingConfig | None, log: TrainingLog | None) -> str | None:
@@ -101,12 +98,7 @@ def facts_of_name(name: str) -> ModelFacts:
     if family is not None and family.parameters is not None:
         parameters = family.parameters
     vocabulary = family.vocabulary if family is not None else None
-    return ModelFacts(
-        parameters,
-        "its name" if parameters else "",
-        vocabulary,
-        "its name" if vocabulary else "",
-    )
+    return ModelFacts(parameters, "its name" if parameters else "", vocabulary)
 
 
 @cache

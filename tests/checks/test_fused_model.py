@@ -138,7 +138,7 @@ def half_of_the_layers(sound: Path, tmp_path: Path) -> Path:
     [
         (without_update, "not-fused"),
         (half_of_the_layers, "not-fused"),
-        (fused_again, "fused-twice"),
+        (fused_again, "wrong-scale"),
         (at_half_the_scale, "wrong-scale"),
     ],
 )

@@ -18,7 +18,7 @@ CORRECTED = {"optimizer_config": {"adam": {"bias_correction": True}}}
 
 def findings_of(config, parameters=None):
     """What is found for a model of that many parameters; the check reads nothing else of it."""
-    base = SimpleNamespace(parameter_count=parameters) if parameters else None
+    base = SimpleNamespace(parameter_count=parameters, vocab_size=None) if parameters else None
     given = {TrainingConfig: config, BaseModel: base}
     return learning_rate.run(SimpleNamespace(get=given.get, why_missing=str)).findings
 

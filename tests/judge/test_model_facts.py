@@ -65,14 +65,14 @@ def test_the_log_counts_better_than_the_name(tmp_path: Path) -> None:
     config = config_of(tmp_path, model="models/llama-3.2-3b")
     log = log_of(tmp_path, "Trainable parameters: 0.216% (6.947M/3212.750M)")
     facts = model_facts(config, log, None)
-    assert facts == ModelFacts(3.21275e9, "the log", 128256, "its name")
+    assert facts == ModelFacts(3.21275e9, "the log", 128256)
 
 
 def test_the_files_count_best(tmp_path: Path) -> None:
     base = SimpleNamespace(parameter_count=5_000, vocab_size=96)
     config = config_of(tmp_path, model="models/llama-3.2-3b")
     facts = model_facts(config, None, base)
-    assert facts == ModelFacts(5e3, "its files", 96, "its files")
+    assert facts == ModelFacts(5e3, "its files", 96)
 
 
 def test_a_log_names_its_model(tmp_path: Path) -> None:
