@@ -9,12 +9,11 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 from mlxdoctor.safety.reading_limits import ReadingLimits, current
 from mlxdoctor.safety.stages import Kind, Stage, StageStopped
-from mlxdoctor.safety.template_guard import Guard
 from mlxdoctor.safety.time_limit import TimeLimitExceeded, time_limit
 
 #: A rendering that takes longer is a slow one; of those, so many times the limit in all.
@@ -59,15 +58,14 @@ class ChatTemplate:
 
         from mlxdoctor.safety.template_sandbox import Sandbox
 
-        def refuse(what: str) -> None:
+        def refuse(what: str) -> NoReturn:
             raise TemplateTooMuch(f"the template {what} (limit template_characters)")
 
         try:
             with _STAGE, warnings.catch_warnings():
                 # Python may have something to say of what Jinja makes of it.
                 warnings.simplefilter("ignore")
-                guard = Guard(current().template_characters, refuse)
-                compiled = Sandbox(guard).from_string(text)
+                compiled = Sandbox(current().template_characters, refuse).from_string(text)
         except StageStopped as stopped:
             raise TemplateTooMuch(str(stopped)) from None
         # Python refuses some of what Jinja makes of it: deep nesting, digits of other scripts.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -46,15 +46,15 @@ class Rules:
 
 @dataclass(frozen=True)
 class Override:
-    """Rules for some paths. None: the general rule holds."""
+    """Other rules for some paths.
+
+    Attributes:
+        paths: where they hold.
+        rules: fields of `Rules` and what they are there.
+    """
 
     paths: tuple[str, ...]
-    require: tuple[str, ...] | None = None
-    require_generate: bool | None = None
-    fail_on: str | None = None
-    suspect: str | None = None
-    fail: frozenset[str] | None = None
-    thresholds: Thresholds = field(default_factory=dict)
+    rules: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -104,20 +104,10 @@ class Policy:
     def rules_for(self, key: str) -> Rules:
         """The rules for the item of that key."""
         rules = self.rules
-        for one in self.overrides:
-            if matches(one.paths, key):
-                rules = Rules(
-                    require=rules.require if one.require is None else one.require,
-                    require_generate=(
-                        rules.require_generate
-                        if one.require_generate is None
-                        else one.require_generate
-                    ),
-                    fail_on=rules.fail_on if one.fail_on is None else one.fail_on,
-                    suspect=rules.suspect if one.suspect is None else one.suspect,
-                    fail=rules.fail if one.fail is None else one.fail,
-                    thresholds=_merged(rules.thresholds, one.thresholds),
-                )
+        for override in self.overrides:
+            if matches(override.paths, key):
+                thresholds = _merged(rules.thresholds, override.rules.get("thresholds", {}))
+                rules = replace(rules, **{**override.rules, "thresholds": thresholds})
         return rules
 
 

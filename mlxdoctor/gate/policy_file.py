@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ from typing import Any
 from mlxdoctor.check import Check, discover
 from mlxdoctor.evidence.source import open_file
 from mlxdoctor.gate.policy import Ignore, Override, Policy, Rules
-from mlxdoctor.gate.thresholds import parse_thresholds, suggestion
+from mlxdoctor.gate.thresholds import Wrong, parse_thresholds, suggestion
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.quoting import MAX_QUOTED, cut
 from mlxdoctor.safety.reading_limits import current, exceeded
 
 #: A policy of its own.
@@ -23,10 +26,91 @@ POLICY_NAME = "mlxdoctor.toml"
 MAX_PARTS = 200
 _PART = r"(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')"
 _LONG_KEY = re.compile(rf"(?<![\w.-])(?:{_PART}[ \t]*+\.[ \t]*+){{{MAX_PARTS}}}")
-SEVERITIES = ("info", "warning", "error", "never")
-_RULES = frozenset({"require", "require-generate", "fail-on", "suspect", "fail", "thresholds"})
-_SUSPECT = ("pass", "fail")
-_KEYS = _RULES | {"override", "ignore", "baseline"}
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key that may stand in a table of a policy.
+
+    Attributes:
+        meaning: its value and what that says, as "write …" goes on.
+        fits: whether a value from the file is of its kind.
+        keep: how the policy keeps the value.
+        names: the names in it are those of a "check", or of a "code" as well; "" for others.
+        is_required: whether it must be there.
+    """
+
+    meaning: str
+    fits: Callable[[Any], bool]
+    keep: Callable[[Any], Any] = lambda value: value
+    names: str = ""
+    is_required: bool = False
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _are_patterns(value: Any) -> bool:
+    return _are_texts(value) and not any(pattern.startswith(("!", "#")) for pattern in value)
+
+
+def _are_tables(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(table, Mapping) for table in value)
+
+
+def _is_day(value: Any) -> bool:
+    return isinstance(value, date) and not isinstance(value, datetime)
+
+
+#: What may be demanded of every item, and otherwise of some.
+RULES: Mapping[str, Key] = {
+    "require": Key(
+        'a list of checks that must have run: ["loss-trend"]', _are_texts, tuple, "check"
+    ),
+    "require-generate": Key(
+        "true or false: whether models must have been run", lambda value: isinstance(value, bool)
+    ),
+    "fail-on": Key(
+        "the least severity that fails an item: 'info', 'warning', 'error' or 'never'",
+        lambda value: value in ("info", "warning", "error", "never"),
+    ),
+    "suspect": Key(
+        "what becomes of an item that is suspect: 'pass' or 'fail'",
+        lambda value: value in ("pass", "fail"),
+    ),
+    "fail": Key(
+        'a list of codes or checks that fail an item whatever their severity: ["weight-drift"]',
+        _are_texts,
+        frozenset,
+        "code",
+    ),
+    "thresholds": Key(
+        "a table of thresholds for each check", lambda value: isinstance(value, Mapping)
+    ),
+}
+#: The policy as a whole, and its two lists of tables.
+POLICY: Mapping[str, Key] = {
+    **RULES,
+    "baseline": Key('the name of the file of known findings: "known.json"', _is_text),
+    "override": Key("other rules for some paths below [[override]]", _are_tables),
+    "ignore": Key("each accepted finding below [[ignore]]", _are_tables),
+}
+_PATHS = 'a list of paths, seen from the policy, without "!" or "#": ["adapters/old/**"]'
+OVERRIDE: Mapping[str, Key] = {
+    **RULES,
+    "paths": Key(_PATHS, lambda value: _are_patterns(value) and value, tuple, is_required=True),
+}
+IGNORE: Mapping[str, Key] = {
+    "code": Key("a code, or a check for all its codes", _is_text, names="code", is_required=True),
+    "reason": Key("why the finding is accepted", _is_text, str.strip, is_required=True),
+    "paths": Key(_PATHS, _are_patterns, tuple),
+    "expires": Key("the last day on which it holds, without quotes: 2030-01-31", _is_day),
+}
 
 
 def find_policy(start: Path) -> Path | None:
@@ -43,7 +127,7 @@ def find_policy(start: Path) -> Path | None:
             # Whatever it is: a policy that can't be read is not passed over in silence.
             return folder / POLICY_NAME
         project = folder / "pyproject.toml"
-        if project.is_file() and _table(project) is not None:
+        if project.is_file() and _table(project, _text(project)) is not None:
             return project
     return None
 
@@ -52,178 +136,158 @@ def read_policy(path: Path) -> Policy:
     """The policy in a file: its `[tool.mlxdoctor]` if it has one, else all of it.
 
     Raises:
-        InputError: it can't be read, or something in it is unknown or of another kind.
+        InputError: it can't be read, or something in it is unknown or of another kind; the
+            message names the line and the key.
     """
-    table = _table(path)
+    text = _text(path)
+    table = _table(path, text)
     if table is None:
         raise InputError(path, "has no [tool.mlxdoctor]", "name another file with --policy")
     if not table:
         remedy = "write a rule, or remove it: then those that ship hold"
         raise InputError(path, "states no rule", remedy)
     checks = discover()
-    _known_keys(table, _KEYS, path, "")
-    baseline = table.get("baseline")
-    if baseline is not None and (not isinstance(baseline, str) or not baseline):
-        raise InputError(path, "baseline is no file name", 'write baseline = "known.json"')
-    rules = _rules(table, checks, path, "")
+
+    def read(name: str, number: int, stated: Mapping[str, Any], keys: Mapping[str, Key]) -> Any:
+        try:
+            return _values(stated, keys, checks)
+        except Wrong as wrong:
+            line = _line_of(text, name, number, wrong.key)
+            where = f"{name} {number}: " if number else ""
+            problem = f"line {line}: {where}{wrong.key} {wrong.problem}"
+            raise InputError(path, problem, wrong.remedy) from None
+
+    values = read("", 0, table, POLICY)
+    overrides = [
+        read("override", number, stated, OVERRIDE)
+        for number, stated in enumerate(values.pop("override", ()), 1)
+    ]
+    ignores = [
+        read("ignore", number, stated, IGNORE)
+        for number, stated in enumerate(values.pop("ignore", ()), 1)
+    ]
+    for number, override in enumerate(overrides, 1):
+        if len(override) == 1:
+            line = _line_of(text, "override", number, "")
+            problem = f"line {line}: override {number}: changes nothing"
+            raise InputError(path, problem, "state a rule beside paths, or remove it")
+    baseline = values.pop("baseline", None)
+    root = path.resolve().parent
     return Policy(
-        root=path.resolve().parent,
+        root=root,
         source=path,
-        rules=Rules(**{key: value for key, value in rules.items() if value is not None}),
-        overrides=tuple(
-            _override(one, checks, path, f"override {number}: ")
-            for number, one in enumerate(_tables(table, "override", path), 1)
-        ),
-        ignores=tuple(
-            _ignore(one, checks, path, f"ignore {number}: ")
-            for number, one in enumerate(_tables(table, "ignore", path), 1)
-        ),
-        baseline=path.resolve().parent / baseline if baseline is not None else None,
+        rules=Rules(**values),
+        overrides=tuple(Override(changed.pop("paths"), changed) for changed in overrides),
+        ignores=tuple(Ignore(**ignore) for ignore in ignores),
+        baseline=root / baseline if baseline is not None else None,
     )
 
 
-def _table(path: Path) -> Mapping[str, Any] | None:
-    if not path.exists():
-        raise InputError(path, "there is no such policy", "name the policy with --policy")
+def _values(
+    stated: Mapping[str, Any], keys: Mapping[str, Key], checks: Sequence[Check]
+) -> dict[str, Any]:
+    """The stated values, by the names of the policy's fields."""
+    values = {}
+    for name, value in stated.items():
+        if name not in keys:
+            raise Wrong(name, "is an unknown key", suggestion(name, keys))
+        key = keys[name]
+        if not key.fits(value):
+            raise Wrong(name, f"is {cut(repr(value), MAX_QUOTED)}", f"write {key.meaning}")
+        if key.names:
+            _refuse_unknown(name, key, value, checks)
+        is_table = name == "thresholds"
+        kept = parse_thresholds(value, checks) if is_table else key.keep(value)
+        values[name.replace("-", "_")] = kept
+    for name, key in keys.items():
+        if key.is_required and name not in stated:
+            raise Wrong(name, "is missing", f"write {key.meaning}")
+    return values
+
+
+def _refuse_unknown(name: str, key: Key, value: Any, checks: Sequence[Check]) -> None:
+    known = {check.name for check in checks}
+    if key.names == "code":
+        known |= {code for check in checks for code in check.codes}
+    for stated in [value] if isinstance(value, str) else value:
+        if stated not in known:
+            problem = f"names the unknown {key.names} {stated!r}"
+            raise Wrong(name, problem, suggestion(stated, known))
+
+
+def _line_of(text: str, table: str, number: int, key: str) -> int:
+    """The line of a key, or of what is above it.
+
+    Args:
+        text: the file.
+        table: the table that the key is in, "" for the policy itself.
+        number: which of the tables of that name; 0 where there is one.
+        key: the key, with dots in it where it is below another.
+    """
+    wanted = f"{table}.{key}.".lstrip(".")
+    counted: Counter[str] = Counter()
+    place, nearest, line_of_nearest = "", "", 1
+    for line_number, line in enumerate(text.splitlines(), 1):
+        name, equals, _ = re.sub(r"[\"'\s]", "", line.partition("#")[0]).partition("=")
+        if name.startswith("["):
+            place = name.strip("[]").removeprefix("tool.mlxdoctor").lstrip(".")
+            counted[place] += 1
+            name = place
+        elif equals:
+            name = f"{place}.{name}".lstrip(".")
+        is_there = not number or counted[table] == number
+        if is_there and len(name) > len(nearest) and wanted.startswith(f"{name}."):
+            nearest, line_of_nearest = name, line_number
+    return line_of_nearest
+
+
+def _table(path: Path, text: str) -> Mapping[str, Any] | None:
+    """The policy in a file's text; None where a project's file has none."""
     try:
-        document = tomllib.loads(_text(path))
+        document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(path, f"is not valid TOML ({error})", "correct it") from None
     tools = document.get("tool")
-    own = tools.get("mlxdoctor") if isinstance(tools, Mapping) else None
+    below = tools if isinstance(tools, Mapping) else {}
+    own = below.get("mlxdoctor")
     if own is None:
         if path.name != "pyproject.toml":
             return document
-        _refuse_other_spellings(document, path)
+        _refuse_other_spellings(document, below, path)
         return None
     if not isinstance(own, Mapping):
         raise InputError(path, "tool.mlxdoctor is no table", "write [tool.mlxdoctor]")
-    if beside := sorted(_KEYS & document.keys()):
+    if beside := sorted(POLICY.keys() & document.keys()):
         problem = f"has {beside[0]} above [tool.mlxdoctor], which alone is read"
         raise InputError(path, problem, "write it below")
     return own
 
 
-def _refuse_other_spellings(document: Mapping[str, Any], path: Path) -> None:
+def _refuse_other_spellings(
+    document: Mapping[str, Any], tools: Mapping[str, Any], path: Path
+) -> None:
     """Refuse a policy in a project's file that nothing would read."""
-    tools = document.get("tool")
-    below = tools if isinstance(tools, Mapping) else {}
-    named = [*((one, one) for one in document), *((one, f"tool.{one}") for one in below)]
-    for name, whole in named:
+    for name, whole in [
+        *((key, key) for key in document),
+        *((key, f"tool.{key}") for key in tools),
+    ]:
         if re.sub(r"\W|_", "", name).lower() == "mlxdoctor":
             raise InputError(path, f"has [{whole}], which is not read", "write [tool.mlxdoctor]")
 
 
 def _text(path: Path) -> str:
+    if not path.exists():
+        raise InputError(path, "there is no such policy", "name the policy with --policy")
     most = current().policy_bytes
     with open_file(path) as stream:
         content = stream.read(most + 1)
     if len(content) > most:
         raise exceeded(path, f"has more than {most:,} bytes", "policy_bytes")
-    text = content.decode("utf-8")
+    try:
+        text = content.decode("utf-8")
+    except ValueError as error:
+        raise InputError(path, f"is not valid TOML ({error})", "correct it") from None
     # Parsing takes the square of them.
     if _LONG_KEY.search(text):
         raise InputError(path, f"has a key of more than {MAX_PARTS} parts", "correct it")
     return text
-
-
-def _known_keys(table: Mapping[str, Any], known: frozenset[str], path: Path, where: str) -> None:
-    for key in table:
-        if key not in known:
-            raise InputError(path, f"{where}unknown key {key!r}", suggestion(key, known))
-
-
-def _tables(table: Mapping[str, Any], key: str, path: Path) -> Sequence[Mapping[str, Any]]:
-    value = table.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
-        raise InputError(path, f"{key} is no list of tables", f"write [[tool.mlxdoctor.{key}]]")
-    return value
-
-
-def _strings(
-    table: Mapping[str, Any], key: str, path: Path, where: str, example: str
-) -> tuple[str, ...] | None:
-    value = table.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(one, str) and one for one in value):
-        raise InputError(path, f"{where}{key} is no list of names", f'write {key} = ["{example}"]')
-    return tuple(value)
-
-
-def _rules(
-    table: Mapping[str, Any], checks: Sequence[Check], path: Path, where: str
-) -> dict[str, Any]:
-    """The fields of `Rules`, None where the table does not state one."""
-    require = _strings(table, "require", path, where, "loss-trend")
-    names = {one.name for one in checks}
-    for name in require or ():
-        if name not in names:
-            problem = f"{where}require names the unknown check {name!r}"
-            raise InputError(path, problem, suggestion(name, names))
-    models = table.get("require-generate")
-    if models is not None and not isinstance(models, bool):
-        raise InputError(path, f"{where}require-generate is {models!r}", "write true or false")
-    fail = _strings(table, "fail", path, where, "weight-drift.large")
-    for code in fail or ():
-        _known_code(code, checks, path, f"{where}fail names")
-    fail_on = table.get("fail-on")
-    if fail_on is not None and fail_on not in SEVERITIES:
-        listed = ", ".join(repr(one) for one in SEVERITIES)
-        raise InputError(path, f"{where}fail-on is {fail_on!r}", f"write one of {listed}")
-    suspect = table.get("suspect")
-    if suspect is not None and suspect not in _SUSPECT:
-        listed = " or ".join(f'"{one}"' for one in _SUSPECT)
-        raise InputError(path, f"{where}suspect is {suspect!r}", f"write {listed}")
-    thresholds = table.get("thresholds", {})
-    if not isinstance(thresholds, Mapping):
-        raise InputError(path, f"{where}thresholds is no table", "write a table for each check")
-    return {
-        "require": require,
-        "require_generate": models,
-        "fail_on": fail_on,
-        "suspect": suspect,
-        "fail": frozenset(fail) if fail is not None else None,
-        "thresholds": parse_thresholds(thresholds, checks, str(path)),
-    }
-
-
-def _known_code(code: object, checks: Sequence[Check], path: Path, where: str) -> None:
-    known = {name for one in checks for name in (one.name, *one.codes)}
-    if not isinstance(code, str) or code not in known:
-        remedy = suggestion(str(code), known)
-        remedy = "`mlxdoctor checks` lists the codes" if remedy == "remove it" else remedy
-        raise InputError(path, f"{where} the unknown code {code!r}", remedy)
-
-
-def _paths(table: Mapping[str, Any], path: Path, where: str) -> tuple[str, ...]:
-    patterns = _strings(table, "paths", path, where, "adapters/old/**") or ()
-    if any(one.startswith(("!", "#")) or not one.strip() for one in patterns):
-        problem = f"{where}paths holds a pattern that is empty or begins with '!' or '#'"
-        raise InputError(path, problem, "write patterns of paths, relative to the policy")
-    return patterns
-
-
-def _override(
-    table: Mapping[str, Any], checks: Sequence[Check], path: Path, where: str
-) -> Override:
-    _known_keys(table, _RULES | {"paths"}, path, where)
-    paths = _paths(table, path, where)
-    if not paths:
-        raise InputError(path, f"{where}paths is missing", 'write paths = ["adapters/old/**"]')
-    if len(table) == 1:
-        raise InputError(path, f"{where}changes nothing", "state a rule beside paths, or remove it")
-    return Override(paths, **_rules(table, checks, path, where))
-
-
-def _ignore(table: Mapping[str, Any], checks: Sequence[Check], path: Path, where: str) -> Ignore:
-    _known_keys(table, frozenset({"code", "reason", "paths", "expires"}), path, where)
-    _known_code(table.get("code"), checks, path, f"{where}code names")
-    reason = table.get("reason")
-    if not isinstance(reason, str) or not reason.strip():
-        raise InputError(path, f"{where}a reason is missing", 'write reason = "why it is accepted"')
-    expires = table.get("expires")
-    if expires is not None and (not isinstance(expires, date) or isinstance(expires, datetime)):
-        problem = f"{where}expires is {expires!r}"
-        raise InputError(path, problem, "write a date without quotes: expires = 2030-01-31")
-    return Ignore(str(table["code"]), reason.strip(), _paths(table, path, where), expires)

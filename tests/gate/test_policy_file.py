@@ -37,9 +37,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert read.rules.fail == {"weight-drift.large", "comparison"}
     assert read.rules.thresholds == {"weight-drift": {"large": 1.0}}
     assert read.baseline == tmp_path / "known.json"
-    assert read.overrides[0].fail_on == "never"
-    assert read.overrides[0].require is None
-    assert read.overrides[0].require_generate is None
+    assert read.overrides[0].rules == {"fail_on": "never"}
     assert read.ignores[0].expires == date(2030, 1, 31)
     assert read.ignores[0].reason == "known"
     assert read.root == tmp_path
@@ -48,33 +46,46 @@ def test_every_key_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("requires = []", "unknown key 'requires'; did you mean 'require'?"),
+        ("requires = []", "line 1: requires is an unknown key; did you mean 'require'?"),
         ('require = ["loss-trends"]', "unknown check 'loss-trends'; did you mean 'loss-trend'?"),
-        ('require = "loss-trend"', "require is no list of names"),
+        ('require = "loss-trend"', "require is 'loss-trend'; write a list of checks that must"),
         ('fail = ["loss-trend.divergd"]', "did you mean 'loss-trend.diverged'?"),
-        ('fail-on = "warn"', "fail-on is 'warn'; write one of 'info', 'warning', 'error', 'never'"),
-        ("baseline = 3", "baseline is no file name"),
-        ("thresholds = 3", "thresholds is no table"),
+        (
+            'fail-on = "warn"',
+            "fail-on is 'warn'; write the least severity that fails an item: 'info', 'wa",
+        ),
+        ("baseline = 3", "baseline is 3; write the name of the file"),
+        ("thresholds = 3", "thresholds is 3; write a table"),
         ("thresholds.weight-drift = 3", "thresholds.weight-drift is no table"),
         ("thresholds.weight-drif.large = 1", "did you mean 'weight-drift'?"),
+        (
+            "fail = []\n[thresholds.weight-drift]\nlarg = 1",
+            "line 3: thresholds.weight-drift.larg is",
+        ),
         ("thresholds.weight-drift.larg = 1", "did you mean 'large'?"),
         ("thresholds.weight-drift.large = 'x'", "is 'x'; write a value like 1.8, which ships"),
         ("thresholds.weight-drift.large = nan", "is nan; write a value like 1.8"),
         ("thresholds.weight-drift.large = true", "is True; write a value like 1.8"),
         ("thresholds.weight-drift.enough_updates = 1.5", "is 1.5; write a value like 50"),
         ("thresholds.data-format.any = 1", "is no threshold of that check"),
-        ("override = {}", "override is no list of tables"),
+        ("override = {}", "override is {}; write other rules for some paths below [[override]]"),
         ("[[override]]\nfail-on = 'never'", "override 1: paths is missing"),
         ("[[override]]\npaths = ['a']", "override 1: changes nothing"),
-        ("[[override]]\npaths = ['a']\nbaseline = 'x'", "override 1: unknown key 'baseline'"),
-        ("[[override]]\npaths = ['!a']\nfail = []", "override 1: paths holds a pattern"),
-        ("[[ignore]]\ncode = 'comparison'", "ignore 1: a reason is missing"),
-        ("[[ignore]]\ncode = 'comparison'\nreason = ' '", "ignore 1: a reason is missing"),
-        ("[[ignore]]\nreason = 'x'", "ignore 1: code names the unknown code None"),
-        ("[[ignore]]\ncode='comparison'\nreason='x'\nuntil=1", "ignore 1: unknown key 'until'"),
+        ("[[override]]\npaths = ['a']\nbaseline = 'x'", "line 3: override 1: baseline is an unkn"),
+        (
+            "[[override]]\npaths = ['!a']\nfail = []",
+            "override 1: paths is ['!a']; write a list of paths",
+        ),
+        ("[[ignore]]\ncode = 'comparison'", "line 1: ignore 1: reason is missing"),
+        ("[[ignore]]\ncode = 'comparison'\nreason = ' '", "line 3: ignore 1: reason is ' '"),
+        ("[[ignore]]\nreason = 'x'", "line 1: ignore 1: code is missing"),
+        (
+            "[[ignore]]\ncode='comparison'\nreason='x'\nuntil=1",
+            "line 4: ignore 1: until is an unknown key",
+        ),
         (
             "[[ignore]]\ncode='comparison'\nreason='x'\nexpires='2030-01-31'",
-            "ignore 1: expires is '2030-01-31'; write a date without quotes",
+            "ignore 1: expires is '2030-01-31'; write the last day on which it holds, without",
         ),
         ("fail-on =", "is not valid TOML"),
         (" ", "states no rule; write a rule, or remove it"),
