@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from mlxdoctor.evidence.kind import Missing, RunView
-from mlxdoctor.evidence.log_formats.notebook import Notebook
+from mlxdoctor.evidence.log_formats.json_records import DATA_KEYS
 from mlxdoctor.evidence.logs.accounted import ReadFile, accounted, judged
-from mlxdoctor.evidence.logs.json_records import DATA_KEYS
-from mlxdoctor.evidence.logs.log_format import LogFormat, LogSoFar, WholeFormat, formats
-from mlxdoctor.evidence.logs.reader import read_lines, read_log, read_rows
+from mlxdoctor.evidence.logs.log_format import DocumentFormat, LogFormat, LogSoFar, formats
+from mlxdoctor.evidence.logs.reader import may_be_document, read_lines, read_log, read_rows
 from mlxdoctor.evidence.logs.series import (
     Axis,
     LogFailure,
@@ -74,9 +73,7 @@ class TrainingLog:
         trainable: the line on trainable parameters.
         header: what the trainer said about itself: model, type, dataset, optimizer, ...
         saves: saves it reported.
-        truncations: (longest row, limit) in tokens, from the trainer's warning.
         test_loss: of a test run, in nats a token.
-        test_perplexity: of a test run.
         failures: lines that say the run broke off.
         targetless: numbers of the lines that say a batch had nothing to learn.
         unvalidated: numbers of the lines that say that there is nothing to validate on.
@@ -95,9 +92,7 @@ class TrainingLog:
     trainable: Trainable | None = None
     header: Mapping[str, str] = field(default_factory=dict)
     saves: tuple[Save, ...] = ()
-    truncations: tuple[tuple[int, int], ...] = ()
     test_loss: float | None = None
-    test_perplexity: float | None = None
     failures: tuple[LogFailure, ...] = ()
     targetless: tuple[int, ...] = ()
     unvalidated: tuple[int, ...] = ()
@@ -137,8 +132,8 @@ class TrainingLog:
         """The run's log; see `Evidence`."""
         if not run.files.logs:
             empty = next(filter(_is_empty_log, run.files.unrecognised), None)
-            one = f"{empty.name} is empty, and no other" if empty is not None else "no"
-            raise Missing(f"{one} training log was found; name it with --log")
+            why = f"{empty.name} is empty, and no other" if empty is not None else "no"
+            raise Missing(f"{why} training log was found; name it with --log")
         return cls.read(run.files.logs)
 
     @classmethod
@@ -152,35 +147,30 @@ class TrainingLog:
         files: list[ReadFile] = []
         for path in paths:
             stream = LogStream(path)
-            unread = len(notes.unread)
-            found = read_log(stream, path, notes)
-            files.append(ReadFile(stream.source, found, notes.unread[unread:]))
+            before = len(notes.unread)
+            runs = read_log(stream, path, notes)
+            files.append(ReadFile(stream.source, runs, notes.unread[before:]))
         files, remarks = accounted(files)
-        segments = [segment for file in files for segment in file.segments]
-        trainable = notes.trainable
-        told = notes.failures or notes.test_loss is not None or trainable is not None
-        if not paths or (not segments and not told):
-            *most, last = (one.understood for one in formats(LogFormat) if one.understood)
+        segments = tuple(segment for file in files for segment in file.segments)
+        if not segments and not (notes.failures or notes.trainable or notes.test_loss is not None):
+            *most, last = (kind.understood for kind in formats(LogFormat) if kind.understood)
             remedy = f"understood are {', '.join(most)}, and {last}"
             raise InputError(paths[0] if paths else None, "holds no report on training", remedy)
-        names = sorted(notes.formats, key=lambda name: -notes.formats[name])
         return cls(
             sources=tuple(file.source for file in files),
-            format=", ".join(names) or "messages only",
-            segments=tuple(segments),
-            trainable=trainable,
-            header=dict(notes.header),
+            format=", ".join(name for name, _ in notes.formats.most_common()) or "messages only",
+            segments=segments,
+            trainable=notes.trainable,
+            header=notes.header,
             # A log's end that is printed twice saves nothing twice.
             saves=tuple(dict.fromkeys(notes.saves)),
-            truncations=tuple(notes.truncations),
             test_loss=notes.test_loss,
-            test_perplexity=notes.test_perplexity,
             failures=tuple(notes.failures),
             targetless=tuple(notes.targetless),
             unvalidated=tuple(notes.unvalidated),
-            versions=dict(notes.versions),
+            versions=notes.versions,
             problems=tuple(notes.problems),
-            parameters_millions=notes.total_line if trainable is None else trainable.total_millions,
+            parameters_millions=notes.parameters_millions,
             unread=tuple(notes.unread),
             remarks=remarks,
         )
@@ -259,28 +249,15 @@ def _notebook_shows_log(path: Path) -> bool:
 
 def _shows_log(text: str, path: Path, *, is_whole: bool) -> bool:
     """Whether the text, or a part of it, speaks of training."""
-    if any(mark in text for one in formats(WholeFormat) for mark in one.marks):
+    if any(mark in text for kind in formats(DocumentFormat) for mark in kind.marks):
         return True
-    # The beginning of a document can't be read as one.
-    if is_whole or not text.lstrip().startswith(("{", "[")):
-        log = LogSoFar(path)
-        read_rows([text], log)
-        if _speaks_of_training(log.notes):
-            return True
-    if path.suffix == NOTEBOOK:
-        return False
     log = LogSoFar(path)
-    read_lines([text], log)
-    return _speaks_of_training(log.notes)
-
-
-def _speaks_of_training(notes: Notes) -> bool:
-    return bool(
-        notes.formats.keys() - {Notebook.name}
-        or notes.failures
-        or notes.test_loss is not None
-        or notes.trainable
-    )
+    # The beginning of a document can't be read as one.
+    if is_whole or not may_be_document(text):
+        read_rows([text], log)
+    else:
+        read_lines([text], log)
+    return log.notes.speaks_of_training
 
 
 def _holds_data(text: str) -> bool:

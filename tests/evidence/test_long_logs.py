@@ -1,4 +1,4 @@
-"""Stretches of like lines are read together, to the same figures as line by line."""
+"""Lines that look alike are read by a pattern, to the same figures as each by itself."""
 
 from __future__ import annotations
 
@@ -7,47 +7,45 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlxdoctor.evidence.logs.log_format import Alike
+from mlxdoctor.evidence.logs.log_format import LogSoFar
 from mlxdoctor.evidence.training_log import TrainingLog
 
-LINES = 10_000
+LINES = 2_000
+LIKE = {
+    "mlx-lm": "Iter {0}: Train loss {1}, It/sec 3.5, Peak mem 2.1 GB",
+    "a logger": "2026-01-02 10:11:12,123 INFO step {0} | loss {1} | lr 1e-05",
+    "JSON": '{{"step": {0}, "loss": {1}}}',
+    "CSV": "{0},{1},1e-05",
+}
 
 
-def line(number: int, loss: str = "") -> str:
-    return (
-        f"Iter {number}: Train loss {loss or round(1 + 1 / number, 5)}, It/sec 3.5, Peak mem 2.1 GB"
-    )
-
-
-@pytest.mark.parametrize(
-    ("odd", "rows", "together"),
-    [
-        (line(6_001), LINES, [False, True, True]),
-        (line(6_001, "nan"), LINES, [False, True, True]),
-        (line(6_001, "-.-"), LINES - 1, [False, False, True]),
-        ("Iter 6000: Val loss 1.250, Val took 2.0s", LINES - 1, [False, False, False]),
-        ("", LINES - 1, [False, False, False]),
-    ],
-)
-def test_like_lines_read_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: str, rows: int, together: list[bool]
-) -> None:
-    lines = [line(number) for number in range(1, LINES + 1)]
-    lines[6_000] = odd
+@pytest.mark.parametrize("name", LIKE)
+@pytest.mark.parametrize("odd", ["", "nan", "-.-"])
+def test_like_lines(name: str, odd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [LIKE[name].format(number, round(1 + 1 / number, 5)) for number in range(1, LINES + 1)]
+    lines[999] = LIKE[name].format(1000, odd) if odd else ""
+    if name == "JSON":
+        lines[999] = lines[999].replace("nan", "NaN")
     path = tmp_path / "train.log"
-    path.write_text("\n".join(lines) + "\n")
-    asked: list[bool] = []
-    as_it_is = Alike.read_all
-
-    def counted(alike: Alike, numbered: list[tuple[int, str]]) -> bool:
-        asked.append(as_it_is(alike, numbered))
-        return asked[-1]
-
-    monkeypatch.setattr(Alike, "read_all", counted)
-    found = TrainingLog.read([path]).main.series["train_loss"]
-    assert asked == together
-    monkeypatch.setattr(Alike, "read_all", lambda alike, numbered: False)
+    path.write_text("\n".join(["step,loss,lr"] * (name == "CSV") + lines) + "\n")
+    quickly = TrainingLog.read([path]).main.series["train_loss"]
+    monkeypatch.setattr(LogSoFar, "unlike", lambda log, numbered: iter(numbered))
     slowly = TrainingLog.read([path]).main.series["train_loss"]
-    assert len(found.values) == rows
-    assert np.array_equal(found.iterations, slowly.iterations)
-    assert np.array_equal(found.values, slowly.values, equal_nan=True)
+    assert len(quickly) == LINES - (odd != "nan")
+    assert np.array_equal(quickly.iterations, slowly.iterations)
+    assert np.array_equal(quickly.values, slowly.values, equal_nan=True)
+
+
+def test_patterns_read_nearly_all_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    unlike = LogSoFar.unlike
+    monkeypatch.setattr(
+        LogSoFar, "unlike", lambda *given: (asked.append(one) or one for one in unlike(*given))
+    )
+    for name, line in LIKE.items():
+        asked.clear()
+        lines = [line.format(number, 2.5) for number in range(1, LINES + 1)]
+        path = tmp_path / "train.log"
+        path.write_text("\n".join(["step,loss,lr"] * (name == "CSV") + lines) + "\n")
+        assert len(TrainingLog.read([path]).main.series["train_loss"]) == LINES
+        assert len(asked) < 10, name

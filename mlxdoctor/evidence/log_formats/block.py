@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from mlxdoctor.evidence.logs.lines import NUMBER, to_number
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.metric_names import canonical, is_report, snake_case
+from mlxdoctor.evidence.logs.text_stream import NUMBER, to_number
 
 _OPEN = re.compile(r"^\s*(Iter|Iteration|Step)\s+(\d[\d,]*)\s*(?::\s*)?$")
 _ENTRY = re.compile(r"^\s*(?:•\s*)?([A-Za-z][\w ./-]{0,60}?)\s*:\s*(.*)$")

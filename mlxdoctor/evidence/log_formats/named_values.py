@@ -14,17 +14,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import isnan
 
-from mlxdoctor.evidence.logs.json_records import SUMMARY_KEYS
-from mlxdoctor.evidence.logs.lines import is_count, to_number
-from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
-from mlxdoctor.evidence.logs.metric_names import canonical, is_report, unique
-from mlxdoctor.evidence.logs.series import Axis
-from mlxdoctor.evidence.logs.shapes import Nature, Shape, axis_of
+import numpy as np
+
+from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar, Nature, Shape, axis_of
+from mlxdoctor.evidence.logs.metric_names import SUMMARY_KEYS, canonical, is_report, unique
+from mlxdoctor.evidence.logs.text_stream import is_count, to_number
 from mlxdoctor.evidence.logs.words import (
     MAX_NUMBERS,
-    Words,
     cleaned,
     counter_word,
     pattern,
@@ -34,15 +31,12 @@ from mlxdoctor.evidence.logs.words import (
 
 #: What a line must hold to be worth taking apart.
 _HINT = re.compile(
-    r"loss|perplexity|\bppl\b|\bce\b|\bnll\b|xent|cross.?entropy|['\"]reward|\[GRAD-DBG\]",
-    re.IGNORECASE,
+    r"loss|perplexity|\bppl\b|\bce\b|\bnll\b|xent|cross.?entropy|['\"]reward", re.IGNORECASE
 )
 #: Where a report begins behind a progress bar that it is glued to.
 _GLUED = re.compile(r"\d%\|.*?\[[^\]]*\]\s*(?=Iter\w*\s+\d|\{\s*['\"])")
 #: A dictionary that a trainer prints: its epoch is a metric, and its lines are in order.
 _DICTIONARY = re.compile(r"[^{}]*\{.*['\"]", re.DOTALL)
-#: How a line of a patched mlx-lm begins that reports single micro-batches.
-_OF_MICRO_BATCH = "[GRAD-DBG]"
 #: What is in a line on a batch that was left out.
 _LEFT_OUT = "SKIPPED"
 #: A line that says nothing but that an epoch begins.
@@ -58,8 +52,6 @@ MAX_PLANS = 4096
 #: How often a line has to be there that could be a sentence.
 MIN_REPEATS = 3
 
-_Row = tuple[int, tuple[float, ...]]
-
 
 @dataclass
 class _Plan:
@@ -69,19 +61,17 @@ class _Plan:
         shape: takes the numbers at the places `keep`.
         keep: the places.
         step: the place of the count of updates, or None.
-        total: the place of how many there are to be, and by what it is to be multiplied.
-        words: what the texts say.
-        left: how many more of these lines there have to be before they count.
-        held: those that were there.
+        total: the places of how many there are to be, and of that by which it is multiplied.
+        missing: how many more of these lines there have to be before they count.
+        held: number and row of those that were there.
     """
 
     shape: Shape
     keep: tuple[int, ...]
     step: int | None
-    total: tuple[int, int | None] | None
-    words: Words
-    left: int = 0
-    held: list[_Row] = field(default_factory=list)
+    total: tuple[int, ...]
+    missing: int = 0
+    held: list[tuple[int, list[float]]] = field(default_factory=list)
 
 
 class NamedValues(LineFormat):
@@ -99,9 +89,9 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
         self._plans: dict[tuple[str, ...], _Plan | None] = {}
-        self._marks = log.rows.shape(("epoch",), None, "row", nature=Nature.MARK)
+        self._epochs = log.shape(("epoch",), None, "row", nature=Nature.MARK)
         self._total = 0.0
-        self._last: _Row = (0, ())
+        self._last: list[float] = []
 
     def read(self, number: int, line: str) -> bool:
         """Whether the line is a report, or the beginning of an epoch."""
@@ -112,55 +102,42 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         plan = self._plan(texts) if 0 < len(numbers) < MAX_NUMBERS else None
         if plan is None:
             return False
-        values = [to_number(one) for one in numbers]
-        row = tuple(0.0 if (one := values[place]) is None else one for place in plan.keep)
-        if any(values[place] is None for place in plan.keep):
-            return False
-        if plan.step is not None and not is_count(values[plan.step] or 0.0):
+        values = [to_number(digits) for digits in numbers]
+        row = [value for place in plan.keep if (value := values[place]) is not None]
+        step = 0.0 if plan.step is None else values[plan.step]
+        if len(row) < len(plan.keep) or not is_count(step or 0.0):
             return False
         # A bar is redrawn while its description stays.
-        if text != line and _equal(row, self._last[1]) and "%|" in line:
+        if "%|" in line and np.array_equal(row, self._last, equal_nan=True):
             return True
-        self._last = (number, row)
-        self._announce(number, plan, values)
-        self._keep(number, plan, row)
-        if text == line and not plan.left:
-            fixed = {plan.total[0]: numbers[plan.total[0]]} if plan.total else {}
-            self.learn(pattern(texts, plan.keep, fixed), plan.shape)
+        self._last = row
+        self._announce(number, [values[place] or 1.0 for place in plan.total])
+        plan.held.append((number, row))
+        plan.missing = max(plan.missing - 1, 0)
+        if not plan.missing:
+            self._keep(plan)
+            if like := pattern(line, texts, plan.keep, {p: numbers[p] for p in plan.total[:1]}):
+                self.learn(like, plan.shape)
         return True
 
-    def _keep(self, number: int, plan: _Plan, row: tuple[float, ...]) -> None:
-        plan.held.append((number, row))
-        if plan.left:
-            plan.left -= 1
-        if plan.left:
-            return
-        for line, values in plan.held:
-            plan.shape.lines.append(line)
-            plan.shape.values.append(values)
+    def _keep(self, plan: _Plan) -> None:
+        for number, row in plan.held:
+            plan.shape.append(number, row)
         # A lone line on validation shows no log.
         self.count += len(plan.held) if plan.shape.nature is not Nature.BESIDE else 0
         plan.held.clear()
 
-    def _announce(self, number: int, plan: _Plan, values: Sequence[float | None]) -> None:
-        if plan.total is None:
-            return
-        place, epochs = plan.total
-        total = values[place] or 0.0
-        times = 1.0 if epochs is None else values[epochs] or 1.0
-        whole = total * times
-        if whole != self._total:
-            self._total = whole
-            self.notes.announce(number, whole)
+    def _announce(self, number: int, totals: Sequence[float]) -> None:
+        total = float(np.prod(totals)) if totals else self._total
+        if total != self._total:
+            self._total = total
+            self.notes.announce(number, total)
 
     def _begins_epoch(self, number: int, line: str) -> bool:
-        if "poch" not in line and "POCH" not in line:
+        match = _EPOCH.match(cleaned(line)) if "poch" in line or "POCH" in line else None
+        if match is None or _OVER.search(match[3]):
             return False
-        match = _EPOCH.match(cleaned(line))
-        if match is None or _OVER.search(match.group(3)):
-            return False
-        self._marks.lines.append(number)
-        self._marks.values.append((float(match.group(1)),))
+        self._epochs.append(number, [float(match[1])])
         return True
 
     def _plan(self, texts: tuple[str, ...]) -> _Plan | None:
@@ -176,75 +153,57 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         words = understand(texts)
         step = words.counters.get("step", words.counters.get("batch"))
         epoch = words.counters.get("epoch")
-        is_micro_batch = texts[0].lstrip().startswith(_OF_MICRO_BATCH)
-        names = [_special(name, texts, is_micro_batch=is_micro_batch) for name in words.names]
-        if SUMMARY_KEYS.intersection(filter(None, names)):
-            return None
+        names = list(words.names)
+        if any(_LEFT_OUT in text for text in texts):
+            names = [name and f"skipped_batch_{name}" for name in names]
         columns = unique(
             [None if name is None else canonical(name) for name in names],
             [name or "" for name in names],
         )
-        losses = {"train_loss", "val_loss"}.intersection(filter(None, columns))
-        # What a dictionary or a line on a micro-batch says is a report, whatever counts it.
-        is_plain = is_micro_batch or _DICTIONARY.match(texts[0]) is not None
-        is_counted = step is not None or is_plain
-        if not losses and not (is_counted and (is_micro_batch or is_report(filter(None, columns)))):
+        if SUMMARY_KEYS.intersection(filter(None, columns)):
             return None
-        clock = step if step is not None or is_plain else epoch
+        if "micro" in columns:
+            # Of one of the batches that an update is accumulated from.
+            columns = tuple("micro_loss" if name == "train_loss" else name for name in columns)
+        losses = {"train_loss", "val_loss", "micro_loss"}.intersection(filter(None, columns))
+        # What a dictionary says is a report, whatever counts it.
+        is_plain = _DICTIONARY.match(texts[0]) is not None
+        is_counted = step is not None or is_plain
+        if not losses and not (is_counted and is_report(filter(None, columns))):
+            return None
+        clock = step if is_counted else epoch
         nature = Nature.PLAIN
-        if is_plain:
-            nature = Nature.PLAIN
-        elif step is None and epoch is not None:
-            nature = Nature.EPOCH
-        elif step is None and "train_loss" not in losses:
-            nature = Nature.BESIDE
+        if not is_counted:
+            nature = Nature.FALLBACK if epoch is None else Nature.EPOCH
+            if epoch is None and "train_loss" not in losses:
+                nature = Nature.BESIDE
         keep = tuple(
             place
             for place, column in enumerate(columns)
             if column is not None or place in (step, epoch)
         )
-        first = min(place for place, one in enumerate(columns) if one is not None)
-        is_doubtful = words.is_sentence or (clock is None and nature is not Nature.BESIDE)
-        is_doubtful = is_doubtful or (clock is not None and clock > first)
-        is_doubtful = is_doubtful and not is_plain
-        shape = self.rows.shape(
+        first = min(place for place, column in enumerate(columns) if column is not None)
+        is_doubtful = (
+            words.is_sentence
+            or (clock is None and nature is not Nature.BESIDE)
+            or (clock is not None and clock > first)
+        )
+        axis = "epoch" if clock is not None and clock == epoch else "step"
+        counter = counter_word(texts[clock]) or "step" if clock is not None else None
+        shape = self.log.shape(
             tuple("epoch" if place == epoch else columns[place] for place in keep),
             None if clock is None else keep.index(clock),
-            _axis(texts, clock, epoch),
-            fallback=clock is None and nature is not Nature.BESIDE and not is_plain,
+            "epoch" if axis == "epoch" else axis_of(counter),
             nature=nature,
         )
-        left = MIN_REPEATS if is_doubtful else 0
-        return _Plan(shape, keep, step, _total(words, step, epoch), words, left)
+        total = _total(words.counters, words.totals)
+        return _Plan(shape, keep, step, total, MIN_REPEATS if is_doubtful and not is_plain else 0)
 
 
-def _special(name: str | None, texts: Sequence[str], *, is_micro_batch: bool) -> str | None:
-    """The name of a number in a line on one micro-batch, or on a batch that was left out."""
-    if is_micro_batch and name == "loss":
-        return "micro_loss"
-    if name is not None and any(_LEFT_OUT in text for text in texts):
-        return f"skipped_batch_{name}"
-    return name
-
-
-def _axis(texts: Sequence[str], clock: int | None, epoch: int | None) -> Axis:
-    if clock is None:
-        return "row"
-    return "epoch" if clock == epoch else axis_of(counter_word(texts[clock]) or "step")
-
-
-def _total(words: Words, step: int | None, epoch: int | None) -> tuple[int, int | None] | None:
+def _total(counters: dict[str, int], totals: dict[int, int]) -> tuple[int, ...]:
     """The place of the number of updates to be, and of that of the epochs that it is for each."""
-    if step is None or step not in words.totals:
-        return None
-    is_of_epoch = epoch is not None and (
-        words.counters.get("batch") == step or "step" not in words.counters or epoch < step
-    )
-    epochs = words.totals.get(epoch) if epoch is not None and is_of_epoch else None
-    return words.totals[step], epochs
-
-
-def _equal(one: Sequence[float], other: Sequence[float]) -> bool:
-    return len(one) == len(other) and all(
-        a == b or (isnan(a) and isnan(b)) for a, b in zip(one, other, strict=True)
-    )
+    step, epoch = counters.get("step", counters.get("batch")), counters.get("epoch")
+    if step is None or step not in totals:
+        return ()
+    is_of_epoch = epoch in totals and (counters.get("batch") == step or epoch < step)
+    return (totals[step], totals[epoch]) if is_of_epoch else (totals[step],)

@@ -8,50 +8,37 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mlxdoctor.evidence.logs.json_document import read_document
-from mlxdoctor.evidence.logs.log_format import WholeFormat
+from mlxdoctor.evidence.logs.log_format import DocumentFormat
 
 _ROW = re.compile(r"<tr\b[^>]{0,200}>(.*?)</tr>", re.DOTALL | re.IGNORECASE)
 _CELL = re.compile(r"<t[dh]\b[^>]{0,200}>([^<]{0,200})", re.IGNORECASE)
 
 
-class Notebook(WholeFormat):
+class Notebook(DocumentFormat):
     """The outputs of its cells, in their order; line numbers count the lines of these."""
 
-    name = "notebook"
     priority = 45
     understood = "Jupyter notebooks"
     example = json.dumps(
         {
+            "nbformat": 4,
             "cells": [
                 {
                     "cell_type": "code",
                     "outputs": [
-                        {
-                            "output_type": "stream",
-                            "name": "stdout",
-                            "text": ["Iter 1: Train loss 2.5\n", "Iter 2: Train loss 2.25\n"],
-                        }
+                        {"output_type": "stream", "text": ["Iter 1: Train loss 2.5\n"]},
+                        {"output_type": "stream", "text": ["Iter 2: Train loss 2.25\n"]},
                     ],
                 }
             ],
-            "nbformat": 4,
         }
     )
-    grows = False
 
-    def begins(self, head: str) -> bool:
-        """An object with cells."""
-        return head[:1] == "{" and any(f'"{key}"' in head for key in ("cells", "nbformat"))
-
-    def read(self, texts: Iterator[str]) -> Iterator[str] | None:
-        """The text that its cells printed, if it is no longer than the limit `json_bytes`."""
-        value, again = read_document(texts)
-        if not isinstance(value, dict) or not isinstance(value.get("cells"), list):
-            return again
-        outputs = list(_outputs(value["cells"]))
-        self.count = len(outputs)
-        return iter(("".join(outputs),))
+    def read(self, document: Any) -> str | None:
+        """The text that its cells printed."""
+        if not isinstance(document, dict) or not isinstance(document.get("cells"), list):
+            return None
+        return "".join(_outputs(document["cells"]))
 
 
 def _outputs(cells: list[Any]) -> Iterator[str]:

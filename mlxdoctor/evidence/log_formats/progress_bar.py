@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from mlxdoctor.evidence.logs.lines import NUMBER, to_number
-from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
+from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar, Nature
 from mlxdoctor.evidence.logs.metric_names import canonical, is_report, unique
+from mlxdoctor.evidence.logs.text_stream import NUMBER, to_number
 from mlxdoctor.evidence.logs.words import behind_bar
 
 _BAR = re.compile(r"(?<![\d,])(\d[\d,]{0,20})/(\d[\d,]{0,20})\s{0,8}\[([^\]]*)\]?")
@@ -75,7 +75,7 @@ class ProgressBar(LineFormat):
         if row == self._before:
             return
         self._before = row
-        self.add(number, ("step", step), row, fallback=True)
+        self.add(number, ("step", step), row, nature=Nature.FALLBACK)
         if total != self._total:
             self._total = total
             self.notes.announce(number, total)

@@ -1,8 +1,8 @@
-"""What a log format is, how formats are found, and what they share while one log is read.
+"""What a log format is, and what formats share while one log is read.
 
 A format is a class in a module of `mlxdoctor/evidence/log_formats`: a `LineFormat` is asked about
-one line at a time, a `WholeFormat` takes a log that is one document or one table. Whoever reads
-logs, `diagnose`, `watch` or the fuzzing, finds it there.
+one line at a time, a `DocumentFormat` about a log that is one JSON document. It turns what it
+reads into rows. Whoever reads logs, `diagnose`, `watch` or the fuzzing, finds it there.
 """
 
 from __future__ import annotations
@@ -10,27 +10,186 @@ from __future__ import annotations
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from mlxdoctor.evidence.logs.frames import Frames
-from mlxdoctor.evidence.logs.series import Notes
-from mlxdoctor.evidence.logs.shapes import Nature, Rows, Shape, axis_of
+import numpy as np
+from numpy.typing import NDArray
+
+from mlxdoctor.evidence.logs.series import Axis, Notes
 from mlxdoctor.members import modules_of
 from mlxdoctor.safety.reading_limits import current, exceeded
 
-#: Lines at the beginning of a log that show whether it is a table that grows.
-HEAD_LINES = 20
-#: Lines between two looks at how much was collected.
-LINES_BETWEEN = 4096
+#: What a row reports on.
+TRAIN, VALIDATION, OTHER = 0, 1, 2
 #: Patterns that like lines are read by.
 MAX_PATTERNS = 6
 #: What a number may be made of, in such a pattern. Never given back: `1-1-1-1` could be divided
 #: in too many ways.
 LIKE_NUMBER = r"[-+0-9.eEnaNifINFty]++"
+
+
+def axis_of(step_name: str | None) -> Axis:
+    """The axis a step column counts: None means that the rows are only ordered."""
+    if step_name in ("iteration", "iter", "it"):
+        return "iteration"
+    return "row" if step_name is None else "epoch" if step_name == "epoch" else "step"
+
+
+class Nature(StrEnum):
+    """What kind of row it is, where that decides how it joins the others.
+
+    Attributes:
+        PLAIN: a report by itself.
+        TABLE: a row of a table, whose rows may stand in any order.
+        EPOCH: what is said once an epoch; where something is reported more often, it is told
+            apart from that.
+        BESIDE: of validation, of the update that was named last; it shows no log by itself.
+        FALLBACK: a report where nothing else in the log reports a loss.
+        MARK: no report: where an epoch begins.
+    """
+
+    PLAIN = "plain"
+    TABLE = "table"
+    EPOCH = "epoch"
+    BESIDE = "beside"
+    FALLBACK = "fallback"
+    MARK = "mark"
+
+
+@dataclass
+class Shape:
+    """Rows that carry the same metrics in the same order.
+
+    Attributes:
+        columns: the metric of each value; None for a value that is not one.
+        step: index of the value that counts updates, or None.
+        axis: what that value counts.
+        run: the run's name where several stand side by side.
+        nature: how its rows join those of others.
+        lines: line number of each row.
+        values: the values of all rows, row after row.
+    """
+
+    columns: tuple[str | None, ...]
+    step: int | None
+    axis: Axis = "iteration"
+    run: str = ""
+    nature: Nature = Nature.PLAIN
+    lines: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def append(self, line: int, row: Sequence[float]) -> None:
+        """Add a row that stands in a line."""
+        self.values.extend(row)
+        self.lines.append(line)
+
+    @property
+    def table(self) -> NDArray[np.float64]:
+        """The rows, float64 (rows, columns)."""
+        return np.array(self.values, np.float64).reshape(len(self.lines), len(self.columns))
+
+    @property
+    def role(self) -> int:
+        """What its rows report on: TRAIN, VALIDATION or OTHER."""
+        if "train_loss" in self.columns:
+            return TRAIN
+        return VALIDATION if "val_loss" in self.columns else OTHER
+
+
+@dataclass(frozen=True)
+class LogSoFar:
+    """What was read of one log.
+
+    Attributes:
+        path: its name: a TensorBoard download is named after what it holds.
+        notes: what it says beside its rows.
+        by_form: the rows, by what they carry.
+        patterns: of lines that were understood, with the shape that their values go into and
+            the format that understood them; the one that was needed last stands first.
+    """
+
+    path: Path
+    notes: Notes = field(default_factory=Notes)
+    by_form: dict[tuple[object, ...], Shape] = field(default_factory=dict)
+    patterns: list[tuple[re.Pattern[str], Shape, LogFormat]] = field(default_factory=list)
+
+    def shape(
+        self,
+        columns: tuple[str | None, ...],
+        step: int | None,
+        axis: Axis = "iteration",
+        *,
+        run: str = "",
+        nature: Nature = Nature.PLAIN,
+    ) -> Shape:
+        """The shape with these columns; rows are appended to it."""
+        key = (columns, step, axis, run, nature)
+        if key not in self.by_form:
+            self.by_form[key] = Shape(columns, step, axis, run, nature)
+        return self.by_form[key]
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """Those that have a row, the fallbacks only where nothing else reports a loss."""
+        shapes = [shape for shape in self.by_form.values() if len(shape)]
+        better = [shape for shape in shapes if shape.nature is not Nature.FALLBACK]
+        return better if any(shape.role == TRAIN for shape in better) else shapes
+
+    def drain(self) -> list[tuple[int, Shape, list[float]]]:
+        """(line, shape, row) of every row since the last call, which are now forgotten.
+
+        For a log that is still being written: memory stays that of the unread rows.
+        """
+        rows = [
+            (line, shape, row)
+            for shape in self.by_form.values()
+            for line, row in zip(shape.lines, shape.table.tolist(), strict=True)
+        ]
+        for shape in self.by_form.values():
+            del shape.lines[:], shape.values[:]
+        return sorted(rows, key=lambda row: row[0])
+
+    def is_full(self) -> bool:
+        """Whether a limit is reached, after which nothing more is collected; noted as a problem."""
+        limits, problems = current(), self.notes.problems
+        if sum(map(len, self.by_form.values())) + self.notes.size > limits.log_rows:
+            problems.append(exceeded(self.path, "holds more reports", "log_rows"))
+        elif len(self.by_form) > limits.log_forms:
+            problems.append(exceeded(self.path, "holds more kinds of report", "log_forms"))
+        else:
+            return False
+        return True
+
+    def unlike(self, numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+        """The lines that look like none which was understood; all others are now rows.
+
+        Most lines of most logs look like one before: a pattern reads them ten times faster.
+        """
+        patterns = self.patterns
+        for number, line in numbered:
+            for place, (pattern, shape, reader) in enumerate(patterns):
+                if match := pattern.fullmatch(line):
+                    try:
+                        shape.values.extend([*map(float, match.groups())])
+                    except ValueError:
+                        yield number, line
+                        break
+                    shape.lines.append(number)
+                    reader.count += 1
+                    if place:
+                        patterns.insert(0, patterns.pop(place))
+                    break
+            else:
+                yield number, line
 
 
 class LogFormat(ABC):
@@ -50,8 +209,7 @@ class LogFormat(ABC):
     example: ClassVar[str]
 
     def __init__(self, log: LogSoFar) -> None:
-        self.log = log
-        self.rows, self.notes = log.rows, log.notes
+        self.log, self.notes = log, log.notes
         self.count = 0
 
     def add(
@@ -61,9 +219,8 @@ class LogFormat(ABC):
         metrics: dict[str, float],
         run: str = "",
         *,
-        fallback: bool = False,
         nature: Nature = Nature.PLAIN,
-    ) -> None:
+    ) -> Shape:
         """One report.
 
         Args:
@@ -71,31 +228,39 @@ class LogFormat(ABC):
             step: name and value of what counts updates; None where the line names no such thing.
             metrics: canonical name -> value.
             run: the run's name where several stand side by side.
-            fallback: whether it counts only where nothing else in the log reports a loss.
             nature: how it joins the others.
+
+        Returns:
+            The shape whose columns are the step, where there is one, and the metrics.
         """
         columns: tuple[str | None, ...] = tuple(metrics)
-        values, place = tuple(metrics.values()), None
+        values, place = list(metrics.values()), None
         if step is not None:
-            columns, values, place = (*columns, None), (*values, step[1]), len(metrics)
+            columns, values, place = (None, *columns), [step[1], *values], 0
         axis = axis_of(None if step is None else step[0])
-        shape = self.rows.shape(columns, place, axis, run=run, fallback=fallback, nature=nature)
-        shape.values.append(values)
-        shape.lines.append(line)
+        shape = self.log.shape(columns, place, axis, run=run, nature=nature)
+        shape.append(line, values)
         self.count += 1
+        return shape
+
+    def note_count(self) -> None:
+        """Note how many lines or reports it read, at the end of the log."""
+        if self.name and self.count:
+            self.notes.formats[self.name] += self.count
+
+    def learn(self, pattern: re.Pattern[str], shape: Shape) -> None:
+        """Have lines that match a pattern read into a shape, its groups being the values."""
+        patterns = self.log.patterns
+        patterns[:] = [entry for entry in patterns if entry[0] is not pattern]
+        patterns.insert(0, (pattern, shape, self))
+        del patterns[MAX_PATTERNS:]
 
 
 class LineFormat(LogFormat):
     """A format of single lines, which stand among those of other formats.
 
     Lines of one or two characters say nothing by themselves: it gets them while it `is_open`.
-
-    Attributes:
-        takes_long_lines: whether it gets lines beyond the limit `line_characters` as they are,
-            before those that get them cut are asked.
     """
-
-    takes_long_lines: ClassVar[bool] = False
 
     @abstractmethod
     def read(self, number: int, line: str) -> bool:
@@ -109,39 +274,25 @@ class LineFormat(LogFormat):
         """Whether a line of one or two characters may end what was begun, or go on with it."""
         return False
 
-    def catch_up(self) -> None:
-        """Read what was put off, to be read together; what is begun stays open."""
-
     def finish(self) -> None:
         """Read what is left: the log ends here."""
 
-    def learn(self, pattern: re.Pattern[str], shape: Shape) -> None:
-        """Have lines that match a pattern read into a shape, its groups being the values."""
-        self.log.alike.learn(pattern, shape, self)
 
-
-class WholeFormat(LogFormat):
-    """A format of a whole log.
+class DocumentFormat(LogFormat):
+    """A format of logs that are one JSON document, which a trainer writes anew at every save.
 
     Attributes:
-        grows: whether a training adds rows at its end, so that its first line above any of the
-            rows is a log as well; False for one that is written anew at every save.
         marks: words that nothing but such a log has in it: they show it where a part is seen.
     """
 
-    grows: ClassVar[bool]
     marks: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def begins(self, head: str) -> bool:
-        """Whether a log that begins so (no blanks before it) may be of this format."""
-
-    @abstractmethod
-    def read(self, texts: Iterator[str]) -> Iterator[str] | None:
-        """Read the log, in pieces that each end where a line does.
+    def read(self, document: Any) -> str | None:
+        """Read the document's reports.
 
         Returns:
-            None where it was read; else the whole text again, for other formats.
+            None where it is not of this format; else the text in it that is a log of lines.
         """
 
 
@@ -151,104 +302,10 @@ F = TypeVar("F", bound=LogFormat)
 @cache
 def formats(kind: type[F]) -> tuple[type[F], ...]:
     """Every format of a kind, in the order in which they are asked."""
-    found: set[type[F]] = set()
-    for module in modules_of("mlxdoctor.evidence.log_formats"):
-        classes = filter(inspect.isclass, vars(module).values())
-        found |= {one for one in classes if issubclass(one, kind) and not inspect.isabstract(one)}
-    return tuple(sorted(found, key=lambda one: one.priority))
-
-
-class Alike:
-    """Reads the lines that look like one which a format understood.
-
-    Most lines of most logs look like the ones before: a pattern reads them ten times faster.
-    """
-
-    def __init__(self) -> None:
-        self._known: list[tuple[re.Pattern[str], Shape, LogFormat]] = []
-        self._is_regular = True
-
-    def learn(self, pattern: re.Pattern[str], shape: Shape, reader: LogFormat) -> None:
-        """Know one more pattern; of many, those that were needed last."""
-        others = [one for one in self._known if one[0] is not pattern]
-        self._known = [(pattern, shape, reader), *others][:MAX_PATTERNS]
-
-    def read(self, number: int, line: str) -> bool:
-        """Whether the line looks like one that was understood, and is now a row, too."""
-        for place, (pattern, shape, reader) in enumerate(self._known):
-            if match := pattern.fullmatch(line):
-                try:
-                    shape.values.append(tuple(map(float, match.groups())))
-                except ValueError:
-                    return False
-                shape.lines.append(number)
-                reader.count += 1
-                if place:
-                    self._known.insert(0, self._known.pop(place))
-                return True
-        return False
-
-    def read_all(self, numbered: Sequence[tuple[int, str]]) -> bool:
-        """Whether all lines look like the last that was understood, and are now rows.
-
-        Once they don't, it is not tried again: a log with validations between has few such
-        stretches.
-        """
-        if not (self._known and self._is_regular):
-            return False
-        pattern, shape, reader = self._known[0]
-        every = re.compile(f"^{pattern.pattern}$", re.MULTILINE)
-        found = every.findall("\n".join(line for _, line in numbered))
-        self._is_regular = len(found) == len(numbered) and every.groups > 1
-        if not self._is_regular:
-            return False
-        try:
-            values = [tuple(map(float, groups)) for groups in found]
-        except ValueError:
-            return False
-        shape.values.extend(values)
-        shape.lines.extend(number for number, _ in numbered)
-        reader.count += len(numbered)
-        return True
-
-
-@dataclass(frozen=True)
-class LogSoFar:
-    """What was read of one log.
-
-    Attributes:
-        path: its name: a TensorBoard download is named after what it holds.
-        rows: the reports.
-        notes: what it says beside them.
-        alike: the patterns of lines that were understood.
-        frames: of the traceback that is being read.
-    """
-
-    path: Path
-    rows: Rows = field(default_factory=Rows)
-    notes: Notes = field(default_factory=Notes)
-    alike: Alike = field(default_factory=Alike)
-    frames: Frames = field(default_factory=Frames)
-
-    def is_full(self) -> bool:
-        """Whether a limit is reached, after which nothing more is collected; noted as a problem."""
-        limits = current()
-        self.rows.compact()
-        if len(self.rows) + self.notes.size > limits.log_rows:
-            self.notes.problems.append(exceeded(self.path, "holds more reports", "log_rows"))
-        elif self.rows.forms > limits.log_forms:
-            self.notes.problems.append(
-                exceeded(self.path, "holds more kinds of report", "log_forms")
-            )
-        else:
-            return False
-        return True
-
-    def until_full(self, texts: Iterator[str]) -> Iterator[str]:
-        """The text, in smaller pieces, up to where a limit is reached."""
-        for text in texts:
-            lines = text.splitlines(keepends=True)
-            for start in range(0, len(lines), LINES_BETWEEN):
-                if self.is_full():
-                    return
-                yield "".join(lines[start : start + LINES_BETWEEN])
+    classes = {
+        member
+        for module in modules_of("mlxdoctor.evidence.log_formats")
+        for member in vars(module).values()
+        if inspect.isclass(member) and issubclass(member, kind) and hasattr(member, "priority")
+    }
+    return tuple(sorted(classes, key=lambda member: member.priority))

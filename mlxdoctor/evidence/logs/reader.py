@@ -1,24 +1,18 @@
-"""One log, whatever its format: its rows and notes, from a text that comes in pieces."""
+"""One log, whatever its format: its runs and notes, from a text that comes in pieces."""
 
 from __future__ import annotations
 
-import gc
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
-from mlxdoctor.evidence.logs.lines import NUMBER, lines
-from mlxdoctor.evidence.logs.log_format import (
-    LINES_BETWEEN,
-    LineFormat,
-    LogSoFar,
-    WholeFormat,
-    formats,
-)
-from mlxdoctor.evidence.logs.segments import segments
+from mlxdoctor.evidence.logs.log_format import DocumentFormat, LineFormat, LogSoFar, formats
+from mlxdoctor.evidence.logs.runs import segments
 from mlxdoctor.evidence.logs.series import Notes, Segment
+from mlxdoctor.evidence.logs.text_stream import NUMBER, lines
 from mlxdoctor.safety.reading_limits import current, exceeded
 
 #: What a line of figures on a loss looks like, whatever else is in it.
@@ -28,12 +22,12 @@ _NO_REPORT = re.compile(
     r"|improved|last|total|non-finite)\b",
     re.IGNORECASE,
 )
+#: Lines between two looks at how much was collected.
+LINES_BETWEEN = 4096
 #: Characters of a line that says nothing by itself.
 SHORT = 2
 #: Lines that could not be read, of which the numbers are kept.
 MAX_UNREAD = 1000
-#: Characters at the beginning of a log that decide of which kind it is.
-SNIFFED = 64 << 10
 
 
 def read_log(texts: Iterable[str], path: Path, notes: Notes) -> list[Segment]:
@@ -46,12 +40,11 @@ def read_log(texts: Iterable[str], path: Path, notes: Notes) -> list[Segment]:
     log = LogSoFar(path)
     read_rows(texts, log)
     most = current().log_runs
-    runs = segments(log.rows, log.notes.run_marks, log.notes.announced)
-    found = list(islice(runs, most))
-    if next(runs, None) is not None:
+    runs = list(islice(segments(log), most + 1))
+    if len(runs) > most:
         log.notes.problems.append(exceeded(path, "holds more runs", "log_runs"))
     notes.add(log.notes)
-    return found
+    return runs[:most]
 
 
 def read_rows(texts: Iterable[str], log: LogSoFar) -> None:
@@ -61,90 +54,91 @@ def read_rows(texts: Iterable[str], log: LogSoFar) -> None:
         texts: as for `read_log`.
         log: where the rows and the notes go.
     """
-    if (rest := _read_whole(iter(texts), log)) is not None:
-        read_lines(rest, log)
+    pieces = iter(texts)
+    head = list(islice(pieces, 1))
+    rest: Iterator[str] = chain(head, pieces)
+    if head and may_be_document(head[0]):
+        text, rest = _up_to(rest, current().json_bytes)
+        if text and (inner := read_document(text, log)) is not None:
+            rest = iter((inner,))
+    read_lines(rest, log)
 
 
-def _read_whole(texts: Iterator[str], log: LogSoFar) -> Iterator[str] | None:
-    """Read a log that is one document or one table; the text where it is neither."""
-    start = ""
-    while len(start) < SNIFFED and (piece := next(texts, None)) is not None:
-        start += piece
-    head = start[:SNIFFED].lstrip()
-    rest: Iterator[str] | None = chain((start,), texts)
-    for one in (kind(log) for kind in formats(WholeFormat)):
-        if rest is not None and one.begins(head):
-            rest = one.read(log.until_full(rest) if one.grows else rest)
-            log.notes.count(one.name, one.count)
-    return rest
+def may_be_document(head: str) -> bool:
+    """Whether a log that begins so may be one JSON document, and not a line of JSON an object."""
+    first, _, second = head.lstrip().partition("\n")
+    return first[:1] in ("{", "[") and not (
+        first.rstrip().endswith("}") and second.lstrip().startswith("{")
+    )
+
+
+def read_document(text: str, log: LogSoFar) -> str | None:
+    """Read a log that is one JSON document.
+
+    Returns:
+        None where it is none of a known format; else the text in it that is a log of lines.
+    """
+    try:
+        document: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    for kind in formats(DocumentFormat):
+        reader: DocumentFormat = kind(log)
+        inner: str | None = reader.read(document)
+        if inner is not None:
+            reader.note_count()
+            return inner
+    return None
+
+
+def _up_to(texts: Iterator[str], most: int) -> tuple[str, Iterator[str]]:
+    """The whole text, or "" where it has more characters; and the whole text in pieces."""
+    pieces, length = [], 0
+    for piece in texts:
+        pieces.append(piece)
+        length += len(piece)
+        if length > most:
+            return "", chain(pieces, texts)
+    return "".join(pieces), iter(pieces)
 
 
 def read_lines(texts: Iterable[str], log: LogSoFar) -> None:
     """Read a log line by line."""
     reader = LineReader(log)
     numbered = lines(texts)
-    with _uncollected():
-        while batch := list(islice(numbered, LINES_BETWEEN)):
-            reader.read(batch)
-            if log.is_full():
-                break
-        reader.finish()
+    while batch := list(islice(numbered, LINES_BETWEEN)):
+        reader.read(batch)
+        if log.is_full():
+            break
+    reader.finish()
 
 
 class LineReader:
     """Reads lines of a log, whichever format each of them has."""
 
     def __init__(self, log: LogSoFar) -> None:
-        self._notes, self._alike = log.notes, log.alike
+        self._log = log
         self._width = current().line_characters
         self._formats = [kind(log) for kind in formats(LineFormat)]
-        self._of_long = [one.read for one in self._formats if one.takes_long_lines]
-        self._of_cut = [one.read for one in self._formats if not one.takes_long_lines]
 
     def read(self, numbered: Sequence[tuple[int, str]]) -> None:
         """Read cleaned lines with their numbers (see `lines`)."""
-        if self._alike.read_all(numbered):
-            return
-        read_like, ask, is_open = self._alike.read, self._ask, self._is_open
-        for number, line in numbered:
-            if line and not read_like(number, line) and (len(line) > SHORT or is_open()):
-                ask(number, line)
-
-    def _is_open(self) -> bool:
-        return any(one.is_open for one in self._formats)
+        for number, line in self._log.unlike(numbered):
+            if len(line) > SHORT or (line and any(reader.is_open for reader in self._formats)):
+                # A record with texts in it may be longer than any line that is printed.
+                self._ask(number, line if line.startswith('{"') else line[: self._width])
 
     def _ask(self, number: int, line: str) -> None:
-        for read in self._of_long:
-            if read(number, line):
+        for reader in self._formats:
+            if reader.read(number, line):
                 return
-        line = line[: self._width]
-        for read in self._of_cut:
-            if read(number, line):
-                return
-        if _LOSS.search(line) and not _NO_REPORT.search(line):
-            unread = self._notes.unread
-            if len(unread) < MAX_UNREAD and (not unread or unread[-1] != number):
-                unread.append(number)
-
-    def catch_up(self) -> None:
-        """Read what was put off; what is begun stays open."""
-        for one in self._formats:
-            one.catch_up()
+        unread = self._log.notes.unread
+        is_report = _LOSS.search(line[: self._width]) and not _NO_REPORT.search(line[: self._width])
+        if is_report and len(unread) < MAX_UNREAD and unread[-1:] != [number]:
+            unread.append(number)
 
     def finish(self) -> None:
         """Read the rest, and note how many lines of each format there were."""
-        for one in self._formats:
-            one.finish()
-            self._notes.count(one.name, one.count)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the search for circles: rows of numbers form none, and are many to search."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+        for reader in self._formats:
+            reader.finish()
+            reader.note_count()

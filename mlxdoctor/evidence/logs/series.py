@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.evidence.logs.lines import is_count
+from mlxdoctor.evidence.logs.text_stream import is_count
 from mlxdoctor.safety.errors import InputError
 
 Axis = Literal["iteration", "step", "row", "epoch"]
@@ -19,6 +19,9 @@ Axis = Literal["iteration", "step", "row", "epoch"]
 MAX_HEADER = 80
 #: What a run can be said to have of iterations.
 MAX_ITERATIONS = 2.0**62
+_OF_PREFERENCE = frozenset(
+    ("reward", "rewards", "margin", "margins", "chosen", "rejected", "kl", "accuracies", "win")
+)
 
 
 @dataclass(frozen=True)
@@ -43,23 +46,9 @@ class Series:
         return Series(self.iterations[known], self.values[known])
 
 
-@lru_cache(maxsize=256)
-@lru_cache(256)
-def is_preference(metrics: tuple[str, ...]) -> bool:
+def is_preference(metrics: Iterable[str]) -> bool:
     """Whether these are metrics of training on a reward or on preferences."""
-    marks = (
-        "reward",
-        "rewards",
-        "margin",
-        "margins",
-        "chosen",
-        "rejected",
-        "kl_",
-        "kl",
-        "accuracies",
-        "win",
-    )
-    return any(name == mark or mark in name.split("_") for name in metrics for mark in marks)
+    return any(not _OF_PREFERENCE.isdisjoint(name.split("_")) for name in metrics)
 
 
 @dataclass(frozen=True)
@@ -109,7 +98,7 @@ class Segment:
     @property
     def is_preference(self) -> bool:
         """Whether a reward or preference is trained: its loss is not a cross-entropy."""
-        return is_preference(tuple(self.series))
+        return is_preference(self.series)
 
     @property
     def base_val_loss(self) -> float | None:
@@ -180,58 +169,54 @@ class LogFailure:
 
 @dataclass
 class Notes:
-    """What a reader collects beside the rows. Internal to reading; nothing keeps it."""
+    """What a reader collects beside the rows.
+
+    Attributes:
+        announced: (line, iterations) where a run said how long it is to be.
+        run_marks: lines at which a trainer said that it starts.
+        formats: format -> how many lines or reports it read.
+
+    The others are those of `TrainingLog`.
+    """
 
     header: dict[str, str] = field(default_factory=dict)
     trainable: Trainable | None = None
-    trainable_line: float | None = None
-    total_line: float | None = None
+    parameters_millions: float | None = None
     announced: list[tuple[int, int]] = field(default_factory=list)
     run_marks: list[int] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
-    truncations: list[tuple[int, int]] = field(default_factory=list)
     failures: list[LogFailure] = field(default_factory=list)
     targetless: list[int] = field(default_factory=list)
     unvalidated: list[int] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     test_loss: float | None = None
-    test_perplexity: float | None = None
-    formats: dict[str, int] = field(default_factory=dict)
+    formats: Counter[str] = field(default_factory=Counter)
     problems: list[InputError] = field(default_factory=list)
     unread: list[int] = field(default_factory=list)
 
     @property
     def size(self) -> int:
         """How many entries were collected that a log may have any number of."""
-        return sum(
-            (len(self.announced), len(self.run_marks), len(self.saves), len(self.truncations))
-        )
+        return len(self.announced) + len(self.run_marks) + len(self.saves)
+
+    @property
+    def speaks_of_training(self) -> bool:
+        """Whether a log said anything that only a training says."""
+        said = self.failures or self.trainable or self.test_loss is not None
+        return bool(self.formats or said)
 
     def announce(self, line: int, iterations: float) -> None:
         """A run was to have so many iterations; what can be no such count is left out."""
         if is_count(iterations) and iterations < MAX_ITERATIONS:
             self.announced.append((line, int(iterations)))
 
-    def count(self, name: str, lines: int) -> None:
-        """Lines or reports of a format were read."""
-        if name and lines:
-            self.formats[name] = self.formats.get(name, 0) + lines
-
     def add(self, other: Notes) -> None:
         """Those of another file, which follows this one."""
-        for name, lines in other.formats.items():
-            self.count(name, lines)
-        self.run_marks.extend(other.run_marks)
-        self.header.update(other.header)
-        self.versions.update(other.versions)
-        self.saves.extend(other.saves)
-        self.truncations.extend(other.truncations)
-        self.failures.extend(other.failures)
-        self.targetless.extend(other.targetless)
-        self.unvalidated.extend(other.unvalidated)
-        self.problems.extend(other.problems)
-        self.unread.extend(other.unread)
-        self.trainable = other.trainable or self.trainable
-        self.total_line = other.total_line or self.total_line
-        if other.test_loss is not None:
-            self.test_loss, self.test_perplexity = other.test_loss, other.test_perplexity
+        for one in fields(self):
+            mine, more = getattr(self, one.name), getattr(other, one.name)
+            if isinstance(mine, list):
+                mine.extend(more)
+            elif isinstance(mine, dict):
+                mine.update(more)
+            elif more is not None:
+                setattr(self, one.name, more)

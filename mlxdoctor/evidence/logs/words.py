@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mlxdoctor.evidence.logs.lines import NUMBER
 from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER
 from mlxdoctor.evidence.logs.metric_names import CANONICAL, STAND_INS, canonical, snake_case, unique
+from mlxdoctor.evidence.logs.text_stream import NUMBER
 
 #: Numbers in a line that are looked at.
 MAX_NUMBERS = 64
@@ -334,10 +334,29 @@ def _name(text: str, *, is_first: bool) -> str | None:
     return text
 
 
-def pattern(texts: Sequence[str], keep: Sequence[int], fixed: dict[int, str]) -> re.Pattern[str]:
-    """A pattern for lines with these texts; `fixed` numbers must not change."""
+def pattern(
+    line: str, texts: Sequence[str], keep: Sequence[int], fixed: dict[int, str]
+) -> re.Pattern[str] | None:
+    """A pattern for lines that look like this one, whose groups are the numbers that are kept.
+
+    Args:
+        line: as it stands in the log.
+        texts: what stands around its numbers once it is cleaned.
+        keep: the places of the numbers to be read.
+        fixed: place -> a number that must not change.
+
+    Returns:
+        None where the line was cleaned of more than the time it was written at.
+    """
     parts = []
     for place, before in enumerate(texts[:-1]):
-        one = re.escape(fixed[place]) if place in fixed else LIKE_NUMBER
-        parts.append(re.escape(before) + (f"({one})" if place in keep else one))
-    return re.compile("".join(parts) + re.escape(texts[-1]))
+        digits = re.escape(fixed[place]) if place in fixed else LIKE_NUMBER
+        parts.append(re.escape(before) + (f"({digits})" if place in keep else digits))
+    parts.append(re.escape(texts[-1]))
+    time = _TIMES.search(line)
+    if time is not None and time.start() <= len(texts[0]):
+        before = re.escape(line[: time.start()])
+        written = re.sub(r"\d", r"\\d", re.escape(time[0]))
+        parts[0] = before + written + parts[0].removeprefix(before)
+    like = re.compile("".join(parts))
+    return like if like.fullmatch(line) else None

@@ -1,0 +1,229 @@
+"""Tables: a line of names, and lines of figures below it.
+
+`step,loss,lr` of trainers, W&B and TensorBoard, with commas, semicolons or tabs; `| Step | loss |`
+in Markdown or drawn with lines; and columns that blanks hold together.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER, LineFormat, LogSoFar, Nature, Shape
+from mlxdoctor.evidence.logs.metric_names import STEPS, canonical, is_report, snake_case, unique
+from mlxdoctor.evidence.logs.text_stream import is_count, to_number
+
+#: The lines of drawn tables, as Markdown has them.
+_DRAWN = str.maketrans(
+    {
+        **dict.fromkeys("│┃║", "|"),
+        **dict.fromkeys("━─═╌┄", "-"),
+        **dict.fromkeys("┏┓┗┛┡┩┢┪┣┫┝┥┠┨╇╈┳┻╋┼├┤┬┴└┘┌┐╭╮╰╯╪╞╡╤╧╔╗╚╝╠╣╦╩╬╥╨╫╟╢╒╕╘╛", "+"),
+    }
+)
+_OPENINGS = frozenset("|>│┃║┡├╞╠+┣┝┢")
+_RULE = re.compile(r"^[\s|:+=-]*$")
+_GAP = re.compile(r"\s{2,}|\t")
+_FIGURE = re.compile(r"(?<![\w.-])\d")
+#: What a row has where there is no figure.
+_EMPTY = frozenset(("-", "--", "–", "n/a", "N/A", "None", ""))
+_EXTREME = re.compile(r"__(?:MIN|MAX)$")
+_OF_VALIDATION = re.compile(r"(?:^|_)(?:val|valid|validation|eval)(?:_|$)")
+#: What TensorBoard's tags are known by besides losses.
+_TAGS = ("learning_rate", "lr", "grad_norm", "epoch", "accuracy")
+#: Cells of a line that may be names.
+MAX_CELLS = 256
+
+
+@dataclass(frozen=True)
+class _Head:
+    """What is in the columns.
+
+    Attributes:
+        delimiter: what stands between the cells; "" for blanks.
+        size: how many columns there are.
+        step: index and name of the column that counts updates.
+        metrics: index, run and name of the others.
+    """
+
+    delimiter: str
+    size: int
+    step: tuple[int, str] | None
+    metrics: tuple[tuple[int, str, str], ...]
+
+
+class Columns(LineFormat):
+    """A table of metrics in a log. Columns `RUN - METRIC` are of several runs."""
+
+    name = "columns"
+    priority = 70
+    understood = "tables (CSV, Markdown, columns of blanks) with a step and a loss"
+    example = "| Step | Training Loss |\n|---|---|\n| 10 | 2.5 |\n| 20 | **2.25** |\n"
+
+    def __init__(self, log: LogSoFar) -> None:
+        super().__init__(log)
+        self._head: _Head | None = None
+        self._last = -1
+
+    def read(self, number: int, line: str) -> bool:
+        """Whether the line is the head of a table of metrics, or a row of it."""
+        text, follows = line.strip(), number == self._last + 1
+        if text[:1] in _OPENINGS:
+            text = text.lstrip("> ").translate(_DRAWN)
+            if follows and _RULE.match(text):
+                self._last = number
+                return True
+        is_drawn = text.startswith("|") and text.count("|") >= 3
+        head = self._head
+        is_open = head is not None and is_drawn == (head.delimiter == "|")
+        if head and is_open and (follows or not is_drawn) and self._is_row(number, text, head):
+            self._last = number
+            return True
+        head = self._drawn_head(text) if is_drawn else self._plain_head(number, text)
+        if head is not None:
+            self._head, self._last = head, number
+        return head is not None
+
+    def _is_row(self, number: int, text: str, head: _Head) -> bool:
+        cells = _cells(text, head.delimiter)
+        if not head.delimiter and len(cells) == head.size + 1 and cells[0].isdigit():
+            # A data frame counts its rows in front of them.
+            cells = cells[1:]
+        if head.delimiter != "|" and not 1 < len(cells) == head.size:
+            return False
+        values = [to_number(cell) for cell in cells]
+        is_blank = head.delimiter == "" and any(
+            value is None and cell not in _EMPTY for value, cell in zip(values, cells, strict=True)
+        )
+        if is_blank:
+            return False
+        step = None
+        if head.step is not None:
+            counted = values[head.step[0]] if head.step[0] < len(values) else None
+            if counted is None or not is_count(counted):
+                return head.delimiter == "|"
+            step = (head.step[1], counted)
+        runs: dict[str, dict[str, float]] = {}
+        for index, run, name in head.metrics:
+            if index < len(values) and (value := values[index]) is not None:
+                runs.setdefault(run, {})[name] = value
+        for run, metrics in runs.items():
+            if metrics.keys() != {"epoch"}:
+                shape = self.add(number, step, metrics, run, nature=_nature(head))
+                if len(runs) == 1 and head.delimiter not in ("", "|"):
+                    self._learn(text, cells, head, shape)
+        return head.delimiter == "|" or bool(runs)
+
+    def _learn(self, text: str, cells: Sequence[str], head: _Head, shape: Shape) -> None:
+        """Learn how a row with figures in these columns looks, if the step stands first."""
+        kept = {index for index, *_ in head.metrics}
+        if head.step is not None:
+            kept.add(head.step[0])
+        if head.step is None or head.step[0] == min(kept):
+            parts = [
+                (f"({LIKE_NUMBER})" if index in kept else LIKE_NUMBER) if cell else ""
+                for index, cell in enumerate(cells)
+            ]
+            like = re.compile(head.delimiter.join(parts))
+            if like.fullmatch(text) and like.groups == len(shape.columns):
+                self.learn(like, shape)
+
+    def _drawn_head(self, text: str) -> _Head | None:
+        """The meaning of a line of names between bars; several runs stand side by side in it."""
+        names = _cells(text, "|")
+        if not any("loss" in name.lower() for name in names):
+            return None
+        lowered = [snake_case(name) for name in names]
+        step = next((lowered.index(name) for name in (*STEPS, "epoch") if name in lowered), None)
+        if step is None:
+            # Without a step it is no curve: the names stay as they are.
+            metrics = [(index, "", name) for index, name in enumerate(lowered)]
+            return _Head("|", len(names), None, tuple(metrics))
+        runs = [
+            name[: -len("loss")].rstrip(" \t_/-")
+            for name in names
+            if name.lower().endswith("loss")
+            and unique([canonical(name)], [name])[0] not in ("train_loss", "val_loss")
+        ]
+        metrics = []
+        for index, name in enumerate(names):
+            run = next((run for run in runs if run and name.startswith(run)), "")
+            if index != step:
+                metrics.append((index, run, canonical(name[len(run) :])))
+        return _Head("|", len(names), (step, lowered[step]), tuple(metrics))
+
+    def _plain_head(self, number: int, text: str) -> _Head | None:
+        """The meaning of a line of names with commas, semicolons, tabs or blanks between them."""
+        if ":" in text or "=" in text or _FIGURE.search(text):
+            return None
+        for delimiter in (",", ";", "\t", ""):
+            if delimiter and delimiter not in text:
+                continue
+            names = _cells(text, delimiter) if delimiter else _GAP.split(text)
+            if not 2 <= len(names) <= MAX_CELLS:
+                continue
+            head = _meaning(names, delimiter, self.log.path)
+            # Without a step it may be a sentence, save where the log begins with it.
+            if head is not None and (head.step is not None or (delimiter and number == 1)):
+                return head
+        return None
+
+
+def _meaning(names: Sequence[str], delimiter: str, path: Path) -> _Head | None:
+    """The meaning of names of columns; None where none of them is of a training."""
+    lowered = [snake_case(name) for name in names]
+    if {"step", "value"} <= set(lowered):
+        names = [_tag(path) if snake_case(name) == "value" else name for name in names]
+    elif not is_report(canonical(name.rpartition(" - ")[2]) for name in names):
+        return None
+    # The epochs of a trainer's own table may be parts of one.
+    counters = STEPS if delimiter else (*STEPS, "epoch")
+    step = next((name for name in counters if name in lowered), None)
+    metrics = [
+        (index, name.rpartition(" - ")[0].strip(), name.rpartition(" - ")[2])
+        for index, name in enumerate(names)
+        if lowered[index] != step and lowered[index] not in STEPS and not _EXTREME.search(name)
+    ]
+    if any(run for _, run, _ in metrics):
+        # A run's own columns repeat the shared ones.
+        metrics = [(index, run, canonical(name)) for index, run, name in metrics if run]
+    else:
+        own = [name for *_, name in metrics]
+        called = unique(map(canonical, own), own)
+        metrics = [
+            (index, run, name or raw)
+            for (index, run, raw), name in zip(metrics, called, strict=True)
+        ]
+    place = None if step is None else (lowered.index(step), step)
+    return _Head(delimiter, len(names), place, tuple(metrics))
+
+
+def _nature(head: _Head) -> Nature:
+    if head.delimiter in ("", "|"):
+        is_epoch = head.step is not None and head.step[1] == "epoch" and not head.delimiter
+        return Nature.EPOCH if is_epoch else Nature.PLAIN
+    return Nature.TABLE
+
+
+def _cells(text: str, delimiter: str) -> list[str]:
+    if delimiter == "|":
+        return [cell.strip().strip("*`_ ") for cell in text.strip("|").split("|")]
+    if not delimiter:
+        return text.split()
+    if '"' in text:
+        # A quote that nothing closes makes one cell of the rest.
+        with suppress(csv.Error):
+            return [cell.strip() for cell in next(csv.reader([text], delimiter=delimiter))]
+    return [cell.strip() for cell in text.split(delimiter)]
+
+
+def _tag(path: Path) -> str:
+    """What a TensorBoard download holds: its file is named after run and tag."""
+    name = canonical(re.split(r"tag-", path.stem)[-1])
+    if _OF_VALIDATION.search(name):
+        return "val_loss" if "loss" in name else name
+    return next((canonical(known) for known in _TAGS if known in name), "train_loss")

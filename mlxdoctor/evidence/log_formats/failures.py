@@ -1,0 +1,186 @@
+"""Lines that say that the run broke off, and the tracebacks of Python, rich and IPython."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from dataclasses import dataclass, replace
+
+from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
+from mlxdoctor.evidence.logs.series import LogFailure
+
+#: Failures kept; a crash loop repeats itself.
+MAX_FAILURES = 50
+#: Innermost frames of a traceback that are kept; a recursion has a thousand.
+MAX_FRAMES = 40
+#: Characters of a line that are kept.
+MAX_TEXT = 300
+
+_BEGIN = "Traceback (most recent call last)"
+_LINE = r"(?P<line>\d{1,7})"
+_PYTHON = re.compile(rf'\s*File "(?P<file>[^"]{{1,400}})", line {_LINE}(?:, in (?P<name>\S+))?')
+_STYLES = (
+    _PYTHON,
+    # rich: `/home/me/train.py:12 in main`, whose name may be on the next line.
+    re.compile(
+        rf"(?P<file>(?:[/~.<]|[A-Za-z]:\\)[^:\n]{{0,400}}):{_LINE} in(?:\s+(?P<name>\S+))?\s*$"
+    ),
+    # IPython: `File ~/train.py:12, in main(model)`, `Cell In[3], line 5`.
+    re.compile(rf"\s*File (?P<file>[^\s\"][^:\n]{{0,400}}):{_LINE}(?:, in (?P<name>[\w<>.]+))?"),
+    re.compile(rf"\s*(?P<file>Cell In\s?\[\d{{1,6}}\]), line {_LINE}(?:, in (?P<name>[\w<>.]+))?"),
+)
+#: A path that rich broke at the width of the terminal.
+_PART = re.compile(r"(?:[/~]|[A-Za-z]:\\)\S+$")
+#: The line that a frame is at, where others stand around it.
+_POINTED = re.compile(r"\s*(?:❱|-{2,}>)\s*\d{1,7}\s+(?P<code>\S.*)")
+_LIBRARY = re.compile(
+    r"site-packages|dist-packages|lib/python\d|\\Lib\\|^<"
+    # What a package's installation put there to start it.
+    r"|(?:^|[/\\])(?:bin|Scripts)[/\\][^/\\]+(?<!\.py)$"
+)
+_BOXED = re.compile(r"\s*[│|]\s(?P<inside>.*?)\s*[│|]?\s*$")
+_RAISED = re.compile(
+    r"^(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning|Exit)\b.*|^[A-Za-z_][\w.]*: .+"
+)
+_BARE = re.compile(r"^(?P<name>[A-Za-z_][\w.]{0,100}(?:Error|Exception)): \S")
+#: What every line below has.
+_HINT = re.compile(
+    r"emory|OOM|oom|allocat|bad_alloc|ommand buffer|CUDA|Metal|[Kk]illed|signal|SIG|Interrupt"
+    r"|interrupt|terminat|[Aa]bort|fault|bus error|Error|Exception|Traceback"
+)
+_FAILURES = {
+    "out-of-memory": re.compile(
+        r"[Ii]nsufficient [Mm]emory|OutOfMemory|[Oo]ut [Oo]f [Mm]emory|MemoryError"
+        r"|[Cc]annot allocate memory|Attempting to allocate \d+ bytes"
+        r"|[Uu]nable to allocate|\boom-kill|\bOOM\b.{0,200}kill|std::bad_alloc"
+    ),
+    "gpu-error": re.compile(
+        r"Command buffer execution failed|kIOGPUCommandBufferCallbackError"
+        r"|CUDA error|Metal device.{0,200}(?:lost|removed)"
+    ),
+    "killed": re.compile(
+        r"^\s*(?:\S+:\s+)?(?:line \d+:\s+)?(?:\d+\s+)?[Kk]illed\b|Killed: 9|signal 9\b|SIGKILL"
+    ),
+    "interrupted": re.compile(r"^\s*KeyboardInterrupt\b|SIGINT|^\s*zsh: interrupt"),
+    "aborted": re.compile(
+        r"libc\+\+abi: terminating|terminate called|^\s*Aborted\b|Abort trap: 6|SIGABRT"
+        r"|zsh: (?:abort|bus error|segmentation fault)|Segmentation fault"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """One frame: file, line and function, with the source line as far as it was shown."""
+
+    file: str
+    line: str
+    name: str = ""
+    code: str = ""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is the user's own code: no library's, and no program's that starts one."""
+        return _LIBRARY.search(self.file) is None
+
+
+class Failures(LineFormat):
+    """Tracebacks, and what a system or a library says when it ends a process."""
+
+    priority = 30
+    example = 'Traceback (most recent call last):\n  File "a.py", line 3, in main\nKilled: 9\n'
+
+    def __init__(self, log: LogSoFar) -> None:
+        super().__init__(log)
+        #: The first line of the traceback that is being read; None outside of one.
+        self._begun: int | None = None
+        self._is_boxed = False
+        self._frames: list[_Frame] = []
+        self._before = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a traceback is open."""
+        return self._begun is not None
+
+    def read(self, number: int, line: str) -> bool:
+        """Whether the line is of a traceback, or says that the run broke off."""
+        if self._begun is not None and self._in_traceback(line):
+            return True
+        if not _HINT.search(line):
+            return False
+        if _BEGIN in line:
+            self._begun, self._is_boxed = number, "╭" in line
+            return True
+        kind = next((kind for kind, sign in _FAILURES.items() if sign.search(line)), None)
+        bare = _BARE.match(line)
+        if bare is not None and ("." in bare["name"] or hasattr(builtins, bare["name"])):
+            # The end of a traceback whose beginning was not kept.
+            kind = kind or "traceback"
+        if kind is not None:
+            self._add(number, kind, line)
+        return kind is not None
+
+    def finish(self) -> None:
+        """A traceback that the log cuts off is one nonetheless."""
+        if self._begun is not None:
+            self._add(self._begun, "traceback", _BEGIN)
+
+    def _in_traceback(self, line: str) -> bool:
+        if self._is_boxed and (boxed := _BOXED.match(line)):
+            self._frame(boxed["inside"])
+            return True
+        if self._is_boxed and "╰" in line:
+            return True
+        if not self._is_boxed and (not line.strip() or line[0] in " \t|^~"):
+            self._frame(line)
+            return True
+        begun = self._begun or 0
+        if not _RAISED.match(line):
+            self._add(begun, "traceback", _BEGIN)
+            return False
+        kinds = (kind for kind, sign in _FAILURES.items() if sign.search(line))
+        self._add(begun, next(kinds, "traceback"), line)
+        return True
+
+    def _frame(self, line: str) -> None:
+        """Read a line of a traceback: a frame, a line of source, or neither."""
+        text, before = line.strip(), self._before
+        joined = before + text if _PART.match(before) else ""
+        self._before = text
+        match = next(
+            (match for part in (line, joined) for style in _STYLES if (match := style.match(part))),
+            None,
+        )
+        if match is not None:
+            # IPython names a method with its class.
+            name = (match["name"] or "").rpartition(".")[2]
+            self._frames.append(_Frame(match["file"].strip(), match["line"], name))
+            del self._frames[:-MAX_FRAMES]
+        elif self._frames and text:
+            last = self._frames[-1]
+            if not last.name and before.endswith(" in"):
+                last = replace(last, name=text.split(maxsplit=1)[0])
+            elif pointed := _POINTED.match(line):
+                last = replace(last, code=pointed["code"][:MAX_TEXT])
+            elif not last.code and _PYTHON.match(before):
+                last = replace(last, code=text[:MAX_TEXT])
+            self._frames[-1] = last
+
+    def _add(self, number: int, kind: str, text: str) -> None:
+        frames, self._frames, self._begun, self._before = self._frames, [], None, ""
+        # The innermost frame in the user's own code, else the innermost.
+        deciding = next((frame for frame in reversed(frames) if frame.is_own), None)
+        shown = deciding or (frames[-1] if frames else None)
+        # The last one is what ended the run: it is kept in any case.
+        del self.notes.failures[MAX_FAILURES - 1 :]
+        self.notes.failures.append(
+            LogFailure(
+                line_number=number,
+                kind=kind,
+                text=text.strip()[:MAX_TEXT],
+                place=f"{shown.file}:{shown.line}" if shown else "",
+                code=deciding.code if deciding else "",
+                functions=tuple(frame.name for frame in frames),
+            )
+        )

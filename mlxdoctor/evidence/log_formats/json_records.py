@@ -1,0 +1,186 @@
+"""Metrics as JSON: one object a line, or one document that holds them all."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from mlxdoctor.evidence.logs.log_format import (
+    LIKE_NUMBER,
+    DocumentFormat,
+    LineFormat,
+    LogFormat,
+    LogSoFar,
+    Shape,
+    axis_of,
+)
+from mlxdoctor.evidence.logs.metric_names import (
+    STEPS,
+    SUMMARY_KEYS,
+    canonical,
+    is_report,
+    snake_case,
+    unique,
+)
+from mlxdoctor.evidence.logs.text_stream import MAX_RECORD, is_count, to_number
+
+#: Keys of a row of training data or of a generation: such a file is not a log.
+DATA_KEYS = frozenset(
+    ("text", "messages", "prompt", "completion", "response", "tuned", "base", "chosen", "rejected")
+)
+#: Keys under which trainers keep a list of records, or of bare losses.
+_HISTORIES = ("log_history", "history", "logs", "metrics", "records", "train_loss_history")
+#: What W&B adds to the last value of each metric.
+_OF_WANDB = frozenset(("_runtime", "_step"))
+#: Characters of a text that may be a number.
+MAX_NUMBER = 40
+
+
+class JsonLines(LineFormat):
+    """One object a line: callbacks, wandb and other exports."""
+
+    name = "JSON lines"
+    priority = 10
+    understood = "JSON lines of metrics"
+    example = '{"step": 1, "train_loss": 2.5, "lr": 1e-5}\n{"step": 2, "train_loss": NaN}\n'
+
+    def __init__(self, log: LogSoFar) -> None:
+        super().__init__(log)
+        self._last: Shape | None = None
+
+    def read(self, number: int, line: str) -> bool:
+        """Whether the line looks like a JSON object."""
+        if not line.startswith('{"'):
+            return False
+        text = line.strip().rstrip(",")
+        if not text.endswith("}") or len(text) > MAX_RECORD:
+            # An object that a kill cut off is left out: its last number may be half of one.
+            return "}" not in line
+        try:
+            record = json.loads(text)
+        except (ValueError, RecursionError):
+            return True
+        if isinstance(record, dict) and (shape := _add(self, number, record)) is not None:
+            self._last = shape
+            if len(shape.columns) == len(record):
+                self._look_at(record, text, shape)
+        return True
+
+    def _look_at(self, record: Mapping[str, Any], text: str, shape: Shape) -> None:
+        """Learn how a record of nothing but numbers looks, if it is spaced in a usual way."""
+        for colon, comma in ((": ", ", "), (":", ",")):
+            keys = (f"{re.escape(json.dumps(key))}{colon}" for key in record)
+            inside = comma.join(f"{key}({LIKE_NUMBER})" for key in keys)
+            pattern = re.compile(rf"\{{{inside}\}}")
+            if pattern.fullmatch(text):
+                self.learn(pattern, shape)
+
+    def finish(self) -> None:
+        """Forget a lone object that names no iteration: it is a result, not a log."""
+        last = self._last
+        is_counted = last is None or last.axis != "row" or "epoch" in last.columns
+        if self.count == 1 and last is not None and not is_counted:
+            del last.lines[:], last.values[:]
+            self.count = 0
+
+
+class JsonHistory(DocumentFormat):
+    """A list of records, or a column a metric; line numbers count records from 1."""
+
+    name = "JSON history"
+    priority = 50
+    understood = "trainer_state.json"
+    example = '{"log_history": [{"step": 1, "loss": 2.5},\n {"step": 2, "loss": 2.25}]}\n'
+    marks = ("log_history", "train_loss_history")
+
+    def read(self, document: Any) -> str | None:
+        """Read it; it has no text in it."""
+        for records in (_records(document), _columns(document)):
+            for number, record in enumerate(records, 1):
+                _add(self, number, record)
+            if self.count:
+                return ""
+        return None
+
+
+def _add(reader: LogFormat, number: int, record: Mapping[str, Any]) -> Shape | None:
+    """Add a record to the rows; None where it does not report on training.
+
+    The columns of its shape are in the order of the record.
+    """
+    if not (DATA_KEYS.isdisjoint(record) and SUMMARY_KEYS.isdisjoint(record)):
+        return None
+    numbers = {key: value for key, raw in record.items() if (value := _number(raw)) is not None}
+    columns, steps = _meaning(tuple(numbers))
+    if not columns:
+        return None
+    values = list(numbers.values())
+    counters = [(place, name) for place, name in steps if is_count(values[place])]
+    place, name = counters[0] if counters else (None, None)
+    shape = reader.log.shape(columns, place, axis_of(name))
+    shape.append(number, values)
+    reader.count += 1
+    return shape
+
+
+@lru_cache(maxsize=4096)
+def _meaning(
+    keys: tuple[str, ...],
+) -> tuple[tuple[str | None, ...], tuple[tuple[int, str], ...]]:
+    """The metric of each key, none where no key is of training; and place and name of counters."""
+    names = [snake_case(key) for key in keys]
+    metrics = [None if name in STEPS else canonical(name) for name in names]
+    columns = unique(metrics, keys)
+    steps = tuple((names.index(name), name) for name in STEPS if name in names)
+    return (columns if is_report(filter(None, columns)) else ()), steps
+
+
+def _number(value: Any) -> float | None:
+    if type(value) is float:
+        return value
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int | float):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf
+    return to_number(value) if isinstance(value, str) and len(value) <= MAX_NUMBER else None
+
+
+def _records(document: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(document, list):
+        for record in document:
+            if isinstance(record, dict) and is_report(map(canonical, record)):
+                yield record
+    elif isinstance(document, dict) and _OF_WANDB & document.keys():
+        yield document
+    elif isinstance(document, dict):
+        for key in _HISTORIES:
+            history = document.get(key)
+            for entry in history if isinstance(history, list) else ():
+                if isinstance(entry, dict):
+                    yield entry
+                elif key != "train_loss_history":
+                    continue
+                elif isinstance(entry, list) and len(entry) == 2:
+                    yield {"step": entry[0], "train_loss": entry[1]}
+                else:
+                    yield {"train_loss": entry}
+
+
+def _columns(document: Any) -> Iterator[Mapping[str, Any]]:
+    """`{"iterations": [...], "train_loss": [...]}`: the lists that are as long as the losses."""
+    lists = {
+        "iteration" if snake_case(key) in (*STEPS, "iterations") else key: column
+        for key, column in (document.items() if isinstance(document, dict) else ())
+        if isinstance(column, list) and all(isinstance(value, int | float) for value in column)
+    }
+    sizes = [len(column) for key, column in lists.items() if canonical(key) == "train_loss"]
+    columns = {key: column for key, column in lists.items() if len(column) in sizes[:1]}
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, values, strict=True))
