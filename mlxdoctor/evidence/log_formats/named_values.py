@@ -205,5 +205,7 @@ def _total(counters: dict[str, int], totals: dict[int, int]) -> tuple[int, ...]:
     step, epoch = counters.get("step", counters.get("batch")), counters.get("epoch")
     if step is None or step not in totals:
         return ()
-    is_of_epoch = epoch in totals and (counters.get("batch") == step or epoch < step)
-    return (totals[step], totals[epoch]) if is_of_epoch else (totals[step],)
+    places = [totals[step]]
+    if epoch is not None and epoch in totals and (counters.get("batch") == step or epoch < step):
+        places.append(totals[epoch])
+    return tuple(places)
