@@ -144,20 +144,6 @@ class LogSoFar:
         better = [shape for shape in shapes if shape.nature is not Nature.FALLBACK]
         return better if any(shape.role == TRAIN for shape in better) else shapes
 
-    def drain(self) -> list[tuple[int, Shape, list[float]]]:
-        """(line, shape, row) of every row since the last call, which are now forgotten.
-
-        For a log that is still being written: memory stays that of the unread rows.
-        """
-        rows = [
-            (line, shape, row)
-            for shape in self.by_form.values()
-            for line, row in zip(shape.lines, shape.table.tolist(), strict=True)
-        ]
-        for shape in self.by_form.values():
-            del shape.lines[:], shape.values[:]
-        return sorted(rows, key=lambda row: row[0])
-
     def is_full(self) -> bool:
         """Whether a limit is reached, after which nothing more is collected; noted as a problem."""
         limits, problems = current(), self.notes.problems
