@@ -166,60 +166,39 @@ def test_losses_of_preference_training_have_no_level() -> None:
     assert first(rows) is None
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_non_finite_training_loss_is_beyond_doubt_at_once(value: float) -> None:
-    alarm = first(reports([2.0, value]))
-    assert alarm is not None
-    assert (alarm.verdict, alarm.step) == (AlarmKind.NON_FINITE, 20)
+NON_FINITE, EXACT_ZERO, FROZEN = (
+    AlarmKind.NON_FINITE,
+    AlarmKind.EXACT_ZERO,
+    AlarmKind.FROZEN,
+)
+#: What it is -> the column, its values every so many iterations, and the alarm: kind, step, onset.
+FACTS = {
+    "NaN": ("train_loss", [2.0, math.nan], 10, (NON_FINITE, 20, 20)),
+    "infinite": ("train_loss", [2.0, math.inf], 10, (NON_FINITE, 20, 20)),
+    "minus infinite": ("train_loss", [2.0, -math.inf], 10, (NON_FINITE, 20, 20)),
+    "validation became NaN": ("val_loss", [2.1, math.nan], 10, (NON_FINITE, 20, 20)),
+    "no validation rows": ("val_loss", [math.nan] * 4, 10, None),
+    "scale is found": ("grad_norm", [math.inf, math.inf, 1.0, math.nan, math.nan], 1, None),
+    "norms stay NaN": ("grad_norm", [math.inf, 1.0, *[math.nan] * 3], 1, (NON_FINITE, 5, 3)),
+    "no gradient": ("grad_norm", [1.0, 0.0, 0.0, 0.0], 1, (FROZEN, 4, 2)),
+    "two batches without one": ("grad_norm", [0.0, 0.0, 1.0, 0.0, 0.0], 1, None),
+    "two zeros": ("train_loss", [2.0, 0.0, 0.0], 10, (EXACT_ZERO, 30, 20)),
+    "zeros from the start": ("train_loss", [0.0, 0.0], 10, (EXACT_ZERO, 20, 10)),
+    "lone zeros": ("train_loss", [2.0, 0.0, 1.9, 0.0, 1.8], 10, None),
+    "rounded to zero": ("train_loss", [0.3, 0.05, 0.004, 0.0, 0.0, 0.0], 10, None),
+    "rate of zero": ("learning_rate", [0.0] * 4, 10, (FROZEN, 30, 10)),
+    "warm-up and end of a schedule": ("learning_rate", [0.0, 1e-5, 2e-5, *[0.0] * 4], 10, None),
+    "micro-batches before the first update": ("learning_rate", [0.0] * 8, 1, None),
+}
 
 
-def test_a_validation_without_rows_prints_nan_and_is_no_alarm() -> None:
-    rows = [LogRow(1, {"val_loss": math.nan}), *reports([2.0, 1.9])]
-    assert first(rows) is None
-    alarm = first([LogRow(1, {"val_loss": 2.1}), *rows])
-    assert alarm is not None
-    assert alarm.verdict is AlarmKind.NON_FINITE
-
-
-def test_gradient_norms_may_overflow_twice_while_the_loss_scale_is_found() -> None:
-    norms = [math.inf, math.inf, 1.0, math.nan, math.nan, math.nan]
-    rows = [
-        LogRow(step, {"train_loss": 2.0 - step / 100, "grad_norm": norm})
-        for step, norm in enumerate(norms, 1)
-    ]
+@pytest.mark.parametrize(("column", "values", "every", "expected"), FACTS.values(), ids=FACTS)
+def test_facts_that_need_no_statistics(
+    column: str, values: list[float], every: int, expected: tuple[AlarmKind, int, int] | None
+) -> None:
+    rows = [LogRow(every * place, {column: value}) for place, value in enumerate(values, 1)]
     alarm = first(rows)
-    assert alarm is not None
-    assert (alarm.verdict, alarm.step, alarm.onset) == (AlarmKind.NON_FINITE, 6, 4)
-
-
-def test_a_second_loss_of_exactly_zero_is_an_alarm() -> None:
-    assert first(reports([2.0, 0.0, 1.9, 0.0, 1.8])) is None
-    alarm = first(reports([2.0, 0.0, 0.0]))
-    assert alarm is not None
-    assert (alarm.verdict, alarm.step, alarm.onset) == (AlarmKind.EXACT_ZERO, 30, 20)
-
-
-def test_a_small_loss_that_is_rounded_to_zero_is_none() -> None:
-    assert first(reports([0.3, 0.05, 0.004, 0.0, 0.0, 0.0])) is None
-
-
-def test_a_rate_of_zero_from_the_start_is_frozen() -> None:
-    alarm = first(reports([2.0, 2.1, 1.9, 2.05], learning_rate=0.0))
-    assert alarm is not None
-    assert (alarm.verdict, alarm.step, alarm.onset) == (AlarmKind.FROZEN, 30, 10)
-
-
-def test_a_warm_up_and_the_end_of_a_schedule_have_rates_of_zero_too() -> None:
-    rates = [0.0, 1e-5, 2e-5, 0.0, 0.0, 0.0, 0.0]
-    rows = [
-        LogRow(10 * i, {"train_loss": 2.0 / i, "learning_rate": rate})
-        for i, rate in enumerate(rates, 1)
-    ]
-    assert first(rows) is None
-    micro_batches = [
-        LogRow(i, {"train_loss": 2.0 + 0.1 * (i % 3), "learning_rate": 0.0}) for i in range(1, 9)
-    ]
-    assert first(micro_batches) is None
+    assert (alarm and (alarm.verdict, alarm.step, alarm.onset)) == expected
 
 
 def test_validations_that_never_change_are_frozen() -> None:
