@@ -150,6 +150,8 @@ def step_preferences(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
 def _pairs(
     step: TrainingStep, pairs: Pairs, pushes: NDArray[np.float64], limits: Limits
 ) -> Iterator[Sign]:
+    if pairs.identical:
+        yield Sign("identical-pairs", {"identical": pairs.identical, "pairs": pairs.pairs})
     if not pairs.roles.any():
         raise Inconclusive(f"no row that is trained is one of {' or '.join(pairs.names)} alone")
     # Where the adapter adds nothing yet, no pair can be too far apart.
@@ -170,8 +172,6 @@ def _pairs(
         untrained += [] if towards.any() else [name]
     if len(untrained) == 1:
         yield Sign("one-sided", {}, where=untrained[0])
-    if pairs.identical:
-        yield Sign("identical-pairs", {"identical": pairs.identical, "pairs": pairs.pairs})
 
 
 def _rewards(policy: Policy, limits: Limits) -> Iterator[Sign]:

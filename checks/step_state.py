@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mlxdoctor.check import check, limit
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.training_step.measurement import TrainingStep
 from mlxdoctor.measure.training_step.values import State
 
@@ -36,7 +36,6 @@ _error, _warning = (partial(one, expected=_SOUND) for one in (Symptom.error, Sym
 class Limits:
     """When a share of parameters is worth a word."""
 
-    named: int = limit(3, unit="names", source="enough to see the pattern")
     outside: float = limit(
         0.02,
         unit="share of the model's parameters, trainable outside its adapter",
@@ -78,7 +77,7 @@ class Limits:
         "everything-trainable": _error(
             "there is no adapter, and the model itself is trained",
             says="There is no adapter, and {share:.1%} of the model's parameters is trainable: "
-            "{modules}[, and {more} more].",
+            "{modules}.",
             fix='freeze the model and convert its layers; say expect="full" if it is to be trained '
             "as a whole",
         ),
@@ -90,7 +89,7 @@ class Limits:
         "partly-frozen": _warning(
             "parts of the model are frozen although it is to be trained itself",
             says="{frozen_share:.1%} of the parameters is frozen although the model itself is to "
-            "be trained[; trainable: {modules}][, and {more} more].",
+            "be trained; trainable: {modules}.",
             fix="call model.unfreeze() before the steps, unless these parts are to stay",
         ),
         "own-bookkeeping": _warning(
@@ -106,7 +105,6 @@ def step_state(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
     """Look at the model before the first step."""
     state = step.state
     expected, adapters = state.expected, len(state.adapters)
-    shown = [f"{name} ({count:,})" for name, count in state.trainable.items()]
     measured: dict[str, Measurement] = {
         "trainable": sum(state.trainable.values()),
         "frozen": sum(state.frozen.values()),
@@ -115,20 +113,20 @@ def step_state(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
         "outside_share": state.outside_share,
         "expected": expected,
         "adapters": adapters,
-        "modules": tuple(shown[: limits.named]) or None,
-        "more": max(len(shown) - limits.named, 0) or None,
+        "modules": some_of([f"{name} ({count:,})" for name, count in state.trainable.items()])
+        or "nothing",
     }
     if not adapters and state.claims:
-        yield Sign("claimed-adapter", {**measured, "claims": state.claims[: limits.named]})
+        yield Sign("claimed-adapter", {**measured, "claims": some_of(state.claims)})
     if not any(state.trainable.values()):
         yield Sign("nothing-trainable", measured)
     elif expected in {"lora", "dora"} and adapters and state.outside:
-        examples = tuple(state.outside)[: limits.named]
-        yield Sign(
-            "outside-adapter",
-            {**measured, "outside": len(state.outside), "examples": examples},
-            severity=None if state.outside_share > limits.outside else Severity.WARNING,
-        )
+        figures: dict[str, Measurement] = {
+            "outside": len(state.outside),
+            "examples": some_of(tuple(state.outside)),
+        }
+        severity = None if state.outside_share > limits.outside else Severity.WARNING
+        yield Sign("outside-adapter", measured | figures, severity=severity)
     elif not adapters and expected != "full":
         severity = _without_adapter(state, limits)
         yield Sign("everything-trainable", measured, severity=severity)
@@ -136,8 +134,8 @@ def step_state(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
         # Freezing the first layers is common; an adapter is another thing.
         yield Sign("partly-frozen", measured, severity=None if adapters else Severity.INFO)
     if half := state.half_adapters:
-        measured |= {"half_frozen": len(half), "examples": half[: limits.named]}
-        yield Sign("half-frozen-adapter", measured)
+        halves: dict[str, Measurement] = {"half_frozen": len(half), "examples": some_of(half)}
+        yield Sign("half-frozen-adapter", measured | halves)
     if state.dora != {"lora": 0, "dora": adapters}.get(expected or "", state.dora):
         yield Sign("wrong-adapter", {**measured, "dora": state.dora})
     if state.overrides:

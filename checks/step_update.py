@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mlxdoctor.check import Inconclusive, check, limit
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.training_step.measurement import TrainingStep
 from mlxdoctor.measure.training_step.values import Update
 
@@ -45,7 +45,6 @@ _error, _warning = (partial(one, expected=_SOUND) for one in (Symptom.error, Sym
 class Limits:
     """When a gradient or a step is out of proportion."""
 
-    named: int = limit(3, unit="names", source="enough to see the pattern")
     exploding: float = limit(
         1e3,
         unit="L2 norm",
@@ -192,9 +191,7 @@ def step_update(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
         return
     if update.frozen_changed:
         figures = {**measured, "frozen_changed": len(update.frozen_changed)}
-        yield Sign(
-            "frozen-changed", figures, where=", ".join(update.frozen_changed[: limits.named])
-        )
+        yield Sign("frozen-changed", figures, where=some_of(update.frozen_changed))
     yield from _gradients(update, limits)
     yield from _unchanged(update, measured, limits)
     if not math.isfinite(last) and math.isfinite(first):
@@ -206,7 +203,7 @@ def step_update(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
     large = [one.name for one in update.parameters if one.change > allowed * one.norm > 0]
     if large:
         figures = {**measured, "large": len(large), "most": limits.large}
-        yield Sign("large", figures, where=", ".join(large[: limits.named]))
+        yield Sign("large", figures, where=some_of(large))
 
 
 def _gradients(update: Update, limits: Limits) -> Iterator[Sign]:
@@ -218,7 +215,7 @@ def _gradients(update: Update, limits: Limits) -> Iterator[Sign]:
     broken = [name for name, norm in norms.items() if not math.isfinite(norm)]
     if broken:
         figures = {"broken": len(broken), "parameters": len(norms)}
-        yield Sign("gradient-not-finite", figures, where=", ".join(broken[: limits.named]))
+        yield Sign("gradient-not-finite", figures, where=some_of(broken))
         return
     # The A of a B of zero has no gradient, and that is how an adapter begins.
     resting = {
@@ -230,7 +227,7 @@ def _gradients(update: Update, limits: Limits) -> Iterator[Sign]:
     zero = [name for name, norm in norms.items() if norm == 0 and name in expected]
     total = math.hypot(*norms.values())
     measured: dict[str, Measurement] = {"gradient_norm": total, "parameters": len(norms)}
-    names = ", ".join(zero[: limits.named])
+    names = some_of(zero)
     if zero and len(zero) == len(expected):
         yield Sign("no-gradient", measured, where=names)
     elif zero:
@@ -243,8 +240,8 @@ def _gradients(update: Update, limits: Limits) -> Iterator[Sign]:
             severity=Severity.WARNING if are_rare else None,
         )
     if total > limits.exploding:
-        largest = sorted(norms, key=lambda name: -norms[name])[: limits.named]
-        yield Sign("exploding", measured, where=", ".join(largest))
+        largest = sorted(norms, key=lambda name: -norms[name])
+        yield Sign("exploding", measured, where=some_of(largest))
 
 
 def _unchanged(
@@ -252,7 +249,7 @@ def _unchanged(
 ) -> Iterator[Sign]:
     pushed = [one for one in update.parameters if one.gradient_norm]
     still = [one.name for one in pushed if one.change == 0]
-    names = ", ".join(still[: limits.named])
+    names = some_of(still)
     figures: dict[str, Measurement] = {
         **measured,
         "whose": "steps of the trainer's own" if update.own else "plain steps",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -14,7 +13,6 @@ from mlx import nn
 from fixtures.trainers.common import encoded, load_base, padded
 from mlxdoctor import probe
 from mlxdoctor.finding import Severity
-from mlxdoctor.probe.probing import judge
 from mlxdoctor.safety.errors import InputError
 from tests.probe.conftest import codes, probed
 
@@ -97,11 +95,6 @@ def test_a_sound_loss_of_pairs(base: Any, batch: Any, reference: Any) -> None:
     assert measured.pairs.roles.tolist() == [1] * 4 + [-1] * 4
     assert measured.pairs.names == ("chosen", "rejected")
     assert ((measured.alignment.pushes > 0) == (measured.pairs.roles > 0)).all()
-
-
-@pytest.mark.slow
-def test_a_sound_loss_with_a_term_of_its_own(base: Any, batch: Any) -> None:
-    assert probed(base, orpo, batch).headline == "the training step is sound: nothing was found"
 
 
 @pytest.mark.slow
@@ -218,9 +211,10 @@ def test_answers_that_are_left_out(base: Any, batch: Any) -> None:
     result = probed(base, only_chosen, batch)
     assert codes(result) == ["step-preferences.one-sided"]
     assert "No row of rejected has a gradient" in result.findings[0].message
+    assert probed(base, orpo, batch).sound
     chosen, _, up, _ = batch
     same = probed(base, orpo, (chosen, chosen, up, up))
-    assert "step-preferences.identical-pairs" in codes(same) or same.unjudged
+    assert codes(same) == ["step-preferences.identical-pairs"]
 
 
 def grpo(model: Any, tokens: mx.array, mask: mx.array, advantages: mx.array) -> mx.array:
@@ -345,17 +339,6 @@ def test_labels_are_turned_round(base: Any, batch: Any, reference: Any) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_not_judged_is_counted(base: Any, batch: Any) -> None:
-    result = probed(base, orpo, batch)
-    forward = result.measured.forward
-    unread = replace(result.measured, alignment=None, unseen="nothing was seen", forward=forward)
-    again = judge(unread)
-    assert not again.sound
-    assert again.headline.startswith("nothing wrong was found, ")
-    assert "checks could not judge" in again.headline
-
-
-@pytest.mark.slow
 def test_a_bonus_for_entropy_is_no_fault(base: Any, batch: Any) -> None:
     def loss(model: Any, tokens: mx.array, mask: mx.array, advantages: mx.array) -> mx.array:
         logs = nn.log_softmax(model(tokens[:, :-1]), axis=-1)
@@ -377,6 +360,8 @@ def test_smoothed_labels_are_no_pairs(base: Any, batch: Any) -> None:
     result = probed(base, loss, (batch[0], batch[2]))
     assert codes(result, Severity.INFO) == []
     assert [one.check for one in result.unjudged] == ["step-alignment"]
+    assert not result.sound
+    assert result.headline == "nothing wrong was found, 1 of 4 checks could not judge"
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx import nn
+from mlx.utils import tree_flatten, tree_map
 
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.stages import Kind, Stage
@@ -88,11 +89,7 @@ def _tokens_in(values: Sequence[Any]) -> Any:
 
 def _logits_of(output: Any) -> Any:
     """The first array of logits in what a model gave, (rows, positions, vocabulary); or None."""
-    if isinstance(output, tuple | list):
-        parts = list(output)
-    else:
-        parts = list(output.values()) if isinstance(output, Mapping) else [output]
-    for value in (*parts, getattr(output, "logits", None)):
+    for _, value in tree_flatten([output, getattr(output, "logits", None)]):
         is_array = isinstance(value, mx.array) and value.ndim == 3
         if is_array and mx.issubdtype(value.dtype, mx.floating):
             return value
@@ -101,16 +98,10 @@ def _logits_of(output: Any) -> Any:
 
 def _replaced(output: Any, old: mx.array, new: mx.array) -> Any:
     """A model's output with one of its arrays replaced."""
-    if isinstance(output, mx.array):
-        return new
-    if isinstance(output, Mapping):
-        return {name: new if value is old else value for name, value in output.items()}
-    if isinstance(output, tuple | list):
-        parts = [new if value is old else value for value in output]
-        # A named tuple takes its parts one by one.
-        return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
-    output.logits = new
-    return output
+    if getattr(output, "logits", None) is old and not hasattr(output, "_fields"):
+        output.logits = new
+        return output
+    return tree_map(lambda value: new if value is old else value, output)
 
 
 def bound(function: Callable[..., Any], model: Any, batch: Any) -> OfModel:
