@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -103,42 +103,23 @@ def _up_to(texts: Iterator[str], most: int) -> tuple[str, Iterator[str]]:
 
 
 def read_lines(texts: Iterable[str], log: LogSoFar) -> None:
-    """Read a log line by line."""
-    reader = LineReader(log)
+    """Read a log line by line, whichever format each line has."""
+    readers = [kind(log) for kind in formats(LineFormat)]
+    width, unread = current().line_characters, log.notes.unread
     numbered = lines(texts)
     while batch := list(islice(numbered, LINES_BETWEEN)):
-        reader.read(batch)
+        for number, line in log.unlike(batch):
+            if len(line) <= SHORT and not (line and any(reader.is_open for reader in readers)):
+                continue
+            # A record with texts in it may be longer than any line that is printed.
+            text = line if line.startswith('{"') else line[:width]
+            if any(reader.read(number, text) for reader in readers):
+                continue
+            is_report = _LOSS.search(text[:width]) and not _NO_REPORT.search(text[:width])
+            if is_report and len(unread) < MAX_UNREAD and unread[-1:] != [number]:
+                unread.append(number)
         if log.is_full():
             break
-    reader.finish()
-
-
-class LineReader:
-    """Reads lines of a log, whichever format each of them has."""
-
-    def __init__(self, log: LogSoFar) -> None:
-        self._log = log
-        self._width = current().line_characters
-        self._formats = [kind(log) for kind in formats(LineFormat)]
-
-    def read(self, numbered: Sequence[tuple[int, str]]) -> None:
-        """Read cleaned lines with their numbers (see `lines`)."""
-        for number, line in self._log.unlike(numbered):
-            if len(line) > SHORT or (line and any(reader.is_open for reader in self._formats)):
-                # A record with texts in it may be longer than any line that is printed.
-                self._ask(number, line if line.startswith('{"') else line[: self._width])
-
-    def _ask(self, number: int, line: str) -> None:
-        for reader in self._formats:
-            if reader.read(number, line):
-                return
-        unread = self._log.notes.unread
-        is_report = _LOSS.search(line[: self._width]) and not _NO_REPORT.search(line[: self._width])
-        if is_report and len(unread) < MAX_UNREAD and unread[-1:] != [number]:
-            unread.append(number)
-
-    def finish(self) -> None:
-        """Read the rest, and note how many lines of each format there were."""
-        for reader in self._formats:
-            reader.finish()
-            reader.note_count()
+    for reader in readers:
+        reader.finish()
+        reader.note_count()

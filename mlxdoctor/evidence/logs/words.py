@@ -64,9 +64,6 @@ _BATCH_WORDS = frozenset(("batch", "batches", "b"))
 _LETTERS = frozenset(("e", "b", "s", "i"))
 _TOTAL = ("/", "of", "out of", "/ ")
 _KEY = re.compile(r"['\"]([^'\"]{1,80})['\"]\s*[:=]\s*['\"]?$")
-_ASSIGNED = re.compile(r"(?<![\w./-])([^\W\d][\w./-]*)=['\"]?$")
-#: `loss (train): `
-_OF_SPLIT = re.compile(r"\b(\w{1,40})\s?[(\[](\w{1,40})[)\]]\s{0,4}[:=]?\s{0,4}$")
 _DELIMITER = re.compile(
     r"[,|;(\[{}\])•·→⇒│┃║»]|:\s|\s{2,}|\s[-–—>~]+\s|--+|\t|[.!?]\s|\.\.+|…|[^\w\s./%@#'\"*=:&+-]\s?"
 )
@@ -75,26 +72,19 @@ _UNIT = re.compile(
     r"|steps?|ex|rows|GiB|GB|G|MiB|MB|%)(?:/(?:seconds?|sec|s|iteration|iter|it|step|batch))?)"
     r"(?![\w=:])"
 )
-_LEVEL = re.compile(
-    r"^(?:INFO|DEBUG|WARN(?:ING)?|ERROR|NOTICE|I|root|main|trainer|train|__main__)[\s:]+"
-    r"(?=\w+\s*[:=]?\s*$|\w+\s\w+\s*[:=]?\s*$)"
-)
-#: Words that say that something is over, and belong to no name.
-_FILLER = re.compile(
-    r"^(?:(?:done|complete|completed|finished|ended|end|summary|results?|stats|metrics|now|with"
-    r"|is|took|at|so far|current|mean of)\s+)+",
-    re.IGNORECASE,
-)
 _VERB = re.compile(r"\s(?:is|was|of|at|now)$", re.IGNORECASE)
 _SENTENCE = re.compile(
     r"\b(?:the|was|is|are|to|of|at|after|has|had|a|an|went|with|by|from|for|we|my|our)\b",
     re.IGNORECASE,
 )
-_OF_VALIDATION = re.compile(
-    r"\b(?:val|valid|validation|validating|validate|eval|evaluation|evaluating|dev|held-?out)\b",
-    re.IGNORECASE,
-)
-_OF_TEST = re.compile(r"\b(?:test|testing)\b", re.IGNORECASE)
+_SPLITS = {
+    "val": re.compile(
+        r"\b(?:val|valid|validation|validating|validate|eval|evaluation|evaluating|dev|held-?out)\b",
+        re.IGNORECASE,
+    ),
+    "test": re.compile(r"\b(?:test|testing)\b", re.IGNORECASE),
+}
+_OF_NO_SPLIT = frozenset(("learning_rate", "epoch", "trained_tokens"))
 _RATES = frozenset((*CANONICAL["iterations_per_second"], *CANONICAL["seconds_per_iteration"]))
 _RATES_OF_TOKENS = frozenset((*CANONICAL["tokens_per_second"], "tokens_s", "tok_s"))
 _KNOWN = frozenset(
@@ -120,7 +110,6 @@ class Words:
     """A line taken apart.
 
     Attributes:
-        texts: what stands before each number, and what follows the last.
         names: the name of each number, in the line's own words, of its split where it says
             that it is of one; None for a counter or none.
         counters: word -> place, of the numbers that count: "epoch", "step" or "batch".
@@ -128,7 +117,6 @@ class Words:
         is_sentence: whether the words around the numbers are those of a sentence.
     """
 
-    texts: tuple[str, ...]
     names: tuple[str | None, ...]
     counters: dict[str, int]
     totals: dict[int, int]
@@ -150,30 +138,6 @@ def behind_bar(line: str) -> str:
     """What stands before a progress bar; the line where there is none."""
     bar = _BAR.search(line)
     return line[: bar.start()] if bar else line
-
-
-def of_split(texts: Sequence[str], names: Sequence[str | None]) -> str:
-    """ "val" or "test" where a line says that it is of that split, and not in a name."""
-    around = " ".join(_context(texts, names))
-    if _OF_VALIDATION.search(around):
-        return "val"
-    return "test" if _OF_TEST.search(around) else ""
-
-
-def renamed(names: Sequence[str | None], part: str) -> list[str | None]:
-    """The names of a line of that split."""
-    plain = unique([None if one is None else canonical(one) for one in names], map(str, names))
-    if not part or "val_loss" in plain or any("train" in one.lower() for one in names if one):
-        return list(names)
-    kept = ("learning_rate", "epoch", "trained_tokens")
-    return [
-        one if one is None or canonical(one) in kept else f"{part} {_bare(one)}" for one in names
-    ]
-
-
-def _bare(name: str) -> str:
-    """A loss by its plainest name: `avg loss` of a validation is its loss."""
-    return "loss" if unique([canonical(name)], [name])[0] == "train_loss" else name
 
 
 def split(line: str) -> tuple[tuple[str, ...], list[str]]:
@@ -211,8 +175,7 @@ def understand(texts: tuple[str, ...]) -> Words:
     long = any(name is not None and name.count(" ") > MAX_BLANKS for name in names)
     said = " ".join(text for place, text in enumerate(before) if place not in totals.values())
     return Words(
-        texts,
-        tuple(renamed(names, of_split(before, names))),
+        tuple(_of_split(before, names)),
         counters,
         totals,
         long or _SENTENCE.search(said) is not None,
@@ -280,14 +243,27 @@ def _names_nothing(text: str) -> bool:
     return not re.search(r"[^\W\d]", text) or text.rstrip().endswith(tuple("[(|]>#"))
 
 
-def _context(before: Sequence[str], names: Sequence[str | None]) -> list[str]:
-    """The words up to the first loss that are part of no name."""
-    words: list[str] = []
+def _of_split(before: Sequence[str], names: Sequence[str | None]) -> list[str | None]:
+    """The names in a line, with its split where it says that it is of validation or of a test."""
+    plain = unique([name and canonical(name) for name in names], map(str, names))
+    if "val_loss" in plain or any("train" in name.lower() for name in names if name):
+        return list(names)
+    # The words up to the first loss that are part of no name tell.
+    around = []
     for text, name in zip(before, names, strict=True):
-        words.append(text.rpartition(name)[0] if name else text)
+        around.append(text.rpartition(name)[0] if name else text)
         if name and "loss" in name.lower():
             break
-    return words
+    part = next((part for part, sign in _SPLITS.items() if sign.search(" ".join(around))), "")
+    if not part:
+        return list(names)
+    return [
+        name
+        if name is None or canonical(name) in _OF_NO_SPLIT
+        # `avg loss` of a validation is its loss.
+        else f"{part} {'loss' if unique([canonical(name)], [name])[0] == 'train_loss' else name}"
+        for name in names
+    ]
 
 
 def _named(text: str, after: str, *, is_first: bool, is_prefix: bool) -> str | None:
@@ -313,16 +289,14 @@ def _named(text: str, after: str, *, is_first: bool, is_prefix: bool) -> str | N
 
 
 def _name(text: str, *, is_first: bool) -> str | None:
-    if match := _KEY.search(text) or _ASSIGNED.search(text):
+    if match := _KEY.search(text):
         return match.group(1)
-    if match := _OF_SPLIT.search(text):
-        return f"{match.group(1)} {match.group(2)}"
     if not is_first and (unit := _UNIT.match(text)):
         text = text[unit.end() :]
     text = text.rstrip(" :=\t'\"~≈@*_`#→>")
     text = _DELIMITER.split(text)[-1]
     text = re.sub(r"^[\W\d_]+", "", text.strip(" '\"*_`"))
-    text = _VERB.sub("", _FILLER.sub("", _LEVEL.sub("", text)))
+    text = _VERB.sub("", text)
     if not text or len(text) > 60:
         return None
     words = text.split()
