@@ -67,7 +67,7 @@ def test_the_verdicts_are_those_of_one_process(scheduler: str, tmp_path: Path) -
 
 
 def test_a_worker_that_is_killed_costs_no_result(scheduler: str) -> None:
-    tasks = [task(f"slow-{number}", 60.0) for number in range(24)]
+    tasks = [*(task(f"slow-{number}", 60.0) for number in range(24)), task("broken")]
     found: dict[int, Examined] = {}
     with distributed.Client(scheduler) as client:
         processes = list(client.run(os.getpid).values())
@@ -82,4 +82,5 @@ def test_a_worker_that_is_killed_costs_no_result(scheduler: str) -> None:
     workers = cluster(scheduler, by_name)
     assert workers.most == 2 * WORKERS
     assert examine_all(tasks, workers, finished)
-    assert [told(found[number])["path"] for number in range(24)] == [one.path for one in tasks]
+    assert [told(found[number])["path"] for number in range(24)] == [one.path for one in tasks[:24]]
+    assert "its worker was lost (RuntimeError)" in found[24].problem

@@ -59,7 +59,6 @@ def test_what_is_unusable_stands_in_its_place_and_the_rest_is_examined(
     assert exit_code(result.items[:4]) == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statuses", "code"),
     [
@@ -71,10 +70,7 @@ def test_what_is_unusable_stands_in_its_place_and_the_rest_is_examined(
     ],
 )
 def test_the_first_exit_code_that_holds(statuses: str, code: int) -> None:
-    [item] = gate(HEALTHY).result.items
-    items = [
-        run.GateItem(item.path, ItemStatus(one), (), None, (), 0.0) for one in statuses.split()
-    ]
+    items = [run.GateItem("x", ItemStatus(one), (), None, (), 0.0) for one in statuses.split()]
     assert exit_code(items) == code
 
 
@@ -176,14 +172,19 @@ def test_no_training_row_and_no_output_is_quoted_if_so_asked() -> None:
     assert withheld.items[0].status is ItemStatus.FAILED
 
 
-def test_a_bug_of_ours_is_named_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("with_text", [True, False])
+def test_a_bug_of_ours_is_named_and_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, with_text: bool
+) -> None:
     def fails(*_: object, **__: object) -> None:
-        raise KeyError("x")
+        raise ValueError("cannot encode 'the narwhal'")
 
     monkeypatch.setattr("mlxdoctor.api.diagnose", fails)
-    [item] = gate(HEALTHY).result.items
+    [item] = gate(HEALTHY, with_text=with_text).result.items
     assert item.status is ItemStatus.UNUSABLE
+    assert "healthy-ordinary: mlxdoctor itself failed on it (ValueError: " in item.reasons[0]
     assert "please report this as a bug" in item.reasons[0]
+    assert ("narwhal" in item.reasons[0]) is with_text
 
 
 def test_processes_are_started_only_where_they_pay(

@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -40,16 +38,6 @@ def children() -> set[int]:
 
 def names(*paths: str, seconds: float = 60.0) -> list[Task]:
     return [task(path, seconds) for path in paths]
-
-
-@contextmanager
-def dask_workers() -> Iterator[str]:
-    """The address of a scheduler with two workers in this process."""
-    distributed = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=":0"
-    ) as local:
-        yield local.scheduler_address
 
 
 @pytest.mark.slow
@@ -148,13 +136,6 @@ def test_what_ended_just_before_an_interruption_is_kept() -> None:
     workers = Workers(submit, 4, lambda: ended.append(True))
     assert not examine_all(names(*"abcd"), workers, lambda number, _: found.append(number))
     assert (found, ended) == ([1], [True])
-
-
-def test_a_dask_cluster_takes_the_same_path() -> None:
-    with dask_workers() as address:
-        found = examined(cluster(address, by_name), names("a", "broken", "slow-b", "c"))
-    assert "its worker was lost (RuntimeError)" in found["broken"].problem
-    assert all(found[one].report for one in ("a", "slow-b", "c"))
 
 
 def test_a_cluster_without_dask_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
