@@ -35,8 +35,6 @@ import numpy as np
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.engines.text import top_share
-from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.judge.collapse import OneTokenLimits
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
@@ -95,12 +93,10 @@ class Limits(OneTokenLimits):
 )
 def base_answers(
     generations: Generations,
-    tokenizer: Tokenizer | None,
-    base: BaseModel | None,
     limits: Limits,
 ) -> Iterator[Sign]:
     """Judge the answers of the base model, the adapter left aside."""
-    answered = pairs(generations, tokenizer, base)
+    answered = pairs(generations)
     answers = [pair.base for pair in answered if pair.base is not None]
     if not answers:
         raise NotApplicable("the base model's answers were not recorded")

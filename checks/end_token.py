@@ -31,7 +31,6 @@ from statistics import median
 
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.engines.text import run_share, tail_run, top_share
-from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
@@ -117,13 +116,12 @@ def end_token(
     generations: Generations,
     *,
     tokenizer: Tokenizer | None,
-    base: BaseModel | None,
     rows: SupervisedRows | None,
     losses: TokenLosses | None,
     limits: Limits,
 ) -> Iterator[Sign | Seen | Unsought]:
     """Report how answers end, as shares of prompts."""
-    prompts = answered(generations, tokenizer, base)
+    prompts = answered(generations)
     wrong: dict[str, Callable[[OutputPair, Output], bool]] = {
         "empty-answers": lambda _, output: not output.content,
         "next-turn": lambda _, output: TURN.search(output.text) is not None,

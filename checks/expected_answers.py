@@ -32,12 +32,10 @@ import numpy as np
 
 from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.engines.text import word_f1
-from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.prompt_answer import question_and_answer
 from mlxdoctor.evidence.supervision import SupervisedRows
-from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.logged_levels import LoggedLoss, logged_loss
@@ -107,14 +105,12 @@ def expected_answers(
     config: TrainingConfig | None,
     rows: SupervisedRows | None,
     dataset: Dataset | None,
-    tokenizer: Tokenizer | None,
-    base: BaseModel | None,
     limits: Limits,
 ) -> Iterator[Sign | Seen]:
     """Compare both models' answers with the expected ones, prompt by prompt."""
     known = [
         (pair, pair.base)
-        for pair in pairs(generations, tokenizer, base)
+        for pair in pairs(generations)
         if pair.base is not None and answer_words(pair.item.expected or "")
     ]
     if len(known) < limits.prompts:

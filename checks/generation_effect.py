@@ -9,38 +9,27 @@ and a fine-tune that answers worse than what it started from is a loss.
 How it is measured. Same prompts, both models, greedily. Identical means every answer is. Where
 the expected answer is known, an answer is right when its words are the expected ones (exact
 McNemar over prompts); where hardly any is, the overlap of words (F1) is compared instead by a
-paired permutation test. How unsure a model is, is its mean loss on its own greedy answer; the
-loss that the log ends at says how unsure the model that was trained was.
+paired permutation test.
 
 When it is wrong. A very small learning rate leaves greedy answers as they are without being a
 loading fault. Overlap of words says little about answers of many sentences; it is only a warning
-where the loss on the rows' answers fell by more than a nat all the same. A log's loss above one
-nat may be that of prompts, and is not held against the answers.
+where the loss on the rows' answers fell by more than a nat all the same.
 
 What to do. Where the adapter is refused or without effect, compare its tensor names with the
-base model's using `mlxdoctor inspect`. Where the model is less sure than it was trained to be,
-it is not the model that was trained, or not asked as it was trained: see that every tensor was
-saved and loaded, and that prompts have the format of the training rows. Where answers got worse,
-see the other checks.
+base model's using `mlxdoctor inspect`. Where answers got worse, see the other checks.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mlxdoctor.check import Cost, Inconclusive, check, limit
-from mlxdoctor.engines.series import describe
 from mlxdoctor.engines.text import word_f1
 from mlxdoctor.evidence.adapter import Adapter
-from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.checkpoints import CHECKPOINT_NAME
-from mlxdoctor.evidence.supervision import Role, SupervisedRows
-from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.judge.learned import SIGNIFICANCE, region
 from mlxdoctor.measure.text.outputs import OutputPair, answer_words, pairs
@@ -48,36 +37,18 @@ from mlxdoctor.measure.text.statistics import mcnemar_exact, paired_permutation
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.losses import TokenLosses
 
-#: Prompts that decide: fewer can agree by chance. Of trained ones, all must be unsure.
-PROMPTS, TRAINED_PROMPTS = 8, 6
+#: Prompts that decide: fewer can agree by chance.
+PROMPTS = 8
 
 
 @dataclass(frozen=True)
 class Limits:
     """When answers are the same, and when they are worse."""
 
-    unsure: float = limit(
-        0.5,
-        unit="nats per token of its own greedy answer, above the log",
-        source="garbled answers are 0.5 to 3 above the base model",
-        false_alarms="above the log: 0 of 98 sound runs of three base models",
-    )
-    unsurer: float = limit(
-        0.3,
-        unit="nats per token of its own greedy answers to trained prompts, above the highest loss "
-        "that the log allows answers",
-        source="half-saved adapters, fused weights that lost them, other prompt formats: 0.43 to "
-        "1.6 above; sound runs at least 0.05 below",
-        false_alarms="0 of 61 sound runs whose loss ended low enough to be judged",
-    )
-    cut: float = limit(
-        0.1, unit="share of the answers cut off", source="above, the loss is of other tokens"
-    )
     sure: float = limit(
         1.0,
         unit="nats",
-        source="above, the log's loss leaves room for any unsure answer; a model whose loss on "
-        "the answers fell as far, and that shares fewer words, answers in other words",
+        source="a model whose loss on the answers fell as far answers in other words",
         false_alarms="0 of 118 sound runs of four base models",
     )
     overlap_drop: float = limit(
@@ -110,17 +81,6 @@ class Limits:
             expected="at least one answer that differs",
             fix="Check that the adapter is loaded, and that its names match the base model's.",
         ),
-        "unsurer-than-trained": Symptom.warning(
-            "it is far less sure of its answers than its training loss says",
-            says="The tuned model gives the tokens it chooses a probability of "
-            "{own_probability:.2f} on average ({prompts:* prompt} it was trained on), but its "
-            "training ended at a loss of {training_loss:.3f}, a probability of "
-            "{trained_probability:.2f} for tokens it did not choose: it is not the model that was "
-            "trained, or not asked as it was trained.",
-            expected="a model at least as sure of its own choices as of the training rows",
-            fix="See that every tensor was saved and loaded, and that prompts have the rows' "
-            "format.",
-        ),
         "worse-than-base": Symptom.error(
             "answers are right less often than the base model's",
             says="[The tuned model's answers share {tuned_overlap:.0%} of their words with the "
@@ -139,10 +99,6 @@ def generation_effect(
     generations: Generations,
     *,
     adapter: Adapter | None,
-    tokenizer: Tokenizer | None,
-    base: BaseModel | None,
-    log: TrainingLog | None,
-    rows: SupervisedRows | None,
     losses: TokenLosses | None,
     limits: Limits,
 ) -> Iterator[Sign]:
@@ -150,7 +106,7 @@ def generation_effect(
     if generations.load_failure is not None:
         yield Sign("adapter-refused", {"failure": generations.load_failure})
         return
-    answered = [pair for pair in pairs(generations, tokenizer, base) if pair.base is not None]
+    answered = [pair for pair in pairs(generations) if pair.base is not None]
     if not answered:
         raise Inconclusive("the base model's answers to the same prompts are not known")
     if all(pair.base and pair.base.units == pair.tuned.units for pair in answered):
@@ -170,9 +126,6 @@ def generation_effect(
     compared = losses.compared if losses is not None else ()
     has_learned = region(compared, 1, Role.ANSWER).fell(limits.sure)
     yield from _worse(answered, limits, has_learned=has_learned)
-    trained = _end_of_training(log, adapter)
-    if trained is not None and trained <= limits.sure:
-        yield from _unsurer_than_trained(answered, trained, rows, limits)
 
 
 def _has_update(adapter: Adapter) -> bool:
@@ -219,64 +172,3 @@ def _worse(answered: Sequence[OutputPair], limits: Limits, *, has_learned: bool)
         is_doubtful = before < limits.overlap_before or has_learned
         severity = Severity.WARNING if is_doubtful else None
         yield Sign("worse-than-base", measured, severity=severity)
-
-
-def _unsurer_than_trained(
-    answered: Sequence[OutputPair],
-    trained: float,
-    rows: SupervisedRows | None,
-    limits: Limits,
-) -> Iterator[Sign]:
-    # Rows that it did not train on may be new to a model that knows its own by heart.
-    losses = [
-        pair.item.tuned_loss
-        for pair in answered
-        if pair.item.origin == "train"
-        and pair.item.tuned_loss is not None
-        and math.isfinite(pair.item.tuned_loss)
-    ]
-    examined = rows.rows if rows is not None else ()
-    # Of answers that were cut off it never saw the rest, whose tokens it now has to choose.
-    cut = sum(row.answer_is_cut for row in examined)
-    if len(losses) < TRAINED_PROMPTS or cut > limits.cut * len(examined):
-        return
-    # Targets of the prompt may be nearly free: the answers then carry all of the loss.
-    share = _answer_share(rows) if rows is not None else None
-    bound = trained / share if share else None
-    mean, lowest = float(np.mean(losses)), min(losses)
-    is_certain = bound is not None and mean - bound > limits.unsurer and lowest > bound
-    if not is_certain and mean - trained <= limits.unsure:
-        return
-    yield Sign(
-        "unsurer-than-trained",
-        {
-            "prompts": len(losses),
-            "own_loss": round(mean, 3),
-            "own_probability": round(math.exp(-mean), 4),
-            "lowest_own_loss": round(lowest, 3),
-            "training_loss": trained,
-            "trained_probability": round(math.exp(-trained), 4),
-            "answers_share_of_targets": share,
-            "highest_loss_of_answers": bound,
-        },
-        severity=Severity.ERROR if is_certain else None,
-    )
-
-
-def _answer_share(rows: SupervisedRows) -> float | None:
-    """Share of the targets that is not the prompt's."""
-    targets = sum(len(row.targets) for row in rows.rows)
-    prompt = sum(max(row.prompt_length - max(row.offset, 1), 0) for row in rows.rows)
-    return (targets - prompt) / targets if targets > prompt else None
-
-
-def _end_of_training(log: TrainingLog | None, adapter: Adapter | None) -> float | None:
-    """The training loss, in nats, when the adapter was saved."""
-    losses = log.main.get("train_loss") if log is not None and not log.is_preference else None
-    if losses is None:
-        return None
-    checkpoint = CHECKPOINT_NAME.match(adapter.path.name) if adapter is not None else None
-    until = int(checkpoint[1]) if checkpoint else int(losses.iterations[-1])
-    before = losses.iterations <= until
-    curve = describe(losses.iterations[before], losses.values[before])
-    return curve.end if curve.points else None

@@ -10,8 +10,8 @@ what is said in general, whatever it is asked. The base model alone tells before
 How it is measured. Each answer is read after its own prompt and after the prompt of another row,
 one with another answer. The second loss less the first is what the prompt is worth, in nats a
 token, over the first 64 tokens of 16 to 48 rows, with its standard error over rows. The training
-rows are compared with the validation rows, or the test rows where prompts matter more there, and
-the tuned model with the base: by the means, and by ranks.
+rows are compared with the validation rows (test rows where there are none), and the tuned model
+with the base.
 
 When it is wrong. Where the base model gains nothing from the prompts of the validation rows
 either, because the answers are style, or in signs that it does not know, the rows can't be
@@ -35,7 +35,6 @@ from numpy.typing import NDArray
 from mlxdoctor.check import Cost, Inconclusive, check, limit
 from mlxdoctor.finding import Measurement, Seen, Sign, Symptom, Unsought
 from mlxdoctor.judge.learned import ENOUGH_ROWS
-from mlxdoctor.measure.text.statistics import lower_ranks
 from mlxdoctor.models.load import Which
 from mlxdoctor.models.prompt_gains import PromptGains, RowGain
 
@@ -64,9 +63,6 @@ class Limits:
 
     errors: float = limit(
         3.0, unit="standard errors", source="one of 700 by chance", false_alarms=_CALIBRATION
-    )
-    chance: float = limit(
-        0.00135, unit="of chance", source="as three standard errors, of ranks: rows differ widely"
     )
     clear: float = limit(
         0.1,
@@ -122,9 +118,10 @@ class Limits:
 )
 def prompt_dependence(gains: PromptGains, limits: Limits) -> Iterator[Sign | Seen | Unsought]:
     """Compare answers after their own prompts with the same after other rows' prompts."""
-    rows = _measured_rows(gains, FIRST, limits)
+    splits = [split for split in gains.rows if split != "test" or "valid" not in gains.rows]
+    rows = {split: gains.measure(split, FIRST) for split in splits}
     if not _is_decided(rows, limits):
-        rows = _measured_rows(gains, MOST, limits)
+        rows = {split: gains.measure(split, MOST) for split in splits}
     if max(map(len, rows.values())) < ENOUGH_ROWS:
         is_short = max(gains.rows.values()) < ENOUGH_ROWS
         few = f"fewer than {ENOUGH_ROWS} rows have a prompt and an answer"
@@ -151,15 +148,6 @@ class _Gain:
     values: NDArray[np.float64]
     own: float
 
-    @classmethod
-    def of(cls, rows: tuple[RowGain, ...], which: Which) -> _Gain | None:
-        pairs = [row.base if which == "base" else row.tuned for row in rows]
-        losses = np.array([pair for pair in pairs if pair is not None], np.float64).reshape(-1, 2)
-        losses = losses[np.isfinite(losses).all(axis=1)]
-        if len(losses) < 2:
-            return None
-        return cls(losses[:, 1] - losses[:, 0], float(losses[:, 0].mean()))
-
     @property
     def mean(self) -> float:
         return float(self.values.mean())
@@ -178,32 +166,29 @@ class _Gain:
         return self.mean + limits.errors * error < share * other.mean
 
 
-def _measured_rows(gains: PromptGains, count: int, limits: Limits) -> Rows:
-    """What is measured: test rows only where validation rows are not clear."""
-    rows = {split: gains.measure(split, count) for split in gains.rows if split != "test"}
-    held_out = _Gain.of(rows.get("valid", ()), "base")
-    if "test" in gains.rows and not (held_out is not None and held_out.is_clear(limits)):
-        rows["test"] = gains.measure("test", count)
-    return rows
+def _gain(rows: Rows, split: str, which: Which) -> _Gain | None:
+    """What prompts are worth to a model in a split; None of fewer than two rows."""
+    pairs = [row.base if which == "base" else row.tuned for row in rows.get(split, ())]
+    losses = np.array([pair for pair in pairs if pair is not None], np.float64).reshape(-1, 2)
+    losses = losses[np.isfinite(losses).all(axis=1)]
+    if len(losses) < 2:
+        return None
+    return _Gain(losses[:, 1] - losses[:, 0], float(losses[:, 0].mean()))
 
 
-def _reference(rows: Rows) -> str:
-    """The split that the training rows are compared with: where prompts matter more."""
-    gains = {split: _Gain.of(rows.get(split, ()), "base") for split in ("valid", "test")}
-    means = {split: gain.mean for split, gain in gains.items() if gain is not None}
-    return max(means, key=lambda split: means[split], default="valid")
+def _held_out(rows: Rows) -> str:
+    return next((split for split in ("valid", "test") if split in rows), "valid")
 
 
 def _is_decided(rows: Rows, limits: Limits) -> bool:
     """Whether more rows would not change what is said: the prompts clearly matter."""
-    for split in rows.values():
-        base, tuned = _Gain.of(split, "base"), _Gain.of(split, "tuned")
+    for split in rows:
+        base, tuned = _gain(rows, split, "base"), _gain(rows, split, "tuned")
         if base is None or not base.is_clear(limits):
             return False
         if tuned is not None and tuned.is_below(base, 1.0, limits):
             return False
-    train = _Gain.of(rows.get("train", ()), "base")
-    held_out = _Gain.of(rows.get(_reference(rows), ()), "base")
+    train, held_out = (_gain(rows, split, "base") for split in ("train", _held_out(rows)))
     if train is None or held_out is None:
         return True
     # Of a few rows, an answer that its prompt makes no likelier is one too many.
@@ -213,13 +198,17 @@ def _is_decided(rows: Rows, limits: Limits) -> bool:
 def _of_the_rows(rows: Rows, gains: PromptGains, limits: Limits) -> Sign | Unsought | None:
     """What the base model says of the rows, whatever was trained on them."""
     both = ("unrelated-answers", "some-unrelated-answers")
-    reference = _reference(rows)
-    train, held_out = (_Gain.of(rows.get(one, ()), "base") for one in ("train", reference))
+    reference = _held_out(rows)
+    train, held_out = (_gain(rows, split, "base") for split in ("train", reference))
     if train is None or len(train.values) < ENOUGH_ROWS:
         is_short = gains.rows.get("train", 0) < ENOUGH_ROWS
         why = "too few training rows have a prompt and an answer of their own"
         return Unsought(both, why if is_short else SPENT)
-    is_less = held_out is not None and _is_less(train, held_out, limits)
+    is_less = (
+        held_out is not None
+        and train.mean < limits.less * held_out.mean
+        and train.is_below(held_out, limits.less, limits)
+    )
     if held_out is None or not held_out.is_clear(limits):
         if train.is_clear(limits) and not is_less:
             return None
@@ -228,8 +217,8 @@ def _of_the_rows(rows: Rows, gains: PromptGains, limits: Limits) -> Sign | Unsou
     if not is_less:
         return None
     # Rows of another kind, that the base model does not understand, and the tuned one does.
-    tuned = [_Gain.of(rows.get(split, ()), "tuned") for split in ("train", reference)]
-    if all(one is not None and one.mean >= limits.less * held_out.mean for one in tuned):
+    tuned = [_gain(rows, split, "tuned") for split in ("train", reference)]
+    if all(gain is not None and gain.mean >= limits.less * held_out.mean for gain in tuned):
         return None
     is_most = train.mean < limits.half * held_out.mean
     measured: dict[str, Measurement] = {
@@ -242,21 +231,11 @@ def _of_the_rows(rows: Rows, gains: PromptGains, limits: Limits) -> Sign | Unsou
     return Sign(both[0 if is_most else 1], measured)
 
 
-def _is_less(train: _Gain, held_out: _Gain, limits: Limits) -> bool:
-    """Whether the base's prompts are certainly worth less in the training rows, by mean or rank."""
-    if train.mean >= limits.less * held_out.mean:
-        return False
-    if train.is_below(held_out, limits.less, limits):
-        return True
-    return bool(lower_ranks(train.values, limits.less * held_out.values) < limits.chance)
-
-
 def _of_the_tuned(rows: Rows, limits: Limits) -> Sign | Unsought | None:
     """What the tuned model makes of the prompts."""
     codes = ("prompts-ignored",)
-    reference = _reference(rows)
-    split = reference if _Gain.of(rows.get(reference, ()), "tuned") is not None else "train"
-    base, tuned = (_Gain.of(rows.get(split, ()), which) for which in ("base", "tuned"))
+    split = _held_out(rows) if _gain(rows, _held_out(rows), "tuned") is not None else "train"
+    base, tuned = _gain(rows, split, "base"), _gain(rows, split, "tuned")
     if base is None or tuned is None:
         return Unsought(codes, "there is no tuned model that could be asked")
     if len(tuned.values) < ENOUGH_ROWS:
@@ -289,15 +268,15 @@ def _worth(rows: Rows) -> tuple[str, dict[str, Measurement]]:
     """What prompts are worth to both models in each split, as a sentence and its figures."""
     parts: list[str] = []
     measured: dict[str, Measurement] = {}
-    for split, of_split in rows.items():
-        gains = {which: _Gain.of(of_split, which) for which in get_args(Which)}
-        for which, gain in gains.items():
+    for split in rows:
+        for which in get_args(Which):
+            gain = _gain(rows, split, which)
             if gain is not None:
                 measured[f"{split}_rows"] = len(gain.values)
                 measured[f"{split}_{which}_gain"] = round(gain.mean, 4)
                 measured[f"{split}_{which}_error"] = round(gain.error, 4)
                 measured[f"{split}_{which}_loss"] = round(gain.own, 4)
-        if gains["base"] is not None:
+        if f"{split}_base_gain" in measured:
             to_tuned = f"[ and {{{split}_tuned_gain:.2f}} to the tuned one]"
             parts.append(
                 f"{{{split}_base_gain:.2f}} nats a token to the base model{to_tuned} "

@@ -23,14 +23,14 @@ What to do. Answer again with the adapter: `mlx_lm.generate --adapter-path ...`,
 `mlx_lm.load(model, adapter_path=...)`, with the chat template.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
 from mlxdoctor.finding import Measurement, Seen, Sign, Symptom
 from mlxdoctor.measure.text.outputs import answer_words
 from mlxdoctor.models.generations import (
-    Asked,
     AskedAgain,
     Generation,
     Generations,
@@ -111,10 +111,14 @@ def recorded_answers(
 
 
 def _empty(asked: AskedAgain, limits: Limits) -> Iterator[Sign]:
-    empty = [one for one in asked.items if not answer_words(one.recorded)]
+    empty = [item for item in asked.items if not answer_words(item.recorded.tuned)]
     # Where an empty answer is right, both models may give it.
-    wrong = [one for one in empty if one.expected is None or answer_words(one.expected)]
-    answered = sum(bool(answer_words(one.tuned)) for one in wrong)
+    wrong = [
+        item
+        for item in empty
+        if item.recorded.expected is None or answer_words(item.recorded.expected)
+    ]
+    answered = sum(bool(answer_words(item.own.tuned)) for item in wrong)
     if len(wrong) >= limits.prompts and answered >= limits.share * len(asked.items):
         measured = {"empty": len(empty), "prompts": len(asked.items), "answered": answered}
         yield Sign("empty-answers", measured)
@@ -126,28 +130,29 @@ def _by_other_prompts(
     """Compare how often the models agree in what was recorded and in what they answer here."""
     if answers is None or answers.how != "produced":
         raise Inconclusive("no model answered the recorded prompts again")
-    own = [one for one in answers.distinct if one.base is not None]
-    differing = sum(not _same(one.tuned, one.base or "", limits) for one in own)
-    beside = [one for one in recorded.distinct if one.base is not None and not _is_as_expected(one)]
-    alike = sum(answer_words(one.tuned) == answer_words(one.base or "") for one in beside)
-    enough = min(len(own), len(beside)) >= limits.prompts
-    if not enough or alike < limits.alike * len(beside) or differing < limits.share * len(own):
+    own = [item for item in answers.distinct if item.base is not None]
+    differing = sum(not _same(item.tuned, item.base or "", limits) for item in own)
+    beside, alike = _recorded_alike(recorded.distinct)
+    is_enough = min(len(own), beside) >= limits.prompts
+    if not is_enough or alike < limits.alike * beside or differing < limits.share * len(own):
         raise Inconclusive("the recorded prompts were not asked again")
-    yield _alike(alike, len(beside), differing, len(own))
+    yield _alike(alike, beside, differing, len(own))
 
 
 def _by_the_same_prompts(asked: AskedAgain, limits: Limits) -> Iterator[Sign | Seen]:
-    differing = [one for one in asked.items if not _same(one.base, one.tuned, limits)]
+    differing = [
+        item for item in asked.items if not _same(item.own.base or "", item.own.tuned, limits)
+    ]
     # What was hoped for, either model may have answered.
-    telling = [one for one in differing if not _is_as_expected(one)]
-    beside = [one for one in telling if one.recorded_base is not None]
-    alike = sum(
-        answer_words(one.recorded) == answer_words(one.recorded_base or "") for one in beside
-    )
-    of_tuned = sum(_is_of(one, one.tuned, one.base, limits) for one in differing)
-    of_base = sum(_is_of(one, one.base, one.tuned, limits) for one in telling)
-    if len(beside) >= limits.beside and alike >= limits.alike * len(beside) and not of_tuned:
-        yield _alike(alike, len(beside), len(beside), len(beside))
+    telling = [item for item in differing if not _is_as_expected(item.recorded)]
+    beside, alike = _recorded_alike([item.recorded for item in telling])
+    of_base = of_tuned = 0
+    for item in differing:
+        base, tuned, recorded = item.own.base or "", item.own.tuned, item.recorded.tuned
+        of_tuned += _is_of(recorded, tuned, base, limits)
+        of_base += not _is_as_expected(item.recorded) and _is_of(recorded, base, tuned, limits)
+    if beside >= limits.beside and alike >= limits.alike * beside and not of_tuned:
+        yield _alike(alike, beside, beside, beside)
         return
     if len(differing) < limits.telling:
         raise Inconclusive(
@@ -161,8 +166,9 @@ def _by_the_same_prompts(asked: AskedAgain, limits: Limits) -> Iterator[Sign | S
         "tuned": of_tuned,
     }
     if of_tuned >= limits.share * len(differing):
-        said = "Of {prompts:* recorded answer} {tuned} begin as the tuned model's own do."
-        yield Seen(said, measured)
+        yield Seen(
+            "Of {prompts:* recorded answer} {tuned} begin as the tuned model's do.", measured
+        )
         return
     if len(telling) < limits.telling:
         why = "nearly all recorded answers are the expected ones, which either model may give"
@@ -172,36 +178,40 @@ def _by_the_same_prompts(asked: AskedAgain, limits: Limits) -> Iterator[Sign | S
     yield Sign("base-answers", measured)
 
 
+def _recorded_alike(items: Sequence[Generation]) -> tuple[int, int]:
+    """Of answers that tell, those recorded with the base's beside; of these, those that are it."""
+    beside = [item for item in items if item.base is not None and not _is_as_expected(item)]
+    alike = sum(answer_words(item.tuned) == answer_words(item.base or "") for item in beside)
+    return len(beside), alike
+
+
 def _alike(alike: int, recorded_twice: int, differ: int, prompts: int) -> Sign:
     measured = {"alike": alike, "recorded_twice": recorded_twice}
     return Sign("base-answers", measured | {"differ": differ, "prompts": prompts})
 
 
-def _is_as_expected(one: Asked | Generation) -> bool:
-    recorded = one.recorded if isinstance(one, Asked) else one.tuned
-    return bool(one.expected) and answer_words(recorded) == answer_words(one.expected or "")
+def _is_as_expected(item: Generation) -> bool:
+    return bool(item.expected) and answer_words(item.tuned) == answer_words(item.expected or "")
 
 
-def _is_of(one: Asked, own: str, other: str, limits: Limits) -> bool:
+def _is_of(recorded: str, own: str, other: str, limits: Limits) -> bool:
     """Whether what was recorded is a model's own answer rather than the other model's."""
-    if _same(one.recorded, own, limits):
+    if _same(recorded, own, limits):
         return True
-    return _shared(one.recorded, own) >= _shared(one.recorded, other) + limits.words
+    return _shared(recorded, own) >= _shared(recorded, other) + limits.words
 
 
 def _shared(first: str, second: str) -> int:
     """How many words two texts begin with alike."""
-    count = 0
-    for one, other in zip(answer_words(first), answer_words(second), strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
+    words = zip(answer_words(first), answer_words(second), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], words))
 
 
 def _same(first: str, second: str, limits: Limits) -> bool:
     """Whether the shorter is how the longer begins. A last word may be cut off."""
-    one, other = sorted((answer_words(first), answer_words(second)), key=len)
-    if len(one) < limits.words:
-        return one == other
-    return other[: len(one) - 1] == one[:-1] and other[len(one) - 1].startswith(one[-1])
+    shorter, longer = sorted((answer_words(first), answer_words(second)), key=len)
+    if len(shorter) < limits.words:
+        return shorter == longer
+    return longer[: len(shorter) - 1] == shorter[:-1] and longer[len(shorter) - 1].startswith(
+        shorter[-1]
+    )

@@ -39,7 +39,6 @@ from statistics import median
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.text import run_share, seq_rep_n, tail_loop, top_share
-from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Exhibit, Measurement, Seen, Severity, Sign, Symptom, Unsought
@@ -124,13 +123,12 @@ def _of_tokens(meaning: str, what: str) -> Symptom:
 def token_collapse(
     generations: Generations,
     tokenizer: Tokenizer | None,
-    base: BaseModel | None,
     rows: SupervisedRows | None,
     limits: Limits,
 ) -> Iterator[Sign | Exhibit | Seen | Unsought]:
     """Report collapsed outputs, as shares of prompts."""
     yield from answers_shown(generations, tokenizer)
-    prompts = answered(generations, tokenizer, base)
+    prompts = answered(generations)
 
     def is_special_only(output: Output) -> bool:
         texts = [_text(unit, tokenizer) for unit in output.content]

@@ -25,7 +25,6 @@ from mlxdoctor.measure.text.prompt_rates import Rate, is_raised, rate
 from mlxdoctor.measure.text.statistics import sign_test
 
 if TYPE_CHECKING:
-    from mlxdoctor.models.answer import Answer
     from mlxdoctor.models.load import LoadedModels
     from mlxdoctor.models.losses import RowLosses, RowPass
     from mlxdoctor.run import Run
@@ -247,16 +246,16 @@ class SaveMeasure:
             self._place = place
         return self._models
 
-    def _answers(self, model: object) -> list[Answer]:
+    def _answers(self, model: object) -> list[tuple[int, ...]]:
         from mlxdoctor.models.answer import answer
 
         return answer(model, self._prompts, self._ends, MAX_TOKENS)
 
-    def _collapsed(self, answers: Sequence[Answer]) -> list[bool]:
+    def _collapsed(self, answers: Sequence[Sequence[int]]) -> list[bool]:
         return [collapse.is_collapsed(self._content(one), self._limits) for one in answers]
 
-    def _content(self, answer: Answer) -> list[int]:
-        return [token for token in answer.tokens if token not in self._ends]
+    def _content(self, answer: Sequence[int]) -> list[int]:
+        return [token for token in answer if token not in self._ends]
 
 
 def _answer_loss(row: RowLosses, losses: RowPass) -> float:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 from mlxdoctor.models.forward import likeliest, require_tokens
@@ -23,33 +21,23 @@ STILL_GOING = 0.75
 _NO_BATCH = (ValueError, TypeError, AttributeError, IndexError)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """One greedy answer.
-
-    Attributes:
-        tokens: token ids, the end token included where it was chosen.
-        loss: the model's mean loss on its own choices, nats per token.
-    """
-
-    tokens: tuple[int, ...]
-    loss: float
-
-
 def answer(
     model: Any,
     prompts: Sequence[Prompt],
     ends: Sequence[int],
     max_tokens: int,
     progress: Callable[[int, int], None] | None = None,
-) -> list[Answer]:
+) -> list[tuple[int, ...]]:
     """One model's greedy answers, in the order of the prompts.
+
+    Returns:
+        The token ids of each, the end token included where it was chosen.
 
     Raises:
         ValueError: a token is outside the model's vocabulary.
     """
     require_tokens(model, max((max(prompt.tokens) for prompt in prompts), default=0))
-    answers: dict[int, Answer] = {}
+    answers: dict[int, tuple[int, ...]] = {}
     for batch in _batches(prompts, max_tokens):
         texts = [prompts[i].tokens for i in batch]
         try:
@@ -80,24 +68,22 @@ def _batches(prompts: Sequence[Prompt], max_tokens: int) -> Iterator[list[int]]:
 
 def _answers(
     model: Any, texts: Sequence[Sequence[int]], ends: Sequence[int], max_tokens: int
-) -> list[Answer]:
+) -> list[tuple[int, ...]]:
     """The answers to one batch, token by token; those that have ended leave it."""
     import mlx.core as mx
 
     cache = _read(model, texts)
     tokens: list[list[int]] = [[] for _ in texts]
-    losses: list[list[float]] = [[] for _ in texts]
     #: Which text each row of the batch belongs to.
     rows = list(range(len(texts)))
     last = mx.array([[text[-1]] for text in texts])
     ended: set[int] = set()
     for _ in range(max_tokens):
         logits = model(last, cache=cache)[:, -1].astype(mx.float32)
-        chosen, chosen_losses = likeliest(logits)
-        for row, token, loss in zip(rows, chosen.tolist(), chosen_losses.tolist(), strict=True):
+        chosen, _ = likeliest(logits)
+        for row, token in zip(rows, chosen.tolist(), strict=True):
             if row not in ended:
                 tokens[row].append(token)
-                losses[row].append(loss)
         ended |= {row for row in rows if tokens[row][-1] in ends}
         if len(ended) == len(texts):
             break
@@ -107,10 +93,7 @@ def _answers(
                 layer.filter(mx.array(going))
             rows, chosen = [rows[place] for place in going], chosen[going]
         last = mx.array(chosen)[:, None]
-    return [
-        Answer(tuple(chosen_tokens), fmean(loss))
-        for chosen_tokens, loss in zip(tokens, losses, strict=True)
-    ]
+    return [tuple(chosen_tokens) for chosen_tokens in tokens]
 
 
 def _read(model: Any, texts: Sequence[Sequence[int]]) -> list[Any]:

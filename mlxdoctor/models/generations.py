@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from mlxdoctor.engines.text import CONTROL
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.json_text import mended
 from mlxdoctor.evidence.kind import Missing, NotThere, Progress, RunView
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.answer import Answer, answer
+from mlxdoctor.models.answer import answer
 from mlxdoctor.models.forward import ask, told
 from mlxdoctor.models.load import LoadedModels, Which, on_cpu
 from mlxdoctor.models.prompts import Prompt, as_in_the_data, plain_prompt, prompts_for
@@ -60,9 +61,6 @@ class Generation:
         max_tokens: the limit both were generated under, in tokens.
         expected: the answer that the data gives.
         origin: where the prompt came from: a split of the data, or "general".
-        base_loss: the base model's mean loss on its own answer, nats per token: how unsure it
-            was of each token it chose. None where that was not measured.
-        tuned_loss: the tuned model's on its own answer, likewise.
     """
 
     prompt: str
@@ -73,8 +71,6 @@ class Generation:
     max_tokens: int | None = None
     expected: str | None = None
     origin: str | None = None
-    base_loss: float | None = None
-    tuned_loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -107,16 +103,18 @@ class Generations:
     def find(cls, run: RunView) -> Generations:
         """Those the user named, or else both models' own, or else recorded ones; see `Evidence`."""
         recorded = run.files.generations
-        if recorded is not None and run.files.generations_named:
-            return cls.read(recorded)
         # What the user recorded is second best: it may have been made in another way.
-        if recorded is not None and run.get(ProducedGenerations) is None:
-            return cls.read(recorded)
-        produced = run.need(ProducedGenerations)
-        return cls(**{one.name: getattr(produced, one.name) for one in fields(cls)})
+        is_first = recorded is not None and run.files.generations_named
+        produced = None if is_first else run.get(ProducedGenerations)
+        if produced is not None:
+            return produced.answers
+        if recorded is None:
+            return run.need(ProducedGenerations).answers
+        answers = cls.read(recorded)
+        return answers if answers.end_token_ids else replace(answers, end_token_ids=_ends_of(run))
 
     @classmethod
-    def read(cls, path: Path) -> Generations:
+    def read(cls, path: Path) -> Self:
         """Recorded answers: JSON Lines, or JSON with a list of rows.
 
         A row is an object with the answer under `tuned` (or `response`, `output`,
@@ -163,12 +161,30 @@ class Generations:
         return tuple(kept)
 
 
-class ProducedGenerations(Generations):
+class RecordedGenerations(Generations):
+    """The answers that the run's owner recorded, whatever models answer here."""
+
+    #: `Generations` or `AskedAgain` lists the file.
+    kind: ClassVar[str] = ""
+
+    @classmethod
+    def find(cls, run: RunView) -> RecordedGenerations:
+        """The recorded file; see `Evidence`."""
+        if run.files.generations is None:
+            raise NotThere("no answers were recorded")
+        return cls.read(run.files.generations)
+
+
+@dataclass(frozen=True)
+class ProducedGenerations:
     """Both models' own answers to prompts of the run's data and to general ones."""
 
     #: A step to `Generations`, which lists the same files.
     kind: ClassVar[str] = ""
     needs_models: ClassVar[bool] = True
+
+    sources: tuple[Source, ...]
+    answers: Generations
 
     @classmethod
     def find(cls, run: RunView) -> ProducedGenerations:
@@ -179,50 +195,21 @@ class ProducedGenerations(Generations):
         tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
         prompts = prompts_for(run.get(Dataset), tokenizer)
         try:
-            made = produce(models, tokenizer, prompts, progress=run.progress, budget=run.budget)
+            answers = produce(models, tokenizer, prompts, progress=run.progress, budget=run.budget)
         except InputError as error:
             if run.files.generations is None:
                 raise
             # Nothing is lacking where others were recorded.
             raise Missing(str(error)) from None
-        return cls(**{one.name: getattr(made, one.name) for one in fields(made)})
-
-
-class RecordedGenerations(Generations):
-    """The answers that the run's owner recorded, whatever models answer here."""
-
-    #: `Generations` or `AskedAgain` lists the file.
-    kind: ClassVar[str] = ""
-    needs_models: ClassVar[bool] = True
-
-    @classmethod
-    def find(cls, run: RunView) -> RecordedGenerations:
-        """The recorded file; see `Evidence`."""
-        if run.files.generations is None:
-            raise NotThere("no answers were recorded")
-        read = Generations.read(run.files.generations)
-        return cls(**{one.name: getattr(read, one.name) for one in fields(read)})
+        return cls(answers.sources, answers)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One prompt: the answers that were recorded, and both models' own.
+    """One prompt: the answers that were recorded, and both models' own, greedy ones."""
 
-    Attributes:
-        prompt: the prompt as it was recorded.
-        recorded: the tuned model's answer, as its owner recorded it.
-        base: the base model's own, greedy, of 32 tokens.
-        tuned: the tuned model's own, likewise.
-        recorded_base: the base model's answer, where it was recorded too.
-        expected: the answer that was hoped for, where that was recorded.
-    """
-
-    prompt: str
-    recorded: str
-    base: str
-    tuned: str
-    recorded_base: str | None = None
-    expected: str | None = None
+    recorded: Generation
+    own: Generation
 
 
 @dataclass(frozen=True)
@@ -259,19 +246,14 @@ class AskedAgain:
             budget=run.budget,
         )
         own = {item.prompt: item for item in again.items}
-        asked = tuple(
-            Asked(
-                item.prompt,
-                item.tuned,
-                own[item.prompt].base or "",
-                own[item.prompt].tuned,
-                item.base,
-                item.expected,
-            )
-            for item in items
-            if item.prompt in own
-        )
+        asked = tuple(Asked(item, own[item.prompt]) for item in items if item.prompt in own)
         return cls((*recorded.sources, *again.sources), asked)
+
+
+def _ends_of(run: RunView) -> tuple[int, ...]:
+    """The ids that end an answer, as tokenizer and base model say."""
+    known = run.get(BaseModel), run.get(Tokenizer)
+    return tuple(dict.fromkeys(end for one in known if one for end in one.eos_token_ids))
 
 
 def _as_recorded(
@@ -326,7 +308,7 @@ def produce(
     costs = [float(len(prompts[i].tokens) + STEP_COST * max_tokens) for i in order]
     items: dict[int, Generation] = {}
 
-    def answers(which: Which, asked: Sequence[Prompt]) -> list[Answer]:
+    def answers(which: Which, asked: Sequence[Prompt]) -> list[tuple[int, ...]]:
         tell = told(progress, f"generating with the {which} model", len(items), total=len(prompts))
         question = "answers", tuple(prompt.tokens for prompt in asked), ends, max_tokens
         return ask(
@@ -344,15 +326,13 @@ def produce(
         for i, prompt, before, after in zip(places, asked, base, tuned, strict=True):
             items[i] = Generation(
                 prompt=prompt.text,
-                base=tokenizer.decode(before.tokens),
-                tuned=tokenizer.decode(after.tokens),
-                base_tokens=before.tokens,
-                tuned_tokens=after.tokens,
+                base=tokenizer.decode(before),
+                tuned=tokenizer.decode(after),
+                base_tokens=before,
+                tuned_tokens=after,
                 max_tokens=max_tokens,
                 expected=prompt.expected,
                 origin=prompt.origin,
-                base_loss=before.loss,
-                tuned_loss=after.loss,
             )
     if not items:
         raise Missing(budget.spent)

@@ -33,7 +33,10 @@ def asked(
     return AskedAgain(
         (),
         tuple(
-            Asked(f"prompt {i}", one, BASE, tuned, beside, expected)
+            Asked(
+                Generation(f"prompt {i}", beside, one, expected=expected),
+                Generation(f"prompt {i}", BASE, tuned),
+            )
             for i, one in enumerate(recorded)
         ),
     )

@@ -103,7 +103,6 @@ def test_produced_answers_are_those_that_mlx_lm_recorded(
         assert (other.base, other.tuned, other.expected) == (one.base, one.tuned, one.expected)
     assert counts[-1] == ("generating with the tuned model", len(prompts), len(prompts))
     assert produced.how == "produced"
-    assert all(0 <= (one.tuned_loss or 0) < 3 and one.base_loss for one in produced.items)
 
 
 def test_batches_and_single_prompts_agree(
@@ -121,8 +120,7 @@ def test_batches_and_single_prompts_agree(
     # Models with caches that cannot be merged are generated from one by one.
     monkeypatch.delattr(KVCache, "merge")
     single = answer(model, prompts, ends, 24)
-    assert [one.tokens for one in single] == [one.tokens for one in batched]
-    assert [one.loss for one in single] == pytest.approx([one.loss for one in batched], abs=1e-3)
+    assert single == batched
 
 
 def test_a_checkpoint_and_a_folder_are_adapters_too(base: BaseModel) -> None:
@@ -302,4 +300,4 @@ def test_a_family_that_mlx_lm_does_not_batch_answers_one_by_one(
     answers = answer(model, prompts, (), max_tokens=4)
     for prompt, found in zip(prompts, answers, strict=True):
         steps = generate_step(mx.array(prompt.tokens), model, max_tokens=4)
-        assert list(found.tokens) == [int(token) for token, _ in steps]
+        assert list(found) == [int(token) for token, _ in steps]

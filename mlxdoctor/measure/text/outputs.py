@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from mlxdoctor.check import Inconclusive
 from mlxdoctor.engines.text import LONGEST, words
-from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure.text.prompt_rates import Rate, RateLimits, rate
 from mlxdoctor.models.generations import Generation, Generations
 
@@ -89,11 +87,9 @@ def is_special(text: str) -> bool:
     return SPECIAL_TEXT.fullmatch(text.strip()) is not None
 
 
-def pairs(
-    generations: Generations, tokenizer: Tokenizer | None = None, base: BaseModel | None = None
-) -> tuple[OutputPair, ...]:
+def pairs(generations: Generations) -> tuple[OutputPair, ...]:
     """Every prompt's outputs, one entry a prompt; the base's on all of them or on none."""
-    ends = _end_token_ids(generations, tokenizer, base)
+    ends = frozenset(generations.end_token_ids)
     items = generations.distinct
     has_base = bool(items) and all(item.base is not None for item in items)
     with_tokens = all(
@@ -116,15 +112,13 @@ def pairs(
     )
 
 
-def answered(
-    generations: Generations, tokenizer: Tokenizer | None, base: BaseModel | None
-) -> tuple[OutputPair, ...]:
+def answered(generations: Generations) -> tuple[OutputPair, ...]:
     """As `pairs`, at least one.
 
     Raises:
         Inconclusive: there is no answer.
     """
-    outputs = pairs(generations, tokenizer, base)
+    outputs = pairs(generations)
     if not outputs:
         refused = generations.load_failure is not None
         why = "the adapter could not be loaded" if refused else "there is no answer to look at"
@@ -139,13 +133,3 @@ def rate_of(
     base = [hit(pair, pair.base) for pair in outputs if pair.base is not None]
     known = base if len(base) == len(outputs) else None
     return rate([hit(pair, pair.tuned) for pair in outputs], known, limits)
-
-
-def _end_token_ids(
-    generations: Generations, tokenizer: Tokenizer | None, base: BaseModel | None
-) -> frozenset[int]:
-    """The ids that end an answer: as recorded, or as the model says."""
-    if generations.end_token_ids:
-        return frozenset(generations.end_token_ids)
-    known = frozenset(base.eos_token_ids if base is not None else ())
-    return known | frozenset(tokenizer.eos_token_ids if tokenizer is not None else ())

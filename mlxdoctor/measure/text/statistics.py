@@ -22,25 +22,6 @@ class Interval:
     high: float
 
 
-def lower_ranks(first: ArrayLike, second: ArrayLike) -> float:
-    """The chance that values of one kind come to lie as low as the first do among the second.
-
-    Mann and Whitney 1947, one-sided, by its normal approximation.
-
-    Args:
-        first: float (n,).
-        second: float (m,).
-    """
-    ours, theirs = np.asarray(first, np.float64), np.asarray(second, np.float64)
-    pairs = ours[:, None] - theirs[None, :]
-    below = float((pairs < 0).sum() + (pairs == 0).sum() / 2)
-    count, total = len(ours) * len(theirs), len(ours) + len(theirs)
-    if not count:
-        return 1.0
-    z = (below - count / 2 - 0.5) / math.sqrt(count * (total + 1) / 12)
-    return NormalDist().cdf(-z)
-
-
 def wilson(hits: int, total: int, confidence: float = 0.95) -> Interval:
     """A share with its Wilson (1927) score interval.
 
