@@ -34,6 +34,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import get_args
 
 from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.adapter import Adapter
@@ -44,22 +45,17 @@ from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsoug
 from mlxdoctor.judge.learned import ENOUGH_ROWS, change, mean_of
 from mlxdoctor.measure.logged_levels import LoggedLoss, logged_loss
 from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
-from mlxdoctor.models.formats import PlainFormat
-from mlxdoctor.models.losses import TokenLosses
+from mlxdoctor.models.load import Which
+from mlxdoctor.models.losses import RowLosses, TokenLosses
 from mlxdoctor.models.readings import (
     ALL_ENDS,
     WITHOUT_ENDS,
-    Fit,
     MeanLoss,
     Reading,
-    Sample,
-    anchored_fit,
-    best_fit,
-    fit,
     mean_loss,
     usual_readings,
 )
-from mlxdoctor.models.validation import ValidationRows
+from mlxdoctor.models.validation import PlainFormat, ValidationRows
 
 SHIFT_NAMES = {
     0: "the token just given",
@@ -204,7 +200,6 @@ def loss_agreement(
     if logged.split == "train":
         validation = None
     sample = _first_sample(losses, validation, trained, logged, config)
-    _require_whole(sample)
     if not any(row.prompt_length for row in sample.rows):
         why = "rows of text are trained on in the format in which they stand"
         yield Unsought(("agrees-in-another-format",), why)
@@ -215,17 +210,17 @@ def loss_agreement(
         raise Inconclusive("the tuned model's losses are not finite")
     measured: dict[str, Measurement] = {"split": logged.split, "when": logged.when}
     exact = None
-    if nearest.base_agrees and can_load and validation is not None and sample.before is not None:
-        exact = _exact(sample, validation, logged, usual, limits)
+    if nearest.base_agrees and can_load and validation is not None:
+        exact = _exact(validation, logged, usual, limits)
     if exact is not None and not exact.base_agrees:
         if by_mlx_lm(config) and abs(exact.base_off) > limits.exactly_far:
-            figures = measured | _figures(sample, exact) | {"exact_rows": exact.base.rows}
+            figures = measured | _figures(logged, exact) | {"exact_rows": exact.base.rows}
             yield Sign("base-differs", figures)
             return
     elif exact is not None and exact.is_complete:
         # Nothing is left to the chance of a sample, so that less says as much.
         nearest, limits = exact, replace(limits, far=limits.exactly_far)
-    measured |= _figures(sample, nearest)
+    measured |= _figures(logged, nearest)
     if nearest.agrees:
         if not can_load:
             raise Inconclusive("the adapter could not be loaded on this base model")
@@ -235,14 +230,100 @@ def loss_agreement(
             measured,
         )
         return
-    counted = _counted(log, config)
-    explanation = _explanation(sample, validation, nearest, counted, limits)
+    explanation = _explanation(sample, validation, nearest, limits)
     if explanation is not None:
-        yield _explained(sample, nearest, explanation, measured, limits)
+        yield _explained(sample.rows, nearest, explanation, measured, limits)
         return
     if not (nearest.base_agrees and math.isfinite(nearest.base_off)):
-        _require_same_targets(sample, config, counted, limits)
-    yield from _disagreement(sample, nearest, measured, limits)
+        _require_same_targets(sample, log, config, limits)
+    yield from _disagreement(logged, nearest, measured, limits)
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Rows that were measured.
+
+    Attributes:
+        logged: the losses they are compared with.
+        rows: both models' losses on them.
+        total: rows that they were chosen from.
+        seen: how many of those the logged losses are over.
+    """
+
+    logged: LoggedLoss
+    rows: tuple[RowLosses, ...]
+    total: int
+    seen: int
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Both models' losses under one reading, beside the logged ones.
+
+    Attributes:
+        reading: what the loss covers.
+        base: the base model's loss.
+        tuned: the tuned model's.
+        logged: the losses they are compared with.
+        base_tolerance: how far the base's may lie from the logged one, nats.
+        tuned_tolerance: likewise the tuned model's.
+    """
+
+    reading: Reading
+    base: MeanLoss
+    tuned: MeanLoss
+    logged: LoggedLoss
+    base_tolerance: float
+    tuned_tolerance: float
+
+    @property
+    def base_off(self) -> float:
+        """How far the base's loss lies above the logged one, nats; NaN where one is not known."""
+        return math.nan if self.logged.before is None else self.base.value - self.logged.before
+
+    @property
+    def tuned_off(self) -> float:
+        """Likewise for the tuned model."""
+        return self.tuned.value - self.logged.after
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether both losses are known, here and in the log."""
+        return math.isfinite(self.base_off) and math.isfinite(self.tuned_off)
+
+    @property
+    def base_agrees(self) -> bool:
+        """Whether the base model's loss is the logged one, or one of them is not known."""
+        return not abs(self.base_off) > self.base_tolerance
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every loss that is known is the logged one."""
+        return self.base_agrees and not abs(self.tuned_off) > self.tuned_tolerance
+
+    @property
+    def misfit(self) -> float:
+        """The larger of the two differences, nats."""
+        offs = [abs(off) for off in (self.base_off, self.tuned_off) if math.isfinite(off)]
+        return max(offs, default=math.inf)
+
+
+def _best_fit(sample: _Sample, readings: Sequence[Reading], limits: Limits) -> _Fit:
+    """The first reading under which both losses agree, else the one nearest to the log's."""
+    fits = [_fit(sample, reading, limits) for reading in readings]
+    return next((fit for fit in fits if fit.agrees), min(fits, key=lambda fit: fit.misfit))
+
+
+def _fit(sample: _Sample, reading: Reading, limits: Limits) -> _Fit:
+    base, tuned = (mean_loss(sample.rows, which, reading) for which in get_args(Which))
+    tolerances = [
+        max(limits.same, limits.errors * mean.uncertainty(sample.total, sample.seen))
+        if mean.rows
+        else math.inf
+        for mean in (base, tuned)
+    ]
+    logged = sample.logged
+    return _Fit(reading, base, tuned, logged, tolerances[0], tolerances[1] + logged.drift)
 
 
 def _logged(log: TrainingLog, config: TrainingConfig | None, adapter: Adapter | None) -> LoggedLoss:
@@ -264,89 +345,82 @@ def _first_sample(
     trained: SupervisedRows | None,
     logged: LoggedLoss,
     config: TrainingConfig | None,
-) -> Sample:
-    """The rows that are measured anyway; all that were validated on, where that costs little."""
+) -> _Sample:
+    """The rows that are measured anyway; all that were validated on, where that costs little.
+
+    Raises:
+        Inconclusive: they are too few, or too long.
+    """
     rows = losses.split(logged.split)
-    levels = logged.before, logged.after, logged.drift
     if validation is None:
-        total = trained.total_rows if trained is not None else len(rows)
-        return Sample(rows, total, total, *levels)
-    total = seen = validation.total
-    if config is not None and config.val_batches is not None and config.val_batches >= 0:
-        seen = min(config.val_batches * (config.batch_size or 1), total)
-    if len(rows) < total <= validation.affordable:
-        rows = validation.measure(None, total)
-    return Sample(rows, total, seen, *levels)
-
-
-def _require_whole(sample: Sample) -> None:
-    if len(sample.rows) < ENOUGH_ROWS:
-        raise Inconclusive(f"{len(sample.rows)} rows are too few to decide")
-    if sum(not row.is_whole for row in sample.rows) * 10 > len(sample.rows):
+        total = seen = trained.total_rows if trained is not None else len(rows)
+    else:
+        total = seen = validation.total
+        if config is not None and config.val_batches is not None and config.val_batches >= 0:
+            seen = min(config.val_batches * (config.batch_size or 1), total)
+        if len(rows) < total <= validation.affordable:
+            rows = validation.measure(None, total)
+    if len(rows) < ENOUGH_ROWS:
+        raise Inconclusive(f"{len(rows)} rows are too few to decide")
+    if sum(not row.is_whole for row in rows) * 10 > len(rows):
         raise Inconclusive("rows too long to be measured whole")
+    return _Sample(logged, rows, total, seen)
 
 
 def _nearest(
-    sample: Sample,
+    sample: _Sample,
     validation: ValidationRows | None,
     usual: Sequence[Reading],
     limits: Limits,
-) -> tuple[Sample, Fit]:
-    """The usual reading that fits best; where none does, of more rows: few differ by chance."""
-    nearest = anchored_fit([fit(sample, one, limits.same, limits.errors) for one in usual])
+) -> tuple[_Sample, _Fit]:
+    """The usual reading that fits best; where none does, of more rows: few differ by chance.
+
+    Where none agrees, the base model's loss tells how the rows were read: it does not depend on
+    what was saved.
+    """
+
+    def anchored(some: _Sample) -> _Fit:
+        best = _best_fit(some, usual, limits)
+        fits = [_fit(some, reading, limits) for reading in usual]
+        of_base = [fit for fit in fits if fit.base_agrees and math.isfinite(fit.base_off)]
+        if best.agrees or not of_base:
+            return best
+        return min(of_base, key=lambda fit: abs(fit.base_off))
+
+    nearest = anchored(sample)
     if nearest.agrees or validation is None or len(sample.rows) >= sample.total:
         return sample, nearest
-    rows = validation.measure(None, min(CLOSER, sample.total))
-    closer = replace(sample, rows=rows)
-    return closer, anchored_fit([fit(closer, one, limits.same, limits.errors) for one in usual])
+    closer = replace(sample, rows=validation.measure(None, min(CLOSER, sample.total)))
+    return closer, anchored(closer)
 
 
 def _exact(
-    sample: Sample,
-    validation: ValidationRows,
-    logged: LoggedLoss,
-    usual: Sequence[Reading],
-    limits: Limits,
-) -> Fit | None:
+    validation: ValidationRows, logged: LoggedLoss, usual: Sequence[Reading], limits: Limits
+) -> _Fit | None:
     """Both losses on the very rows that the log's are over, so that nothing is left to chance.
 
     Which rows those are follows from the configuration if `mlx_lm.lora` made the run. That it did,
     on this base and these rows, the base model's loss says: it has to be the first one logged. The
     tuned model's is NaN where it is not. None where the rows are not known, or too many.
     """
-    rows = validation.measure_validated(1) if validation.measure_validated is not None else ()
-    if validation.measure_validated is None or not rows or sample.before is None:
+    before, measure = logged.before, validation.measure_validated
+    rows = measure(1) if before is not None and measure is not None else ()
+    if before is None or measure is None or not rows:
         return None
-    before = sample.before
     means = [(reading, mean_loss(rows, "base", reading)) for reading in usual]
-    reading, base = min(means, key=lambda one: abs(one[1].value - before))
-    tuned = MeanLoss(math.nan, math.nan, 0, 0)
+    reading, base = min(means, key=lambda pair: abs(pair[1].value - before))
+    tuned = mean_loss((), "tuned", reading)
     if abs(base.value - before) <= limits.exactly:
-        tuned = mean_loss(validation.measure_validated(logged.iteration), "tuned", reading)
-    offs = base.value - before, tuned.value - sample.after
-    return Fit(reading, base, tuned, *offs, limits.exactly, limits.exactly + sample.drift)
-
-
-def _counted(log: TrainingLog, config: TrainingConfig | None) -> float | None:
-    """Targets a row that the log counted while training; None where it did not."""
-    series = log.main.get("trained_tokens")
-    rows = config.batch_size if config is not None else None
-    if series is None or not len(series) or not rows or log.main.axis not in ("iteration", "step"):
-        return None
-    tokens, iterations = float(series.values[-1]), int(series.iterations[-1])
-    return tokens / (iterations * rows) if tokens > 0 and iterations > 0 else None
+        tuned = mean_loss(measure(logged.iteration), "tuned", reading)
+    return _Fit(reading, base, tuned, logged, limits.exactly, limits.exactly + logged.drift)
 
 
 #: A reading that makes both losses those of the log, and how its rows were written.
-Explanation = tuple[Fit, PlainFormat | None]
+Explanation = tuple[_Fit, PlainFormat | None]
 
 
 def _explanation(
-    sample: Sample,
-    validation: ValidationRows | None,
-    usual: Fit,
-    counted: float | None,
-    limits: Limits,
+    sample: _Sample, validation: ValidationRows | None, usual: _Fit, limits: Limits
 ) -> Explanation | None:
     """The reading that makes both losses those of the log, if there is one.
 
@@ -354,7 +428,6 @@ def _explanation(
         sample: rows, and the logged losses.
         validation: to write the rows in other formats; None where there are none.
         usual: the fit that disagrees.
-        counted: targets a row by the log, None where it does not say.
         limits: what explains a disagreement.
     """
     if not usual.is_complete:
@@ -364,48 +437,40 @@ def _explanation(
         Reading(masked, until, shift)
         for shift, masked, until in product((1, *SHIFT_NAMES), masks, ALL_ENDS)
     ]
-    best = best_fit([fit(sample, one, limits.same, limits.errors) for one in others])
-    if _explains(best, usual, counted, limits):
+    best = _best_fit(sample, others, limits)
+    if _explains(best, usual, limits):
         return best, None
     if validation is None:
         return None
 
-    def read(plain: PlainFormat, count: int) -> Fit | None:
+    def read(plain: PlainFormat, count: int) -> _Fit | None:
         rows = validation.measure(plain, count)
         if len(rows) < min(count, SCREENED):
             return None
-        written = replace(sample, rows=rows)
-        readings = [Reading(*one) for one in product((False, True), ALL_ENDS)]
-        return best_fit([fit(written, one, limits.same, limits.errors) for one in readings])
+        readings = [Reading(masked, until) for masked, until in product((False, True), ALL_ENDS)]
+        return _best_fit(replace(sample, rows=rows), readings, limits)
 
     # In another format the base model's loss is another, too. Without its end token a row's
     # is hardly: the base expects it less than the rest, or more, and it is one of many.
     formats = [one for one in validation.formats if one.pattern is None or not usual.base_agrees]
     screened = [(read(plain, SCREENED), plain) for plain in formats]
-    promising = [(one.misfit, str(plain), plain) for one, plain in screened if one is not None]
+    promising = [(fit.misfit, str(plain), plain) for fit, plain in screened if fit is not None]
     for _, _, plain in sorted(promising, key=lambda one: one[:2])[:3]:
-        best_written = read(plain, len(sample.rows))
-        if best_written is not None and _explains(best_written, usual, counted, limits):
-            return best_written, plain
+        written = read(plain, len(sample.rows))
+        if written is not None and _explains(written, usual, limits):
+            return written, plain
     return None
 
 
-def _explains(other: Fit, usual: Fit, counted: float | None, limits: Limits) -> bool:
-    """Whether another reading leaves next to nothing of a disagreement.
-
-    A log that counts its targets must not have counted more than the reading has; fewer are
-    counted where a batch is not full.
-    """
+def _explains(other: _Fit, usual: _Fit, limits: Limits) -> bool:
+    """Whether another reading leaves next to nothing of a disagreement."""
     agrees = other.agrees and 3 * other.misfit <= usual.misfit
-    if not other.is_complete or not (agrees or other.misfit <= limits.explained * usual.misfit):
-        return False
-    own = other.base.tokens / other.base.rows
-    return counted is None or own / 2 <= counted <= (1 + limits.other_tokens) * own
+    return other.is_complete and (agrees or other.misfit <= limits.explained * usual.misfit)
 
 
 def _explained(
-    sample: Sample,
-    usual: Fit,
+    rows: Sequence[RowLosses],
+    usual: _Fit,
     explanation: Explanation,
     measured: dict[str, Measurement],
     limits: Limits,
@@ -421,14 +486,13 @@ def _explained(
     if plain is not None and plain.pattern is not None:
         is_worse = usual.tuned_off > limits.far + usual.tuned_tolerance
         severity = None if is_worse else Severity.WARNING
-        return Sign(
-            "agrees-in-another-format", {**figures, "format": str(plain)}, None, severity=severity
-        )
+        figures |= {"format": str(plain)}
+        return Sign("agrees-in-another-format", figures, severity=severity)
     if plain is None and reading.shift != 1:
         figures |= {"shift": reading.shift, "what": SHIFT_NAMES[reading.shift]}
         return Sign("agrees-at-another-shift", figures)
     if plain is not None or reading.until in WITHOUT_ENDS:
-        after = change(sample.rows, lambda losses: losses.end_after_answer)
+        after = change(rows, lambda losses: losses.end_after_answer)
         figures |= {"end_base_loss": mean_of(after.base), "end_tuned_loss": mean_of(after.tuned)}
         # Trained on, the end token becomes likelier.
         severity = Severity.ERROR if after.gain < -limits.end_worse else None
@@ -439,7 +503,7 @@ def _explained(
 
 
 def _require_same_targets(
-    sample: Sample, config: TrainingConfig | None, counted: float | None, limits: Limits
+    sample: _Sample, log: TrainingLog, config: TrainingConfig | None, limits: Limits
 ) -> None:
     """Where the base model's loss is not the log's, the log may be over other targets.
 
@@ -447,47 +511,54 @@ def _require_same_targets(
         Inconclusive: it counted more or fewer than the rows have, with the prompt or without, or
             some of a masked prompt in the loss would account for its first one.
     """
-    with_mask, without = (mean_loss(sample.rows, "base", Reading(mask)) for mask in (True, False))
-    sizes = [mean.tokens / mean.rows for mean in (with_mask, without) if mean.rows]
-    if counted is not None and all(
-        abs(counted - size) > limits.other_tokens * size for size in sizes
-    ):
-        raise Inconclusive("the log's loss is over more tokens, or fewer, than the rows have")
-    if config is None or not config.mask_prompt or sample.before is None:
+    means = [mean_loss(sample.rows, "base", Reading(masked)) for masked in (True, False)]
+    series, size = log.main.get("trained_tokens"), config.batch_size if config is not None else None
+    steps = int(series.iterations[-1]) if series is not None and len(series) else 0
+    if series is not None and size and steps > 0 and log.main.axis in ("iteration", "step"):
+        counted = float(series.values[-1]) / (steps * size)
+        targets = [mean.tokens / mean.rows for mean in means if mean.rows]
+        if all(abs(counted - each) > limits.other_tokens * each for each in targets):
+            raise Inconclusive("the log's loss is over more tokens, or fewer, than the rows have")
+    before = sample.logged.before
+    if config is None or not config.mask_prompt or before is None:
         return
-    if min(with_mask.value, without.value) < sample.before < max(with_mask.value, without.value):
+    with_mask, without = (mean.value for mean in means)
+    if min(with_mask, without) < before < max(with_mask, without):
         raise Inconclusive("the log begins between the losses with and without the prompt")
 
 
 def _disagreement(
-    sample: Sample, nearest: Fit, measured: dict[str, Measurement], limits: Limits
+    logged: LoggedLoss, nearest: _Fit, measured: dict[str, Measurement], limits: Limits
 ) -> Iterator[Sign]:
     off, tolerance = nearest.tuned_off, nearest.tuned_tolerance
     # Where the tuned model is as good as logged, this is its base, whatever the log began with.
     differs = not nearest.base_agrees and not off <= tolerance
     if differs:
         yield Sign("base-differs", measured)
-    if not abs(off) > max(tolerance, limits.share * sample.after):
+    if not abs(off) > max(tolerance, limits.share * logged.after):
         return
     if off < 0:
         raise Inconclusive("the log's losses are over other targets than these rows have")
-    before = nearest.base.value if sample.before is None else sample.before
-    is_lost = off > limits.lost * (before - sample.after)
-    knows_base = sample.before is not None and not differs
+    before = nearest.base.value if logged.before is None else logged.before
+    is_lost = off > limits.lost * (before - logged.after)
+    knows_base = logged.before is not None and not differs
     is_certain = off > tolerance + limits.far and (is_lost or knows_base)
     yield Sign("worse-than-logged", measured, severity=None if is_certain else Severity.WARNING)
 
 
-def _figures(sample: Sample, nearest: Fit) -> dict[str, Measurement]:
-    def rounded(value: float | None) -> float | None:
-        return round(value, 4) if value is not None and math.isfinite(value) else None
-
+def _figures(logged: LoggedLoss, nearest: _Fit) -> dict[str, Measurement]:
+    figures = {
+        "base_loss": nearest.base.value,
+        "tuned_loss": nearest.tuned.value,
+        "base_tolerance": nearest.base_tolerance,
+        "tolerance": nearest.tuned_tolerance,
+    }
     return {
         "rows": nearest.tuned.rows or nearest.base.rows,
-        "logged_before": sample.before,
-        "logged_after": sample.after,
-        "base_loss": rounded(nearest.base.value),
-        "tuned_loss": rounded(nearest.tuned.value),
-        "base_tolerance": rounded(nearest.base_tolerance),
-        "tolerance": rounded(nearest.tuned_tolerance),
+        "logged_before": logged.before,
+        "logged_after": logged.after,
+        **{
+            name: round(value, 4) if math.isfinite(value) else None
+            for name, value in figures.items()
+        },
     }

@@ -1,7 +1,7 @@
-"""What of a row a loss covers, and how well the loss of some rows then fits what a log says.
+"""What of a row a loss covers, and the mean loss of some rows under such a reading.
 
 A reading is three independent choices: where the targets begin, where they end, and how far ahead
-of their inputs they lie. `mlxdoctor.models.formats` writes the rows themselves in another way.
+of their inputs they lie. `mlxdoctor.models.validation` writes the rows themselves in another way.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -77,108 +77,6 @@ class MeanLoss:
         own = max(1 / self.rows - 1 / max(total, self.rows), 0.0)
         other = max(1 / max(seen, 1) - 1 / max(total, seen, 1), 0.0)
         return self.spread * math.sqrt(own + other)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Rows that were measured, and the logged losses they are compared with.
-
-    Attributes:
-        rows: both models' losses on them.
-        total: rows that they were chosen from.
-        seen: how many of those the logged losses are over.
-        before: the logged loss before the first update, nats; None where it is not known.
-        after: the logged loss nearest to the save.
-        drift: how far the loss may have moved between that report and the save, nats.
-    """
-
-    rows: tuple[RowLosses, ...]
-    total: int
-    seen: int
-    before: float | None
-    after: float
-    drift: float = 0.0
-
-
-@dataclass(frozen=True)
-class Fit:
-    """The losses of a sample under one reading, beside the logged ones.
-
-    Attributes:
-        reading: what the loss covers.
-        base: the base model's loss.
-        tuned: the tuned model's.
-        base_off: how far the base model's loss lies above the logged one, nats; NaN where
-            either is not known.
-        tuned_off: likewise for the tuned model.
-        base_tolerance: how far they may lie apart, nats.
-        tuned_tolerance: likewise.
-    """
-
-    reading: Reading
-    base: MeanLoss
-    tuned: MeanLoss
-    base_off: float
-    tuned_off: float
-    base_tolerance: float
-    tuned_tolerance: float
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether both losses are known, here and in the log."""
-        return math.isfinite(self.base_off) and math.isfinite(self.tuned_off)
-
-    @property
-    def base_agrees(self) -> bool:
-        """Whether the base model's loss is the logged one, or one of them is not known."""
-        return not abs(self.base_off) > self.base_tolerance
-
-    @property
-    def agrees(self) -> bool:
-        """Whether every loss that is known is the logged one."""
-        return self.base_agrees and not abs(self.tuned_off) > self.tuned_tolerance
-
-    @property
-    def misfit(self) -> float:
-        """The larger of the two differences, nats."""
-        known = [abs(one) for one in (self.base_off, self.tuned_off) if math.isfinite(one)]
-        return max(known, default=math.inf)
-
-
-def fit(sample: Sample, reading: Reading, same: float, errors: float) -> Fit:
-    """Compare a sample with the log under a reading.
-
-    Args:
-        sample: the rows and the logged losses.
-        reading: what the loss may cover.
-        same: differences up to this are never more than rounding, nats.
-        errors: how many standard errors of sampling count as chance.
-    """
-    base, tuned = (mean_loss(sample.rows, which, reading) for which in get_args(Which))
-    tolerances = [
-        max(same, errors * mean.uncertainty(sample.total, sample.seen)) if mean.rows else math.inf
-        for mean in (base, tuned)
-    ]
-    base_off = math.nan if sample.before is None else base.value - sample.before
-    tuned_off = tuned.value - sample.after
-    return Fit(
-        reading, base, tuned, base_off, tuned_off, tolerances[0], tolerances[1] + sample.drift
-    )
-
-
-def best_fit(fits: Sequence[Fit]) -> Fit:
-    """The first fit that agrees, else the one nearest to the logged losses."""
-    return next((one for one in fits if one.agrees), min(fits, key=lambda one: one.misfit))
-
-
-def anchored_fit(fits: Sequence[Fit]) -> Fit:
-    """The first fit that agrees, else the one whose base model's loss does.
-
-    That loss does not depend on what was saved, and tells how the rows were read.
-    """
-    anchored = [one for one in fits if one.base_agrees and math.isfinite(one.base_off)]
-    best = best_fit(fits)
-    return best if best.agrees or not anchored else min(anchored, key=lambda one: abs(one.base_off))
 
 
 def usual_readings(config: TrainingConfig | None) -> list[Reading]:

@@ -12,9 +12,8 @@ import pytest
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome
-from mlxdoctor.models.formats import PLAIN_FORMATS, WITHOUT_END, PlainFormat
 from mlxdoctor.models.losses import RowLosses, TokenLosses
-from mlxdoctor.models.validation import ValidationRows
+from mlxdoctor.models.validation import PLAIN_FORMATS, WITHOUT_END, PlainFormat, ValidationRows
 from tests.checks.log_evidence import LogWriter
 from tests.conftest import check_called
 from tests.given import outcome

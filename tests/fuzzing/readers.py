@@ -18,12 +18,12 @@ from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import StatedConfig, TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.metrics import ReportedMetrics
+from mlxdoctor.evidence.prompt_answer import question_and_answer
 from mlxdoctor.evidence.source import hash_file
 from mlxdoctor.evidence.supervision import build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.models.formats import question_and_answer
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.safety.errors import InputError
 from tests.fuzzing import of_commands, seeds

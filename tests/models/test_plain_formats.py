@@ -9,7 +9,7 @@ from mlxdoctor.evidence.dataset import Dataset, Features
 from mlxdoctor.evidence.prompt_answer import question_and_answer
 from mlxdoctor.evidence.supervision import Role, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.formats import (
+from mlxdoctor.models.validation import (
     PLAIN_FORMATS,
     WITHOUT_END,
     PlainFormat,

@@ -9,9 +9,8 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models import load as models
-from mlxdoctor.models.formats import WITHOUT_END
 from mlxdoctor.models.readings import Reading, mean_loss
-from mlxdoctor.models.validation import ValidationRows, prepare
+from mlxdoctor.models.validation import WITHOUT_END, ValidationRows, prepare
 from tests.conftest import FIXTURES, RUNS
 
 pytestmark = pytest.mark.slow
