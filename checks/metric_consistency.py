@@ -10,8 +10,10 @@ loss of a model without the adapter. A low loss with bad answers means the label
 How it is measured. The first validation loss of a log, before any update, is the base model's.
 A reported figure, as a loss, that is close to it and far from the last validation loss was
 measured without the adapter: within a tenth of a nat; or, where training took off a nat or more,
-four times nearer to the first than to the last, since both are over a few batches. So are figures
-from before and after training that are the same to the digit. Answers to training prompts are
+four times nearer to the first than to the last, since both are over a few batches. Where both
+models can be run, their losses on the validation rows, 64 of them at most, are the measure of a
+figure of these rows, with or without a log. So are figures from before and after training that are
+the same to the digit. Answers to training prompts are
 compared with the expected ones by word F1.
 
 When it is wrong. A log averages validation batches and drops the last partial one, so that
@@ -27,16 +29,22 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean
+from typing import get_args
 
 import numpy as np
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, check, limit
 from mlxdoctor.engines.text import word_f1
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
+from mlxdoctor.judge.learned import ENOUGH_ROWS
 from mlxdoctor.measure.text.outputs import answer_words
 from mlxdoctor.models.generations import Generations
+from mlxdoctor.models.load import Which
+from mlxdoctor.models.readings import mean_loss, usual_readings
+from mlxdoctor.models.validation import ValidationRows
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,10 @@ class Limits:
         unit="nats between a reported loss and the log's last",
         source="another split or another average moves it by tenths",
     )
+    rows: int = limit(64, unit="validation rows", source="as loss-agreement measures")
+    errors: float = limit(
+        3.0, unit="standard errors of rows that were not measured", source="convention"
+    )
     fallen: float = limit(
         0.5,
         unit="times the score before training",
@@ -86,8 +98,8 @@ class Limits:
             "Load the adapter in the evaluation, and check that its result changes with it.",
             says="[{same_figures} figures are the same before and after training, {figure} is "
             "{reported:.4g} in both|The reported {figure} is {reported:.4g}, a loss of "
-            "{reported_loss:.3f}: the untouched base model has {first_val_loss:.3f} in the log "
-            "before the first update, the tuned model {last_val_loss:.3f} at the end].",
+            "{reported_loss:.3f}: by {measured_by} the untouched base model has "
+            "{first_val_loss:.3f}, the tuned model {last_val_loss:.3f}].",
         ),
         "not-this-model": Symptom.error(
             "the reported figure is far better than the model that was trained",
@@ -122,15 +134,21 @@ def metric_consistency(
     metrics: ReportedMetrics | None,
     log: TrainingLog | None,
     generations: Generations | None,
+    *,
+    validation: ValidationRows | None,
+    config: TrainingConfig | None,
     limits: Limits,
-) -> Iterator[Sign]:
+) -> Iterator[Sign | Seen]:
     """Compare reported figures, logged losses and answers."""
     reported = _reported(metrics, log)
     if metrics is None and (log is None or not (reported or generations is not None)):
         raise DoesNotArise("no figure was reported of the tuned model")
     if metrics is not None:
         yield from _before_and_after(metrics, limits)
-    if log is not None and reported:
+    by_the_rows = _by_the_rows(reported, validation, config, limits)
+    if by_the_rows is not None:
+        yield by_the_rows
+    elif log is not None and reported:
         yield from _against_the_log(reported, log, limits)
     if log is not None and generations is not None:
         yield from _low_loss(log, generations, limits)
@@ -188,6 +206,47 @@ def _before_and_after(metrics: ReportedMetrics, limits: Limits) -> Iterator[Sign
         yield Sign("worse-than-before", figures | counts, where=after.source.path.name)
 
 
+def _by_the_rows(
+    reported: Sequence[_Reported],
+    validation: ValidationRows | None,
+    config: TrainingConfig | None,
+    limits: Limits,
+) -> Sign | Seen | None:
+    """Whose loss on the validation rows a figure of them is; None where it is neither's.
+
+    A figure is a model's in one of the ways in which sound trainers count targets.
+    """
+    figure = next((one for one in reported if one.split in (None, "valid")), None)
+    if validation is None or figure is None:
+        return None
+    rows = validation.measure(None, min(limits.rows, validation.total))
+    if len(rows) < ENOUGH_ROWS or any(row.tuned is None for row in rows):
+        return None
+    of_the_base = None
+    for reading in usual_readings(config):
+        base, tuned = (mean_loss(rows, which, reading) for which in get_args(Which))
+        off_base, off_tuned = (abs(figure.loss - mean.value) for mean in (base, tuned))
+        error = max(mean.uncertainty(validation.total, validation.total) for mean in (base, tuned))
+        tolerance = max(limits.same, limits.errors * error)
+        measured: dict[str, Measurement] = {
+            "figure": figure.name,
+            "reported": figure.value,
+            "reported_loss": figure.loss,
+            "first_val_loss": base.value,
+            "last_val_loss": tuned.value,
+            "last_perplexity": math.exp(min(tuned.value, 700.0)),
+            "measured_by": f"{len(rows)} validation rows",
+            "rows": len(rows),
+        }
+        if off_tuned <= tolerance and off_tuned < off_base:
+            said = "The reported {figure} is {reported:.4g}, a loss of {reported_loss:.3f}, as the "
+            return Seen(f"{said}tuned model has it on {{rows}} validation rows.", measured)
+        is_far = off_tuned >= limits.apart and off_base * limits.closer < off_tuned
+        if off_base <= tolerance and is_far:
+            of_the_base = Sign("base-reported", measured, where=figure.name)
+    return of_the_base
+
+
 def _against_the_log(
     reported: Sequence[_Reported], log: TrainingLog, limits: Limits
 ) -> Iterator[Sign]:
@@ -240,6 +299,7 @@ def _of_the_base(figure: _Reported, before: float, after: float, limits: Limits)
             "first_val_loss": before,
             "last_val_loss": after,
             "last_perplexity": math.exp(min(after, 700.0)) if math.isfinite(after) else after,
+            "measured_by": "the log, before the first update and at the end,",
         },
         where=figure.name,
         # Rows of another file may be as hard for the tuned model as these for the base.

@@ -12,13 +12,14 @@ answers in skips, and its loss looks like that of any other run.
 How it is measured. The unit is the prompt. An answer counts as one token when runs of
 a single token make up nearly all of it, as a loop when its end repeats with a fixed period
 or most 4-grams repeat (seq-rep-4, Welleck et al. 2020), as a handful of tokens when at most a
-quarter of them are distinct. The share of prompts is given with its Wilson interval and compared
-with the base model on the same prompts: exact McNemar, or, with few prompts, a sequential test
-(5% against 50%, false alarms 0.1%). With fewer than 8 prompts the same test can't tell a sound
-model from a broken one: then what is found is reported, and finding nothing is inconclusive. An
-answer that is one token 24 times over needs no statistic: one such answer among a few is an
-error, unless the base model's, or the expected answer, is the like. Every pair of neighbouring
-tokens, each different pair once, is looked up among those 1, 2, 3 or 4 places apart in the rows.
+quarter of them are distinct or one is half of it. The share of prompts is given with its Wilson
+interval and compared with the base model on the same prompts: exact McNemar, or, with few prompts,
+a sequential test (5% against 50%, false alarms 0.1%). With fewer than 8 prompts the same test
+can't tell a sound model from a broken one: then what is found is reported, and finding nothing is
+inconclusive. An answer that is one token 24 times over needs no statistic: one such answer among a
+few is an error, unless the base model's, or the expected answer, is the like. Every pair of
+neighbouring tokens, each different pair once, is looked up among those 1, 2, 3 or 4 places apart
+in the rows.
 
 When it is wrong. Data whose right answers are repetitive (tables, padding, sequences of
 digits) makes a sound model look collapsed; answers under 8 tokens are not judged. Without
@@ -81,11 +82,10 @@ def _of_tokens(meaning: str, what: str) -> Symptom:
         "single-token": _of_tokens(
             "one token makes up nearly all of the output", "one token over and over"
         ),
-        "dominant-token": _of_tokens(
-            "one token makes up more than half of the output",
-            "one token for more than half of the text",
+        "few-tokens": _of_tokens(
+            "a handful of tokens makes up the output, or one of them half of it",
+            "a handful of tokens, or one token for more than half of the text",
         ),
-        "few-tokens": _of_tokens("a handful of tokens makes up the output", "a handful of tokens"),
         "token-zero": Symptom.warning(
             "the output is token 0 only, as with logits that are NaN or all equal",
             says="The tuned model prints only token 0 on {tuned_hits} of {prompts:* prompt}, which "
@@ -141,8 +141,7 @@ def token_collapse(
     forms: dict[str, Callable[[Output], bool]] = {
         "token-zero": lambda one: one.from_tokens and len(one.units) >= 4 and {*one.units} == {0},
         "single-token": lambda one: is_single(one.content, limits),
-        "dominant-token": lambda one: is_dominated(one.content, limits),
-        "few-tokens": lambda one: is_poor(one.content, limits),
+        "few-tokens": lambda one: is_poor(one.content, limits) or is_dominated(one.content, limits),
         "special-tokens": is_special_only,
         "repetition": lambda one: is_loop(one.content, limits),
     }

@@ -96,40 +96,30 @@ def score(
         InputError: no answer could be scored, or the function ends the program.
     """
     with_expected = _arguments(function) == 3
+
+    def scored(item: Generation, output: str) -> float:
+        more = (item.expected,) if with_expected else ()
+        value = float(function(item.prompt, output, *more))
+        if not math.isfinite(value):
+            raise ValueError("the score is not finite")
+        return value
+
     items: list[ItemScore] = []
     problems: list[str] = []
     for item in generations.distinct:
         try:
-            base = _one(function, item, item.base, with_expected)
-            tuned = _one(function, item, item.tuned, with_expected)
+            base = None if item.base is None else scored(item, item.base)
+            items.append(ItemScore(item.prompt, base, scored(item, item.tuned)))
         except UserCodeError:  # it ended the program
             raise
         except Exception as error:  # the user's code may raise anything
             # What it says may repeat the answer.
             problems.append(failure_of(error).what)
-            continue
-        if (
-            tuned is None
-            or not math.isfinite(tuned)
-            or (base is not None and not math.isfinite(base))
-        ):
-            problems.append("the score is not finite")
-            continue
-        items.append(ItemScore(item.prompt, base, tuned))
     if not items:
         reason = problems[0] if problems else "there is no answer"
         raise InputError(None, f"{name} could score no answer ({reason})", "run it on one by hand")
     unscored = (len(problems), problems[0] if problems else "")
     return Scores((*sources, *generations.sources), name, tuple(items), unscored)
-
-
-def _one(
-    function: ScoringFunction, item: Generation, output: str | None, with_expected: bool
-) -> float | None:
-    if output is None:
-        return None
-    arguments: tuple[Any, ...] = (item.prompt, output)
-    return float(function(*arguments, item.expected) if with_expected else function(*arguments))
 
 
 def _arguments(function: Callable[..., Any]) -> int:

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.finding import Outcome
 from mlxdoctor.models.generations import Generation, Generations
-from tests.conftest import check_called
+from mlxdoctor.models.validation import ValidationRows
+from tests.conftest import FIXTURES, RUNS, check_called
 from tests.given import findings, outcome
+from tests.measured_rows import Losses, measured_rows
 
 metric_consistency = check_called("metric-consistency")
 
@@ -185,3 +189,61 @@ def test_a_figure_far_below_the_end_of_a_logs_tail_is_of_another_model(
         metric_consistency, TrainingLog.read([path]), reported(tmp_path, perplexity=perplexity)
     )
     assert ("metric-consistency.not-this-model" in found) is hit
+
+
+BASE, TUNED = (Losses(*[loss] * 5) for loss in (5.0, 4.0))
+
+
+def of_rows(
+    folder: Path, figures: dict[str, Any], count: int = 40, tuned: Losses | None = TUNED
+) -> Outcome:
+    """The check of an evaluation beside rows that both models read, without a log."""
+    rows = measured_rows(BASE, tuned, count, spread=0.4)
+    evidence = ValidationRows((), count, count, (), lambda _, wanted: rows[:wanted])
+    return outcome(metric_consistency, reported(folder, **figures), evidence)
+
+
+@pytest.mark.parametrize(
+    ("figures", "severity", "is_seen"),
+    [
+        ({"valid_loss": 5.09}, "error", False),
+        ({"eval_loss": 4.91}, "error", False),
+        ({"results": {"perplexity": math.exp(5.0)}}, "error", False),
+        ({"valid_loss": 5.11}, None, False),
+        ({"valid_loss": 4.09}, None, True),
+        ({"valid_ppl": math.exp(4.0)}, None, True),
+        ({"base_loss": 5.0, "train_loss": 5.0, "test_loss": 5.0}, None, False),
+    ],
+)
+def test_whose_loss_on_the_validation_rows_a_figure_is(
+    tmp_path: Path, figures: dict[str, Any], severity: str | None, is_seen: bool
+) -> None:
+    found = of_rows(tmp_path, figures)
+    assert found.status != "crashed", found.reason
+    assert [one.severity for one in found.findings] == ([severity] if severity else [])
+    assert bool(found.seen) is is_seen
+
+
+@pytest.mark.parametrize(("tuned", "hit"), [(4.71, False), (4.69, True)])
+def test_models_that_hardly_differ_tell_nothing(tmp_path: Path, tuned: float, hit: bool) -> None:
+    assert bool(of_rows(tmp_path, {"valid_loss": 5.0}, tuned=Losses(*[tuned] * 5)).findings) is hit
+
+
+def test_a_few_rows_or_one_model_tell_nothing(tmp_path: Path) -> None:
+    assert not of_rows(tmp_path, {"valid_loss": 5.0}, count=7).findings
+    assert not of_rows(tmp_path, {"valid_loss": 5.0}, tuned=None).findings
+
+
+@pytest.mark.slow
+def test_a_real_run_without_a_log() -> None:
+    folder = RUNS / "evaluated-without-adapter"
+    names = ("adapters.safetensors", "adapter_config.json", "evaluation.json")
+    report = diagnose(
+        [folder / name for name in names],
+        base=FIXTURES / "base",
+        data=FIXTURES / "data" / "geography",
+        select=["metric-consistency"],
+    )
+    assert [one.code for one in report.findings] == ["metric-consistency.base-reported"]
+    assert report.root is not None
+    assert report.root.cause.id == "evaluated-without-adapter"

@@ -44,14 +44,14 @@ def test_nine_tenths_is_the_limit(alike: int, hit: bool) -> None:
 
 
 @pytest.mark.parametrize(("commas", "hit"), [(8, True), (7, False)])
-def test_half_of_the_answer_is_a_dominant_token(commas: int, hit: bool) -> None:
+def test_half_of_one_token_is_few_tokens(commas: int, hit: bool) -> None:
     # Commas between words that do not repeat, 16 tokens in all.
     words = list(range(20, 36 - commas))
     mixed = [
         token for i, word in enumerate(words) for token in ([word, 11] if i < commas else [word])
     ]
     found = findings(token_collapse, answers([tuple(mixed)] * 4, [SOUND] * 4))
-    assert ("token-collapse.dominant-token" in found) is hit
+    assert ("token-collapse.few-tokens" in found) is hit
 
 
 @pytest.mark.parametrize(("length", "hit"), [(8, True), (7, False)])
@@ -145,7 +145,6 @@ def test_the_fixture_that_prints_commas() -> None:
     found = findings(token_collapse, recorded)
     collapsed = found.keys() & {
         "token-collapse.single-token",
-        "token-collapse.dominant-token",
         "token-collapse.few-tokens",
     }
     assert [(found[code].severity, found[code].measured["token"]) for code in collapsed] == [
