@@ -17,11 +17,6 @@ NOTHING: dict[str, Any] = {"findings": []}
 RESULTS: dict[str, Any] = json.loads((ROOT / "reports" / "bypasses.json").read_text())
 
 
-def said_of(one: dict[str, Any]) -> dict[str, Any]:
-    """The latest of each way of asking: what passed at first is asked again."""
-    return {**one.get("first", {}), **one.get("today", {})}
-
-
 def test_nothing_that_is_broken_passes_without_a_word() -> None:
     from fixtures.lab.bypasses.results import SILENT, became, heard, is_broken
 
@@ -31,7 +26,7 @@ def test_nothing_that_is_broken_passes_without_a_word() -> None:
         (name, how)
         for name in broken
         for how in ("base", "absent")
-        if heard(became(name, RESULTS), said_of(RESULTS["edits"][name])[how], how) == SILENT
+        if heard(became(name, RESULTS), RESULTS["edits"][name]["gate"][how], how) == SILENT
     ]
     assert silent == []
 
@@ -44,14 +39,14 @@ def test_no_sound_adapter_is_stopped() -> None:
     stopped = [
         (name, how)
         for name, one in sound.items()
-        for how, said in said_of(one).items()
+        for how, said in one["gate"].items()
         if said["exit"]
     ]
     # Bases of other families are tiny and hardly pre-trained: with the models run, that is seen.
     for_the_base = {
         (name, "generate")
         for name, one in sound.items()
-        if one["kind"] == "other families" and is_of_the_base(said_of(one).get("generate", NOTHING))
+        if one["kind"] == "other families" and is_of_the_base(one["gate"].get("generate", NOTHING))
     }
     stopped = [one for one in stopped if one not in for_the_base]
     assert stopped == []
