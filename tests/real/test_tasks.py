@@ -10,18 +10,7 @@ import pytest
 
 from fixtures.lab.real import study, tasks
 from fixtures.lab.real.tasks import ROWS, TASKS, Task, digest, split, write_task
-from fixtures.lab.real.texts import (
-    campaigns,
-    changelogs,
-    characters,
-    dungeon,
-    manuals,
-    perl_faq,
-    policies,
-    wordnet,
-)
-from fixtures.lab.real.texts.desktop_help import paragraphs
-from fixtures.lab.real.texts.docstrings import examples
+from fixtures.lab.real.texts import prose, records
 from fixtures.lab.real.texts.sources import Row, chat, completion, cut_at_paragraph
 from fixtures.lab.study import main
 
@@ -31,8 +20,7 @@ Debian = Callable[[str, str], None]
 @pytest.fixture
 def debian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Debian:
     """Writes a file of a package; every package is the same folder."""
-    modules = (campaigns, changelogs, characters, dungeon, manuals, perl_faq, policies, wordnet)
-    for module in modules:
+    for module in (prose, records):
         monkeypatch.setattr(module, "debian", lambda _: tmp_path)
 
     def write(path: str, text: str) -> None:
@@ -48,15 +36,6 @@ def test_both_halves_have_every_format_and_both_kinds_of_answers() -> None:
         assert len(own) >= 4
         assert {task.format for task in own} == {"chat", "completions", "text"}
         assert {task.entropy for task in own} == {"low", "high"}
-
-
-def test_no_module_of_text_is_in_both_halves_but_that_of_docstrings() -> None:
-    halves: dict[str, set[str]] = {}
-    for task in TASKS.values():
-        halves.setdefault(task.rows.__module__, set()).add(task.half)
-    mixed = [module for module, both in halves.items() if len(both) > 1]
-    # Of three packages, one a task.
-    assert mixed == ["fixtures.lab.real.texts.docstrings"]
 
 
 def test_rows_are_split_without_overlap_and_always_alike() -> None:
@@ -121,7 +100,7 @@ def test_nouns_that_few_relations_have_are_left_out(debian: Debian) -> None:
         + noun("Paris", "15", 9, "the capital and largest city of the French")
         + noun("lion", "05", 9, "large gregarious predatory feline of Africa"),
     )
-    assert wordnet.glosses() == [
+    assert records.glosses() == [
         chat('What does the noun "ice cream" mean?', "frozen dessert of cream and sugar"),
         chat('What does the noun "lion" mean?', "large gregarious predatory feline of Africa"),
     ]
@@ -132,9 +111,9 @@ def test_an_entry_of_a_changelog_is_asked_for_as_fields(debian: Debian) -> None:
         "dpkg (1.2) unstable; urgency=low\n\n  * Don't crash. Closes: #12345, #678\n"
         "    Thanks to A B <a@b.org>.\n\n -- C D <c@d.org>  Mon, 01 Jun 2020 10:00:00 +0200\n"
     )
-    for package in changelogs.PACKAGES:
+    for package in records.CHANGELOG_PACKAGES:
         debian(f"usr/share/doc/{package}/changelog", entry)
-    row = changelogs.releases()[0]
+    row = records.releases()[0]
     assert json.loads(str(row["completion"])) == {
         "package": "dpkg",
         "version": "1.2",
@@ -151,18 +130,18 @@ def test_a_manual_page_is_read_without_its_marks() -> None:
         ".PP\nThe\n.BR accept ()\nsystem call is \\fIused\\fP here.\n.TS\nl l.\na b\n.TE\n"
         '.\\" A comment\n.PP\nA page\\-wide\n.I note\nends.\n'
     )
-    assert manuals.plain(roff) == "The accept() system call is used here.\n\nA page-wide note ends."
+    assert prose.plain(roff) == "The accept() system call is used here.\n\nA page-wide note ends."
 
 
 def test_pod_is_read_without_its_marks() -> None:
     pod = "X<sort> See L<the manual|perlfunc/sort> and C<< a <=> b >>.\n\n=over 4\n\n=item B<one>\n"
-    assert perl_faq.without_marks(pod) == "See perlfunc/sort and a <=> b.\n\none"
+    assert prose.without_marks(pod) == "See perlfunc/sort and a <=> b.\n\none"
 
 
 def test_turns_of_a_scene_begin_with_others_and_end_with_the_one_who_answers() -> None:
     scene = [("A", "me first"), ("B", "hello"), ("C", "hi"), ("A", "well"), ("A", "so"), ("B", "?")]
-    assert campaigns.turns_of(scene, "A") == ["B: hello\nC: hi", "well\nso"]
-    assert campaigns.turns_of(scene, "C") == ["A: me first\nB: hello", "hi"]
+    assert prose.turns_of(scene, "A") == ["B: hello\nC: hi", "well\nso"]
+    assert prose.turns_of(scene, "C") == ["A: me first\nB: hello", "hi"]
 
 
 def test_a_scene_of_a_campaign_is_read_message_by_message(debian: Debian, tmp_path: Path) -> None:
@@ -173,7 +152,7 @@ def test_a_scene_of_a_campaign_is_read_message_by_message(debian: Debian, tmp_pa
         '[message]\n speaker=unit\n message= _ "Nobody."\n[/message]\n'
         '[message]\n speaker=Kai\n image=x.png\n message= _ "A friend of the court."\n[/message]\n',
     )
-    (scene,) = [one for one in campaigns.scenes(tmp_path / "data/scenarios/01.cfg") if one]
+    (scene,) = [one for one in prose.scenes(tmp_path / "data/scenarios/01.cfg") if one]
     assert scene == [("Old Man", "Who goes there?"), ("Kai", "A friend of the court.")]
 
 
@@ -182,7 +161,7 @@ def test_what_python_prints_ends_at_a_blank_line() -> None:
         "Add.\n\n>>> from a import b\n\nThis says how.\n\n>>> b(1)\n2\n>>> b(\n"
         "... 2)  # doctest: x\n3\n4\n\nDone.\n"
     )
-    assert list(examples(documentation)) == [
+    assert list(records.examples(documentation)) == [
         ("from a import b\nb(1)", "2"),
         ("b(\n2)  # doctest: x", "3\n4"),
     ]
@@ -195,15 +174,15 @@ def test_steps_of_a_page_are_numbered() -> None:
         "<note><p>Wait.</p></note>"
         "<section><p>Not this.</p></section></page>"
     )
-    assert paragraphs(page) == ["To print:", "1. Open it.\n2. Press Print.", "Wait."]
+    assert prose.paragraphs(page) == ["To print:", "1. Open it.\n2. Press Print.", "Wait."]
 
 
 def test_characters_are_no_more_of_one_kind_than_allowed(debian: Debian) -> None:
     capitals = "".join(f"{at:04X};LATIN CAPITAL LETTER {at};Lu;0\n" for at in range(500))
     rest = "0030;DIGIT ZERO;Nd;0\n3400;<CJK Ideograph, First>;Lo;0\n4E00;CJK LETTER;Lo;0\n"
     debian("usr/share/unicode/UnicodeData.txt", capitals + rest)
-    rows = characters.characters()
-    assert len(rows) == characters.MOST + 1
+    rows = records.characters()
+    assert len(rows) == records.UNICODE_MOST + 1
     assert completion("What kind of character is DIGIT ZERO?", "decimal digit") in rows
 
 
@@ -213,20 +192,20 @@ def test_entries_of_the_dungeon_that_are_programs_are_left_out(debian: Debian) -
         "%%%%\n__c_suffix\n\nno\n%%%%\n# a note\nrat\n\nHow now! a _rat_?\n%%%%\nbat\n\n<rat>\n"
         "%%%%\ncat\n\n{{ return 1 }}\n",
     )
-    assert list(dungeon.entries("quotes")) == [("rat", "How now! a rat?")]
+    assert list(prose.entries("quotes")) == [("rat", "How now! a rat?")]
 
 
 def test_passages_are_whole_paragraphs_of_prose(debian: Debian) -> None:
     prose = ("The rule is that a package says what it needs, and no more than that. " * 5).strip()
-    for name in policies.FILES:
+    for name in prose.POLICY_FILES:
         debian(f"usr/share/doc/debian-policy/{name.removesuffix('.gz')}", "")
-    for name in policies.FILES:
+    for name in prose.POLICY_FILES:
         packed = gzip.compress(
             f"1. Title\n=====\n\n{prose}\n\n* list\n\n{prose}\n\n{prose}\n".encode()
         )
-        path = policies.debian("debian-policy") / "usr/share/doc/debian-policy" / name
+        path = prose.debian("debian-policy") / "usr/share/doc/debian-policy" / name
         path.write_bytes(packed)
-    texts = [str(row["text"]) for row in policies.policies()]
+    texts = [str(row["text"]) for row in prose.policies()]
     assert texts
     assert set(texts) == {f"{prose}\n\n{prose}"}
-    assert all(policies.LENGTH[0] <= len(text) <= policies.LENGTH[1] for text in texts)
+    assert all(prose.POLICY_LENGTH[0] <= len(text) <= prose.POLICY_LENGTH[1] for text in texts)
