@@ -196,16 +196,16 @@ def test_entries_of_the_dungeon_that_are_programs_are_left_out(debian: Debian) -
 
 
 def test_passages_are_whole_paragraphs_of_prose(debian: Debian) -> None:
-    prose = ("The rule is that a package says what it needs, and no more than that. " * 5).strip()
+    passage = ("The rule is that a package says what it needs, and no more than that. " * 5).strip()
     for name in prose.POLICY_FILES:
         debian(f"usr/share/doc/debian-policy/{name.removesuffix('.gz')}", "")
     for name in prose.POLICY_FILES:
         packed = gzip.compress(
-            f"1. Title\n=====\n\n{prose}\n\n* list\n\n{prose}\n\n{prose}\n".encode()
+            f"1. Title\n=====\n\n{passage}\n\n* list\n\n{passage}\n\n{passage}\n".encode()
         )
         path = prose.debian("debian-policy") / "usr/share/doc/debian-policy" / name
         path.write_bytes(packed)
     texts = [str(row["text"]) for row in prose.policies()]
     assert texts
-    assert set(texts) == {f"{prose}\n\n{prose}"}
+    assert set(texts) == {f"{passage}\n\n{passage}"}
     assert all(prose.POLICY_LENGTH[0] <= len(text) <= prose.POLICY_LENGTH[1] for text in texts)
