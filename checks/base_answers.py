@@ -34,9 +34,8 @@ from itertools import groupby
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
-from mlxdoctor.engines.text import top_share
 from mlxdoctor.finding import Sign, Symptom
-from mlxdoctor.judge.collapse import OneTokenLimits
+from mlxdoctor.judge.collapse import OneTokenLimits, is_single
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.prompt_rates import rate
 from mlxdoctor.measure.text.statistics import paired_permutation
@@ -128,8 +127,8 @@ def _is_degenerate(answer: Output, limits: Limits) -> bool:
     content = answer.content
     if not content:
         return True
-    is_one_token = len(content) >= limits.shortest and top_share(content)[1] >= limits.run_share
-    return is_one_token or _has_broken_characters(answer.text) or _stutters(answer.text, limits)
+    is_garbled = _has_broken_characters(answer.text) or _stutters(answer.text, limits)
+    return is_garbled or is_single(content, limits)
 
 
 def _has_broken_characters(text: str) -> bool:

@@ -34,7 +34,7 @@ from mlxdoctor.engines.text import run_share, tail_run, top_share
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
-from mlxdoctor.judge.learned import change, is_likely
+from mlxdoctor.judge.learned import LIKELY, change, is_likely
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, answered, rate_of
 from mlxdoctor.measure.text.prompt_rates import AGAINST_BASE, RateLimits, is_raised, too_few
 from mlxdoctor.models.generations import Generations
@@ -61,7 +61,6 @@ class Limits(RateLimits):
     longer_than_expected: float = limit(
         1.2, unit="times the expected answer", source="room for another way to say it"
     )
-    rows: int = limit(8, unit="rows", source="as learned-targets")
     cut_short: float = limit(
         0.5,
         unit="share of the base model's answers that the length limit cuts",
@@ -160,19 +159,16 @@ def _endless(
     elif is_raised(counted, limits):
         knows_length = typical is not None or lengths[0].item.expected is not None
         is_more = counted.base is not None and counted.interval.share >= limits.tuned_share
-        is_sure = counted.is_broken or _expects_no_end(losses, limits)
+        is_sure = counted.is_broken or _expects_no_end(losses)
         severity = Severity.ERROR if knows_length and is_more and is_sure else None
         yield Sign("never-ends", counted.measured, severity=severity)
 
 
-def _expects_no_end(losses: TokenLosses | None, limits: Limits) -> bool:
+def _expects_no_end(losses: TokenLosses | None) -> bool:
     """Whether the tuned model, after a complete answer of the rows, goes on, as it did before."""
-    rows = [row for row in losses.rows if row.tuned is not None] if losses is not None else []
-    after = change(rows, lambda one: one.end_after_answer)
-    # From a probability of a half on, ending is the greedy choice.
-    if len(after.gains) < limits.rows or is_likely(after.tuned, 0.5):
-        return False
-    return after.gain <= 0
+    compared = losses.compared if losses is not None else ()
+    after = change(compared, lambda row: row.end_after_answer)
+    return after.is_enough and not is_likely(after.tuned, LIKELY) and after.gain <= 0
 
 
 def _padding(

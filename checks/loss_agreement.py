@@ -373,25 +373,23 @@ def _nearest(
     usual: Sequence[Reading],
     limits: Limits,
 ) -> tuple[_Sample, _Fit]:
-    """The usual reading that fits best; where none does, of more rows: few differ by chance.
-
-    Where none agrees, the base model's loss tells how the rows were read: it does not depend on
-    what was saved.
-    """
-
-    def anchored(some: _Sample) -> _Fit:
-        best = _best_fit(some, usual, limits)
-        fits = [_fit(some, reading, limits) for reading in usual]
-        of_base = [fit for fit in fits if fit.base_agrees and math.isfinite(fit.base_off)]
-        if best.agrees or not of_base:
-            return best
-        return min(of_base, key=lambda fit: abs(fit.base_off))
-
-    nearest = anchored(sample)
+    """The usual reading that fits best; where none does, of more rows: few differ by chance."""
+    nearest = _anchored_fit(sample, usual, limits)
     if nearest.agrees or validation is None or len(sample.rows) >= sample.total:
         return sample, nearest
     closer = replace(sample, rows=validation.measure(None, min(CLOSER, sample.total)))
-    return closer, anchored(closer)
+    return closer, _anchored_fit(closer, usual, limits)
+
+
+def _anchored_fit(sample: _Sample, readings: Sequence[Reading], limits: Limits) -> _Fit:
+    """The first reading under which both losses agree, else the one nearest to the base's.
+
+    The base model's loss does not depend on what was saved, and tells how the rows were read.
+    """
+    fits = [_fit(sample, reading, limits) for reading in readings]
+    is_known = any(math.isfinite(fit.base_off) for fit in fits)
+    nearest = min(fits, key=lambda fit: abs(fit.base_off) if is_known else fit.misfit)
+    return next((fit for fit in fits if fit.agrees), nearest)
 
 
 def _exact(

@@ -65,7 +65,7 @@ class Limits(OneTokenLimits):
     )
 
 
-def is_single(content: Content, limits: Limits) -> bool:
+def is_single(content: Content, limits: OneTokenLimits) -> bool:
     """Whether one token, or runs of a single one, make up nearly all of it."""
     share = max(top_share(content)[1], run_share(content))
     return len(content) >= limits.shortest and share >= limits.run_share
