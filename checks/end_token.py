@@ -1,8 +1,8 @@
 """The tuned model ends at once, or never.
 
 What it finds. Answers that are empty or begin with the end token, answers that run into the
-length limit although the base model and the expected answer are shorter, end tokens repeated
-without end, and answers followed by a run of one token such as padding.
+length limit although the base model and the expected answer are shorter, and answers followed by a
+run of one token such as padding.
 
 Why it matters. A model that ends at once says nothing; one that never ends wastes every token
 after the answer. Both come from training and are invisible in the loss.
@@ -26,7 +26,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from statistics import median
 
 from mlxdoctor.check import Inconclusive, check, limit
@@ -52,9 +51,6 @@ _END_ROWS = "Check that every training row ends with the token that ends generat
 class Limits(RateLimits):
     """When an answer is empty, endless, or followed by padding."""
 
-    repeated_ends: int = limit(
-        3, unit="end tokens in a row", source="a sound recording stops at the first"
-    )
     padding_run: int = limit(
         4, unit="equal tokens in a row", source="an ellipsis has three dots, padding has more"
     )
@@ -95,12 +91,6 @@ def _symptom(meaning: str, what: str, expected: str, fix: str) -> Symptom:
             "the end token where the turn ends",
             _END_ROWS,
         ),
-        "repeated-end": _symptom(
-            "the end token is repeated",
-            "repeats the end token",
-            "one end token",
-            "Check for padding with the end token that is trained on.",
-        ),
         "padded-answers": _symptom(
             "the answer is followed by a run of one token",
             "follows its answer with a run of one token[, {token_text},]",
@@ -124,7 +114,6 @@ def end_token(
     wrong: dict[str, Callable[[OutputPair, Output], bool]] = {
         "empty-answers": lambda _, output: not output.content,
         "next-turn": lambda _, output: TURN.search(output.text) is not None,
-        "repeated-end": lambda _, output: _longest_run_of_ends(output) >= limits.repeated_ends,
         "padded-answers": lambda _, output: _is_padded(output, limits),
     }
     for symptom, is_wrong in wrong.items():
@@ -210,8 +199,3 @@ def _typical_length(rows: SupervisedRows | None) -> float | None:
         return None
     counts = [int((row.roles == Role.ANSWER).sum()) for row in rows.rows]
     return median(counts) / (1 if any(row.prompt_length for row in rows.rows) else 2)
-
-
-def _longest_run_of_ends(output: Output) -> int:
-    runs = groupby(output.units, lambda unit: unit in output.ends)
-    return max((len(list(run)) for is_end, run in runs if is_end), default=0)

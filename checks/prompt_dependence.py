@@ -1,8 +1,7 @@
-"""Whether the answers depend on their prompts, in the rows and in what was learned.
+"""Whether the answers depend on their prompts.
 
 What it finds. Training answers that their prompts do not make any likelier, while prompts do
-that on the validation rows: answers that were shuffled, or that belong to something else. And a
-tuned model to which the prompt matters much less than to the base model, or not at all.
+that on the validation rows: answers that were shuffled, or that belong to something else.
 
 Why it matters. Shuffled answers are sound sentences: the loss falls, and the model learns to say
 what is said in general, whatever it is asked. The base model alone tells before training.
@@ -10,8 +9,7 @@ what is said in general, whatever it is asked. The base model alone tells before
 How it is measured. Each answer is read after its own prompt and after the prompt of another row,
 one with another answer. The second loss less the first is what the prompt is worth, in nats a
 token, over the first 64 tokens of 16 to 48 rows, with its standard error over rows. The training
-rows are compared with the validation rows (test rows where there are none), and the tuned model
-with the base.
+rows are compared with the validation rows (test rows where there are none), by the base model.
 
 When it is wrong. Where the base model gains nothing from the prompts of the validation rows
 either, because the answers are style, or in signs that it does not know, the rows can't be
@@ -71,10 +69,9 @@ class Limits:
     )
     half: float = limit(
         0.5,
-        unit="of what prompts are worth in the validation rows, or to the base model, where less "
-        "than 0.7 is certain",
+        unit="of what prompts are worth in the validation rows, where less than 0.7 is certain",
         source="a real model: 0.40 where 70% of the answers were shuffled, 0.70 to 1.3 where none "
-        "were; to the tuned one 0.26 at most after shuffled answers, 0.9 at least after sound ones",
+        "were",
         false_alarms=_CALIBRATION,
     )
     less: float = limit(
@@ -82,9 +79,6 @@ class Limits:
         unit="of the same",
         source="a third of the answers elsewhere",
         false_alarms=_CALIBRATION,
-    )
-    harmed: float = limit(
-        0.1, unit="nats by which the loss rose", source="as learned-targets: another fault's doing"
     )
 
 
@@ -102,15 +96,6 @@ class Limits:
             expected="prompts that make the training answers as much likelier as in validation",
             fix=_FIX,
         ),
-        "prompts-ignored": Symptom.warning(
-            "the prompt matters much less to the tuned model than to the base model",
-            says="After another row's prompt an answer's loss is only {tuned_gain:+.2f} nats a "
-            "token higher to the tuned model (standard error {tuned_error:.2f}), to the base model "
-            "{base_gain:+.2f} ({rows} {split} rows): it learned to answer whatever it is asked.",
-            expected="prompts that matter at least as much as before training",
-            fix="Read a few training rows: is the answer that of the prompt? If so, train more "
-            "gently.",
-        ),
     },
     cost=Cost.FORWARD,
     limits=Limits(),
@@ -126,9 +111,10 @@ def prompt_dependence(gains: PromptGains, limits: Limits) -> Iterator[Sign | See
         is_short = max(gains.rows.values()) < ENOUGH_ROWS
         few = f"fewer than {ENOUGH_ROWS} rows have a prompt and an answer"
         raise Inconclusive(few if is_short else SPENT)
-    findings = [_of_the_rows(rows, gains, limits), _of_the_tuned(rows, limits)]
-    yield from filter(None, findings)
-    if not any(isinstance(finding, Sign) for finding in findings):
+    finding = _of_the_rows(rows, gains, limits)
+    if finding is not None:
+        yield finding
+    if not isinstance(finding, Sign):
         yield Seen(*_worth(rows))
 
 
@@ -182,12 +168,9 @@ def _held_out(rows: Rows) -> str:
 
 def _is_decided(rows: Rows, limits: Limits) -> bool:
     """Whether more rows would not change what is said: the prompts clearly matter."""
-    for split in rows:
-        base, tuned = _gain(rows, split, "base"), _gain(rows, split, "tuned")
-        if base is None or not base.is_clear(limits):
-            return False
-        if tuned is not None and tuned.is_below(base, 1.0, limits):
-            return False
+    bases = [_gain(rows, split, "base") for split in rows]
+    if not all(base is not None and base.is_clear(limits) for base in bases):
+        return False
     train, held_out = (_gain(rows, split, "base") for split in ("train", _held_out(rows)))
     if train is None or held_out is None:
         return True
@@ -229,39 +212,6 @@ def _of_the_rows(rows: Rows, gains: PromptGains, limits: Limits) -> Sign | Unsou
         "which": "many" if is_most else "some",
     }
     return Sign(both[0 if is_most else 1], measured)
-
-
-def _of_the_tuned(rows: Rows, limits: Limits) -> Sign | Unsought | None:
-    """What the tuned model makes of the prompts."""
-    codes = ("prompts-ignored",)
-    split = _held_out(rows) if _gain(rows, _held_out(rows), "tuned") is not None else "train"
-    base, tuned = _gain(rows, split, "base"), _gain(rows, split, "tuned")
-    if base is None or tuned is None:
-        return Unsought(codes, "there is no tuned model that could be asked")
-    if len(tuned.values) < ENOUGH_ROWS:
-        return Unsought(codes, SPENT)
-    if tuned.own > base.own + limits.harmed:
-        return Unsought(codes, "the tuned model is worse at the answers altogether")
-    if not base.is_clear(limits):
-        if tuned.is_clear(limits):
-            return None
-        return Unsought(codes, "the prompts matter too little, to either model, to compare them")
-    # Row by row: what is lost is more certain than either mean.
-    pairs = np.array([(row.base, row.tuned) for row in rows[split]], np.float64)
-    worth = pairs[:, :, 1] - pairs[:, :, 0]
-    less = _Gain(worth[:, 1] - limits.less * worth[:, 0], tuned.own)
-    is_certain = less.mean + limits.errors * less.error < 0.0
-    if not is_certain or tuned.mean >= limits.half * base.mean:
-        return None
-    measured: dict[str, Measurement] = {
-        **_worth(rows)[1],
-        "split": SPLITS[split],
-        "rows": len(tuned.values),
-        "base_gain": round(base.mean, 4),
-        "tuned_gain": round(tuned.mean, 4),
-        "tuned_error": round(tuned.error, 4),
-    }
-    return Sign("prompts-ignored", measured)
 
 
 def _worth(rows: Rows) -> tuple[str, dict[str, Measurement]]:

@@ -98,16 +98,10 @@ def test_an_answer_of_one_token_is_not_padding() -> None:
     )
 
 
-@pytest.mark.parametrize(("run", "hit"), [(3, True), (2, False)])
-def test_repeated_end_tokens(run: int, hit: bool) -> None:
-    found = findings(end_token, answers([(1, 2, *(9,) * run)] * 4, [SOUND] * 4))
-    assert ("end-token.repeated-end" in found) is hit
-
-
 def test_recorded_text_names_its_end_tokens() -> None:
     items = tuple(Generation(f"p{i}", "Yes.", "<|endoftext|>" * 5) for i in range(3))
     found = findings(end_token, Generations((), items))
-    assert set(found) == {"end-token.empty-answers", "end-token.repeated-end"}
+    assert set(found) == {"end-token.empty-answers"}
 
 
 def test_no_evidence_is_skipped() -> None:

@@ -73,49 +73,43 @@ def test_a_sound_run_passes_and_says_what_its_prompts_are_worth() -> None:
     assert "0.34 nats a token to the base model and 0.34 to the tuned one" in said.seen[0].message
 
 
-def test_shuffled_training_rows_are_an_error() -> None:
-    codes = found(gains(SHUFFLED, (Worth(0.34), Worth(0.05, own=1.5))))
-    assert codes["unrelated-answers"].severity == "error"
-    assert codes["unrelated-answers"].measured["train_base_gain"] == pytest.approx(0.02)
-    assert codes["prompts-ignored"].severity == "warning"
+@pytest.mark.parametrize(
+    ("train", "valid", "expected"),
+    [
+        (SHUFFLED, (Worth(0.34), Worth(0.05, own=1.5)), {"unrelated-answers": "error"}),
+        # The base alone tells before training.
+        ((Worth(0.02), None), (Worth(0.34), None), {"unrelated-answers": "error"}),
+        ((Worth(0.34), None), (Worth(0.34), None), {}),
+        # A part of the answers elsewhere, and most of them.
+        ((Worth(0.8), None), (Worth(1.5), None), {"some-unrelated-answers": "warning"}),
+        ((Worth(0.6), None), (Worth(1.5), None), {"unrelated-answers": "error"}),
+        # A little less is no sign.
+        ((Worth(0.25, spread=0.1), None), (Worth(0.34, spread=0.1), None), {}),
+        # Rows that only the tuned model understands are no fault.
+        ((Worth(0.0), Worth(0.9, own=0.5)), (Worth(0.34), Worth(0.9, own=0.5)), {}),
+        # Prompts that mattered a little before were forgotten: the rows are not to blame.
+        ((Worth(0.18), Worth(0.0, own=0.5)), (Worth(0.18), Worth(0.0, own=0.5)), {}),
+        ((Worth(-0.1), Worth(2.0, own=0.5)), (Worth(-0.1), Worth(2.0, own=0.5)), {}),
+    ],
+)
+def test_answers_that_are_not_those_to_their_prompts(
+    train: tuple[Worth, Worth | None],
+    valid: tuple[Worth, Worth | None],
+    expected: dict[str, str],
+) -> None:
+    codes = found(gains(train, valid))
+    assert {code: finding.severity for code, finding in codes.items()} == expected
 
 
-def test_the_base_alone_tells_before_training() -> None:
-    assert set(found(gains((Worth(0.02), None), (Worth(0.34), None)))) == {"unrelated-answers"}
-    assert found(gains((Worth(0.34), None), (Worth(0.34), None))) == {}
-
-
-def test_a_part_of_the_answers_elsewhere_is_a_warning() -> None:
-    codes = found(gains((Worth(0.8), None), (Worth(1.5), None)))
-    assert set(codes) == {"some-unrelated-answers"}
-    assert codes["some-unrelated-answers"].severity == "warning"
-
-
-def test_most_of_the_answers_elsewhere_are_an_error() -> None:
-    codes = found(gains((Worth(0.6), None), (Worth(1.5), None)))
-    assert set(codes) == {"unrelated-answers"}
-    assert "many of these answers are not those to their prompts" in (
-        codes["unrelated-answers"].message
-    )
+def test_the_message_says_what_prompts_are_worth() -> None:
+    finding = found(gains((Worth(0.6), None), (Worth(1.5), None)))["unrelated-answers"]
+    assert finding.measured["train_base_gain"] == pytest.approx(0.6)
+    assert "many of these answers are not those to their prompts" in finding.message
 
 
 def test_without_validation_rows_the_test_rows_are_compared() -> None:
-    ignores = (Worth(0.34), Worth(0.05, own=1.5))
-    codes = found(gains(SHUFFLED, None, test=ignores))
-    assert codes["unrelated-answers"].severity == "error"
+    codes = found(gains(SHUFFLED, None, test=SOUND))
     assert "against +0.34 on the test rows" in codes["unrelated-answers"].message
-    assert "48 test rows" in codes["prompts-ignored"].message
-
-
-@pytest.mark.parametrize(("train", "hit"), [(0.25, False), (0.05, True)])
-def test_a_little_less_is_no_sign(train: float, hit: bool) -> None:
-    codes = found(gains((Worth(train, spread=0.1), None), (Worth(0.34, spread=0.1), None)))
-    assert bool(codes) is hit
-
-
-def test_rows_that_only_the_tuned_model_understands_are_no_fault() -> None:
-    novel = (Worth(0.0), Worth(0.9, own=0.5))
-    assert found(gains(novel, (Worth(0.34), Worth(0.9, own=0.5)))) == {}
 
 
 def test_where_prompts_matter_little_to_the_base_nothing_is_said_of_the_rows() -> None:
@@ -123,26 +117,6 @@ def test_where_prompts_matter_little_to_the_base_nothing_is_said_of_the_rows() -
     said = outcome(prompt_dependence, gains(style, style))
     assert said.status == "passed"
     assert "prompt-dependence.unrelated-answers" in said.unsought
-
-
-def test_a_model_that_learned_to_ignore_its_prompts() -> None:
-    ignores = (Worth(0.34), Worth(0.08, own=1.5))
-    assert set(found(gains(None, ignores))) == {"prompts-ignored"}
-    # One that is worse altogether was damaged by something else.
-    said = outcome(prompt_dependence, gains(None, (Worth(0.34), Worth(0.08, own=4.0))))
-    assert not said.findings
-    assert "prompt-dependence.prompts-ignored" in said.unsought
-
-
-def test_prompts_that_mattered_a_little_before_were_forgotten() -> None:
-    # By a rate too high, say: the rows are not to blame.
-    forgot = (Worth(0.18), Worth(0.0, own=0.5, spread=0.05))
-    assert found(gains(forgot, forgot)) == {}
-
-
-def test_a_tuned_model_that_found_what_the_base_did_not_is_sound() -> None:
-    learned = (Worth(-0.1), Worth(2.0, own=0.5))
-    assert found(gains(learned, learned)) == {}
 
 
 def test_few_rows_decide_nothing() -> None:
