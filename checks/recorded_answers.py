@@ -1,8 +1,7 @@
 """Whose answers were recorded.
 
 What it finds. Recorded answers that are the base model's where the tuned model answers otherwise:
-the adapter was not loaded when they were made. And recorded answers that are empty where the tuned
-model, asked in its chat template, has an answer: it was asked in another way.
+the adapter was not loaded when they were made.
 
 Why it matters. `mlx_lm.generate` without `--adapter-path` answers as well as ever. A person then
 compares a fine-tune that nobody asked with what was hoped for, and mends a training that was
@@ -11,10 +10,10 @@ sound.
 How it is measured. Both models answer the recorded prompts again, greedily, each prompt as the row
 of the data asks it that has the same question (with its system prompt), others in the base's chat
 template. Only prompts to which they answer differently tell anything, and only where the recorded
-answer is not the one that was hoped for, which both may give. Where the file has the base model's
-answers beside the tuned model's, the two are compared with each other: it does not matter then how
-the prompts were asked. Otherwise a recorded answer is a model's if it is the same, cut off or
-going on, or if it begins as that model's own for three words more than as the other's.
+answer is not the one that was hoped for, which both may give. A recorded answer is a model's if it
+is the same, cut off or going on, or if it begins as that model's own for three words more than as
+the other's. Where the file has the base model's answers beside the tuned model's, the two are
+compared with each other: it does not matter then how, and which, prompts were asked.
 
 When it is wrong. Answers that were sampled may be neither model's: nothing is said of them. An
 adapter that changes little gives few telling prompts.
@@ -53,11 +52,6 @@ class Limits:
         unit="share of the telling prompts",
         source="greedy answers differ now and then by a tie in half precision",
     )
-    beside: int = limit(
-        4,
-        unit="telling prompts with both models' answers recorded, asked again",
-        source="a model that learned answers one or the other as before",
-    )
     prompts: int = limit(
         8,
         unit="prompts recorded with both models' answers, and as many others that are asked",
@@ -83,13 +77,6 @@ class Limits:
             fix="Answer the prompts again with the adapter: `mlx_lm.generate --adapter-path "
             "FOLDER`, or `mlx_lm.load(model, adapter_path=FOLDER)`.",
         ),
-        "empty-answers": Symptom.error(
-            "the recorded answers are empty where the model has an answer",
-            says="{empty} of {prompts:* recorded answer} are empty, and asked here in its chat "
-            "template the tuned model answers {answered} of these prompts.",
-            expected="the answers of the model asked in its chat template",
-            fix="Ask with the chat template, as mlx_lm.generate does, and record the answers anew.",
-        ),
     },
     cost=Cost.FORWARD,
     limits=Limits(),
@@ -101,59 +88,45 @@ def recorded_answers(
     limits: Limits,
 ) -> Iterator[Sign | Seen]:
     """Compare the recorded answers with both models' own."""
-    if asked is not None:
-        yield from _empty(asked, limits)
-        yield from _by_the_same_prompts(asked, limits)
-    elif recorded is not None:
-        yield from _by_other_prompts(recorded, answers, limits)
-    else:
+    if recorded is None and asked is None:
         raise NotApplicable("no answers were recorded")
-
-
-def _empty(asked: AskedAgain, limits: Limits) -> Iterator[Sign]:
-    empty = [item for item in asked.items if not answer_words(item.recorded.tuned)]
-    # Where an empty answer is right, both models may give it.
-    wrong = [
-        item
-        for item in empty
-        if item.recorded.expected is None or answer_words(item.recorded.expected)
-    ]
-    answered = sum(bool(answer_words(item.own.tuned)) for item in wrong)
-    if len(wrong) >= limits.prompts and answered >= limits.share * len(asked.items):
-        measured = {"empty": len(empty), "prompts": len(asked.items), "answered": answered}
-        yield Sign("empty-answers", measured)
-
-
-def _by_other_prompts(
-    recorded: RecordedGenerations, answers: Generations | None, limits: Limits
-) -> Iterator[Sign]:
-    """Compare how often the models agree in what was recorded and in what they answer here."""
-    if answers is None or answers.how != "produced":
-        raise Inconclusive("no model answered the recorded prompts again")
-    own = [item for item in answers.distinct if item.base is not None]
-    differing = sum(not _same(item.tuned, item.base or "", limits) for item in own)
-    beside, alike = _recorded_alike(recorded.distinct)
-    is_enough = min(len(own), beside) >= limits.prompts
-    if not is_enough or alike < limits.alike * beside or differing < limits.share * len(own):
+    own = [item.own for item in asked.items] if asked is not None else []
+    if not own and answers is not None and answers.how == "produced":
+        own = [item for item in answers.distinct if item.base is not None]
+    twice = _recorded_twice(recorded.distinct, own, limits) if recorded is not None else None
+    if twice is not None:
+        yield twice
+    elif asked is not None:
+        yield from _by_the_same_prompts(asked, limits)
+    else:
         raise Inconclusive("the recorded prompts were not asked again")
-    yield _alike(alike, beside, differing, len(own))
+
+
+def _recorded_twice(
+    recorded: Sequence[Generation], own: Sequence[Generation], limits: Limits
+) -> Sign | None:
+    """Answers recorded of both models that are alike, where the models here answer differently."""
+    # What was hoped for, either model may have answered.
+    beside = [item for item in recorded if item.base is not None and not _is_as_expected(item)]
+    alike = sum(answer_words(item.tuned) == answer_words(item.base or "") for item in beside)
+    differing = sum(not _same(item.tuned, item.base or "", limits) for item in own)
+    is_enough = min(len(own), len(beside)) >= limits.prompts
+    if not is_enough or alike < limits.alike * len(beside) or differing < limits.share * len(own):
+        return None
+    measured = {"alike": alike, "recorded_twice": len(beside)}
+    return Sign("base-answers", measured | {"differ": differing, "prompts": len(own)})
 
 
 def _by_the_same_prompts(asked: AskedAgain, limits: Limits) -> Iterator[Sign | Seen]:
     differing = [
         item for item in asked.items if not _same(item.own.base or "", item.own.tuned, limits)
     ]
-    # What was hoped for, either model may have answered.
     telling = [item for item in differing if not _is_as_expected(item.recorded)]
-    beside, alike = _recorded_alike([item.recorded for item in telling])
     of_base = of_tuned = 0
     for item in differing:
         base, tuned, recorded = item.own.base or "", item.own.tuned, item.recorded.tuned
         of_tuned += _is_of(recorded, tuned, base, limits)
         of_base += not _is_as_expected(item.recorded) and _is_of(recorded, base, tuned, limits)
-    if beside >= limits.beside and alike >= limits.alike * beside and not of_tuned:
-        yield _alike(alike, beside, beside, beside)
-        return
     if len(differing) < limits.telling:
         raise Inconclusive(
             f"only {len(differing)} of {len(asked.items)} recorded prompts are answered "
@@ -176,18 +149,6 @@ def _by_the_same_prompts(asked: AskedAgain, limits: Limits) -> Iterator[Sign | S
     if of_base < limits.share * len(telling) or of_tuned:
         raise Inconclusive("the recorded answers are neither model's: sampled, or asked otherwise")
     yield Sign("base-answers", measured)
-
-
-def _recorded_alike(items: Sequence[Generation]) -> tuple[int, int]:
-    """Of answers that tell, those recorded with the base's beside; of these, those that are it."""
-    beside = [item for item in items if item.base is not None and not _is_as_expected(item)]
-    alike = sum(answer_words(item.tuned) == answer_words(item.base or "") for item in beside)
-    return len(beside), alike
-
-
-def _alike(alike: int, recorded_twice: int, differ: int, prompts: int) -> Sign:
-    measured = {"alike": alike, "recorded_twice": recorded_twice}
-    return Sign("base-answers", measured | {"differ": differ, "prompts": prompts})
 
 
 def _is_as_expected(item: Generation) -> bool:

@@ -56,15 +56,6 @@ def test_an_answer_that_another_tie_parted_from_the_base_model_is_still_its_own(
     assert found["recorded-answers.base-answers"].measured["base"] == 4
 
 
-def test_answers_recorded_twice_are_one_models_however_they_were_asked() -> None:
-    elsewhere = "Asked in another way it is otherwise"
-    found = findings(recorded_answers, asked(*[elsewhere] * 4, beside=elsewhere))
-    assert found["recorded-answers.base-answers"].measured["alike"] == 4
-    assert not findings(recorded_answers, asked(*[elsewhere] * 3, beside=elsewhere))
-    other = asked(*[elsewhere] * 4, beside="The base said this")
-    assert outcome(recorded_answers, other).status is Status.INCONCLUSIVE
-
-
 def answered(base: str, tuned: str, count: int = 8, **others: Any) -> tuple[Generation, ...]:
     return tuple(Generation(f"p{i}", base, tuned, **others) for i in range(count))
 
@@ -95,19 +86,6 @@ def test_answers_of_one_word_are_compared_without_their_end_token() -> None:
     assert outcome(recorded_answers, own).status is Status.PASSED
     both = asked(*["place"] * 8, tuned="place<|im_end|>", beside="place")
     assert outcome(recorded_answers, both).status is Status.PASSED
-
-
-@pytest.mark.parametrize(
-    ("empty", "answer", "expected", "hit"),
-    [(8, TUNED, None, True), (7, TUNED, None, False), (8, "", None, False), (8, TUNED, "", False)],
-)
-def test_empty_answers_of_a_model_that_answers(
-    empty: int, answer: str, expected: str | None, hit: bool
-) -> None:
-    found = findings(
-        recorded_answers, asked(*["<|im_end|>"] * empty, tuned=answer, expected=expected)
-    )
-    assert ("recorded-answers.empty-answers" in found) is hit
 
 
 def test_what_was_hoped_for_may_be_both_models_answer() -> None:
