@@ -35,6 +35,12 @@ class Question:
     tokens: Integers
     targets: Integers
 
+    @classmethod
+    def after(cls, before: Sequence[int], tokens: Sequence[int]) -> Question:
+        """Tokens that are to be predicted after others; neither may be empty."""
+        whole = np.array([*before, *tokens], np.int32)
+        return cls(whole[:-1], whole[len(before) :, None])
+
 
 @dataclass(frozen=True)
 class Predicted:
@@ -47,24 +53,6 @@ class Predicted:
 
     losses: Floats
     greedy: Integers
-
-
-@dataclass(frozen=True)
-class Continuation:
-    """Tokens that a model reads, of which the later ones are to be predicted.
-
-    Attributes:
-        tokens: int32 (n,).
-        start: the place of the first token to predict, from 1 to n - 1.
-    """
-
-    tokens: Integers
-    start: int
-
-    @classmethod
-    def of(cls, before: Sequence[int], after: Sequence[int]) -> Continuation:
-        """`after` to be predicted after `before`; neither may be empty."""
-        return cls(np.array([*before, *after], np.int32), len(before))
 
 
 def predict(
@@ -104,38 +92,25 @@ def predict(
     return [predicted[i] for i in range(len(questions))]
 
 
-def continuation_losses(
-    model: Any,
-    asked: Sequence[Continuation],
-    progress: Callable[[int, int], None] | None = None,
-) -> list[Floats]:
-    """The losses of the tokens to predict, nats, float32 (n - start,) each, in order.
-
-    Raises:
-        ValueError: a token is outside the model's vocabulary.
-    """
-    questions = [Question(text.tokens[:-1], text.tokens[text.start :, None]) for text in asked]
-    return [text.losses[:, 0] for text in predict(model, questions, progress)]
-
-
 def mean_losses(
     models: LoadedModels,
     which: Which,
-    texts: Sequence[Continuation],
+    questions: Sequence[Question],
     progress: Progress | None,
     doing: str,
 ) -> list[float]:
-    """The mean loss of each text to one of the models, nats a token.
+    """The mean loss of each question's targets to one of the models, nats a token.
 
     Raises:
         InputError: the model cannot be run on them.
     """
-    question = "continuations", tuple((text.tokens.tobytes(), text.start) for text in texts)
+    asked = tuple((one.tokens.tobytes(), one.targets.tobytes()) for one in questions)
 
-    def run() -> list[Floats]:
-        return continuation_losses(models.select(which), texts, told(progress, doing))
+    def run() -> list[Predicted]:
+        return predict(models.select(which), questions, told(progress, doing))
 
-    return [float(np.mean(text, dtype=np.float64)) for text in ask(models, which, question, run)]
+    predicted = ask(models, which, ("mean losses", asked), run)
+    return [float(np.mean(one.losses, dtype=np.float64)) for one in predicted]
 
 
 def ask(models: LoadedModels, which: Which, question: Hashable, run: Callable[[], T]) -> T:

@@ -16,7 +16,7 @@ from mlxdoctor.evidence.kind import NoSuchThing, NotThere, Progress, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.forward import Continuation, mean_losses
+from mlxdoctor.models.forward import Question, mean_losses
 from mlxdoctor.models.load import LoadedBase, LoadedModels, Which
 from mlxdoctor.models.losses import RowLosses, TokenLosses
 from mlxdoctor.safety.time_budget import TimeBudget
@@ -125,8 +125,8 @@ class _Asked:
     """
 
     index: int
-    own: Continuation
-    other: Continuation
+    own: Question
+    other: Question
     known: RowLosses | None = None
 
     @property
@@ -139,7 +139,8 @@ class _Asked:
         losses = self.known.of(which) if self.known is not None else None
         if losses is None:
             return math.nan
-        answer = losses.next[self.own.start - 1 : len(self.own.tokens) - 1]
+        last = len(self.own.tokens)
+        answer = losses.next[last - len(self.own.targets) : last]
         return float(np.mean(answer, dtype=np.float64))
 
 
@@ -153,10 +154,10 @@ def _sample(rows: Sequence[SupervisedRow], measured: Sequence[RowLosses]) -> tup
     for place, row in enumerate(shuffled):
         partner = _partner(row, chain(shuffled[place + 1 :], shuffled[:place]))
         if partner is not None:
-            own = Continuation.of(row.prompt, row.answer)
-            other = Continuation.of(partner.prompt, row.answer)
+            own = Question.after(row.prompt, row.answer)
+            other = Question.after(partner.prompt, row.answer)
             before = known.get(row.index)
-            is_known = before is not None and len(before.tokens) >= len(own.tokens)
+            is_known = before is not None and len(before.tokens) > len(own.tokens)
             asked.append(_Asked(row.index, own, other, before if is_known else None))
     return tuple(asked)
 

@@ -21,67 +21,61 @@ SOUND = (1, 2, 3, 4, 5, 6, 7, 8, 1, 3, 5, 9)
 COMMAS = (11,) * 16
 
 
-def test_one_token_on_every_prompt_is_an_error() -> None:
-    found = findings(token_collapse, answers([COMMAS] * 4, [SOUND] * 4))
-    finding = found["token-collapse.single-token"]
-    assert finding.severity == "error"
-    assert finding.measured["token"] == 11
-    assert finding.measured["tuned_share"] == 1.0
-    assert "token-collapse.repetition" not in found
+def half_commas(commas: int) -> tuple[int, ...]:
+    """Commas between words that do not repeat, 16 tokens in all."""
+    words = list(range(20, 36 - commas))
+    pairs = [[word, 11] if i < commas else [word] for i, word in enumerate(words)]
+    return tuple(token for pair in pairs for token in pair)
 
 
-def test_a_run_of_one_token_into_another_is_a_collapse_too() -> None:
+def few(kinds: int) -> tuple[int, ...]:
+    """16 tokens of so many kinds that do not loop and of which none has half."""
+    tokens = [(i * i + i // kinds) % kinds + 20 for i in range(16)]
+    tokens[:kinds] = range(20, 20 + kinds)
+    return tuple(tokens)
+
+
+@pytest.mark.parametrize(
+    ("tuned", "base", "expected"),
+    [
+        (COMMAS, SOUND, {"single-token": "error"}),
+        # A run of one token into another is a collapse, too.
+        ((5,) * 6 + (11,) * 10, SOUND, {"single-token": "error"}),
+        # A base model that does it, too, clears the adapter.
+        (COMMAS, COMMAS, {}),
+        # Nine tenths is the limit, and short answers are not judged.
+        ((11,) * 9 + (1,), SOUND, {"single-token": "error"}),
+        ((11,) * 8 + (1, 2), SOUND, {"single-token": None}),
+        ((11,) * 8, SOUND, {"single-token": "error"}),
+        ((11,) * 7, SOUND, {}),
+        (half_commas(8), SOUND, {"few-tokens": "error"}),
+        (half_commas(7), SOUND, {}),
+        (few(4), SOUND, {"few-tokens": "error"}),
+        (few(5), SOUND, {"few-tokens": None}),
+        ((0,) * 16, SOUND, {"token-zero": "error"}),
+        # Three repetitions make a loop, which is an error only beside the base model.
+        ((1, 2, 3, 4) * 3, SOUND, {"repetition": "error"}),
+        ((1, 2, 3, 4) * 2, SOUND, {}),
+        ((1, 2, 3, 4) * 3, None, {"repetition": "warning"}),
+    ],
+)
+def test_answers_that_are_all_alike(
+    tuned: tuple[int, ...], base: tuple[int, ...] | None, expected: dict[str, str | None]
+) -> None:
+    """A code without a severity must not be reported; others than those listed may be."""
+    found = findings(token_collapse, answers([tuned] * 4, [base] * 4 if base else None))
+    severities = {code.split(".")[1]: str(one.severity) for code, one in found.items()}
+    for code, severity in expected.items():
+        assert severities.get(code) == severity
+    if not expected:
+        assert not severities
+
+
+def test_the_token_and_how_often_it_was_answered() -> None:
     two = (5,) * 6 + (11,) * 10
     finding = findings(token_collapse, answers([two] * 4, [SOUND] * 4))
-    assert finding["token-collapse.single-token"].measured["token"] == 11
-
-
-@pytest.mark.parametrize(("alike", "hit"), [(9, True), (8, False)])
-def test_nine_tenths_is_the_limit(alike: int, hit: bool) -> None:
-    one = (11,) * alike + (1, 2)[: 10 - alike]
-    found = findings(token_collapse, answers([one] * 4, [SOUND] * 4))
-    assert ("token-collapse.single-token" in found) is hit
-
-
-@pytest.mark.parametrize(("commas", "hit"), [(8, True), (7, False)])
-def test_half_of_one_token_is_few_tokens(commas: int, hit: bool) -> None:
-    # Commas between words that do not repeat, 16 tokens in all.
-    words = list(range(20, 36 - commas))
-    mixed = [
-        token for i, word in enumerate(words) for token in ([word, 11] if i < commas else [word])
-    ]
-    found = findings(token_collapse, answers([tuple(mixed)] * 4, [SOUND] * 4))
-    assert ("token-collapse.few-tokens" in found) is hit
-
-
-@pytest.mark.parametrize(("length", "hit"), [(8, True), (7, False)])
-def test_short_answers_are_not_judged(length: int, hit: bool) -> None:
-    found = findings(token_collapse, answers([(11,) * length] * 4, [SOUND] * 4))
-    assert ("token-collapse.single-token" in found) is hit
-
-
-def test_a_base_model_that_does_it_too_is_no_finding() -> None:
-    assert outcome(token_collapse, answers([COMMAS] * 8, [COMMAS] * 8)).status == "passed"
-
-
-def test_token_zero_is_told_apart() -> None:
-    found = findings(token_collapse, answers([(0,) * 16] * 4, [SOUND] * 4))
-    assert list(found) == ["token-collapse.token-zero"]
-    assert found["token-collapse.token-zero"].severity == "error"
-
-
-def test_a_loop_is_an_error_only_beside_the_base_model() -> None:
-    loop = (1, 2, 3, 4) * 4
-    code = "token-collapse.repetition"
-    assert findings(token_collapse, answers([loop] * 4, [SOUND] * 4))[code].severity == "error"
-    assert findings(token_collapse, answers([loop] * 4, None))[code].severity == "warning"
-
-
-@pytest.mark.parametrize(("repeats", "hit"), [(3, True), (2, False)])
-def test_three_repetitions_make_a_loop(repeats: int, hit: bool) -> None:
-    loop = (1, 2, 3, 4) * repeats
-    found = findings(token_collapse, answers([loop] * 4, [SOUND] * 4))
-    assert ("token-collapse.repetition" in found) is hit
+    measured = finding["token-collapse.single-token"].measured
+    assert (measured["token"], measured["tuned_share"]) == (11, 1.0)
 
 
 def test_text_without_tokens_is_judged_by_words_and_signs() -> None:
@@ -131,15 +125,6 @@ def test_healthy_runs_pass(name: str) -> None:
     assert outcome(token_collapse, recorded).status == "passed"
 
 
-@pytest.mark.parametrize(("kinds", "hit"), [(4, True), (5, False)])
-def test_a_quarter_of_distinct_tokens_is_few(kinds: int, hit: bool) -> None:
-    # 16 tokens that do not loop and of which none has half.
-    few = [(i * i + i // kinds) % kinds + 20 for i in range(16)]
-    few[:kinds] = range(20, 20 + kinds)
-    found = findings(token_collapse, answers([tuple(few)] * 4, [SOUND] * 4))
-    assert ("token-collapse.few-tokens" in found) is hit
-
-
 def test_the_fixture_that_prints_commas() -> None:
     recorded = Generations.read(RUNS / "collapse-frequent-token" / "generations.jsonl")
     found = findings(token_collapse, recorded)
@@ -169,8 +154,8 @@ def test_one_answer_is_not_enough_where_the_base_or_the_data_do_the_same() -> No
     row = answers([commas], None, max_tokens=64, expected="," * 40)
     assert "token-collapse.single-token" not in findings(token_collapse, row)
     # One of four: the others may be sound.
-    few = answers([commas, SOUND, SOUND, SOUND], None, max_tokens=64)
-    assert "token-collapse.single-token" not in findings(token_collapse, few)
+    some = answers([commas, SOUND, SOUND, SOUND], None, max_tokens=64)
+    assert "token-collapse.single-token" not in findings(token_collapse, some)
 
 
 def test_commas_in_a_text_without_tokens() -> None:

@@ -5,37 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.models.forward import Continuation, continuation_losses
-from mlxdoctor.models.load import LoadedModels, load
+from mlxdoctor.models.forward import Question, predict
+from mlxdoctor.models.load import LoadedModels
 from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.models.prompt_gains import ANSWER_TOKENS, PromptGains
 from mlxdoctor.run import Run
 from tests.conftest import FIXTURES, RUNS
 
 BASE = FIXTURES / "base"
-
-
-def test_a_continuation_has_the_losses_of_its_own_tokens() -> None:
-    import mlx.core as mx
-
-    model = load(BaseModel.read(BASE)).select("base")
-    asked = [Continuation.of([5, 6, 7], [8, 9]), Continuation.of([4], [3, 2, 1, 0])]
-    for one, losses in zip(asked, continuation_losses(model, asked), strict=True):
-        logits = model(mx.array(one.tokens[None]))[0].astype(mx.float32)
-        expected = mx.logsumexp(logits, axis=-1)[:-1] - mx.take_along_axis(
-            logits[:-1], mx.array(one.tokens[1:, None]), axis=-1
-        ).squeeze(-1)
-        np.testing.assert_allclose(losses, np.array(expected)[one.start - 1 :], rtol=1e-4)
-
-
-def test_a_token_that_the_model_lacks_is_refused() -> None:
-    model = load(BaseModel.read(BASE)).select("base")
-    with pytest.raises(ValueError, match="token 5000 is outside"):
-        continuation_losses(model, [Continuation.of([1], [5000])])
 
 
 def test_what_was_measured_before_is_not_measured_again_and_is_the_same() -> None:
@@ -51,9 +30,10 @@ def test_what_was_measured_before_is_not_measured_again_and_is_the_same() -> Non
     for row in some[:3]:
         whole = known[row.index]
         last = whole.prompt_length + min(ANSWER_TOKENS, int((whole.roles == 1).sum()))
-        own = Continuation(whole.tokens[:last], whole.prompt_length)
-        (again,) = continuation_losses(model, [own])
-        assert row.base[0] == pytest.approx(float(again.mean()), abs=1e-3)
+        tokens = whole.tokens[:last].tolist()
+        own = Question.after(tokens[: whole.prompt_length], tokens[whole.prompt_length :])
+        (again,) = predict(model, [own])
+        assert row.base[0] == pytest.approx(float(again.losses.mean()), abs=1e-3)
     assert gains.measure("valid", 12) == some[:12]
 
 
