@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
 import pytest
 import yaml
 
-from fixtures.lab.policy_runs import data, score
-from fixtures.lab.policy_runs.build import ROOT, Place, configuration
-from fixtures.lab.policy_runs.catalogue import SETS
+from fixtures.lab.policy import data
+from fixtures.lab.policy.catalogue import RUNS, SETS, named
+from fixtures.lab.policy.make import configuration, store
+from fixtures.lab.policy.study import STUDY, subjects
+from fixtures.lab.study import main
 from mlxdoctor.api import diagnose
 from mlxdoctor.causes import load_causes
 
-RUNS = [run for runs in SETS.values() for run in runs]
+ON_THE_TINY_BASE = [run for run in RUNS if run.is_tiny]
+
+
+@pytest.fixture(autouse=True)
+def made_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLXDOCTOR_POLICY", str(tmp_path / "store"))
 
 
 def test_each_set_has_as_many_sound_runs_as_faulty_ones() -> None:
@@ -24,11 +32,11 @@ def test_each_set_has_as_many_sound_runs_as_faulty_ones() -> None:
         assert len(causes) == 12
         assert len(set(causes)) >= 6
         assert {one.mode for one in runs} == {"dpo", "orpo", "cpo", "grpo"}
-    assert len({one.name for one in RUNS}) == len(RUNS)
+    assert len({one.name for one in subjects()}) == len(RUNS)
     assert {one.cause for one in RUNS} - {None} <= load_causes().causes.keys()
 
 
-@pytest.mark.parametrize("run", RUNS, ids=[one.name for one in RUNS])
+@pytest.mark.parametrize("run", ON_THE_TINY_BASE, ids=lambda run: run.name)
 def test_rows_are_written_the_same_each_time(tmp_path: Path, run: object) -> None:
     for name in ("one", "two"):
         data.write(run, tmp_path / name)  # type: ignore[arg-type]
@@ -41,35 +49,23 @@ def test_rows_are_written_the_same_each_time(tmp_path: Path, run: object) -> Non
 
 
 def test_a_fault_of_the_data_leaves_the_validation_alone(tmp_path: Path) -> None:
-    (swapped,) = [one for one in RUNS if one.name == "first-faulty-dpo-swapped"]
-    (sound,) = [one for one in RUNS if one.name == "first-sound-dpo-short"]
-    for run in (swapped, sound):
-        data.write(run, tmp_path / run.name)
-    texts = [
-        [(tmp_path / run.name / f"{split}.jsonl").read_text() for split in ("train", "valid")]
-        for run in (swapped, sound)
-    ]
+    texts = []
+    for name in ("base-first-faulty-dpo-swapped", "base-first-sound-dpo-short"):
+        data.write(named(name), tmp_path / name)
+        texts.append([(tmp_path / name / f"{one}.jsonl").read_text() for one in ("train", "valid")])
     assert texts[0][0] != texts[1][0]
     assert texts[0][1] == texts[1][1]
 
 
-def test_rates_and_faults_of_the_settings(tmp_path: Path) -> None:
-    place = Place(tmp_path / "base", tmp_path)
-    by_name = {one.name: configuration(one, place) for one in RUNS}
-    rates = [by_name[f"first-{kind}-dpo-{name}"]["learning_rate"] for kind, name in
-             (("faulty", "rate"), ("sound", "short"))]  # fmt: skip
-    assert rates[0] == pytest.approx(50 * rates[1])
-    assert by_name["first-faulty-dpo-beta"]["beta"] == 0.0
-    assert by_name["first-faulty-grpo-constant"]["reward_functions"] == "constant"
-    assert not Place(tmp_path, tmp_path).is_tiny
-    assert Place(ROOT / "fixtures" / "base", tmp_path).is_tiny
-
-
-def test_a_larger_model_is_paid_for_its_first_answers(tmp_path: Path) -> None:
-    for base, rewards in ((tmp_path, "subject,near"), (ROOT / "fixtures/base", "subject,measured")):
-        place = Place(base, tmp_path)
-        (run,) = [one for one in RUNS if one.name == "first-sound-grpo-subject"]
-        assert configuration(run, place)["reward_functions"] == rewards
+def test_rates_rewards_and_faults_of_the_settings() -> None:
+    by_name = {one.name: configuration(one) for one in RUNS}
+    faulty, sound = (by_name[f"base-first-{one}"] for one in ("faulty-dpo-rate", "sound-dpo-short"))
+    assert faulty["learning_rate"] == pytest.approx(50 * sound["learning_rate"])
+    assert by_name["base-first-faulty-dpo-beta"]["beta"] == 0.0
+    assert by_name["base-first-faulty-grpo-constant"]["reward_functions"] == "constant"
+    # A larger model is paid for its first answers.
+    for base, rewards in (("smol-f32", "subject,near"), ("base", "subject,measured")):
+        assert by_name[f"{base}-first-sound-grpo-subject"]["reward_functions"] == rewards
 
 
 #: Reports of mlx-lm-lora 5.10.2 on a model of 135 million parameters: loss, reward of the chosen
@@ -121,12 +117,12 @@ NAMED = {
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_what_the_log_and_the_rows_say(tmp_path: Path, name: str) -> None:
-    (run,) = [one for one in RUNS if one.name == name]
-    place = Place(tmp_path / "HuggingFaceTB" / "SmolLM2-135M", tmp_path)
-    folder = place.run(name)
+def test_what_the_log_and_the_rows_say(name: str) -> None:
+    run = named(f"smol-f32-{name}")
+    folder = store().run(run.name)
     data.write(run, folder / "data")
-    (folder / "config.yaml").write_text(yaml.safe_dump(configuration(run, place)))
+    config = {**configuration(run), "model": str(folder / "HuggingFaceTB" / "SmolLM2-135M")}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
     (before, *printed) = PRINTED[name]
     lines = [
         f"[INFO] Training mode: {run.mode.upper()}",
@@ -140,11 +136,27 @@ def test_what_the_log_and_the_rows_say(tmp_path: Path, name: str) -> None:
     ]
     (folder / "train.log").write_text("\n".join(lines) + "\n")
     report = diagnose([folder], allow_model=False)
-    named = [one.cause.id for one in report.diagnosis]
-    assert named[: len(NAMED.get(name, []))] == NAMED.get(name, [])
+    causes = [one.cause.id for one in report.diagnosis]
+    assert causes[: len(NAMED.get(name, []))] == NAMED.get(name, [])
     assert report.verdict.value == ("unhealthy" if run.cause else "inconclusive")
-    assert "preferences-alike" not in named
+    assert "preferences-alike" not in causes
 
 
-def test_the_page_is_what_was_kept() -> None:
-    assert (ROOT / score.PAGE).read_text() == score.page(score.kept())
+def test_what_is_diagnosed_is_scored(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from fixtures.lab.evidence import keep
+    from fixtures.lab.study import score
+
+    name = "base-first-faulty-dpo-beta"
+    folder = store().run(name)
+    data.write(named(name), folder / "data")
+    (folder / "config.yaml").write_text(yaml.safe_dump(configuration(named(name))))
+    store().truth(name).parent.mkdir(parents=True)
+    truth = {"cause": named(name).cause, "measured": {"loss": None}}
+    store().truth(name).write_text(json.dumps(truth))
+    keep(folder, "static", store().outcomes(name, "static"))
+    options = argparse.Namespace(split=None, slice=False, only=None)
+    assert score(STUDY, options, tmp_path) == 0
+    assert f"| base, first set | {name} |" in (tmp_path / "policy.md").read_text()
+    with pytest.raises(SystemExit):
+        main(STUDY, ["--help"])
+    assert "fixtures.lab.policy" in capsys.readouterr().out
