@@ -20,21 +20,11 @@ def outcome(path: Path) -> Outcome:
     return found
 
 
-def recorded(folder: Path, answers: list[str | None]) -> Path:
-    rows = [
-        {"prompt": f"Question {number}?", "tuned": "An answer in words.", "base": answer}
-        for number, answer in enumerate(answers)
-    ]
-    path = folder / "generations.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def codes(path: Path) -> dict[str, str]:
     return {one.code.split(".")[1]: one.severity.value for one in outcome(path).findings}
 
 
-def asked(folder: Path, pairs: list[tuple[str, str]]) -> Path:
+def asked(folder: Path, pairs: list[tuple[str, str | None]]) -> Path:
     path = folder / "generations.jsonl"
     rows = [{"prompt": prompt, "tuned": "Yes.", "base": answer} for prompt, answer in pairs]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -99,30 +89,27 @@ def test_what_is_no_garble(tmp_path: Path, text: str) -> None:
     assert codes(asked(tmp_path, written)) == {"sound": "info"}
 
 
-def test_a_few_bad_answers_of_a_base_in_order_prove_nothing(tmp_path: Path) -> None:
-    some = [(prompt, "" if place < 2 else said) for place, (prompt, said) in enumerate(ANSWERED)]
-    assert codes(asked(tmp_path, some)) == {"sound": "info"}
+def recorded(folder: Path, answer: str | None, count: int = 6) -> Path:
+    return asked(folder, [(f"Question {number}?", answer) for number in range(count)])
 
 
 @pytest.mark.parametrize("answer", ["", "! " * 20, ", , , , , , , , , , , , and"])
 def test_a_broken_base_is_found(tmp_path: Path, answer: str) -> None:
-    found = outcome(recorded(tmp_path, [answer] * 6))
+    found = outcome(recorded(tmp_path, answer))
     assert [one.code for one in found.findings] == ["base-answers.degenerate"]
     assert found.findings[0].measured["degenerate"] == 6
 
 
-def test_half_of_the_answers_are_not_enough_where_they_are_to_the_point(tmp_path: Path) -> None:
-    empty = [(f"And {prompt}", "") for prompt, _ in ANSWERED]
-    assert codes(asked(tmp_path, [*ANSWERED, *empty])) == {}
+def test_bad_answers_of_a_base_in_order_prove_nothing(tmp_path: Path) -> None:
+    few = [(prompt, "" if place < 2 else said) for place, (prompt, said) in enumerate(ANSWERED)]
+    assert codes(asked(tmp_path, few)) == {"sound": "info"}
+    half = [(f"And {prompt}", "") for prompt, _ in ANSWERED]
+    assert codes(asked(tmp_path, [*ANSWERED, *half])) == {}
 
 
-def test_a_short_repetition_is_an_answer(tmp_path: Path) -> None:
-    assert outcome(recorded(tmp_path, ["no no no"] * 6)).status is Status.PASSED
-
-
-def test_few_prompts_are_inconclusive(tmp_path: Path) -> None:
-    assert outcome(recorded(tmp_path, [""] * 4)).status is Status.INCONCLUSIVE
-
-
-def test_without_the_base_nothing_is_judged(tmp_path: Path) -> None:
-    assert outcome(recorded(tmp_path, [None] * 6)).status is Status.SKIPPED
+@pytest.mark.parametrize(
+    ("answer", "count", "status"),
+    [("no no no", 6, Status.PASSED), ("", 4, Status.INCONCLUSIVE), (None, 6, Status.SKIPPED)],
+)
+def test_what_says_nothing(tmp_path: Path, answer: str | None, count: int, status: Status) -> None:
+    assert outcome(recorded(tmp_path, answer, count)).status is status

@@ -24,6 +24,8 @@ loss_agreement = check_called("loss-agreement")
 BASE = Losses()
 TUNED = Losses(prompt=1.0, answer=0.3, end=0.3, other=0.3, padding=0.3)
 PLAIN = PLAIN_FORMATS[6]
+WITHOUT_END_WARNING = {"agrees-without-end": "warning"}
+WITHOUT_END_ERROR = {"agrees-without-end": "error"}
 Give = Callable[..., Outcome]
 
 
@@ -103,59 +105,59 @@ def test_losses_that_agree(log: Callable[..., TrainingLog], config: TrainingConf
     assert judged(log(4.01, 0.31)).status == "passed"
 
 
+#: 4 prompt targets at 2.0 and 9 others at 4.0; tuned 4 at 1.0 and 9 at 0.3.
+WITH_PROMPT = (8 + 36) / 13, (4 + 2.7) / 13
+
+
 @pytest.mark.parametrize(
-    ("tuned", "severity"), [(0.319, None), (0.35, "warning"), (0.6, "warning"), (0.64, "error")]
+    ("logged", "base", "tuned", "expected"),
+    [
+        ((4.0, 0.3), BASE, level(0.319), {}),
+        ((4.0, 0.3), BASE, level(0.35), {"worse-than-logged": "warning"}),
+        ((4.0, 0.3), BASE, level(0.6), {"worse-than-logged": "warning"}),
+        ((4.0, 0.3), BASE, level(0.64), {"worse-than-logged": "error"}),
+        # A tenth of the loss is not told.
+        ((4.0, 1.0), BASE, level(1.09), {}),
+        ((4.0, 1.0), BASE, level(1.11), {"worse-than-logged": "warning"}),
+        # Another base model; a tuned model that agrees has its base.
+        ((4.2, 0.3), BASE, level(1.5), {"base-differs": "warning", "worse-than-logged": "warning"}),
+        ((4.2, 0.3), BASE, level(2.5), {"base-differs": "warning", "worse-than-logged": "error"}),
+        ((4.2, 0.3), BASE, TUNED, {}),
+        ((4.2, 0.3), BASE, None, {"base-differs": "warning"}),
+        (WITH_PROMPT, BASE, TUNED, {"agrees-with-prompt": "warning"}),
+        # The end token left out, which is certain where it became less likely.
+        ((4.0, 0.3), replace(BASE, end=9.0), replace(TUNED, end=6.0), WITHOUT_END_WARNING),
+        ((4.0, 0.3), replace(BASE, end=9.0), replace(TUNED, end=9.05), WITHOUT_END_WARNING),
+        ((4.0, 0.3), replace(BASE, end=9.0), replace(TUNED, end=9.2), WITHOUT_END_ERROR),
+        # As where the end token is masked by its id, and padding is another token.
+        (
+            ((6 * 4 + 4 + 9) / 8, (6 * 0.3 + 0.3 + 0.05) / 8),
+            replace(BASE, end=5.0, padding=9.0),
+            replace(TUNED, end=6.0, padding=0.05),
+            WITHOUT_END_ERROR,
+        ),
+    ],
 )
-def test_a_tuned_model_that_is_worse_than_logged(
-    log: Callable[..., TrainingLog], config: TrainingConfig, tuned: float, severity: str | None
+def test_losses_beside_those_of_the_log(
+    log: Callable[..., TrainingLog],
+    config: TrainingConfig,
+    *,
+    logged: tuple[float, float],
+    base: Losses,
+    tuned: Losses | None,
+    expected: dict[str, str],
 ) -> None:
-    found = codes(judged(log(), config, tuned=level(tuned)))
-    assert found == ({} if severity is None else {"worse-than-logged": severity})
+    assert codes(judged(log(*logged), config, base=base, tuned=tuned)) == expected
 
 
-@pytest.mark.parametrize(("tuned", "hit"), [(1.09, False), (1.11, True)])
-def test_a_tenth_of_the_loss_is_not_told(
-    log: Callable[..., TrainingLog], config: TrainingConfig, tuned: float, hit: bool
-) -> None:
-    found = codes(judged(log(after=1.0), config, tuned=level(tuned)))
-    assert found == ({"worse-than-logged": "warning"} if hit else {})
-
-
-def test_a_tuned_model_that_is_better_than_logged(
-    log: Callable[..., TrainingLog], config: TrainingConfig
-) -> None:
-    found = judged(log(after=0.5), config)
-    assert (found.status, codes(found)) == ("inconclusive", {})
-
-
-@pytest.mark.parametrize(("tuned", "severity"), [(1.5, "warning"), (2.5, "error")])
-def test_another_base_model(
-    log: Callable[..., TrainingLog], config: TrainingConfig, tuned: float, severity: str
-) -> None:
-    found = codes(judged(log(before=4.2), config, tuned=level(tuned)))
-    assert found == {"base-differs": "warning", "worse-than-logged": severity}
-
-
-def test_a_tuned_model_that_agrees_has_its_base(
-    log: Callable[..., TrainingLog], config: TrainingConfig
-) -> None:
-    assert judged(log(before=4.2), config).status == "passed"
-
-
-def test_a_base_model_without_the_adapter(
-    log: Callable[..., TrainingLog], config: TrainingConfig
-) -> None:
-    assert codes(judged(log(before=4.2), config, tuned=None)) == {"base-differs": "warning"}
-    agreeing = judged(log(), config, tuned=None)
-    assert agreeing.status == "inconclusive"
-    assert "could not be loaded" in agreeing.reason
-
-
-def test_the_prompt_in_the_loss(log: Callable[..., TrainingLog], config: TrainingConfig) -> None:
-    # 4 prompt targets at 2.0 and 9 others at 4.0; tuned 4 at 1.0 and 9 at 0.3.
-    with_prompt = log((8 + 36) / 13, (4 + 2.7) / 13)
-    assert codes(judged(with_prompt, config)) == {"agrees-with-prompt": "warning"}
-    assert judged(with_prompt).status == "passed"
+def test_what_decides_nothing(log: Callable[..., TrainingLog], config: TrainingConfig) -> None:
+    better = judged(log(after=0.5), config)
+    assert (better.status, codes(better)) == ("inconclusive", {})
+    alone = judged(log(), config, tuned=None)
+    assert alone.status == "inconclusive"
+    assert "could not be loaded" in alone.reason
+    # Where the mask is not stated, the prompt may be in the loss.
+    assert judged(log(*WITH_PROMPT)).status == "passed"
 
 
 def test_some_of_the_prompt_in_the_loss(
@@ -166,28 +168,6 @@ def test_some_of_the_prompt_in_the_loss(
     assert between.status == "inconclusive"
     assert "between" in between.reason
     assert "base-differs" in codes(judged(log(3.3, 0.4), config, tuned=level(1.0)))
-
-
-def test_the_end_token_left_out(log: Callable[..., TrainingLog], config: TrainingConfig) -> None:
-    base, tuned = replace(BASE, end=9.0), replace(TUNED, end=6.0)
-    assert codes(judged(log(), config, base=base, tuned=tuned)) == {"agrees-without-end": "warning"}
-
-
-def test_the_end_token_left_out_and_the_padding_not(
-    log: Callable[..., TrainingLog], config: TrainingConfig
-) -> None:
-    """As where the end token is masked by its id, and padding is another token."""
-    base, tuned = replace(BASE, end=5.0, padding=9.0), replace(TUNED, end=6.0, padding=0.05)
-    written = log(before=(6 * 4 + 4 + 9) / 8, after=(6 * 0.3 + 0.3 + 0.05) / 8)
-    assert codes(judged(written, config, base=base, tuned=tuned)) == {"agrees-without-end": "error"}
-
-
-@pytest.mark.parametrize(("end", "severity"), [(9.05, "warning"), (9.2, "error")])
-def test_an_end_token_left_out_that_became_less_likely_is_certain(
-    log: Callable[..., TrainingLog], config: TrainingConfig, end: float, severity: str
-) -> None:
-    base, tuned = replace(BASE, end=9.0), replace(TUNED, end=end)
-    assert codes(judged(log(), config, base=base, tuned=tuned)) == {"agrees-without-end": severity}
 
 
 @pytest.mark.parametrize(
@@ -270,19 +250,26 @@ def test_a_format_must_explain_nearly_all(
     assert ("base-differs" in found) is not hit
 
 
-def test_rows_without_their_end(log: Callable[..., TrainingLog], config: TrainingConfig) -> None:
-    by_format = {WITHOUT_END: measured_rows(level(6.2), TUNED)}
-    found = judged(log(before=6.2), config, tuned=level(1.5), by_format=by_format)
-    assert codes(found) == {"agrees-without-end": "warning"}
-
-
-def test_rows_without_their_end_where_the_base_model_agrees(
-    log: Callable[..., TrainingLog], config: TrainingConfig
+@pytest.mark.parametrize(
+    ("before", "tuned", "in_format", "expected"),
+    [
+        (6.2, level(1.5), level(6.2), WITHOUT_END_WARNING),
+        # Where the base model agrees as it is.
+        (4.0, replace(TUNED, end=8.0, other=8.0, padding=2.0), BASE, WITHOUT_END_ERROR),
+    ],
+)
+def test_rows_without_their_end(
+    log: Callable[..., TrainingLog],
+    config: TrainingConfig,
+    *,
+    before: float,
+    tuned: Losses,
+    in_format: Losses,
+    expected: dict[str, str],
 ) -> None:
-    tuned = replace(TUNED, end=8.0, other=8.0, padding=2.0)
-    by_format = {WITHOUT_END: measured_rows(BASE, TUNED)}
-    found = judged(log(), config, tuned=tuned, by_format=by_format)
-    assert codes(found) == {"agrees-without-end": "error"}
+    by_format = {WITHOUT_END: measured_rows(in_format, TUNED)}
+    found = judged(log(before=before), config, tuned=tuned, by_format=by_format)
+    assert codes(found) == expected
 
 
 def test_a_format_in_which_the_base_model_agrees_already_is_not_sought(
