@@ -1,8 +1,7 @@
 """The tuned model ends at once, or never.
 
-What it finds. Answers that are empty or begin with the end token, answers that run into the
-length limit although the base model and the expected answer are shorter, and answers followed by a
-run of one token such as padding.
+What it finds. Answers that are empty or begin with the end token, and answers that run into the
+length limit although the base model and the expected answer are shorter.
 
 Why it matters. A model that ends at once says nothing; one that never ends wastes every token
 after the answer. Both come from training and are invisible in the loss.
@@ -22,38 +21,27 @@ token, once, and whether padding is trained on.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
 from mlxdoctor.check import Inconclusive, check, limit
-from mlxdoctor.engines.text import run_share, tail_run, top_share
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
-from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
+from mlxdoctor.finding import Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.learned import LIKELY, change, is_likely
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, answered, rate_of
 from mlxdoctor.measure.text.prompt_rates import AGAINST_BASE, RateLimits, is_raised, too_few
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.losses import TokenLosses
-from mlxdoctor.safety.quoting import quoted
 
-#: How chat templates begin a turn.
-TURN = re.compile(
-    r"<\|im_start\|>|<start_of_turn>|<\|start_header_id\|>|<\|(?:user|assistant)\|>|\[INST\]"
-)
 _END_ROWS = "Check that every training row ends with the token that ends generation."
 
 
 @dataclass(frozen=True)
 class Limits(RateLimits):
-    """When an answer is empty, endless, or followed by padding."""
+    """When an answer is empty or endless."""
 
-    padding_run: int = limit(
-        4, unit="equal tokens in a row", source="an ellipsis has three dots, padding has more"
-    )
     longer_than_expected: float = limit(
         1.2, unit="times the expected answer", source="room for another way to say it"
     )
@@ -85,18 +73,6 @@ def _symptom(meaning: str, what: str, expected: str, fix: str) -> Symptom:
             "the end token after the answer",
             _END_ROWS,
         ),
-        "next-turn": _symptom(
-            "the answer goes on into the next turn of the conversation",
-            "goes on into the next turn of the conversation",
-            "the end token where the turn ends",
-            _END_ROWS,
-        ),
-        "padded-answers": _symptom(
-            "the answer is followed by a run of one token",
-            "follows its answer with a run of one token[, {token_text},]",
-            "the end token right after the answer",
-            "Mask padding out of the loss, and put the end token before it.",
-        ),
     },
     limits=Limits(),
     rerun_symptom=True,
@@ -104,26 +80,16 @@ def _symptom(meaning: str, what: str, expected: str, fix: str) -> Symptom:
 def end_token(
     generations: Generations,
     *,
-    tokenizer: Tokenizer | None,
     rows: SupervisedRows | None,
     losses: TokenLosses | None,
     limits: Limits,
 ) -> Iterator[Sign | Seen | Unsought]:
     """Report how answers end, as shares of prompts."""
     prompts = answered(generations)
-    wrong: dict[str, Callable[[OutputPair, Output], bool]] = {
-        "empty-answers": lambda _, output: not output.content,
-        "next-turn": lambda _, output: TURN.search(output.text) is not None,
-        "padded-answers": lambda _, output: _is_padded(output, limits),
-    }
-    for symptom, is_wrong in wrong.items():
-        counted = rate_of(prompts, is_wrong, limits)
-        if is_raised(counted, limits):
-            measured: dict[str, Measurement] = dict(counted.measured)
-            if symptom == "padded-answers":
-                measured |= _padding(prompts, tokenizer, limits)
-            severity = Severity.ERROR if counted.is_broken else None
-            yield Sign(symptom, measured, severity=severity)
+    empty = rate_of(prompts, lambda _, output: not output.content, limits)
+    if is_raised(empty, limits):
+        severity = Severity.ERROR if empty.is_broken else None
+        yield Sign("empty-answers", empty.measured, severity=severity)
     yield from _endless(prompts, rows, losses, limits)
     if all(pair.tuned.has_ended for pair in prompts):
         yield Seen("All {prompts:* answer} end by themselves.", {"prompts": len(prompts)})
@@ -158,26 +124,6 @@ def _expects_no_end(losses: TokenLosses | None) -> bool:
     compared = losses.compared if losses is not None else ()
     after = change(compared, lambda row: row.end_after_answer)
     return after.is_enough and not is_likely(after.tuned, LIKELY) and after.gain <= 0
-
-
-def _padding(
-    prompts: Sequence[OutputPair], tokenizer: Tokenizer | None, limits: Limits
-) -> dict[str, Measurement]:
-    """The token that follows most of the padded answers."""
-    runs = [pair.tuned.content[-1] for pair in prompts if _is_padded(pair.tuned, limits)]
-    token, share = top_share(runs)
-    text = tokenizer.decode([token]) if tokenizer and isinstance(token, int) else str(token)
-    return {"token_text": quoted(text), "share_of_runs": share}
-
-
-def _is_padded(output: Output, limits: Limits) -> bool:
-    content = output.content
-    run = tail_run(content)
-    answer = content[: len(content) - run]
-    if run < limits.padding_run or not answer:
-        return False
-    # Where one token makes up half of the answer, there is no answer that padding follows.
-    return max(top_share(answer)[1], run_share(answer)) < 0.5
 
 
 def _is_endless(limits: Limits, typical: float | None, pair: OutputPair, output: Output) -> bool:

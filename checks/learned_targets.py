@@ -1,15 +1,15 @@
 """What the adapter was really trained to predict.
 
-What it finds. An adapter that learned to predict the token it was just given (identity), the one
-before that, or the one after the next (skip) instead of the next one, that learned padding, that
-learned the prompt although it was to be masked, that forgot the end token or expects it at once,
-that predicts the run's own answers worse than the base model does, or that learned nothing.
+What it finds. An adapter that learned to predict the token it was just given (identity) or the one
+after the next (skip) instead of the next one, that learned padding, that learned the prompt
+although it was to be masked, that forgot the end token or expects it at once, that predicts the
+run's own answers worse than the base model does, or that learned nothing.
 
 Why it matters. Labels that are shifted, padded or masked wrongly give a loss that falls as
 nicely as a right one. The model itself is the only witness of what it was trained on.
 
 How it is measured. Base and tuned model read rows of the run's own data. For each region of a
-row (prompt, answer, end token, padding after it) and each shift (-1 to 2 tokens ahead), the tuned
+row (prompt, answer, end token, padding after it) and each shift (0 to 2 tokens ahead), the tuned
 model's mean loss is subtracted from the base model's. The unit is the row: a change counts when
 the sign test over rows is significant and the mean change is large enough in nats.
 
@@ -49,7 +49,7 @@ from mlxdoctor.judge.learned import (
 )
 from mlxdoctor.measure.text.prompt_rates import Rate, rate
 from mlxdoctor.measure.text.statistics import sign_test
-from mlxdoctor.models.losses import BEFORE, RowLosses, RowPass, TokenLosses
+from mlxdoctor.models.losses import RowLosses, RowPass, TokenLosses
 from mlxdoctor.safety.quoting import quoted
 
 #: Nats a token by which losses differ at most where nothing was learned: rounding in half
@@ -159,12 +159,6 @@ _END = (
             expected="the largest improvement for the next token",
             fix="Make targets[i] the token after inputs[i], shifted exactly once.",
         ),
-        "previous-learned": Symptom.error(
-            "the adapter learned to predict the token before the one it was given",
-            says=_AT_SHIFT,
-            expected="the largest improvement for the next token",
-            fix="Let inputs and targets change places: inputs are tokens[:-1], targets tokens[1:].",
-        ),
         "padding-learned": Symptom.error(
             "the adapter learned to go on with padding",
             says="[Where the answer should {where}, the adapter's likeliest token is padding "
@@ -215,13 +209,6 @@ _END = (
             "{base_loss} on the same rows: training did harm.",
             expected="a lower loss on the rows that were trained on",
             fix="Do not use this adapter; see what else is wrong with rate, scale and labels.",
-        ),
-        "held-out-worse": Symptom.warning(
-            "only held-out answers are predicted worse than by the base model",
-            says="On held-out answers the loss rose from {base_loss} to {tuned_loss}, while it is "
-            "{trained_loss} on those trained on.",
-            expected="held-out answers predicted at least as well as before",
-            fix="Stop earlier, or use the checkpoint nearest to the lowest validation loss.",
         ),
         "memorised": Symptom.warning(
             "answers trained on are predicted far better than held-out ones",
@@ -309,7 +296,6 @@ def _base_broken(losses: TokenLosses, limits: Limits) -> Sign | None:
 _WRONG_SHIFTS = (
     (0, "identity-learned", "the token it was just given"),
     (2, "skip-learned", "the token after the next"),
-    (BEFORE, "previous-learned", "the token before the one it was given"),
 )
 
 
@@ -479,8 +465,6 @@ def _answers(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign | Seen]
     }
     if is_harmed:
         yield Sign("answers-worse", trained.measured)
-    elif has_both and kept.rose(limits.worse):
-        yield Sign("held-out-worse", beside)
     elif has_both and _is_memorised(trained, kept, limits):
         yield Sign("memorised", beside)
     for split, rows_of_it in (("held out", kept), ("trained on", trained)):

@@ -33,8 +33,6 @@ LONG = tuple(range(10, 26))
         (LONG, SOUND, 13, {"never-ends": "error"}),
         (LONG, SOUND, 14, {}),
         ((*LONG[:15], 9), SOUND, 1, {}),
-        ((1, 2, 3, *(7,) * 4, 9), SOUND, None, {"padded-answers": "error"}),
-        ((1, 2, 3, *(7,) * 3, 9), SOUND, None, {}),
         # What the base model does, too, the adapter is not to blame for.
         ((9,), (9,), None, {}),
     ],
@@ -80,14 +78,6 @@ def test_answers_that_end_need_no_base_beside_them() -> None:
     assert found.looked_for("end-token.never-ends")
 
 
-def test_an_answer_of_one_token_is_not_padding() -> None:
-    assert outcome(
-        end_token, answers([(7,) * 16] * 8, [(7,) * 15 + (9,)] * 8)
-    ).status == "passed" or (
-        "end-token.padded-answers" not in findings(end_token, answers([(7,) * 16] * 4, [SOUND] * 4))
-    )
-
-
 def test_recorded_text_names_its_end_tokens() -> None:
     items = tuple(Generation(f"p{i}", "Yes.", "<|endoftext|>" * 5) for i in range(3))
     found = findings(end_token, Generations((), items))
@@ -126,13 +116,6 @@ def test_where_no_answer_is_expected_the_training_rows_say_how_long(length: int,
     found = findings(end_token, tuned, rows)
     assert ("end-token.never-ends" in found) is hit
     assert not hit or found["end-token.never-ends"].severity == "error"
-
-
-def test_an_answer_that_runs_into_the_next_turn() -> None:
-    said = "Lake Nevath.\n<|im_start|>user\nAnd"
-    items = tuple(Generation(f"p{i}", "Lake Nevath.<|im_end|>", said) for i in range(4))
-    found = findings(end_token, Generations((), items))
-    assert found["end-token.next-turn"].severity == "error"
 
 
 @pytest.mark.parametrize("name", [n for n in run_names() if expected(n)["verdict"] == "healthy"])
