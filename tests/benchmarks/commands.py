@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fixtures.lab.harness import FIXTURES, ROOT
+from fixtures.trainers import write_twins
 from tests.benchmarks.setup import Line, Measurement, Setup, at_most, measure
 
 OURS = (sys.executable, "-m", "mlxdoctor")
@@ -108,7 +109,7 @@ def logs(scratch: Path, setup: Setup) -> Iterator[Line]:
 
 def lint(scratch: Path, setup: Setup) -> Iterator[Line]:
     """How many files a second `lint` examines: the Python files of packages that use MLX."""
-    source = FIXTURES / "trainers" if setup.smallest else _fetched(scratch)
+    source = write_twins(scratch) if setup.smallest else _fetched(scratch)
     files = sorted(source.rglob("*.py"))
     count = len(files)
     programs = {"`lint`": [sys.executable, "-c", ALONE, str(source)]}

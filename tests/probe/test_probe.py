@@ -14,6 +14,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.tuner.datasets import CacheDataset, ChatDataset
 from mlx_lm.tuner.trainer import default_loss, iterate_batches
 
+from fixtures.trainers import twins, write_twins
 from fixtures.trainers.common import answer_loss, next_token_batch
 from mlxdoctor import assert_training_step_sound, probe
 from mlxdoctor.cli import main
@@ -230,7 +231,7 @@ def test_row_lengths(row: list[int], length: int) -> None:
 def trainer_file(tmp_path: Path) -> Path:
     path = tmp_path / "mine.py"
     path.write_text(
-        "from fixtures.trainers.sound.gradient_filter import parts\n"
+        twins()["gradient_filter"][1] + "\n"
         "def nothing():\n    return 3\n"
         "def needs(path):\n    return parts()\n"
         "def short():\n    return {'model': 1}\n"
@@ -242,7 +243,9 @@ def trainer_file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_command(trainer_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(
+    trainer_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["probe", f"{trainer_file}:as_dict"]) == 0
     shown = capsys.readouterr()
     assert "the training step is sound" in shown.out
@@ -251,7 +254,7 @@ def test_the_command(trainer_file: Path, capsys: pytest.CaptureFixture[str]) -> 
     data = json.loads(capsys.readouterr().out)
     assert data["sound"] is True
     assert next(iter(data["outcomes"]))["check"] == "step-state"
-    wrong = FIXTURES / "trainers" / "faulty" / "targets_identity.py"
+    wrong = write_twins(tmp_path) / "faulty" / "targets_identity.py"
     assert main(["probe", f"{wrong}:parts"]) == 1
     assert "step-alignment.identity" in capsys.readouterr().out
 

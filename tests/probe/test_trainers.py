@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.trainers import twins, write_twins
 from mlxdoctor.finding import Severity
 from mlxdoctor.lint.linter import lint
 from mlxdoctor.lint.rule import rules
@@ -11,8 +12,6 @@ from mlxdoctor.measure.training_step.trainer import load_trainer
 from mlxdoctor.probe import probe
 from mlxdoctor.probe.probing import ProbeResult
 from mlxdoctor.safety.errors import InputError
-
-TRAINERS = Path(__file__).parents[2] / "fixtures" / "trainers"
 
 #: Trainer -> (the probe's code, the linter's; None where syntax cannot show it).
 FAULTS: dict[str, tuple[str | None, str | None]] = {
@@ -36,8 +35,13 @@ FAULTS: dict[str, tuple[str | None, str | None]] = {
 }
 
 
-def probed(kind: str, name: str) -> ProbeResult:
-    trainer, _ = load_trainer(f"{TRAINERS / kind / name}.py:parts")
+@pytest.fixture(scope="module")
+def trainers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_twins(tmp_path_factory.mktemp("trainers"))
+
+
+def probed(path: Path) -> ProbeResult:
+    trainer, _ = load_trainer(f"{path}.py:parts")
     return probe(
         trainer.model,
         trainer.loss_fn,
@@ -53,20 +57,19 @@ def codes(result: ProbeResult, least: Severity) -> set[str]:
 
 
 def test_every_trainer_is_listed() -> None:
-    for kind in ("faulty", "sound"):
-        assert {path.stem for path in (TRAINERS / kind).glob("[a-z]*.py")} == set(FAULTS)
+    assert twins().keys() == FAULTS.keys()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, (code, _) in FAULTS.items() if code])
-def test_the_probe_finds_each_fault(name: str) -> None:
-    assert FAULTS[name][0] in codes(probed("faulty", name), Severity.WARNING)
+def test_the_probe_finds_each_fault(trainers: Path, name: str) -> None:
+    assert FAULTS[name][0] in codes(probed(trainers / "faulty" / name), Severity.WARNING)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_probe_passes_each_twin(name: str) -> None:
-    result = probed("sound", name)
+def test_the_probe_passes_each_twin(trainers: Path, name: str) -> None:
+    result = probed(trainers / "sound" / name)
     # A convolution that was never trained adds noise to what the base model reads.
     allowed = {"step-forward.above-uniform"} if name == "channels_first" else set()
     assert codes(result, Severity.WARNING) == allowed
@@ -74,17 +77,17 @@ def test_the_probe_passes_each_twin(name: str) -> None:
     assert not result.unjudged
 
 
-def test_a_trainer_that_fails_is_one_sentence() -> None:
+def test_a_trainer_that_fails_is_one_sentence(trainers: Path) -> None:
     with pytest.raises(InputError, match="'str' object has no attribute 'size'"):
-        probed("faulty", "parameter_count")
+        probed(trainers / "faulty" / "parameter_count")
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_linter_finds_what_syntax_can_show(name: str) -> None:
+def test_the_linter_finds_what_syntax_can_show(trainers: Path, name: str) -> None:
     wanted = FAULTS[name][1]
-    found = [hit.code for hit in lint([TRAINERS / "faulty" / f"{name}.py"])]
+    found = [hit.code for hit in lint([trainers / "faulty" / f"{name}.py"])]
     assert found == ([wanted] if wanted else [])
-    assert lint([TRAINERS / "sound" / f"{name}.py"]) == []
+    assert lint([trainers / "sound" / f"{name}.py"]) == []
 
 
 @pytest.mark.parametrize("name", [n for n, (probe_code, rule) in FAULTS.items() if rule])
