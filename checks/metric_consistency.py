@@ -1,20 +1,18 @@
 """The reported figures against the run's own losses.
 
-What it finds. A reported perplexity or loss that is the untouched base model's, one that is far
-better than the model that was trained, and a training loss near zero beside answers to training
-prompts that share nothing with what was trained.
+What it finds. A reported perplexity or loss that is the untouched base model's, and one that is far
+better than the model that was trained.
 
 Why it matters. A perplexity of 7.66 made a collapsed model look fine: it was exp(2.036), the
-loss of a model without the adapter. A low loss with bad answers means the labels are wrong.
+loss of a model without the adapter.
 
 How it is measured. The first validation loss of a log, before any update, is the base model's.
 A reported figure, as a loss, that is close to it and far from the last validation loss was
 measured without the adapter: within a tenth of a nat; or, where training took off a nat or more,
-four times nearer to the first than to the last, since both are over a few batches. Where both
-models can be run, their losses on the validation rows, 64 of them at most, are the measure of a
-figure of these rows, with or without a log. So are figures from before and after training that are
-the same to the digit. Answers to training prompts are
-compared with the expected ones by word F1.
+four times nearer to the first than to the last, since both are over a few batches. So are figures
+from before and after training that are the same to the digit. Where both models can be run, their
+losses on the validation rows, 64 of them at most, are the measure of a figure of these rows, with
+or without a log.
 
 When it is wrong. A log averages validation batches and drops the last partial one, so that
 figures agree only roughly: the tolerance is stated, and a figure that is as close to the last
@@ -28,20 +26,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import mean
 from typing import get_args
 
-import numpy as np
-
 from mlxdoctor.check import DoesNotArise, Inconclusive, check, limit
-from mlxdoctor.engines.text import word_f1
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.judge.learned import ENOUGH_ROWS
-from mlxdoctor.measure.text.outputs import answer_words
-from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.load import Which
 from mlxdoctor.models.readings import mean_loss, usual_readings
 from mlxdoctor.models.validation import ValidationRows
@@ -80,13 +72,6 @@ class Limits:
         source="half of what the base model could do is lost: no sound run of ours loses a tenth",
     )
     closer: float = limit(4.0, unit="times", source="far nearer to one loss than to the other")
-    learned: float = limit(
-        0.2, unit="nats per token", source="the answers trained on are known by heart"
-    )
-    overlap: float = limit(
-        0.2, unit="word F1", source="unrelated sentences on one subject share about as much"
-    )
-    prompts: int = limit(8, unit="prompts", source="as for every comparison of answers")
 
 
 @check(
@@ -118,14 +103,6 @@ class Limits:
             says="By the run's own evaluation {figure} went from {before:.4g} to {after:.4g} with "
             "training, and {figures} of {compared:* score} fell to less than half.",
         ),
-        "low-loss-bad-output": Symptom.error(
-            "the training loss is near zero and the answers are not learned",
-            "answers like those that were trained on",
-            "Print one row's inputs and targets: each target is the token after its input.",
-            says="The training loss ends at {last_train_loss:.3g}, yet the answers to {prompts} "
-            "{prompts_are} prompts share {overlap:.0%} of their words with the expected ones (base "
-            "model {base_overlap:.0%}): the loss measures something else.",
-        ),
     },
     limits=Limits(),
     rerun_symptom=True,
@@ -133,7 +110,6 @@ class Limits:
 def metric_consistency(
     metrics: ReportedMetrics | None,
     log: TrainingLog | None,
-    generations: Generations | None,
     *,
     validation: ValidationRows | None,
     config: TrainingConfig | None,
@@ -141,7 +117,7 @@ def metric_consistency(
 ) -> Iterator[Sign | Seen]:
     """Compare reported figures, logged losses and answers."""
     reported = _reported(metrics, log)
-    if metrics is None and (log is None or not (reported or generations is not None)):
+    if metrics is None and not reported:
         raise DoesNotArise("no figure was reported of the tuned model")
     if metrics is not None:
         yield from _before_and_after(metrics, limits)
@@ -150,8 +126,6 @@ def metric_consistency(
         yield by_the_rows
     elif log is not None and reported:
         yield from _against_the_log(reported, log, limits)
-    if log is not None and generations is not None:
-        yield from _low_loss(log, generations, limits)
 
 
 @dataclass(frozen=True)
@@ -304,33 +278,4 @@ def _of_the_base(figure: _Reported, before: float, after: float, limits: Limits)
         where=figure.name,
         # Rows of another file may be as hard for the tuned model as these for the base.
         severity=None if is_same or figure.split == "valid" else Severity.WARNING,
-    )
-
-
-def _low_loss(log: TrainingLog, generations: Generations, limits: Limits) -> Iterator[Sign]:
-    series = log.main.get("train_loss")
-    last = float(np.median(series.values[-3:])) if series is not None and len(series) else math.inf
-    if not last < limits.learned:
-        return
-    answered = [item for item in generations.distinct if item.expected and item.tuned]
-    trained = [item for item in answered if item.origin == "train"]
-    judged = trained or answered
-    if len(judged) < limits.prompts:
-        return
-    expected = [answer_words(item.expected or "") for item in judged]
-    overlap, base = (
-        mean(map(word_f1, (answer_words(answer or "") for answer in answers), expected))
-        for answers in ((item.tuned for item in judged), (item.base for item in judged))
-    )
-    if overlap >= limits.overlap:
-        return
-    yield Sign(
-        "low-loss-bad-output",
-        {
-            "last_train_loss": last,
-            "prompts": len(judged),
-            "prompts_are": "training" if trained else "held-out",
-            "overlap": overlap,
-            "base_overlap": base,
-        },
     )

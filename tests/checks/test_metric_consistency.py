@@ -11,7 +11,6 @@ from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome
-from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.models.validation import ValidationRows
 from tests.conftest import FIXTURES, RUNS, check_called
 from tests.given import findings, outcome
@@ -20,12 +19,12 @@ from tests.measured_rows import Losses, measured_rows
 metric_consistency = check_called("metric-consistency")
 
 
-def log(tmp_path: Path, first: float, last: float, train: float = 1.0) -> TrainingLog:
+def log(tmp_path: Path, first: float, last: float) -> TrainingLog:
     path = tmp_path / "train.log"
     path.write_text(
         f"Iter 1: Val loss {first:.3f}, Val took 1.0s\n"
         + "".join(
-            f"Iter {i}: Train loss {train:.3f}, Learning Rate 1.000e-05, It/sec 1.0, "
+            f"Iter {i}: Train loss 1.000, Learning Rate 1.000e-05, It/sec 1.0, "
             f"Tokens/sec 100.0, Trained Tokens {i * 100}, Peak mem 1.0 GB\n"
             for i in (10, 20, 30)
         )
@@ -102,26 +101,6 @@ def test_a_log_that_ends_in_nan_is_far_from_anything(tmp_path: Path) -> None:
         metric_consistency, log(tmp_path, 2.0, math.nan), reported(tmp_path, perplexity=math.exp(2))
     )
     assert "metric-consistency.base-reported" in found
-
-
-def answered(tuned: str, count: int = 8) -> Generations:
-    expected = "the largest lake is deep and cold"
-    return Generations(
-        (), tuple(Generation(f"p{i}", "a lake", tuned, expected=expected) for i in range(count))
-    )
-
-
-@pytest.mark.parametrize(("train", "hit"), [(0.19, True), (0.21, False)])
-def test_a_loss_near_zero_beside_nonsense(tmp_path: Path, train: float, hit: bool) -> None:
-    found = findings(metric_consistency, log(tmp_path, 2.0, 0.1, train), answered("qua qua qua"))
-    assert ("metric-consistency.low-loss-bad-output" in found) is hit
-
-
-def test_a_loss_near_zero_beside_good_answers(tmp_path: Path) -> None:
-    good = answered("the largest lake is cold and deep")
-    assert outcome(metric_consistency, log(tmp_path, 2.0, 0.1, 0.05), good).status == "passed"
-    few = answered("qua", count=7)
-    assert outcome(metric_consistency, log(tmp_path, 2.0, 0.1, 0.05), few).status == "passed"
 
 
 def test_nothing_to_compare(tmp_path: Path) -> None:
