@@ -46,7 +46,7 @@ from statistics import median
 
 import numpy as np
 
-from mlxdoctor.check import Cost, NotApplicable, check, limit
+from mlxdoctor.check import NotApplicable, check, limit
 from mlxdoctor.engines.tensors import FactorFacts, ModuleFacts, sharing
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
@@ -202,7 +202,6 @@ class Limits:
             fix="use a save of the trainer itself, on the base model that it was trained on",
         ),
     },
-    cost=Cost.WEIGHTS,
     limits=Limits(),
     rerun_symptom=True,
 )

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from mlxdoctor.check import Cost, Inconclusive, check, limit
+from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
@@ -106,7 +106,6 @@ class Limits(NominalLimits):
             fix="check the space on the disk, and whether the run was killed while it saved",
         ),
     },
-    cost=Cost.WEIGHTS,
     limits=Limits(),
     rerun_symptom=True,
 )

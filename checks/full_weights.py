@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from mlxdoctor.check import Cost, Inconclusive, check, limit
+from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
@@ -130,7 +130,6 @@ class Limits:
             fix=_FREEZE,
         ),
     },
-    cost=Cost.WEIGHTS,
     limits=Limits(),
     rerun_symptom=True,
 )

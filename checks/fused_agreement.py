@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlxdoctor.check import Cost, DoesNotArise, Inconclusive, check, limit
+from mlxdoctor.check import DoesNotArise, Inconclusive, check, limit
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.judge.learned import ENOUGH_ROWS, SIGNIFICANCE
 from mlxdoctor.measure.text.statistics import sign_test
@@ -56,7 +56,6 @@ class Limits:
             fix="Fuse with `--dequantize`, or serve the adapter beside the base model.",
         )
     },
-    cost=Cost.FORWARD,
     limits=Limits(),
 )
 def fused_agreement(validation: ValidationRows, limits: Limits) -> Iterator[Sign | Seen]:

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import sqrt
 
-from mlxdoctor.check import Cost, DoesNotArise, Inconclusive, check, limit
+from mlxdoctor.check import DoesNotArise, Inconclusive, check, limit
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
@@ -118,7 +118,6 @@ _EXPECTED = "a gain of 1, and noise below {most:g} of the update"
             fix=_AGAIN,
         ),
     },
-    cost=Cost.WEIGHTS,
     limits=Limits(),
 )
 def fused_model(

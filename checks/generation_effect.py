@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlxdoctor.check import Cost, Inconclusive, check, limit
+from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.engines.text import word_f1
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.supervision import Role
@@ -91,7 +91,6 @@ class Limits:
             fix="Do not use this adapter; an earlier checkpoint may be better (--adapter FILE).",
         ),
     },
-    cost=Cost.WEIGHTS,
     limits=Limits(),
     rerun_symptom=True,
 )

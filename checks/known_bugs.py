@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from mlxdoctor.bugs.known import load_known_bugs
 from mlxdoctor.bugs.traces import TRACES, Artifacts, BugLimits, Trace, error_message
 from mlxdoctor.bugs.versions import known_versions
-from mlxdoctor.check import Cost, Inconclusive, check
+from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import StatedConfig, TrainingConfig
@@ -49,7 +49,6 @@ _BUGS = [bug for bug in load_known_bugs().values() if bug.says]
         )
         for bug in _BUGS
     },
-    cost=Cost.WEIGHTS,
     limits=BugLimits(),
 )
 def known_bugs(

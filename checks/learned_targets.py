@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlxdoctor.check import Cost, Inconclusive, check, limit
+from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
@@ -225,7 +225,6 @@ _END = (
             fix="Check that the adapter is attached, trainable, and that the rate is not too low.",
         ),
     },
-    cost=Cost.FORWARD,
     limits=Limits(),
     rerun_symptom=True,
 )

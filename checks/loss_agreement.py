@@ -36,7 +36,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import get_args
 
-from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
+from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
@@ -181,7 +181,6 @@ _USUAL = "{base_loss:.3f} and {tuned_loss:.3f}"
             fix="Train on rows rendered with the chat template, or ask without it.",
         ),
     },
-    cost=Cost.FORWARD,
     limits=Limits(),
     rerun_symptom=True,
 )

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlxdoctor.check import Cost, DoesNotArise, Inconclusive, check, limit
+from mlxdoctor.check import DoesNotArise, Inconclusive, check, limit
 from mlxdoctor.engines.series import SeriesFacts, describe, smoothed
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
@@ -160,7 +160,6 @@ class Limits(GuessLimits):
             says="beta is {beta}: it multiplies all that a pair can teach, and 0.01 to 1 is usual.",
         ),
     },
-    cost=Cost.WEIGHTS,
     limits=Limits(),
     rerun_symptom=True,
 )

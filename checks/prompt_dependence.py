@@ -30,7 +30,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.check import Cost, Inconclusive, check, limit
+from mlxdoctor.check import Inconclusive, check, limit
 from mlxdoctor.finding import Measurement, Seen, Sign, Symptom, Unsought
 from mlxdoctor.judge.learned import ENOUGH_ROWS
 from mlxdoctor.models.load import Which
@@ -97,7 +97,6 @@ class Limits:
             fix=_FIX,
         ),
     },
-    cost=Cost.FORWARD,
     limits=Limits(),
     rerun_symptom=True,
 )

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
+from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.engines.series import describe
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
@@ -61,7 +61,6 @@ class Limits(BandLimits):
             "rows.[ The loss went from {start:.3f} to {end:.3f}.]",
         ),
     },
-    cost=Cost.WEIGHTS,
     limits=Limits(),
     rerun_symptom=True,
 )

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
+from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.finding import Measurement, Seen, Sign, Symptom
 from mlxdoctor.measure.text.outputs import answer_words
 from mlxdoctor.models.generations import (
@@ -78,7 +78,6 @@ class Limits:
             "FOLDER`, or `mlx_lm.load(model, adapter_path=FOLDER)`.",
         ),
     },
-    cost=Cost.FORWARD,
     limits=Limits(),
 )
 def recorded_answers(

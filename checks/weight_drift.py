@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from math import isfinite
 from statistics import median
 
-from mlxdoctor.check import Cost, Inconclusive, NotApplicable, check, limit
+from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
 from mlxdoctor.engines.tensors import LARGEST_STEP, ModuleFacts, outliers, straight_way
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
@@ -142,7 +142,6 @@ class Limits(update_size.Limits):
             fix="check that the configuration belongs to this adapter",
         ),
     },
-    cost=Cost.WEIGHTS,
     limits=Limits(),
     rerun_symptom=True,
 )

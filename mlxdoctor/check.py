@@ -33,7 +33,6 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from enum import StrEnum
 from importlib.metadata import entry_points
 from typing import Any, Protocol, TypeVar
 
@@ -54,14 +53,6 @@ T = TypeVar("T")
 Yield = Sign | Exhibit | Seen | Unsought
 #: Check -> name of a field of its `Limits` -> value.
 Thresholds = Mapping[str, Mapping[str, Any]]
-
-
-class Cost(StrEnum):
-    """What a check has to read: text only, every weight, or a running model."""
-
-    INSTANT = "instant"
-    WEIGHTS = "weights"
-    FORWARD = "forward"
 
 
 class Inconclusive(Exception):  # noqa: N818 - an outcome, not an error
@@ -113,7 +104,6 @@ class Check:
     Attributes:
         name: the module's name with dashes.
         symptoms: every code it can report, with what is said of it once and for all.
-        cost: what it has to read.
         documentation: its module's docstring.
         limits: its thresholds, or None.
         requirements: the evidence it takes.
@@ -124,7 +114,6 @@ class Check:
 
     name: str
     symptoms: Mapping[str, Symptom]
-    cost: Cost
     documentation: str
     limits: Any
     requirements: tuple[Requirement, ...]
@@ -142,6 +131,11 @@ class Check:
     def needs_models(self) -> bool:
         """Whether evidence that it takes, optional or not, is measured by running a model."""
         return any(getattr(one.kind, "needs_models", False) for one in self.requirements)
+
+    @property
+    def cost(self) -> str:
+        """What it takes: "instant" for files alone, "forward" for a running model."""
+        return "forward" if self.needs_models else "instant"
 
     @property
     def title(self) -> str:
@@ -276,7 +270,6 @@ def limit(default: T, *, unit: str, source: str, false_alarms: str = "not measur
 def check(
     *,
     codes: Mapping[str, Symptom],
-    cost: Cost = Cost.INSTANT,
     limits: Any = None,
     marks_onset: bool = False,
     rerun_symptom: bool = False,
@@ -285,7 +278,6 @@ def check(
 
     Args:
         codes: code -> what it stands for; the check's name is put before each code.
-        cost: what the check has to read.
         limits: an instance of a frozen dataclass of thresholds.
         marks_onset, rerun_symptom: what the check is good for; see `Check`.
 
@@ -306,7 +298,6 @@ def check(
         return Check(
             name=name,
             symptoms={f"{name}.{code}": symptom for code, symptom in codes.items()},
-            cost=cost,
             documentation=documentation,
             limits=limits,
             requirements=requirements,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fixtures.lab.upstream import page as upstream
 from mlxdoctor.causes import Cause, load_causes
-from mlxdoctor.check import Check, Cost, discover
+from mlxdoctor.check import Check, discover
 
 README = Path("README.md")
 CHECKS = Path("docs/checks.md")
@@ -17,7 +17,7 @@ CAUSES = Path("docs/causes.md")
 #: The run whose first screen the README shows.
 SHOWN = Path("fixtures/runs/collapse-frequent-token")
 #: What a check has to read, in a reader's words.
-READS = {Cost.INSTANT: "text", Cost.WEIGHTS: "weights", Cost.FORWARD: "a running model"}
+READS = {"instant": "files", "forward": "what a running model answers"}
 
 
 def pages() -> dict[Path, bytes]:

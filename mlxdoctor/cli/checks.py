@@ -17,8 +17,8 @@ MIN_MEANING = 24
 def command(output_format: str) -> int:
     """List what can be found: every check, its codes, and what each means.
 
-    The cost says what a check reads: text only (instant), every weight
-    (weights), or a running model (forward).
+    The cost says what a check reads: files alone (instant), or what a running
+    model answers as well (forward).
 
     \b
     Examples:
@@ -40,7 +40,7 @@ def _rows() -> list[dict[str, Any]]:
     from mlxdoctor.check import discover
 
     return [
-        {"check": one.name, "code": code, "meaning": meaning, "cost": one.cost.value}
+        {"check": one.name, "code": code, "meaning": meaning, "cost": one.cost}
         for one in discover()
         for code, meaning in one.codes.items()
     ]

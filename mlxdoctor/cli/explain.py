@@ -97,7 +97,7 @@ def _check(check: Check, name: str) -> str:
         lines.append(f"{_bold('Needs')}  {_kinds(needs)}")
     if uses:
         lines.append(f"{_bold('Uses')}   {_kinds(uses)}, where it is there")
-    lines.append(f"{_bold('Cost')}   {check.cost.value}")
+    lines.append(f"{_bold('Cost')}   {check.cost}")
     if limits := describe_limits(check.limits):
         lines += ["", _bold("Thresholds")]
         for one in limits:
