@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from mlxdoctor.evidence.config import CONFIG_NAME
 from mlxdoctor.evidence.kind import Missing, RunView
-from mlxdoctor.evidence.npz_file import read_npz
 from mlxdoctor.evidence.safetensors_file import read_safetensors
 from mlxdoctor.evidence.source import Source, hash_file, require_file
 from mlxdoctor.evidence.tensor import TensorRef
@@ -161,19 +160,19 @@ class Adapter:
             is_loose: see the attribute.
 
         Raises:
-            InputError: there is no such file, it is not a sound .safetensors or .npz, or its
-                modules or their factors are over a limit.
+            InputError: there is no such file, it is not a sound .safetensors, or its modules or
+                their factors are over a limit.
         """
         file = adapter_file(path)
         size = require_file(file)
         if file.suffix == ".npz":
-            tensors = read_npz(file)
-        elif file.suffix == ".safetensors":
-            tensors = read_safetensors(file).tensors
-        else:
-            raise InputError(
-                file, "is not a .safetensors or .npz file", "pickled weights are never opened"
-            )
+            problem = "is an .npz archive, which mlx-lm does not load as an adapter any more"
+            remedy = 'mx.save_safetensors("adapters.safetensors", mx.load("adapters.npz"))'
+            raise InputError(file, problem, remedy)
+        if file.suffix != ".safetensors":
+            problem = "is not a .safetensors file"
+            raise InputError(file, problem, "pickled weights are never opened")
+        tensors = read_safetensors(file).tensors
         naming, parts = _factors(tensors)
         modules: list[LoraModule] = []
         unpaired: list[str] = []

@@ -14,8 +14,8 @@ from mlxdoctor.evidence.source import Source, hash_file
 from mlxdoctor.safety.errors import InputError
 
 #: A checkpoint's file, whatever comes before its iteration.
-CHECKPOINT_NAME = re.compile(r"(?:^|.*[_-])0*(\d+)_adapters\.(?:safetensors|npz)$")
-_MLX_FILE = re.compile(r"^(\d+)_adapters\.(?:safetensors|npz)$")
+CHECKPOINT_NAME = re.compile(r"(?:^|.*[_-])0*(\d+)_adapters\.safetensors$")
+_MLX_FILE = re.compile(r"^(\d+)_adapters\.safetensors$")
 _PEFT_FOLDER = re.compile(r"^checkpoint-(\d+)$")
 
 

@@ -253,10 +253,10 @@ def test_no_configuration(
     assert severities(adapter_structure.run(Evidence(*evidence))) == {"no-configuration": severity}
 
 
-@pytest.mark.parametrize("named", ["run", "run/adapters.npz"])
+@pytest.mark.parametrize("named", ["run", "run/adapters.safetensors"])
 def test_no_configuration_in_the_folder_that_was_named(tmp_path: Path, named: str) -> None:
     (tmp_path / "run").mkdir()
-    np.savez(tmp_path / "run" / "adapters.npz", **lora(MODULES))
+    save(tmp_path / "run" / "adapters.safetensors", lora(MODULES))
     for options in ({"adapter": tmp_path / named}, {}):
         paths = [] if options else [tmp_path / named]
         run = Run.discover(paths, base=FIXTURES / "base", allow_model=False, **options)

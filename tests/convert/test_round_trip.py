@@ -107,12 +107,9 @@ def test_half_precision_keeps_its_bits(dtype: str, tmp_path: Path) -> None:
     assert bits(back / "adapters.safetensors") == bits(source)
 
 
-def test_an_older_archive_and_a_checkpoint_are_read(tmp_path: Path) -> None:
+def test_a_checkpoint_is_read(tmp_path: Path) -> None:
     folder = mlx_adapter(tmp_path / "a")
     expected = convert(folder).files
-    tensors: dict[str, Any] = lora(SHAPES)
-    np.savez(folder / "adapters.npz", **tensors)
-    assert convert(folder / "adapters.npz").files == expected
     (folder / "adapters.safetensors").rename(folder / "0000100_adapters.safetensors")
     assert convert(folder / "0000100_adapters.safetensors").files == expected
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from mlxdoctor.evidence.npz_file import read_npz
 from mlxdoctor.evidence.safetensors_file import read_safetensors
 from mlxdoctor.evidence.tensor import count_nonfinite
 from mlxdoctor.safety.errors import InputError
@@ -84,13 +83,3 @@ def test_the_fixture_base_reads_as_the_library_reads_it() -> None:
     assert set(ours) == set(theirs)
     for name, values in theirs.items():
         np.testing.assert_array_equal(ours[name].load(), values)
-
-
-@pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
-def test_npz_values(tmp_path: Path, write: object) -> None:
-    values = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
-    write(tmp_path / "a.npz", **{"m.lora_a": values, "n": values.astype(np.float16)})  # type: ignore[operator]
-    tensors = read_npz(tmp_path / "a.npz")
-    np.testing.assert_array_equal(tensors["m.lora_a"].load(), values)
-    assert tensors["n"].dtype == "F16"
-    np.testing.assert_array_equal(tensors["m.lora_a"].rows(1, 3), values[1:3])

@@ -129,7 +129,7 @@ def _checkpoints(folder: Path) -> None:
         name = line.replace(b"\0", b"").replace(b"/", b"")[:200].decode("utf-8", "replace")[:60]
         if name in ("", ".", ".."):
             continue
-        if name.endswith(("npz", "safetensors")):
+        if name.endswith("safetensors"):
             (run / name).write_bytes(sound)
         else:
             (run / name).mkdir(exist_ok=True)
@@ -164,7 +164,6 @@ READERS: tuple[Reader, ...] = (
     Reader("safetensors", "adapters.safetensors", _adapter, seeds.adapters,
            tokens=('"data_offsets":[0,', '"shape":[', '"dtype":"BF16"', '"__metadata__":{}',
            "lora_a")),
-    Reader("npz", "adapters.npz", _adapter, seeds.archives, tokens=("PK\x01\x02", "\x93NUMPY")),
     Reader("adapter-config", "adapter_config.json", _config, seeds.configs,
            tokens=("NaN", "1e999", "-1", "null", '"lora_parameters":', '"lr_schedule":', "[[[[")),
     Reader("yaml-config", "lora.yaml", _yaml, seeds.yaml_configs,
@@ -197,7 +196,7 @@ READERS: tuple[Reader, ...] = (
            tokens=('"tuned_tokens":[', '"prompt":', '"end_token_ids":', '"messages":', "null")),
     Reader("checkpoints", "names", _checkpoints, seeds.checkpoint_names,
            lambda: {"sound.safetensors": seeds.small_adapter()},
-           tokens=("_adapters.safetensors", "checkpoint-", "adapters.npz", "١٢")),
+           tokens=("_adapters.safetensors", "checkpoint-", "١٢")),
     Reader("peft-weights", "adapter_model.safetensors", _conversion, seeds.peft_weights,
            lambda: {"adapter_config.json": seeds.peft_config()},
            tokens=("base_model.model.", ".lora_A.weight", ".lora_B.weight", '"shape":[')),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import struct
-import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -75,23 +73,6 @@ def adapters() -> Sequence[bytes]:
         "model.layers.0.mlp.switch_mlp.up_proj.lora_b": _ramp(2, 4, 2),
     }
     return [small_adapter(), small_peft(), packed(dora), packed(experts), packed({})]
-
-
-def archives() -> Sequence[bytes]:
-    """`.npz` adapters, stored and compressed."""
-    found = []
-    for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        stream = io.BytesIO()
-        with zipfile.ZipFile(stream, "w", compression) as archive:
-            for role, shape in (("a", (4, 2)), ("b", (2, 4))):
-                member = io.BytesIO()
-                np.save(member, _ramp(*shape))
-                # A fixed date, so that the bytes are the same whenever they are made.
-                entry = zipfile.ZipInfo(f"model.layers.0.self_attn.q_proj.lora_{role}.npy")
-                entry.compress_type = compression
-                archive.writestr(entry, member.getvalue())
-        found.append(stream.getvalue())
-    return found
 
 
 def _pieces(pattern: str, size: int = _PIECE, count: int = 6) -> list[bytes]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import struct
 import time
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.adapter import Adapter
-from mlxdoctor.evidence.npz_file import read_npz
 from mlxdoctor.evidence.safetensors_file import model_files, read_safetensors
 from mlxdoctor.measure.weights.adapter_facts import factor_facts
 from mlxdoctor.safety.errors import InputError
@@ -145,84 +142,3 @@ def test_an_index_of_missing_or_too_many_files(tmp_path: Path) -> None:
             read_safetensors(file)
     with using(["folder_entries=1"]), pytest.raises(InputError, match="limit folder_entries"):
         model_files(tmp_path)
-
-
-def npy(shape: str = "(4,)", dtype: str = "'<f4'", data: bytes = bytes(16)) -> bytes:
-    header = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}".encode()
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (npy(dtype="'|O'"), "Object arrays cannot be loaded"),
-        (npy(dtype="[('a', '|O')]"), "Object arrays cannot be loaded"),
-        (npy(dtype="[('a', '<f4')]"), "only plain numbers are read"),
-        (npy(dtype="'>f4'"), "only plain numbers are read"),
-        (npy(shape="(-4,)"), "not a readable"),
-        (npy(shape="(2**62, 2**62)"), "malformed node"),
-        (npy(shape=f"({10**30},)"), "not a readable"),
-        (npy(shape=f"({10**12},)"), "not a readable"),
-        (npy(shape="(" * 3000), "not a readable"),
-        (npy(shape="__import__('os')"), "malformed node"),
-        (npy()[:20], "reading array header"),
-        (npy()[:-4], "expected 16 bytes got 12"),
-        (b"\x80\x04K\x01.", "is not an array"),
-    ],
-)
-def test_an_array_that_lies(tmp_path: Path, content: bytes, problem: str) -> None:
-    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
-        archive.writestr("x.npy", content)
-    with pytest.raises(InputError, match=problem) as refused:
-        read_npz(tmp_path / "a.npz")
-    assert "\n" not in str(refused.value)
-
-
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_an_archive_with_a_name_twice(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
-        archive.writestr("x.npy", npy())
-        archive.writestr("x.npy", npy())
-    with pytest.raises(InputError, match="there twice"):
-        read_npz(tmp_path / "a.npz")
-
-
-def test_members_with_paths_stay_names(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
-        archive.writestr("../../outside.npy", npy())
-    assert list(read_npz(tmp_path / "a.npz")) == ["../../outside"]
-    assert not (tmp_path.parent.parent / "outside.npy").exists()
-
-
-def test_an_encrypted_or_truncated_archive(tmp_path: Path) -> None:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("x.npy", npy())
-    whole = bytearray(buffer.getvalue())
-    (tmp_path / "cut.npz").write_bytes(whole[:-30])
-    central = whole.index(b"PK\x01\x02")
-    whole[central + 8] |= 1
-    (tmp_path / "locked.npz").write_bytes(whole)
-    with pytest.raises(InputError, match="is encrypted"):
-        read_npz(tmp_path / "locked.npz")
-    with pytest.raises(InputError, match=r"not a readable \.npz"):
-        read_npz(tmp_path / "cut.npz")
-
-
-def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
-    path = tmp_path / "a.npz"
-    np.savez_compressed(path, x=np.zeros(40 << 20, np.float16))
-    assert path.stat().st_size < 1 << 20
-    with using(["unpacked_bytes=400000"]), pytest.raises(InputError, match="limit unpacked_bytes"):
-        read_npz(path)
-    with pytest.raises(InputError, match="limit unpacked_ratio of 200"):
-        read_npz(path)
-    with using(["unpacked_ratio=2000"]):
-        assert read_npz(path)["x"].shape == (40 << 20,)
-    with using(["archive_members=0.5"]), pytest.raises(InputError, match="--limit"):
-        read_npz(path)
-
-
-def test_an_adapter_of_zeros_may_be_packed_tightly(tmp_path: Path) -> None:
-    np.savez_compressed(tmp_path / "a.npz", x=np.zeros(1 << 20, np.float32))
-    assert read_npz(tmp_path / "a.npz")["x"].size == 1 << 20
