@@ -1,12 +1,12 @@
 """Which tokens are trained on, and whether they can teach the answer.
 
 What it finds. Rows and batches without anything to learn, answers cut off by the sequence limit,
-answers whose end token is missing, or that are little more than an end token, prompts that are
-not how their row begins, doubled beginning tokens, and answers that a mask leaves out.
+answers whose end token is missing, prompts that are not how their row begins, doubled beginning
+tokens, and answers that a mask leaves out.
 
 Why it matters. The model learns the supervised tokens and nothing else. A batch without any
 divides zero by zero, and one such step makes the whole adapter NaN. A model that never sees
-its end token never stops; one that sees little else says nothing.
+its end token never stops.
 
 How it is measured. The rows are tokenized with the base model's tokenizer and chat template, cut,
 masked and put into batches by the rules of mlx-lm 0.32.2, and the targets are counted. Large
@@ -17,7 +17,7 @@ check `trained-tokens` compares with the counts in the log. Documents longer tha
 usual in plain text, where being cut is at most a warning.
 
 What to do. Look at the report's label strip. Raise `max_seq_length` above the longest row,
-remove rows with empty answers, and use a template that ends answers with the model's end token.
+and use a template that ends answers with the model's end token.
 """
 
 import math
@@ -54,14 +54,6 @@ class Limits:
     cut_error: float = limit(0.5, unit="share of rows", source="most answers have no end")
     end_warning: float = limit(0.5, unit="share of rows", source="half of the answers never end")
     end_error: float = limit(0.95, unit="share of rows", source="(almost) no answer ends")
-    flood_warning: float = limit(
-        0.6,
-        unit="share of answer tokens",
-        source="one-word answers, as in classification, have 0.5",
-    )
-    flood_error: float = limit(
-        0.9, unit="share of answer tokens", source="most answers are empty; see geography-empty"
-    )
 
 
 @check(
@@ -93,13 +85,6 @@ class Limits:
             "({ends})[; the last supervised token is {last}].",
             expected="the end token is the last thing an answer teaches",
             fix="end every answer with the end token, in the template or in the row",
-        ),
-        "end-token-dominates": Symptom.warning(
-            "answers are little more than their end token",
-            says="{share:.0%} of the answers' tokens are end tokens, and {empty_answers} of "
-            "{examined} answers are empty: the model learns to end at once.",
-            expected="answers of more than an end token",
-            fix="remove the rows with empty answers",
         ),
         "offset-not-a-prefix": Symptom.warning(
             "the masked prompt is not how the row begins",
@@ -172,7 +157,6 @@ def label_mask(
         )
     if rows.eos_token_ids:
         yield from _ends(rows, tokenizer, limits)
-        yield from _flood(rows, limits)
     if broken := _where(rows.rows, lambda row: row.offset > 0 and not row.prefix_matches):
         yield _sign("offset-not-a-prefix", rows, broken)
     bos = tokenizer.bos_token_id if tokenizer is not None else None
@@ -235,25 +219,6 @@ def _ends(rows: SupervisedRows, tokenizer: Tokenizer | None, limits: Limits) -> 
         examined=len(whole),
         last=quoted(tokenizer.token(last)) if tokenizer else None,
         ends=tuple(ends),
-    )
-
-
-def _flood(rows: SupervisedRows, limits: Limits) -> Iterator[Sign]:
-    if rows.format in ("text", "tokens"):
-        return
-    roles = np.concatenate([row.roles[row.prompt_length : row.length] for row in rows.rows])
-    ends = int((roles == Role.END).sum())
-    total = ends + int((roles == Role.ANSWER).sum())
-    if not total or ends / total < limits.flood_warning:
-        return
-    empty = _where(rows.rows, lambda row: Role.ANSWER not in row.roles[row.prompt_length :])
-    yield _sign(
-        "end-token-dominates",
-        rows,
-        empty,
-        Severity.ERROR if ends / total >= limits.flood_error else None,
-        share=ends / total,
-        empty_answers=len(empty),
     )
 
 

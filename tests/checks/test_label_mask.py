@@ -132,21 +132,6 @@ def test_half_of_the_rows_without_an_end(tmp_path):
     assert "label-mask.end-token-missing" not in codes
 
 
-def test_empty_answers_flood_the_end_token():
-    rows = rows_of(Dataset.read(DATA / "geography-empty"))
-    outcome, codes = run(label_mask, rows)
-    assert codes["label-mask.end-token-dominates"] == "error"
-    assert outcome.findings[0].measured["empty_answers"] == 200
-
-
-@pytest.mark.parametrize(("empty", "severity"), [(0, None), (8, "warning"), (19, "error")])
-def test_one_word_answers_are_not_a_flood(tmp_path, empty, severity):
-    # "A" is a single token: half of the answer's tokens are end tokens in a sound classifier.
-    rows = [chat(f"Question {at}?", "" if at < empty else "A") for at in range(20)]
-    _, codes = run(label_mask, rows_of(write_data(tmp_path, train=rows)))
-    assert codes.get("label-mask.end-token-dominates") == severity
-
-
 def test_a_prompt_that_is_no_prefix_matters_only_when_masked(tmp_path, geography):
     model = model_copy(
         tmp_path,
