@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,24 +52,6 @@ def test_no_path_of_this_machine_is_in_a_report() -> None:
     assert str(Path.home()) not in json.dumps(report("healthy-ordinary"), default=str)
 
 
-def test_selecting_and_ignoring_codes() -> None:
-    only = report("collapse-frequent-token", select=["loss-trend.diverged"])
-    found = [one["code"] for o in only["outcomes"] for one in o["findings"]]
-    assert found == ["loss-trend.diverged"]
-    without = report("collapse-frequent-token", ignore=["loss-trend.diverged"])
-    found = [one["code"] for o in without["outcomes"] for one in o["findings"]]
-    assert "loss-trend.diverged" not in found
-    assert "weight-drift.exploded" in found
-
-
-def test_what_would_say_most_is_asked_for(tmp_path: Path) -> None:
-    log = tmp_path / "train.log"
-    log.write_text((RUNS / "collapse-frequent-token" / "train.log").read_text())
-    data = diagnose([log]).to_dict()
-    assert data["next"] is not None
-    assert data["next"]["why"]
-
-
 def test_a_users_score_is_compared(tmp_path: Path) -> None:
     script = tmp_path / "quality.py"
     script.write_text(
@@ -114,11 +95,3 @@ def test_the_timeline_is_in_order() -> None:
     iterations = [event["iteration"] for event in events]
     assert iterations == sorted(iterations)
     assert any(event["event"].startswith("saved 0000100_adapters") for event in events)
-
-
-def test_unreadable_evidence_is_named_once(copied: Callable[[str], Path]) -> None:
-    folder = copied("healthy-ordinary")
-    (folder / "adapters.safetensors").write_bytes(b"")
-    data = diagnose([folder], allow_model=False).to_dict()
-    assert len(data["unreadable"]) == 1
-    assert "adapters.safetensors" in data["unreadable"][0]

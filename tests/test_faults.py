@@ -88,18 +88,6 @@ def test_standard_output_on_a_full_disk(tmp_path: Path) -> None:
     assert "standard output cannot be written (No space left on device)" in one_line(done)
 
 
-@pytest.mark.slow
-def test_checks_that_take_too_long_are_named_and_the_report_is_inconclusive(
-    tmp_path: Path,
-) -> None:
-    limited = {"MLXDOCTOR_LIMITS": "check_seconds=0.000001"}
-    done = mlxdoctor("diagnose", RUN, *QUICK, "-o", tmp_path / "reports", environment=limited)
-    assert done.returncode == 3, done.stderr
-    words = " ".join(done.stdout.split())
-    for name in ("loss-trend", "metric-consistency"):
-        assert f"the check {name} crashed (took longer than 1e-06 s, the limit check_sec" in words
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_metrics_that_cannot_be_written_are_one_sentence() -> None:
     from mlxdoctor.train.records import ValidationRecord, add_metrics
@@ -130,7 +118,7 @@ def test_killed_while_writing_leaves_the_old_content_or_the_new(tmp_path: Path) 
     old, new = b"old " * 500_000, b"new " * 500_000
     atomic.replace_file(target, old)
     script = (
-        "import sys; from pathlib import Path; from mlxdoctor import atomic\n"
+        "import sys; from pathlib import Path; from mlxdoctor.safety import atomic\n"
         "print('ready', flush=True)\n"
         "while True:\n"
         "    for word in (b'new ', b'old '):\n"
@@ -141,7 +129,7 @@ def test_killed_while_writing_leaves_the_old_content_or_the_new(tmp_path: Path) 
             [sys.executable, "-c", script, str(target)], stdout=subprocess.PIPE
         )
         assert process.stdout is not None
-        process.stdout.readline()
+        assert process.stdout.readline() == b"ready\n"
         time.sleep(delay)
         process.kill()
         process.wait()
@@ -167,22 +155,6 @@ def test_a_write_that_fails_leaves_nothing_behind(
         atomic.replace_file(target, b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
     assert target.read_text() == "old"
-
-
-def test_a_stored_result_that_cannot_be_written_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_json(tmp_path / RESULT_FILE, {"verdict": "before"})
-
-    def fail(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(InputError, match="No space left on device"):
-        write_json(tmp_path / RESULT_FILE, {"verdict": "after"})
-    monkeypatch.undo()
-    assert read_result(tmp_path) == {"verdict": "before"}
-    assert [path.name for path in tmp_path.iterdir()] == [RESULT_FILE]
 
 
 def test_a_result_cut_at_any_byte_counts_as_unfinished(tmp_path: Path) -> None:
@@ -254,31 +226,6 @@ def test_a_file_in_the_way_of_the_report(where: str, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "cannot be written" in one_line(done)
     assert path.read_text() == "mine"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder nobody can write")
-def test_an_output_folder_that_nobody_can_write() -> None:
-    done = mlxdoctor("diagnose", RUN, *QUICK, "-o", "/proc/reports")
-    assert done.returncode == 2
-    assert "name another folder with --output" in one_line(done)
-
-
-@pytest.mark.slow
-def test_a_folder_that_cannot_be_written_is_examined_and_left_alone(
-    copied: Callable[[str], Path], tmp_path: Path
-) -> None:
-    folder = copied(RUN.name)
-    for path in (*folder.iterdir(), folder):
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    before = {path.name: path.stat().st_mtime_ns for path in (*folder.iterdir(), folder)}
-    try:
-        done = mlxdoctor("diagnose", folder, "--no-generate", "-o", tmp_path / "reports")
-    finally:
-        folder.chmod(0o755)
-    assert done.returncode == 1, done.stderr
-    assert {path.name for path in folder.iterdir()} == set(before) - {folder.name}
-    assert before == {path.name: path.stat().st_mtime_ns for path in (*folder.iterdir(), folder)}
 
 
 NOWHERE = "/proc/nowhere"

@@ -158,34 +158,27 @@ def auto_keys(keys: list[str]) -> Build:
 
 EPOCH = [0.9741, 1.3742, 1.2390, 0.9670, 1.0386, 1.1681]
 
-#: What it is -> examples; none of them may be called healthy.
+#: What it is -> two examples; none of them may be called healthy.
 FAULTY: dict[str, list[Build]] = {
     "loss near chance at the end of a tail": [
         only_log(lines([10.1, 9.9, 10.3, 10.0])),
         logged([9.8, 9.9, 9.7, 9.9, 9.8, 9.8]),
-        only_log(lines([11.6, 11.7, 11.5])),
     ],
     "one recorded answer of one token": [
         collapsed("," * 50),
         collapsed("," * 50, "A router forwards packets between networks."),
-        collapsed("the " * 40, "A router forwards packets between networks."),
-        collapsed("!" * 64),
     ],
     "answers worse than the base's": [
         lambda folder: with_answers(
             run(folder, lines(SOUND), fine_tune_type="full", learning_rate=2e-3), 0.08, 0.25
         ),
         lambda folder: with_answers(with_adapter(run(folder, lines(SOUND))), 0.1, 0.6),
-        lambda folder: with_answers(run(folder, lines(SOUND)), 0.0, 0.3, 24),
     ],
     "three rows, fifty times": [
         lambda folder: with_answers(
             with_rows(run(folder, lines(SOUND), iters=150, batch_size=1), 3), 0.07, 0.27
         ),
         lambda folder: with_rows(run(folder, lines(SOUND), iters=400, batch_size=1), 5),
-        lambda folder: with_rows(
-            run(folder, lines([2.5 * 0.8**at for at in range(30)]), iters=300, batch_size=1), 2
-        ),
     ],
     "hardly begun": [
         lambda folder: with_rows(
@@ -194,22 +187,18 @@ FAULTY: dict[str, list[Build]] = {
         lambda folder: with_rows(
             run(folder, lines([2.9, 2.88], every=4), iters=8, learning_rate=1e-5), 900
         ),
-        lambda folder: run(folder, lines([2.9], every=3), iters=3, batch_size=1),
     ],
     "fell and rose again": [
         logged([2.0, 1.6, 1.2, 0.9, 0.7, 0.5, 0.5, 0.6, 1.0, 1.6, 2.1, 2.4, 2.5, 2.5]),
         logged([3.0, 2.0, 1.2, 0.8, 0.8, 0.8, 0.9, 1.4, 2.0, 2.6, 2.8, 2.9, 2.9, 2.9]),
-        logged([2.4 - 0.1 * min(at, 18) + 0.07 * max(at - 30, 0) for at in range(60)]),
     ],
     "norms that are no numbers to the end": [
         only_log(norms([2.0 + at % 3 for at in range(89)] + [math.nan] * 11)),
         only_log(norms([2.0 + at % 3 for at in range(30)] + [math.inf] * 6)),
-        only_log(json_lines(grad_norm=[1.3, 1.1, 1.2] * 12 + [math.nan] * 4), "log.jsonl"),
     ],
     "norms that explode": [
         only_log(norms([4.2, 4.1, 4.3] * 9 + [5044.0, 1.8e8, 4.2])),
         only_log(norms([0.8, 0.9, 1.1] * 9 + [4.0e5, 3.0e6, 0.9, 1.0])),
-        only_log(norms([1.5 * 3.0 ** max(at - 15, 0) for at in range(40)])),
     ],
     "skipped batches": [
         only_log(lines(SOUND, more=", skipped 26").replace("Iter 200", "Iter 39")),
@@ -219,39 +208,30 @@ FAULTY: dict[str, list[Build]] = {
                 for at in range(1, 41)
             )
         ),
-        only_log(json_lines(skipped_batches=[6 * at for at in range(30)]), "log.jsonl"),
     ],
     "a logged rate of zero": [
         only_log(hf_state([0.0] * 12), "trainer_state.json"),
         only_log(lines([2.5, 2.51, 2.49] * 4, more=", Learning Rate 0.000e+00")),
-        only_log(json_lines(learning_rate=[2e-5] * 3 + [0.0] * 37), "log.jsonl"),
     ],
     "losses that repeat by epoch": [
         only_log(lines(EPOCH * 3)),
         only_log("".join(f"Iter {at}: Train loss {EPOCH[at % 4]}\n" for at in range(1, 21))),
-        only_log(wandb_csv([2.1, 1.9, 2.3, 2.2, 2.05, 1.95, 2.4, 2.15] * 4), "export.csv"),
     ],
     "keys that match nothing that was saved": [
         auto_keys(["auto"]),
         auto_keys(["query_key_value"]),
-        auto_keys(["attn.wq", "attn.wv"]),
     ],
     "a CSV of training losses only": [
         only_log(wandb_csv([5.57 - 0.02 * at for at in range(52)]), "wandb_export.csv"),
         only_log(wandb_csv([1.9 - 0.01 * at for at in range(40)], "loss"), "export.csv"),
-        only_log(wandb_csv([0.9 * 0.99**at for at in range(100)]).replace(",", "\t"), "loss.tsv"),
     ],
     "a log of unknown format that is all NaN": [
         beside_unreadable("".join(f"it={at} ~ objective ~> nan\n" for at in range(50))),
         beside_unreadable("".join(f"[{at:04d}] NLL(train) := NaN\n" for at in range(50))),
-        beside_unreadable(
-            "".join(f'{{"n": {at}, "objective": NaN}}\n' for at in range(50)), "metrics.jsonl"
-        ),
     ],
     "flat above chance, with a gradient of zero": [
         only_log(of_steps([12.8] * 12, "19.2 s/it")),
         only_log(of_steps([12.4, 12.41, 12.4, 12.4] * 3, "0.05 it/s")),
-        only_log(json_lines(loss=[11.9, 11.91] * 15, grad_norm=[0.0] * 30), "log.jsonl"),
     ],
 }
 
@@ -382,23 +362,6 @@ def test_whole_numbers_are_neither_a_trained_model_nor_misshapen(
     assert "model itself" not in every
     assert report.root is not None
     assert report.root.cause.id == "adapter-not-loaded"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "AttributeError: 'dict' object has no attribute 'forward'",
-        "AttributeError: 'list' object has no attribute 'layers'",
-        "AttributeError: 'dict' object has no attribute 'parameters'",
-    ],
-)
-@pytest.mark.parametrize("before", ["", "Iter 1: Train loss 8.950\n"])
-def test_a_program_that_died_broke_no_model(tmp_path: Path, text: str, before: str) -> None:
-    trace = f'Traceback (most recent call last):\n  File "train.py", line 9, in step\n{text}\n'
-    report = told(only_log(f"Starting training\n{before}{trace}")(tmp_path / "run"))
-    assert report.root is not None
-    assert report.root.cause.id == "program-error"
-    assert text.split(": ")[1] in " ".join(messages(report))
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,10 +10,12 @@ import pytest
 
 from mlxdoctor.api import diagnose
 from mlxdoctor.cli.diagnose import exit_code
+from mlxdoctor.convert.conversion import convert
 from mlxdoctor.finding import Outcome, Status
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import CauseStatus
-from tests.conftest import FIXTURES, LOGS, ROOT, RUNS, expected, run_names
+from tests.conftest import FIXTURES, LOGS, RUNS, expected, run_names
+from tests.convert.given import write_files
 
 #: Kinds of fault that the runs must cover; a run that goes missing is noticed here.
 CAUSES = {
@@ -165,7 +165,7 @@ def test_one_kind_of_evidence_alone_is_enough_for_a_report(kind: str, tmp_path: 
         data = diagnose([tmp_path], allow_model=False).to_dict()
         assert "weight-drift.exploded" in codes(data)
     elif kind == "PEFT adapter":
-        data = diagnose([as_peft(run, tmp_path)]).to_dict()
+        data = diagnose([write_files(tmp_path / "peft", convert(run).files)]).to_dict()
         assert "weight-drift.exploded" in codes(data)
     else:
         data = diagnose([FIXTURES / "data" / "geography-empty"]).to_dict()
@@ -178,50 +178,6 @@ def test_one_kind_of_evidence_alone_is_enough_for_a_report(kind: str, tmp_path: 
 
 def codes(data: dict[str, Any]) -> set[str]:
     return {finding["code"] for one in data["outcomes"] for finding in one["findings"]}
-
-
-def as_peft(run: Path, folder: Path) -> Path:
-    """The run's adapter under PEFT's names, factors turned round, alpha for the scale."""
-    import json
-
-    import numpy as np
-    from safetensors.numpy import load_file, save_file
-
-    names = {"lora_a": "lora_A.weight", "lora_b": "lora_B.weight"}
-    tensors = {}
-    for name, value in load_file(run / "adapters.safetensors").items():
-        module, leaf = name.rsplit(".", 1)
-        turned = np.ascontiguousarray(value.T)
-        tensors[f"base_model.model.{module}.{names[leaf]}"] = turned
-    save_file(tensors, folder / "adapter_model.safetensors")
-    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 160, "target_modules": ["q_proj"]}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    return folder
-
-
-NO_MLX = """
-import sys
-from pathlib import Path
-from mlxdoctor.cli import main
-code = main(["diagnose", *sys.argv[1:], "--no-generate", "--stdout", "json"])
-loaded = sorted({name.split(".")[0] for name in sys.modules} & {"mlx", "mlx_lm", "transformers"})
-print(loaded, file=sys.stderr)
-sys.exit(bool(loaded))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", ["train.log", "adapters.safetensors", ""])
-def test_static_evidence_needs_no_mlx(path: str) -> None:
-    target = RUNS / "healthy-ordinary" / path
-    result = subprocess.run(
-        [sys.executable, "-c", NO_MLX, str(target)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize(

@@ -81,26 +81,6 @@ def test_the_model_finds_what_log_and_sizes_do_not_show(broken_run: Path, tmp_pa
     assert "its answers" in found.rows[3].why or "it answers" in found.rows[3].why
 
 
-def test_a_sound_run_has_no_broken_save() -> None:
-    found = bisected(RUNS / "healthy-ordinary")
-    assert standings(found) == "ggg"
-    assert found.newest_is_good
-    assert found.is_decided
-    path = RUNS / "healthy-ordinary" / "adapters.safetensors"
-    assert sentence(found) == (
-        f"Last good checkpoint: {path}, the newest; none of 3 files is broken."
-    )
-
-
-def test_nan_from_the_second_save_on() -> None:
-    found = bisected(RUNS / "no-supervised-tokens")
-    assert standings(found) == "gbbb"
-    told = sentence(found)
-    assert "0000040_adapters.safetensors; broken from 0000080_adapters.safetensors on" in told
-    assert "the log's loss is not finite from iteration 70 on" in told
-    assert any("same, byte for byte" in one for one in notes(found))
-
-
 @pytest.mark.parametrize("name", ["collapse-frequent-token", "scale-too-large"])
 def test_lost_before_the_first_save(name: str) -> None:
     found = bisected(RUNS / name)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,19 +11,12 @@ from typing import Any
 import pytest
 
 from mlxdoctor.cli import main
+from tests.cli.test_diagnose import digest
 from tests.conftest import FIXTURES, RUNS
 
 HEALTHY = RUNS / "healthy-ordinary"
 BROKEN = RUNS / "no-supervised-tokens"
 STATIC = "--no-generate"
-
-
-def digest(folder: Path) -> dict[str, tuple[str, int]]:
-    return {
-        str(path): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 @pytest.fixture
@@ -71,12 +62,6 @@ def test_a_broken_one_exits_with_1_and_names_a_file_that_exists(call: Call) -> N
     assert first["logged_loss"] > 0
 
 
-def test_none_is_good(call: Call) -> None:
-    code, out, _ = call(RUNS / "collapse-frequent-token", STATIC, "--format", "json")
-    assert code == 1
-    assert json.loads(out)["last_good"] is None
-
-
 def test_nothing_that_decides_exits_with_3(call: Call, copied: Callable[[str], Path]) -> None:
     folder = copied("healthy-ordinary")
     for name in ("adapter_config.json", "train.log"):
@@ -120,14 +105,6 @@ def test_nothing_is_written_among_the_evidence(call: Call, copied: Callable[[str
     assert digest(folder) == before
 
 
-def test_names_from_the_run_are_harmless(call: Call, copied: Callable[[str], Path]) -> None:
-    folder = copied("healthy-ordinary")
-    named = folder.with_name("\x1b[31m[x](e.vil)")
-    folder.rename(named)
-    assert "\x1b" not in call(named, STATIC)[1]
-    assert "[x](e.vil)" not in call(named, STATIC, "--format", "markdown")[1]
-
-
 @pytest.mark.slow
 def test_the_models_are_run_where_they_are_at_hand(call: Call) -> None:
     code, out, _ = call(HEALTHY, "--model", FIXTURES / "base", "--format", "json")
@@ -139,14 +116,3 @@ def test_the_models_are_run_where_they_are_at_hand(call: Call) -> None:
     assert data["best"]["file"].endswith("0000600_adapters.safetensors")
     assert data["best"]["newest_is_worse"] is False
     assert any("measured with 2 of 3 files" in one for one in data["notes"])
-
-
-@pytest.mark.slow
-def test_static_use_loads_no_framework() -> None:
-    code = (
-        "import sys\nfrom mlxdoctor.cli import main\n"
-        f"main(['bisect', {str(HEALTHY)!r}, {STATIC!r}])\n"
-        "print([m for m in ('mlx', 'torch', 'scipy.stats', 'matplotlib') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"

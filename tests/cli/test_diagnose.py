@@ -106,15 +106,6 @@ def test_a_report_is_never_written_into_the_run(
     assert digest(run) == before
 
 
-def test_a_folder_that_is_not_there_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", "no-such-folder"]) == 2
-    captured = capsys.readouterr()
-    assert captured.err == (
-        "mlxdoctor: no-such-folder: there is no such file or folder; check the path\n"
-    )
-    assert captured.out == ""
-
-
 @pytest.mark.slow
 def test_an_unreadable_file_is_named_and_the_rest_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -142,11 +133,6 @@ def test_select_and_ignore_take_lists_and_repeat(capsys: pytest.CaptureFixture[s
         & {"token-collapse", "learning-rate"}
         & {one["check"] for one in printed(capsys)["outcomes"]}
     )
-
-
-def test_an_unknown_code_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", str(FAILED), "--stdout", "json", "--select", "no-such"]) == 2
-    assert "no check and no code is called 'no-such'" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -139,13 +137,6 @@ def test_without_a_configuration_the_scale_is_unknown(tmp_path: Path) -> None:
     assert "‖A·B‖" in call(str(path)).output
 
 
-def test_names_from_the_file_are_harmless(tmp_path: Path) -> None:
-    name = "model.layers.0.\x1b[31m[x](http://e.vil)|"
-    where = adapter(tmp_path, lora({name: (8, 8)}))
-    assert "\x1b" not in call(where).output
-    assert "[x](http" not in call(where, "--format", "markdown").output
-
-
 def test_the_markdown_table() -> None:
     lines = call(HEALTHY, "--format", "markdown").output.splitlines()
     table = [line for line in lines if line.startswith("|")]
@@ -170,17 +161,6 @@ def test_unusable_input_is_one_sentence(
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert str(path.name) in captured.err
-
-
-@pytest.mark.slow
-def test_it_loads_no_framework() -> None:
-    code = (
-        "import sys\nfrom mlxdoctor.cli import main\n"
-        f"main(['inspect', {HEALTHY!r}])\n"
-        "print([m for m in ('mlx', 'torch', 'scipy', 'matplotlib') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_two_adapters_one_after_the_other() -> None:

@@ -110,30 +110,32 @@ def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     monkeypatch.setattr(cli.group, "main", fail)
 
 
-def test_unusable_input_is_one_sentence_without_escape_sequences(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (
+            InputError("a\x1b[31m.log", "is empty", "name another"),
+            cli.EXIT_UNUSABLE,
+            "mlxdoctor: a\\x1b[31m.log: is empty; name another\n",
+        ),
+        (MemoryError("Unable to allocate 1 TiB"), cli.EXIT_UNUSABLE, "mlxdoctor: "),
+        # A bug shows its traceback, and never counts as a finding.
+        (RuntimeError("boom"), cli.EXIT_INCONCLUSIVE, "RuntimeError: boom"),
+        (RuntimeError("boom"), cli.EXIT_INCONCLUSIVE, "this is a bug in mlxdoctor"),
+    ],
+)
+def test_a_failure_is_one_sentence_and_a_bug_a_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    code: int,
+    said: str,
 ) -> None:
-    raising(monkeypatch, InputError("a\x1b[31m.log", "is empty", "name another"))
-    assert cli.main([]) == cli.EXIT_UNUSABLE
-    assert capsys.readouterr().err == "mlxdoctor: a\\x1b[31m.log: is empty; name another\n"
-
-
-def test_too_little_memory_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    raising(monkeypatch, MemoryError("Unable to allocate 1 TiB"))
-    assert cli.main(["checks"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_a_bug_shows_its_traceback_and_never_counts_as_a_finding(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    raising(monkeypatch, RuntimeError("boom"))
-    assert cli.main([]) == cli.EXIT_INCONCLUSIVE
-    captured = capsys.readouterr().err
-    assert "RuntimeError: boom" in captured
-    assert "this is a bug in mlxdoctor" in captured
+    raising(monkeypatch, error)
+    assert cli.main([]) == code
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert (printed.count("\n") == 1) is (code == cli.EXIT_UNUSABLE)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])

@@ -66,21 +66,6 @@ def test_a_folder_that_can_not_be_made_is_the_users_error(tmp_path: Path) -> Non
         output.write_files(tmp_path / "file", {"report.md": b"x"})
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output.write_files(tmp_path, {"report.md": b"old"})
-
-    def full(self: Path, target: Path) -> Path:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(InputError, match="No space left"):
-        output.write_files(tmp_path, {"report.md": b"new"})
-    assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
-    assert (tmp_path / "report.md").read_text() == "old"
-
-
 @pytest.mark.parametrize(
     ("tty", "environment", "expected"),
     [

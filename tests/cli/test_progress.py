@@ -1,3 +1,5 @@
+"""The progress line: what is drawn on a terminal, and said elsewhere."""
+
 from __future__ import annotations
 
 import io
@@ -21,48 +23,47 @@ class Clock:
         return self.now
 
 
-def test_long_work_draws_and_leaves_an_empty_line(monkeypatch: pytest.MonkeyPatch) -> None:
+#: Seconds that pass, and the report that comes then.
+Step = tuple[float, str, int, int]
+LONG = SHOW_AFTER + 0.01
+
+
+def written(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, steps: list[Step]) -> str:
     clock = Clock()
-    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    monkeypatch.setattr(sys, "stderr", stream)
     with ProgressLine(clock) as progress:
-        clock.now += SHOW_AFTER + 0.01
-        progress("reading \x1b[31mweights", 3, 12)
-    drawn = stream.getvalue()
-    assert "\\x1b[31mweights [######" in drawn
-    assert "] 3/12" in drawn
-    assert drawn.endswith(" \r")
+        for seconds, label, done, total in steps:
+            clock.now += seconds
+            progress(label, done, total)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("steps", "drawn", "left_out"),
+    [
+        ([(LONG, "reading \x1b[31mweights", 3, 12)], ["\\x1b[31mweights [######", "] 3/12"], []),
+        # It is not redrawn all the time.
+        ([(LONG, "a", 1, 9), (0, "b", 2, 9), (REDRAW_AFTER + 0.01, "c", 3, 9)], ["c ["], ["b ["]),
+        # The total is unknown.
+        ([(10, "a", 5, 0)], ["a [    "], []),
+    ],
+)
+def test_long_work_draws_and_leaves_an_empty_line(
+    monkeypatch: pytest.MonkeyPatch, steps: list[Step], drawn: list[str], left_out: list[str]
+) -> None:
+    text = written(monkeypatch, Terminal(), steps)
+    assert all(one in text for one in drawn)
+    assert not any(one in text for one in left_out)
+    assert text.endswith(" \r")
 
 
 def test_short_work_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(sys, "stderr", stream := Terminal())
-    with ProgressLine(clock) as progress:
-        clock.now += SHOW_AFTER - 0.01
-        progress("reading", 1, 2)
-    assert stream.getvalue() == ""
-
-
-def test_it_is_not_redrawn_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(sys, "stderr", stream := Terminal())
-    with ProgressLine(clock) as progress:
-        clock.now += SHOW_AFTER + 0.01
-        progress("a", 1, 9)
-        progress("b", 2, 9)
-        clock.now += REDRAW_AFTER + 0.01
-        progress("c", 3, 9)
-    assert "b [" not in stream.getvalue()
-    assert "c [" in stream.getvalue()
+    assert written(monkeypatch, Terminal(), [(SHOW_AFTER - 0.01, "reading", 1, 2)]) == ""
 
 
 def test_off_a_terminal_it_is_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
-    with ProgressLine(clock) as progress:
-        for done in range(26):
-            clock.now += 1
-            progress("reading \x1b[31mrows", done, 1200)
-    assert stream.getvalue().splitlines() == [
+    steps = [(1.0, "reading \x1b[31mrows", done, 1200) for done in range(26)]
+    assert written(monkeypatch, io.StringIO(), steps).splitlines() == [
         "mlxdoctor: reading \\x1b[31mrows: 9 of 1,200, after 10 s",
         "mlxdoctor: reading \\x1b[31mrows: 19 of 1,200, after 20 s",
     ]
@@ -85,12 +86,3 @@ def test_what_is_said_stays_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> No
         progress("a", 1, 9)
         progress.say("so far \x07")
     assert stream.getvalue().endswith("\rmlxdoctor: so far \\x07\n")
-
-
-def test_an_unknown_total_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(sys, "stderr", stream := Terminal())
-    with ProgressLine(clock) as progress:
-        clock.now += 10
-        progress("a", 5, 0)
-    assert "a [    " in stream.getvalue()

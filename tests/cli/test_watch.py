@@ -200,13 +200,6 @@ def test_the_end_of_the_process_ends_the_watch(
     assert out.startswith("the process that trains has ended; no alarm in 2 reports")
 
 
-@pytest.mark.parametrize("pid", [0, 1, os.getpid()], ids=["nothing", "init", "itself"])
-def test_other_processes_are_refused(call: Call, seed: Path, pid: int) -> None:
-    code, out, err = call(seed, "--stop-pid", pid)
-    assert (code, out) == (2, "")
-    assert err.startswith("mlxdoctor: ")
-
-
 def test_a_hook_gets_the_alarm_and_whether_the_process_was_stopped(
     call: Call, seed: Path, tmp_path: Path, training: subprocess.Popen[str]
 ) -> None:
@@ -226,14 +219,6 @@ def test_a_hook_runs_at_an_alarm_alone(call: Call, tmp_path: Path) -> None:
     assert not target.exists()
 
 
-def test_a_hook_that_cannot_be_found_is_refused_before_it_is_needed(
-    call: Call, tmp_path: Path
-) -> None:
-    code, _, err = call(tmp_path / "missing.log", "--exec", "no-such-program-anywhere")
-    assert code == 2
-    assert "no program" in err
-
-
 def test_text_of_the_log_cannot_move_the_cursor(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(SEED.splitlines(keepends=True)[2] + "Killed: 9 \x1b]0;title\x07\x9b2J\u202e\n")
@@ -247,15 +232,3 @@ def test_the_controls_among_users_logs_are_silent(call: Call) -> None:
     assert controls
     for log in controls:
         assert call(log, "--no-follow")[0] == 0, log.name
-
-
-@pytest.mark.slow
-def test_it_loads_no_model_library(seed: Path) -> None:
-    code = (
-        "import sys; from mlxdoctor.cli import main; main(['watch', sys.argv[1]]); "
-        "print(sorted({'mlx', 'mlx_lm', 'scipy', 'matplotlib'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(seed)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "[]"

@@ -168,52 +168,45 @@ def test_of_mlx_tensors(change: Callable[[dict[str, Any]], None], why: str, tmp_
     assert why in refusal(mlx_adapter(tmp_path / "a", change))
 
 
-def test_stacked_experts(tmp_path: Path) -> None:
-    name = "model.layers.1.mlp.switch_mlp.up_proj"
-    tensors = {
-        f"{name}.lora_a": np.ones((3, 4, 96), "f4"),
-        f"{name}.lora_b": np.ones((3, 64, 4), "f4"),
-    }
-    save(tmp_path / "adapters.safetensors", tensors)
-    write_config(tmp_path)
-    assert "factors for each of 3 experts, stacked; PEFT puts LoRA" in refusal(tmp_path)
-
-
-def test_a_module_outside_the_layers_that_no_key_names(tmp_path: Path) -> None:
-    save(tmp_path / "adapters.safetensors", lora({"lm_head": (96, 768)}))
-    write_config(tmp_path)
-    assert "lm_head is not among the modules that" in refusal(tmp_path)
-
-
-def test_rank_zero(tmp_path: Path) -> None:
-    save(tmp_path / "adapters.safetensors", lora(SHAPES, rank=0))
-    write_config(tmp_path, lora_parameters={"rank": 0, "scale": 2.0, "dropout": 0.0})
-    assert f"{Q} has rank 0" in refusal(tmp_path)
-
-
-def test_modules_of_another_model(tmp_path: Path) -> None:
-    save(tmp_path / "adapters.safetensors", lora({Q: (96, 100)}))
-    write_config(tmp_path, num_layers=3)
-    assert "96 inputs to 100 outputs" in refusal(tmp_path, str(BASE))
-
-
 EMBEDDING = "model.embed_tokens"
+STACKED = "model.layers.1.mlp.switch_mlp.up_proj"
+EXPERTS = {
+    f"{STACKED}.lora_a": np.ones((3, 4, 96), "f4"),
+    f"{STACKED}.lora_b": np.ones((3, 64, 4), "f4"),
+}
+OF_RANK_0 = {"lora_parameters": {"rank": 0, "scale": 2.0, "dropout": 0.0}}
+OF_EMBEDDING = {"lora_parameters": {"rank": 4, "scale": 2.0, "dropout": 0.0, "keys": [EMBEDDING]}}
+WITH_MAGNITUDES = {**lora({EMBEDDING: (768, 96)}), f"{EMBEDDING}.m": np.ones(768, "f4")}
 
 
-def test_an_embedding_without_the_base(tmp_path: Path) -> None:
-    save(tmp_path / "adapters.safetensors", lora({EMBEDDING: (768, 96)}))
-    write_config(
-        tmp_path, lora_parameters={"rank": 4, "scale": 2.0, "dropout": 0.0, "keys": [EMBEDDING]}
-    )
-    assert "shares its weight with another module" in refusal(tmp_path)
-
-
-def test_an_embedding_with_dora(tmp_path: Path) -> None:
-    tensors = {**lora({EMBEDDING: (768, 96)}), f"{EMBEDDING}.m": np.ones(768, "f4")}
+@pytest.mark.parametrize(
+    ("tensors", "config", "model", "why"),
+    [
+        (EXPERTS, {}, None, "factors for each of 3 experts, stacked; PEFT puts LoRA"),
+        (lora({"lm_head": (96, 768)}), {}, None, "lm_head is not among the modules that"),
+        (lora(SHAPES, rank=0), OF_RANK_0, None, f"{Q} has rank 0"),
+        (lora({Q: (96, 100)}), {"num_layers": 3}, str(BASE), "96 inputs to 100 outputs"),
+        (
+            lora({EMBEDDING: (768, 96)}),
+            OF_EMBEDDING,
+            None,
+            "shares its weight with another module",
+        ),
+        (
+            WITH_MAGNITUDES,
+            {"fine_tune_type": "dora", **OF_EMBEDDING},
+            str(BASE),
+            "magnitudes are one a row here",
+        ),
+    ],
+    ids=["experts", "outside the layers", "rank 0", "another model", "no base", "dora"],
+)
+def test_modules_of_mlx(
+    tensors: dict[str, Any], config: dict[str, Any], model: str | None, why: str, tmp_path: Path
+) -> None:
     save(tmp_path / "adapters.safetensors", tensors)
-    parameters = {"rank": 4, "scale": 2.0, "dropout": 0.0, "keys": [EMBEDDING]}
-    write_config(tmp_path, fine_tune_type="dora", lora_parameters=parameters)
-    assert "magnitudes are one a row here" in refusal(tmp_path, str(BASE))
+    write_config(tmp_path, **config)
+    assert why in refusal(tmp_path, model)
 
 
 @pytest.mark.parametrize("name", [EMBEDDING, "lm_head"])

@@ -5,8 +5,6 @@ To run it: `pip install torch transformers peft`.
 
 from __future__ import annotations
 
-import json
-import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,20 +14,15 @@ import pytest
 from numpy.typing import NDArray
 
 from mlxdoctor.convert.conversion import convert
-from mlxdoctor.evidence.safetensors_file import read_safetensors
-from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
 from tests.convert.given import (
     BASE,
     KINDS,
     TOKENS,
-    WRITTEN,
     logits,
     saved_by_mlx,
-    stated,
     write_files,
 )
-from tests.weight_files import save
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -130,61 +123,3 @@ def test_an_adapter_of_peft_gives_the_same_logits_in_mlx(
     mlx = write_files(tmp_path / "mlx", convert(tmp_path / "peft", model=str(BASE)).files)
     assert difference(logits(mlx), theirs) < NEAR
     assert difference(logits(None), theirs) > 0.1
-
-
-@pytest.fixture
-def untied(tmp_path: Path) -> Path:
-    """The base model with an output head of its own, the embedding upside down."""
-    folder = tmp_path / "untied"
-    shutil.copytree(BASE, folder)
-    tensors = {
-        name: one.load()
-        for name, one in read_safetensors(BASE / "model.safetensors").tensors.items()
-    }
-    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"][::-1].copy()
-    save(folder / "model.safetensors", tensors, metadata={"format": "mlx"})
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
-    return folder
-
-
-def test_embedding_and_output_head_of_their_own(untied: Path, tmp_path: Path) -> None:
-    targets = ["embed_tokens", "lm_head", "q_proj"]
-    theirs = saved_by_peft(tmp_path / "peft", untied, target_modules=targets)
-    converted = convert(tmp_path / "peft", model=str(untied))
-    # PEFT saves the weights of both beside the factors.
-    assert sum("is left out" in note for note in converted.notes) == 2
-    mlx = write_files(tmp_path / "mlx", converted.files)
-    assert stated(converted.files)["lora_parameters"]["keys"] == [
-        "self_attn.q_proj",
-        "lm_head",
-        "model.embed_tokens",
-    ]
-    assert difference(logits(mlx, base=untied), theirs) < NEAR
-    back = write_files(tmp_path / "back", convert(mlx).files)
-    assert difference(loaded_by_peft(back, untied), theirs) < NEAR
-
-
-def test_an_embedding_that_is_also_the_head_differs_and_is_refused(tmp_path: Path) -> None:
-    saved_by_peft(tmp_path / "peft", target_modules=["embed_tokens", "q_proj"])
-    with pytest.raises(InputError, match="output head too"):
-        convert(tmp_path / "peft", model=str(BASE))
-
-
-def test_an_embedding_and_head_with_the_same_factors(tmp_path: Path) -> None:
-    theirs = saved_by_peft(
-        tmp_path / "peft", target_modules=["embed_tokens", "q_proj"], ensure_weight_tying=True
-    )
-    mlx = write_files(tmp_path / "mlx", convert(tmp_path / "peft", model=str(BASE)).files)
-    assert difference(logits(mlx), theirs) < NEAR
-
-
-def test_a_start_that_changes_the_base_is_refused(tmp_path: Path) -> None:
-    saved_by_peft(tmp_path / "peft", target_modules=LINEAR, init_lora_weights="pissa")
-    with pytest.raises(InputError, match="may change the base model's weights"):
-        convert(tmp_path / "peft", model=str(BASE))
-
-
-def test_the_fixture_is_what_peft_computes(tmp_path: Path) -> None:
-    mlx = write_files(tmp_path / "mlx", convert(WRITTEN).files)
-    assert difference(loaded_by_peft(WRITTEN), logits(mlx)) < NEAR

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import is_dataclass
+from enum import EnumType
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from mlxdoctor.causes import Cause
 from mlxdoctor.confirmation import (
@@ -12,21 +15,26 @@ from mlxdoctor.confirmation import (
     Experiment,
     Rerun,
 )
-from mlxdoctor.diagnosis import Diagnosed, Term
+from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.exhibits import (
     CheckpointSizes,
-    Curve,
     DriftByLayer,
-    Floor,
     LabelStrip,
-    LabelToken,
     LossCurve,
     SampleAnswer,
     TokenShares,
 )
-from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Severity, Status
-from mlxdoctor.report import Event, FileRead, Fix, MissingEvidence, NextCheck, Report
-from mlxdoctor.verdict import CauseStatus, Coverage, Verdict
+from mlxdoctor.finding import Finding, Outcome, Status
+from mlxdoctor.report import Report
+from mlxdoctor.verdict import Verdict
+
+EXHIBITS = {
+    "loss": LossCurve,
+    "drift": DriftByLayer,
+    "checkpoints": CheckpointSizes,
+    "tokens": TokenShares,
+    "labels": LabelStrip,
+}
 
 
 def finding(code: str, severity: str, message: str, **fields: Any) -> dict[str, Any]:
@@ -342,82 +350,57 @@ def inconclusive() -> dict[str, Any]:
 def made(data: Mapping[str, Any]) -> Report:
     """The report whose JSON this is."""
     first, *rest = [made_outcome(one) for one in data["outcomes"]] or [Outcome("", Status.PASSED)]
-    exhibits = [made_exhibit(name, one) for name, one in data["figures"].items() if one]
+    exhibits = [of_type(EXHIBITS[name], one) for name, one in data["figures"].items() if one]
     exhibits += [SampleAnswer(**data["sample"])] if data["sample"] else []
     told = {**vars(first), "exhibits": tuple(exhibits), "marks_onset": True}
+    parts = {**data, **data["run"], "left_out": data["run"].get("left_out", ())}
+    types = get_type_hints(Report)
+    plain = ("coverage", "contributing", "fix", "timeline", "next", "commands", "unreadable")
+    read = ("evidence", "missing", "left_out")
     return Report(
         name=data["name"],
         verdict=Verdict(data["verdict"]),
         outcomes=(Outcome(**told), *rest) if data["outcomes"] else (),
         diagnosis=tuple(_diagnosed(one, data["causes"]) for one in data["diagnosis"]),
-        coverage=tuple(
-            Coverage(**{**one, "status": CauseStatus(one["status"])}) for one in data["coverage"]
-        ),
-        evidence=tuple(FileRead(**one) for one in data["run"]["evidence"]),
-        missing=tuple(MissingEvidence(**one) for one in data["run"]["missing"]),
-        left_out=tuple(data["run"].get("left_out", ())),
         experiments=tuple(made_experiment(one) for one in data["experiments"]),
-        contributing=tuple(data["contributing"]),
-        fix=Fix(**data["fix"]) if data["fix"] else None,
-        timeline=tuple(Event(**one) for one in data["timeline"]),
-        next=NextCheck(**{**data["next"], "settles": tuple(data["next"]["settles"])})
-        if data["next"]
-        else None,
-        commands=tuple(data["commands"]),
         versions=data["versions"],
-        unreadable=tuple(data["unreadable"]),
         withheld=data["withheld"],
         version=data["tool"]["version"],
+        **{name: of_type(types[name], parts[name]) for name in (*plain, *read)},
     )
+
+
+def of_type(kind: Any, value: Any) -> Any:
+    """A value of a type, from its JSON: a dataclass, an enumeration, a tuple, or what may be None.
+
+    A dataclass may be given some of its fields as they are to be.
+    """
+    if get_origin(kind) is UnionType:
+        return None if value is None else of_type(get_args(kind)[0], value)
+    if get_origin(kind) is tuple:
+        return tuple(of_type(get_args(kind)[0], one) for one in value)
+    if is_dataclass(kind) and isinstance(value, Mapping):
+        types = get_type_hints(kind)
+        return kind(**{name: of_type(types[name], one) for name, one in value.items()})  # type: ignore[operator]
+    return kind(value) if isinstance(kind, EnumType) else value
 
 
 def made_finding(data: Mapping[str, Any]) -> Finding:
     """A finding."""
-    return Finding(**{**data, "severity": Severity(data["severity"])})
+    return of_type(Finding, data)  # type: ignore[no-any-return]
 
 
 def made_outcome(data: Mapping[str, Any]) -> Outcome:
     """The outcome of a check."""
-    found = tuple(made_finding(one) for one in data["findings"])
-    seen = tuple(Seen(**one) for one in data.get("seen", ()))
-    return Outcome(**{**data, "status": Status(data["status"]), "findings": found, "seen": seen})
-
-
-def made_exhibit(name: str, data: Mapping[str, Any]) -> Exhibit:
-    """The data of a figure."""
-    if name == "loss":
-        curves = {key: made_curve(data[key]) if data[key] else None for key in ("train", "val")}
-        floors = tuple(Floor(**one) for one in data["floors"])
-        return LossCurve(**{**data, **curves, "floors": floors})
-    if name == "labels":
-        tokens = tuple(LabelToken(**one) for one in data["tokens"])
-        return LabelStrip(data["split"], data["row"], tokens)
-    kinds = {"drift": DriftByLayer, "checkpoints": CheckpointSizes, "tokens": TokenShares}
-    shown: Exhibit = kinds[name](**{key: _frozen(one) for key, one in data.items()})
-    return shown
-
-
-def made_curve(data: Mapping[str, Any]) -> Curve:
-    """A series."""
-    return Curve(tuple(data["iterations"]), tuple(data["values"]))
+    return of_type(Outcome, data)  # type: ignore[no-any-return]
 
 
 def made_experiment(data: Mapping[str, Any]) -> Experiment:
     """What was tried."""
     kinds = {"verdict": CauseTried, "direct": DirectExperiment}
-    if "curve" not in data:
-        return kinds[data["experiment"]](**data)  # type: ignore[no-any-return]
-    samples = tuple(SampleAnswer(**one) for one in data["samples"])
-    changed = {"curve": made_curve(data["curve"]), "samples": samples}
-    return Rerun(**{**data, **changed, "errors": tuple(data["errors"])})
+    return of_type(kinds.get(data["experiment"], Rerun), data)  # type: ignore[no-any-return]
 
 
 def _diagnosed(data: Mapping[str, Any], words: Mapping[str, Any]) -> Diagnosed:
     cause = Cause(id=data["cause"], prior=0.0, **words[data["cause"]])
-    terms = tuple(Term(**one) for one in data["arithmetic"])
-    lists = {key: tuple(data[key]) for key in ("supporting", "contradicting", "unknown")}
-    return Diagnosed(**{**data, **lists, "cause": cause, "arithmetic": terms})
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+    return of_type(Diagnosed, {**data, "cause": cause})  # type: ignore[no-any-return]

@@ -16,9 +16,15 @@ import numpy as np
 import pytest
 
 from mlxdoctor.cli import main
+from mlxdoctor.formats import summary
 from mlxdoctor.formats.format import formats as all_formats
+from mlxdoctor.formats.format import text_of
+from mlxdoctor.formats.withheld import without_text
+from mlxdoctor.safety.quoting import quoted
 from tests.conftest import FIXTURES, RUNS
+from tests.formats import sample
 from tests.formats.page import live_in_markdown, live_in_page
+from tests.formats.test_no_text import rendered
 
 #: One text with everything in it that some reader of a report would obey. The word in it
 #: tells where it comes out again.
@@ -136,6 +142,46 @@ def test_the_text_gets_into_every_report(reports: dict[str, str]) -> None:
     assert any(code.startswith("log-failures.") for code in told)
     assert any(code.startswith("token-collapse.") for code in told)
     assert not [one for one in found["outcomes"] if one["status"] == "crashed"]
+
+
+#: Markup that a finding might repeat where it says what to do.
+MARKUP = (
+    f"# {WORD}",
+    f"[{WORD}](http://e.example)",
+    f"![{WORD}](http://e.example/p.png)",
+    f"<img src=x onerror=alert('{WORD}')>",
+    f"<script>{WORD}</script>",
+    f"`{WORD}` ``` **{WORD}** | {WORD} |",
+    f"\n\n# {WORD}\n\n- {WORD}\n\n<details>\n\n```\n{WORD}",
+    f"http://{WORD}.example www.{WORD}.example @{WORD}",
+    f"{{{{ 7 * 7 }}}} {WORD} {{% raw %}}",
+)
+
+
+@pytest.mark.parametrize("text", MARKUP)
+def test_what_a_finding_says_to_do_is_never_live_and_is_withheld(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What to do is in no picture, and drawing them is what takes the time.
+    monkeypatch.setattr("mlxdoctor.formats.figures.draw", lambda *_: {})
+    data = sample.unhealthy()
+    cause = data["causes"]["learning-rate-too-high"]
+    cause |= {"finding_says": True, "weights": dict.fromkeys(data["diagnosis"][0]["supporting"], 1)}
+    # By an oversight without the marks of a quotation, and with them, as checks write it.
+    for fix in (text, f"rename {quoted(text)} -> prompt"):
+        for outcome in data["outcomes"]:
+            for finding in outcome["findings"]:
+                finding["fix"] = fix
+        report = sample.made(data)
+        assert WORD in summary.remedy(report)
+        assert "49" not in summary.remedy(report)
+        assert live_in_page(text_of(report, "html"), WORD) == []
+        assert live_in_markdown(text_of(report, "markdown"), WORD) == []
+    told = rendered(report)
+    assert all(WORD in "".join(one) for name, one in told.items() if name != "github")
+    shown = rendered(without_text(report, []))
+    assert [name for name, one in shown.items() if WORD in "".join(one)] == []
+    assert "rename “(withheld)”" in shown["markdown"][0]
 
 
 @pytest.mark.parametrize(

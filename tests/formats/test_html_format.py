@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from mlxdoctor.cli import main
 from mlxdoctor.formats import figures, html_format, markdown
 from tests.formats import sample
 from tests.formats.page import ELEMENTS, Page
@@ -179,16 +178,3 @@ def test_html_in_the_markdown_itself_is_shown_and_not_obeyed() -> None:
     assert {tag for tag, _ in found.elements} <= ELEMENTS
     assert all(str(one["src"]).startswith("data:") for one in found.all("img"))
     assert "<script>alert(1)</script>" in found.text()
-
-
-@pytest.mark.slow
-def test_it_is_one_file_or_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["diagnose", str(FAILED), "--no-generate"]
-    assert main([*command, "--format", "html", "-o", str(tmp_path)]) == 1
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["report.html"]
-    capsys.readouterr()
-    assert main([*command, "--stdout", "html"]) == 1
-    printed = capsys.readouterr().out
-    assert printed.startswith("<!DOCTYPE html>\n")
-    assert printed.endswith("</html>\n")
-    assert Page(printed).text("h1").startswith("Root cause: ")

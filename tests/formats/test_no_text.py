@@ -325,15 +325,6 @@ def test_labels_show_totals_and_no_text(
         assert "20" in shown
 
 
-@pytest.mark.slow
-def test_bisect_shows_no_text_anyway(
-    planted: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["bisect", str(planted["run"]), "--no-generate", "-o", str(tmp_path)])
-    shown = [capsys.readouterr().out, *(one.read_text() for one in tmp_path.iterdir())]
-    assert not pieces(shown) & pieces(CANARIES.values())
-
-
 # --- reruns ---
 
 

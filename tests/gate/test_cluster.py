@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mlxdoctor.formats.format import text_of
 from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.gating import Options, run_gate
 from mlxdoctor.gate.policy import Policy
@@ -52,11 +53,14 @@ def told_of(result: GateResult) -> dict[str, tuple[object, ...]]:
     }
 
 
-def test_the_verdicts_are_those_of_one_process(scheduler: str, tmp_path: Path) -> None:
+def test_the_verdicts_are_those_of_one_process(
+    scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(RUNS)
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "adapters.safetensors").write_bytes(b"\x10" + bytes(40))
-    paths = [*(str(RUNS / one) for one in PATHS), str(broken), str(tmp_path / "none")]
+    paths = [*PATHS, str(broken), str(tmp_path / "none")]
     alone, spread = (
         run_gate(paths, Policy(tmp_path), options=options).result
         for options in (Options(jobs=1), Options(cluster=scheduler))
@@ -64,6 +68,8 @@ def test_the_verdicts_are_those_of_one_process(scheduler: str, tmp_path: Path) -
     assert len({one.status for one in alone.items}) > 2
     assert told_of(spread) == told_of(alone)
     assert spread.notices == alone.notices
+    # Items are named as from here, not as from where a worker runs.
+    assert str(RUNS) not in text_of(spread, "json")
 
 
 def test_a_worker_that_is_killed_costs_no_result(scheduler: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.formats import gated, markdown, terminal
-from mlxdoctor.formats.format import files_of, formats, text_of
+from mlxdoctor.formats.format import text_of
 from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.policy import Ignore, Policy
 from mlxdoctor.gate.weigh import judge
@@ -128,11 +128,6 @@ def test_json_tells_all_that_is_needed_to_act(monkeypatch: pytest.MonkeyPatch) -
     assert data["policy"] == "mlxdoctor.toml"
 
 
-@pytest.mark.parametrize("name", [one.name for one in formats().values() if one.gate])
-def test_every_format_renders_everything(name: str) -> None:
-    assert text_of(ALL, name)
-
-
 @pytest.mark.parametrize("name", ["text", "markdown", "json"])
 def test_text_from_artifacts_has_no_power(name: str) -> None:
     outcome = sample.outcome("x", "found", sample.finding("x.y", "error", EVIL, fix=EVIL))
@@ -146,8 +141,3 @@ def test_text_from_artifacts_has_no_power(name: str) -> None:
         html = MarkdownIt("commonmark").enable("table").render(text)
         assert "<b>" not in html
         assert "<a " not in html
-
-
-def test_a_format_has_a_file() -> None:
-    assert files_of(ALL, "json", "gate") == {"gate.json": text_of(ALL, "json").encode()}
-    assert list(files_of(ALL, "junit", "gate")) == ["gate.junit.xml"]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +8,15 @@ import pytest
 
 from mlxdoctor.formats.format import text_of
 from mlxdoctor.gate import gating as run
-from mlxdoctor.gate.examine import Examined, Task, examine
+from mlxdoctor.gate.examine import Task, examine
 from mlxdoctor.gate.gating import Options, exit_code, run_gate
 from mlxdoctor.gate.policy import Policy
-from mlxdoctor.gate.workers import Workers, here, processes
+from mlxdoctor.gate.workers import Workers, processes
 from mlxdoctor.gate_result import ItemStatus
 from tests.conftest import RUNS, expected, run_names
 from tests.gate.given import policy
 
-HEALTHY, GARBLED = RUNS / "healthy-ordinary", RUNS / "rate-too-high-garbled"
+HEALTHY = RUNS / "healthy-ordinary"
 
 
 def gate(*paths: object, policy: Policy | None = None, **options: Any) -> run.Gated:
@@ -37,28 +36,6 @@ def test_every_fixture_run_is_judged_as_it_is_known_to_be() -> None:
     assert exit_code(result.items) == 1
 
 
-@pytest.mark.slow
-def test_what_is_unusable_stands_in_its_place_and_the_rest_is_examined(
-    tmp_path: Path, copied: Callable[[str], Path]
-) -> None:
-    cut = copied("healthy-ordinary")
-    weights = cut / "adapters.safetensors"
-    weights.write_bytes(weights.read_bytes()[:100])
-    (tmp_path / "empty").mkdir()
-    result = gate(HEALTHY, cut, tmp_path / "empty", tmp_path / "none", GARBLED).result
-    assert [one.status.value for one in result.items] == [
-        "passed",
-        "unusable",
-        "unusable",
-        "unusable",
-        "failed",
-    ]
-    assert "adapters.safetensors" in result.items[1].reasons[0]
-    assert "holds nothing that a fine-tune leaves behind" in result.items[2].reasons[0]
-    assert exit_code(result.items) == 1
-    assert exit_code(result.items[:4]) == 2
-
-
 @pytest.mark.parametrize(
     ("statuses", "code"),
     [
@@ -74,19 +51,6 @@ def test_the_first_exit_code_that_holds(statuses: str, code: int) -> None:
     assert exit_code(items) == code
 
 
-@pytest.mark.slow
-def test_thresholds_of_the_policy_reach_the_check(tmp_path: Path) -> None:
-    strict = policy(
-        tmp_path, 'fail = ["weight-drift.large"]\n[thresholds.weight-drift]\nlarge = 0.1\n'
-    )
-    [item] = gate(HEALTHY, policy=strict).result.items
-    assert item.status is ItemStatus.FAILED
-    assert item.reasons[0].startswith("weight-drift.large: ")
-    lenient = policy(tmp_path, "[thresholds.weight-drift]\nlarge = 100\nexploded = 100.0\n")
-    [item] = gate(GARBLED, policy=lenient).result.items
-    assert item.status is ItemStatus.PASSED
-
-
 def test_thresholds_of_an_override_reach_only_its_paths(tmp_path: Path) -> None:
     for name in ("a", "b"):
         shutil.copytree(HEALTHY, tmp_path / name)
@@ -98,49 +62,6 @@ def test_thresholds_of_an_override_reach_only_its_paths(tmp_path: Path) -> None:
     )
     result = gate(tmp_path / "a", tmp_path / "b", policy=rules).result
     assert [one.status.value for one in result.items] == ["passed", "failed"]
-
-
-@pytest.mark.slow
-def test_a_required_check_without_its_evidence_is_inconclusive(
-    tmp_path: Path, copied: Callable[[str], Path]
-) -> None:
-    bare = copied("healthy-ordinary")
-    (bare / "train.log").unlink()
-    rules = policy(tmp_path, 'require = ["loss-trend"]')
-    result = gate(HEALTHY, bare, policy=rules).result
-    assert [one.status.value for one in result.items] == ["passed", "inconclusive"]
-    assert "the required check loss-trend is skipped: no training log" in result.items[1].reasons[0]
-    assert exit_code(result.items) == 3
-
-
-def test_accepting_all_makes_a_baseline_that_passes_until_something_new(
-    tmp_path: Path, copied: Callable[[str], Path]
-) -> None:
-    rules = Policy(tmp_path)
-    untrained = copied("b-never-trained")
-    accepted = run_gate([str(untrained)], rules, accept_all=True)
-    assert accepted.result.items[0].status is ItemStatus.PASSED
-    assert {one.path for one in accepted.known} == {untrained.name}
-    again = run_gate([str(untrained)], rules, known=accepted.known)
-    assert (exit_code(again.result.items), again.result.notices) == (0, ())
-    for weights in (RUNS / "rate-far-too-high-nan").glob("*adapters.safetensors"):
-        shutil.copy(weights, untrained)
-    worse = run_gate([str(untrained)], rules, known=accepted.known).result
-    assert exit_code(worse.items) == 1
-    assert "adapter-presence.non-finite" in worse.items[0].reasons[0]
-    assert any("knows adapter-presence.zero-b" in one for one in worse.notices)
-
-
-def test_an_interrupted_gate_says_what_it_did_not_examine(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stops(task: Task) -> Examined:
-        if task.path == str(GARBLED):
-            raise KeyboardInterrupt
-        return examine(task)
-
-    monkeypatch.setattr(run, "here", lambda: here(stops))
-    result = gate(HEALTHY, GARBLED, RUNS / "overfitting").result
-    assert [one.path for one in result.items] == [str(HEALTHY)]
-    assert result.unfinished == (str(GARBLED), str(RUNS / "overfitting"))
 
 
 @pytest.mark.slow
@@ -220,18 +141,3 @@ def test_a_held_report_keeps_what_formats_need_and_drops_what_a_page_shows() -> 
     assert item.report.sample is None
     assert {one.check for one in item.report.outcomes} > {"loss-trend", "weight-drift"}
     assert item.report.evidence
-
-
-@pytest.mark.slow
-def test_items_of_a_cluster_are_named_as_from_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(RUNS)
-    distributed = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
-    with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None
-    ) as local:
-        result = gate("rate*/", "none", cluster=local.scheduler_address).result
-        here_result = gate("rate*/", "none").result
-    assert [one.path for one in result.items] == [one.path for one in here_result.items]
-    assert [one.reasons for one in result.items] == [one.reasons for one in here_result.items]
-    assert str(RUNS) not in text_of(result, "json")
-    assert str(RUNS) not in str([one.report for one in result.items])

@@ -41,11 +41,6 @@ def test_colours_control_characters_and_line_ends(tmp_path: Path) -> None:
     assert losses(tmp_path / "a.log") == [2.0, 1.5, 1.0]
 
 
-def test_utf16(tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_text(report(10) + report(20), encoding="utf-16")
-    assert losses(tmp_path / "a.log") == [2.0, 2.0]
-
-
 def test_an_endless_line_is_cut_and_said(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text(report(10) + "x" * (3 << 20) + "\n" + report(20) + "y" * (3 << 20))

@@ -40,15 +40,6 @@ def test_start_is_restored_bit_for_bit(tmp_path: Path) -> None:
     assert state[0].tolist() == key
 
 
-def test_placebo_moves_nothing(tmp_path: Path) -> None:
-    from mlxdoctor.preflight.rates import trials_of
-
-    run = small_run(tmp_path)
-    with trials_of(run, 4, 2) as trials:
-        before = [loss for loss, _ in trials.held_losses()]
-        assert trials.at(0.0, 4)[1] == before
-
-
 def test_trial_is_the_run(tmp_path: Path) -> None:
     """The losses of a trial are those of the run's own first updates."""
     from mlxdoctor.preflight.rates import trials_of

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -119,20 +117,6 @@ def test_a_file_that_cannot_be_imported(tmp_path: Path, capsys: pytest.CaptureFi
     path.write_text("import sys\nsys.exit(3)\n")
     assert main(["probe", f"{path}:parts"]) == 2
     assert "ends the program (SystemExit: 3, at broken.py:2)" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_signal_says_in_which_line_it_came(tmp_path: Path) -> None:
-    path = tmp_path / "crash.py"
-    path.write_text("import os, signal\ndef parts():\n    os.kill(os.getpid(), signal.SIGSEGV)\n")
-    ran = subprocess.run(
-        [sys.executable, "-m", "mlxdoctor", "probe", f"{path}:parts"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode != 0
-    assert f'File "{path}", line 3 in parts' in ran.stderr
 
 
 def test_what_a_forked_process_does_is_its_own_affair() -> None:

@@ -28,9 +28,7 @@ from fixtures.lab.real.gguf import (
     dequantized,
     half_by_half,
     kept_quantized,
-    read_gguf,
     renamed,
-    tokenizer_of,
 )
 from fixtures.lab.real.texts.sources import chat
 
@@ -201,11 +199,6 @@ def test_the_tokenizer_splits_digits_and_knows_special_tokens(base: Path) -> Non
     assert said == "hello<|im_end|>"
 
 
-def test_another_way_of_splitting_text_is_refused() -> None:
-    with pytest.raises(ValueError, match="Only SmolLM's way"):
-        tokenizer_of({**metadata(), "tokenizer.ggml.pre": "llama-bpe"})
-
-
 def test_a_tensor_of_another_model_is_refused() -> None:
     assert renamed("blk.3.attn_q.scales") == "model.layers.3.self_attn.q_proj.scales"
     with pytest.raises(ValueError, match=r"blk.0.ssm_a.weight is no tensor of a llama"):
@@ -226,31 +219,6 @@ def test_packed_weights_are_kept_or_opened(width: int) -> None:
     assert mx.array_equal(kept["m.weight"], packed)
     assert kept["m.scales"].dtype == kept["n.weight"].dtype == mx.bfloat16
     assert quantization == {"group_size": GROUP, "bits": width}
-
-
-def test_a_module_of_other_bits_is_named_in_the_configuration() -> None:
-    tensors = {}
-    for name, width in (("a", 4), ("b", 4), ("c", 8)):
-        packed = mx.quantize(mx.ones((4, GROUP)), group_size=GROUP, bits=width)
-        tensors |= dict(
-            zip((f"{name}.weight", f"{name}.scales", f"{name}.biases"), packed, strict=True)
-        )
-    _, quantization = kept_quantized(tensors, mx.bfloat16)
-    assert quantization == {
-        "group_size": GROUP,
-        "bits": 4,
-        "c": {"group_size": GROUP, "bits": 8},
-    }
-
-
-def test_rows_of_packed_queries_are_turned_with_their_scales(file: Path) -> None:
-    rows = mx.arange(HEADS * SIZE).reshape(-1, 1)
-    turned = half_by_half(interleaved(rows, HEADS), HEADS)
-    assert turned.tolist() == rows.tolist()
-    assert read_gguf(file).tensors["model.layers.0.self_attn.k_proj.weight"].shape == (
-        KEYS * SIZE,
-        WIDTH,
-    )
 
 
 def test_another_template_changes_nothing_else(base: Path, tmp_path: Path) -> None:
@@ -284,11 +252,6 @@ def test_a_base_with_biases_loads_and_says_nearly_the_same(base: Path, tmp_path:
 def test_a_base_is_made_after_the_one_it_needs() -> None:
     assert with_needed(["smol-template", "smol-f32"]) == ["smol-bf16", "smol-template", "smol-f32"]
     assert all(kind.needs is None or kind.needs in KINDS for kind in KINDS.values())
-
-
-def test_an_unknown_kind_of_numbers_is_refused(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="int8 is none of float32, bfloat16, q4"):
-        make_base(file, tmp_path, "int8")  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

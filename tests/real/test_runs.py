@@ -17,7 +17,6 @@ from fixtures.lab.real.rows import (
     duplicated,
     emptied,
     few,
-    messages_of,
     shuffled,
     without_validation,
 )
@@ -64,20 +63,6 @@ def test_no_task_is_in_both_halves() -> None:
         assert fault is None or TASKS[run.task].format in fault.formats
         if TASKS[run.task].format == "text":
             assert "mask_prompt" not in run.settings
-
-
-def test_of_a_run_that_is_diagnosed_without_models_nothing_imports_mlx() -> None:
-    import subprocess
-    import sys
-
-    from tests.conftest import ROOT
-
-    asks = "import sys, fixtures.lab.evidence, fixtures.lab.harness; "
-    asks += "print('mlx.core' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", asks], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "False\n"
 
 
 def test_answers_that_were_moved_are_those_of_other_rows() -> None:
@@ -140,7 +125,3 @@ def test_a_limit_that_broke_the_run_counts_as_what_broke_it() -> None:
     assert cause_of(runs["cut"], broken) == "no-supervised-tokens"
     assert cause_of(runs["rate-high"], broken) == "learning-rate-too-high"
     assert cause_of(runs[None], whole) is None
-
-
-def test_messages_of_a_row() -> None:
-    assert [one["content"] for one in messages_of({"prompt": "a", "completion": "b"})] == ["a", "b"]

@@ -4,15 +4,13 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
-from fixtures.lab.real import study, tasks
+from fixtures.lab.real import tasks
 from fixtures.lab.real.tasks import ROWS, TASKS, Task, digest, split, write_task
 from fixtures.lab.real.texts import prose, records
-from fixtures.lab.real.texts.sources import Row, chat, completion, cut_at_paragraph
-from fixtures.lab.study import main
+from fixtures.lab.real.texts.sources import Row, chat, completion
 
 Debian = Callable[[str, str], None]
 
@@ -70,42 +68,6 @@ def test_a_task_is_written_as_mlx_lm_reads_it(
     assert digest(tmp_path) == first
 
 
-def test_the_command_says_how_large_the_rows_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [completion(str(number), "x" * 1024) for number in range(9)]
-    task = Task("numbers", "dev", "completions", "low", "numbers", lambda: rows)
-    monkeypatch.setattr(tasks, "TASKS", {"numbers": task})
-    monkeypatch.setenv("MLXDOCTOR_REAL", str(tmp_path))
-    assert main(study.STUDY, ["tasks", "numbers"]) == 0
-    assert capsys.readouterr().out.startswith("numbers: 9 KiB in ")
-
-
-def test_text_is_cut_between_paragraphs() -> None:
-    assert cut_at_paragraph("one\n\ntwo\n\nthree", 9) == "one\n\ntwo"
-    assert cut_at_paragraph("one\n\ntwo", 8) == "one\n\ntwo"
-    assert cut_at_paragraph("one\n\ntwo", 2) == ""
-
-
-def noun(word: str, file: str, relations: int, gloss: str) -> str:
-    return f"0001 {file} n 01 {word} 0 {relations:03d} {'@ 0002 n 0000 ' * relations}| {gloss}  \n"
-
-
-def test_nouns_that_few_relations_have_are_left_out(debian: Debian) -> None:
-    debian(
-        "usr/share/wordnet/data.noun",
-        "  1 This is a licence.\n"
-        + noun("ice_cream", "13", 5, 'frozen dessert of cream and sugar; "he ate it"')
-        + noun("rarity", "13", 3, "something that few people have ever heard of")
-        + noun("Paris", "15", 9, "the capital and largest city of the French")
-        + noun("lion", "05", 9, "large gregarious predatory feline of Africa"),
-    )
-    assert records.glosses() == [
-        chat('What does the noun "ice cream" mean?', "frozen dessert of cream and sugar"),
-        chat('What does the noun "lion" mean?', "large gregarious predatory feline of Africa"),
-    ]
-
-
 def test_an_entry_of_a_changelog_is_asked_for_as_fields(debian: Debian) -> None:
     entry = (
         "dpkg (1.2) unstable; urgency=low\n\n  * Don't crash. Closes: #12345, #678\n"
@@ -125,74 +87,10 @@ def test_an_entry_of_a_changelog_is_asked_for_as_fields(debian: Debian) -> None:
     assert "@" not in str(row["prompt"])
 
 
-def test_a_manual_page_is_read_without_its_marks() -> None:
-    roff = (
-        ".PP\nThe\n.BR accept ()\nsystem call is \\fIused\\fP here.\n.TS\nl l.\na b\n.TE\n"
-        '.\\" A comment\n.PP\nA page\\-wide\n.I note\nends.\n'
-    )
-    assert prose.plain(roff) == "The accept() system call is used here.\n\nA page-wide note ends."
-
-
-def test_pod_is_read_without_its_marks() -> None:
-    pod = "X<sort> See L<the manual|perlfunc/sort> and C<< a <=> b >>.\n\n=over 4\n\n=item B<one>\n"
-    assert prose.without_marks(pod) == "See perlfunc/sort and a <=> b.\n\none"
-
-
 def test_turns_of_a_scene_begin_with_others_and_end_with_the_one_who_answers() -> None:
     scene = [("A", "me first"), ("B", "hello"), ("C", "hi"), ("A", "well"), ("A", "so"), ("B", "?")]
     assert prose.turns_of(scene, "A") == ["B: hello\nC: hi", "well\nso"]
     assert prose.turns_of(scene, "C") == ["A: me first\nB: hello", "hi"]
-
-
-def test_a_scene_of_a_campaign_is_read_message_by_message(debian: Debian, tmp_path: Path) -> None:
-    debian(
-        "data/scenarios/01.cfg",
-        '[event]\n[message]\n speaker=narrator\n message= _ "Dawn."\n[/message]\n'
-        '[message]\n speaker="Old Man"\n message= _ "Who <i>goes</i> there?"\n[/message]\n'
-        '[message]\n speaker=unit\n message= _ "Nobody."\n[/message]\n'
-        '[message]\n speaker=Kai\n image=x.png\n message= _ "A friend of the court."\n[/message]\n',
-    )
-    (scene,) = [one for one in prose.scenes(tmp_path / "data/scenarios/01.cfg") if one]
-    assert scene == [("Old Man", "Who goes there?"), ("Kai", "A friend of the court.")]
-
-
-def test_what_python_prints_ends_at_a_blank_line() -> None:
-    documentation = (
-        "Add.\n\n>>> from a import b\n\nThis says how.\n\n>>> b(1)\n2\n>>> b(\n"
-        "... 2)  # doctest: x\n3\n4\n\nDone.\n"
-    )
-    assert list(records.examples(documentation)) == [
-        ("from a import b\nb(1)", "2"),
-        ("b(\n2)  # doctest: x", "3\n4"),
-    ]
-
-
-def test_steps_of_a_page_are_numbered() -> None:
-    page = ElementTree.fromstring(
-        '<page xmlns="http://projectmallard.org/1.0/"><p>To print:</p><steps><item>'
-        "<p>Open\n it.</p></item><item><p>Press <gui>Print</gui>.</p></item></steps>"
-        "<note><p>Wait.</p></note>"
-        "<section><p>Not this.</p></section></page>"
-    )
-    assert prose.paragraphs(page) == ["To print:", "1. Open it.\n2. Press Print.", "Wait."]
-
-
-def test_characters_are_no_more_of_one_kind_than_allowed(debian: Debian) -> None:
-    capitals = "".join(f"{at:04X};LATIN CAPITAL LETTER {at};Lu;0\n" for at in range(500))
-    rest = "0030;DIGIT ZERO;Nd;0\n3400;<CJK Ideograph, First>;Lo;0\n4E00;CJK LETTER;Lo;0\n"
-    debian("usr/share/unicode/UnicodeData.txt", capitals + rest)
-    rows = records.characters()
-    assert len(rows) == records.UNICODE_MOST + 1
-    assert completion("What kind of character is DIGIT ZERO?", "decimal digit") in rows
-
-
-def test_entries_of_the_dungeon_that_are_programs_are_left_out(debian: Debian) -> None:
-    debian(
-        "usr/share/crawl/dat/descript/quotes.txt",
-        "%%%%\n__c_suffix\n\nno\n%%%%\n# a note\nrat\n\nHow now! a _rat_?\n%%%%\nbat\n\n<rat>\n"
-        "%%%%\ncat\n\n{{ return 1 }}\n",
-    )
-    assert list(prose.entries("quotes")) == [("rat", "How now! a rat?")]
 
 
 def test_passages_are_whole_paragraphs_of_prose(debian: Debian) -> None:

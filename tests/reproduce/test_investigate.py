@@ -139,17 +139,6 @@ def test_a_rate_of_zero_is_put_into_the_usual_range() -> None:
     assert fix_of(found, "learning-rate-too-low") == {"learning_rate": 1e-3}
 
 
-def test_overwritten_weights_are_a_symptom() -> None:
-    overwritten = seen("full-weights.exploded", loss=4.9)
-    lab = Canned(
-        lambda one, _: (
-            GOOD if (one.values or RECIPE.values)["learning_rate"] < 1e-3 else overwritten
-        )
-    )
-    found = tried(lab, case_with("full-weights.exploded"), "learning-rate-too-high")
-    assert found.rulings["learning-rate-too-high"].verdict == "confirmed"
-
-
 @pytest.mark.parametrize(
     ("code", "cause"),
     [

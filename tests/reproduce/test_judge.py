@@ -44,26 +44,22 @@ GOOD = observed()
 ASKED = question("loss-trend.diverged")
 
 
-def test_two_cures_of_two_confirm() -> None:
-    judged = judge_change(ASKED, {0: BAD, 1: BAD}, {0: BAD, 1: BAD}, {0: GOOD, 1: GOOD}, 0.1)
-    assert judged.verdict == "confirmed"
-
-
-def test_one_cure_of_three_does_not_confirm() -> None:
-    plain = dict.fromkeys(range(3), BAD)
-    judged = judge_change(ASKED, plain, plain, {0: GOOD, 1: BAD, 2: BAD}, 0.1)
-    assert judged.verdict == "undecided"
-
-
-def test_no_cure_refutes() -> None:
-    plain = dict.fromkeys(range(2), BAD)
-    assert judge_change(ASKED, plain, plain, plain, 0.1).verdict == "refuted"
-
-
-def test_a_placebo_that_cures_leaves_it_undecided() -> None:
-    plain = dict.fromkeys(range(2), BAD)
-    cured = dict.fromkeys(range(2), GOOD)
-    assert judge_change(ASKED, plain, {0: BAD, 1: GOOD}, cured, 0.1).verdict == "undecided"
+@pytest.mark.parametrize(
+    ("placebo", "changed", "verdict"),
+    [
+        ([BAD, BAD], [GOOD, GOOD], "confirmed"),
+        ([BAD] * 3, [GOOD, BAD, BAD], "undecided"),
+        ([BAD, BAD], [BAD, BAD], "refuted"),
+        # A placebo that cures as well.
+        ([BAD, GOOD], [GOOD, GOOD], "undecided"),
+    ],
+)
+def test_a_change_is_judged_by_its_cures_and_those_of_a_placebo(
+    placebo: list[Observation], changed: list[Observation], verdict: str
+) -> None:
+    plain = dict.fromkeys(range(len(changed)), BAD)
+    judged = judge_change(ASKED, plain, dict(enumerate(placebo)), dict(enumerate(changed)), 0.1)
+    assert judged.verdict == verdict
 
 
 @pytest.mark.parametrize(("loss", "cured"), [(4.5, False), (4.3, True), (float("nan"), False)])

@@ -164,22 +164,12 @@ def test_what_is_no_result_counts_as_none(tmp_path: Path, content: bytes) -> Non
     assert read_result(tmp_path) is None
 
 
-def test_no_folder_is_no_result(tmp_path: Path) -> None:
-    assert read_result(tmp_path / "nothing") is None
-
-
 def test_the_key_changes_with_every_fact() -> None:
     facts = {"settings": {"iters": 5}, "seed": 1}
     keys = {key_of(one) for one in (facts, {**facts, "seed": 2}, {**facts, "fault": "x"})}
     assert len(keys) == 3
     assert key_of(dict(reversed(facts.items()))) == key_of(facts)
     assert {len(key) for key in keys} == {KEY_LENGTH}
-
-
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InputError, match="cannot be written"):
-        write_json(tmp_path / "file" / RESULT_FILE, {"a": 1})
 
 
 def test_an_interrupted_write_leaves_the_old_result(tmp_path: Path) -> None:

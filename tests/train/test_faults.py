@@ -16,7 +16,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
 
-from fixtures.lab.faults import FAULTS, wrong_base
+from fixtures.lab.faults import FAULTS
 from mlxdoctor.train import Settings, train
 from mlxdoctor.train.parts import Parts, parts_of
 
@@ -90,29 +90,6 @@ def test_every_fault_has_a_known_cause_and_says_what_it_does() -> None:
         assert fault.cause in causes
         assert fault.summary.endswith(".")
         assert fault.severities
-
-
-def test_rate_and_its_schedule_are_multiplied(settings: Settings) -> None:
-    schedule = {"name": "cosine_decay", "arguments": [1e-4, 10], "warmup": 2}
-    faulty, _ = FAULTS["rate-too-high"].inject(replace(settings, lr_schedule=schedule), 100)
-    assert faulty.learning_rate == pytest.approx(3e-2)
-    assert faulty.lr_schedule is not None
-    assert faulty.lr_schedule["arguments"] == [pytest.approx(1e-2), 10]
-    assert schedule["arguments"] == [1e-4, 10]
-
-
-def test_scale_is_multiplied_and_the_rest_kept(settings: Settings) -> None:
-    faulty, _ = FAULTS["scale-too-large"].inject(settings, 10)
-    assert faulty.lora_parameters == {"rank": 4, "dropout": 0.0, "scale": 200.0}
-
-
-def test_rows_are_cut_within_the_answer(settings: Settings) -> None:
-    faulty, parts = FAULTS["answers-truncated"].inject(settings, 0.25)
-    _, tokenizer = parts.load(faulty)
-    rows = parts.encode(faulty, tokenizer).train
-    assert np.median([row.offset for row in rows]) < faulty.max_seq_length
-    assert faulty.max_seq_length < np.median([len(row.tokens) for row in rows])
-    assert next(parts.batches(faulty).train(rows)).tokens.shape[1] <= faulty.max_seq_length
 
 
 def test_sound_labels_are_the_next_tokens(settings: Settings) -> None:
@@ -209,24 +186,6 @@ def test_no_gradient_arrives(settings: Settings) -> None:
     assert all(not one.any().item() for name, one in weights.items() if name.endswith("lora_b"))
 
 
-def test_a_noisy_copy_of_the_base_is_trained_on(settings: Settings) -> None:
-    faulty, _ = FAULTS["base-broken"].inject(settings, 1.0)
-    assert faulty.model != settings.model
-    before: Any = mx.load(str(Path(settings.model) / "model.safetensors"))
-    after: Any = mx.load(str(Path(faulty.model) / "model.safetensors"))
-    name = "model.layers.0.self_attn.q_proj.weight"
-    difference = mx.std(after[name] - before[name]) / mx.std(before[name])
-    assert difference.item() == pytest.approx(1.0, abs=0.1)
-
-
-def test_another_model_is_loaded_than_the_settings_name(settings: Settings, tmp_path: Path) -> None:
-    fault = wrong_base(tmp_path / "other")
-    faulty, parts = fault.inject(settings)
-    assert faulty.model == settings.model
-    with pytest.raises(Exception, match="other"):
-        parts.load(faulty)
-
-
 def test_answers_are_shuffled_in_a_copy(settings: Settings) -> None:
     faulty, _ = FAULTS["answers-shuffled"].inject(settings, 0.5)
     before, after = answers_of(settings.data), answers_of(faulty.data)
@@ -242,16 +201,6 @@ def test_few_rows_duplicates_and_empty_answers(settings: Settings) -> None:
     assert len({json.dumps(row) for row in rows_of(copies.data)}) == 20
     empty, _ = FAULTS["answers-empty"].inject(settings, 1.0)
     assert set(answers_of(empty.data)) == {""}
-
-
-def test_long_prompts_leave_nothing_to_learn(settings: Settings) -> None:
-    faulty, parts = FAULTS["rows-all-masked"].inject(settings, 0.5)
-    _, tokenizer = parts.load(faulty)
-    rows = parts.encode(faulty, tokenizer).train
-    nothing = [row for row in rows if not row.supervised(faulty.max_seq_length)]
-    assert len(nothing) == len(rows) // 2
-    assert faulty.mask_prompt
-    assert faulty.batch_size == 1
 
 
 def test_files_are_changed_afterwards(settings: Settings) -> None:
@@ -270,13 +219,3 @@ def test_files_are_changed_afterwards(settings: Settings) -> None:
     FAULTS["keys-partly-saved"].finish(folder, faulty, "every lora_b")
     partly: Any = mx.load(str(path))
     assert not any(name.endswith("lora_b") for name in partly)
-
-
-@pytest.mark.slow
-def test_the_base_is_what_is_evaluated(settings: Settings) -> None:
-    every = replace(settings, val_batches=-1)
-    folder = train(every, parts=parts_of(every)).adapter_path
-    FAULTS["evaluated-without-adapter"].finish(folder, every)
-    reported = json.loads((folder / "evaluation.json").read_text())
-    first = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
-    assert reported["loss"] == pytest.approx(first["val_loss"], abs=1e-4)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -120,14 +118,3 @@ def test_overrides_reach_tables_and_keep_the_rest(tmp_path: Path) -> None:
     for many in ("9" * 400, "9" * 5000, "[" * 100_000):
         with pytest.raises(InputError, match=r"learning_rate is .*it must be a number"):
             Settings.read(config, [f"learning_rate={many}"])
-
-
-def test_importing_the_package_and_the_command_loads_no_mlx() -> None:
-    code = (
-        "import sys, mlxdoctor.train, mlxdoctor.cli.train\n"
-        "print([name for name in sys.modules if name.split('.')[0] in ('mlx', 'mlx_lm')])"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.strip() == "[]"

@@ -14,7 +14,6 @@ from mlx_lm.tuner.callbacks import TrainingCallback
 from mlx_lm.tuner.trainer import TrainingArgs
 from mlx_lm.tuner.trainer import train as mlx_lm_train
 
-import mlxdoctor
 from mlxdoctor import TrainingStopped, WatchCallback
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.watch.alarms import Alarm, AlarmKind
@@ -166,14 +165,3 @@ def test_numbers_of_mlx_and_unknown_keys_are_recorded(tmp_path: Path) -> None:
     watch.on_train_loss_report(row)
     (written,) = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
     assert written | {"seconds": 0} == {**row, "train_loss": 2.5, "other": 1, "seconds": 0}
-
-
-def test_a_record_is_appended_to(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    for _ in range(2):
-        WatchCallback(path).on_train_loss_report(report(10, 2.0))
-    assert len(path.read_text().splitlines()) == 2
-
-
-def test_it_is_among_the_public_names() -> None:
-    assert {"WatchCallback", "TrainingStopped"} <= set(mlxdoctor.__all__)

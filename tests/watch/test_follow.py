@@ -146,15 +146,6 @@ def test_a_history_that_is_written_anew_at_each_save(tmp_path: Path) -> None:
     assert (ending.alarm.verdict, ending.alarm.step, ending.reports) == (AlarmKind.DIVERGING, 15, 3)
 
 
-def test_a_training_that_breaks_off(tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
-    path.write_text(START + lines([2.0])[0])
-    ending = run(path, append(path, "zsh: killed     mlx_lm.lora --train\nKilled: 9\n"))
-    assert ending.is_broken_off
-    assert "broke off (killed)" in ending.reason
-    assert ending.alarm is None
-
-
 def test_a_process_that_is_gone_ends_it_after_its_last_words(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(START + lines([2.0])[0])

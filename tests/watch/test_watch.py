@@ -94,24 +94,11 @@ def test_noise_alone_raises_no_alarm_as_often_as_is_promised() -> None:
     assert alarms <= 4
 
 
-@pytest.mark.slow
-def test_a_training_of_weeks_raises_none() -> None:
-    chance = random.Random(8)
-    losses = [round(1.2 * math.exp(chance.gauss(0, 0.05)), 3) for _ in range(20_000)]
-    assert first(reports(losses)) is None
-
-
-@pytest.mark.parametrize("at", [3, 30, 58])
-def test_a_spike_that_recovers_is_no_alarm(at: int) -> None:
+@pytest.mark.parametrize("places", [[3], [30], [58], [30, 31]])
+def test_a_spike_that_recovers_is_no_alarm(places: list[int]) -> None:
     losses = falling(60, 1)
-    losses[at] *= 100
-    assert first(reports(losses)) is None
-
-
-def test_two_reports_of_a_spike_are_none_either_once_it_is_over() -> None:
-    losses = falling(60, 2)
-    losses[30] *= 50
-    losses[31] *= 50
+    for place in places:
+        losses[place] *= 100
     assert first(reports(losses)) is None
 
 
@@ -291,15 +278,6 @@ def test_the_speed_of_the_newer_table_is_told_by_its_tokens() -> None:
     assert alarm is not None
     # 2,000 tokens in 10 iterations at 100 a second: half an iteration a second.
     assert alarm.savings.seconds == pytest.approx(200)
-
-
-def test_an_alarm_in_json_has_no_number_that_json_lacks() -> None:
-    alarm = first(reports([2.0, math.nan]))
-    assert alarm is not None
-    told = alarm.to_dict()
-    assert told["measured"] == {"train_loss": "NaN"}
-    assert told["verdict"] == "non-finite"
-    assert told["saved_iterations"] is None
 
 
 _NUMBERS = st.floats() | st.sampled_from([0.0, 1.0, 2.5, math.nan, math.inf, 5e-324, 1.7e308])
