@@ -1,17 +1,15 @@
 """What the saved checkpoints say about the course of the run.
 
-What it finds. Checkpoints that never change; a B that is zero in every one of them, or zero again
-after it had been trained; the first checkpoint with NaN or infinite values, and the last one
-without; an update that was already too large when it was first saved; a final file of another run;
-and files that are unreadable.
+What it finds. Checkpoints that never change; a B that is zero in every one of them; the first
+checkpoint with NaN or infinite values, and the last one without; a final file of another run; and
+files that are unreadable.
 
 Why it matters. Checkpoints date a failure when the log is lost, and tell which file is
 still good. A checkpoint that is byte for byte the one before it means that training
 changed nothing in between, whatever the log printed.
 
 How it is measured. Files are compared by hash. Every value of every checkpoint is read for
-norms and for NaN. The size of an update is ‖A·B‖ times the configured scale over
-sqrt(min(in, out)), median over modules. A is drawn at random when a run begins and moves little:
+NaN. A is drawn at random when a run begins and moves little:
 its first values tell runs apart. (`mlxdoctor bisect` judges every save by itself.)
 
 When it is wrong. A rate of exactly zero stops the changes on purpose. A folder used by two runs
@@ -31,13 +29,12 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Exhibit, Measurement, Sign, Symptom, some_of
 from mlxdoctor.judge.save_flaws import sizes_shown
-from mlxdoctor.judge.update_size import NominalLimits
 from mlxdoctor.measure.exhibited import saves_shown
 from mlxdoctor.measure.weights.save_norms import FollowedHistory, SaveState, follow
 
 
 @dataclass(frozen=True)
-class Limits(NominalLimits):
+class Limits:
     """When the course of the saves is not that of a sound run, or not of one run."""
 
     own_start: float = limit(
@@ -69,26 +66,12 @@ class Limits(NominalLimits):
             expected="B moves with the first update",
             fix="check that the learning rate is not zero and that gradients reach lora_b",
         ),
-        "b-erased": Symptom.error(
-            "a B that was trained is exactly zero in a later file",
-            says="The B of {erased} of {modules} modules is exactly zero in {save}, and was not in "
-            "{earlier_file}: what had been trained was lost.",
-            expected="training never takes a whole B back to exactly zero",
-            fix="use {earlier_file}, and check how the later file was saved",
-        ),
         "non-finite": Symptom.error(
             "checkpoints hold NaN or infinite values",
             says="{saves} of {all_saves} saves hold NaN or infinite values, the first of them "
             "{save}; [the last sound one is {sound_file}|none before it is sound].",
             expected="finite values only",
             fix="[use {sound_file}|lower the rate and train again]",
-        ),
-        "large-from-the-first": Symptom.warning(
-            "the update was already far too large at the first save",
-            says="At the first save, {save}, the update was already about {size:.3g} times as "
-            "large as weights of these shapes usually are.",
-            expected="below {most:g}",
-            fix="none of these checkpoints is of use: lower the rate, and save earlier",
         ),
         "final-of-another-run": Symptom.error(
             "the final file is not of the run that saved the checkpoints",
@@ -129,18 +112,8 @@ def checkpoint_history(
     yield from _nonfinite(saves)
     yield from _unchanged(followed, numbered)
     yield from _of_another_run(followed, config, limits)
-    yield from _erased(followed)
     if all(save.facts.is_zero for save in numbered):
         yield Sign("zero-b-throughout", {"checkpoints": len(numbered)})
-    first, size = numbered[0].checkpoint, numbered[0].facts.size
-    if followed.quantity == "nominal" and size >= limits.nominal_large:
-        measured: dict[str, Measurement] = {
-            "save": first.label,
-            "size": size,
-            "most": limits.nominal_large,
-        }
-        where = first.path.name
-        yield Sign("large-from-the-first", measured, where=where, onset=first.iteration)
 
 
 def _unreadable(broken: Sequence[SaveState]) -> Iterator[Sign]:
@@ -207,22 +180,3 @@ def _of_another_run(
             "least": limits.other_start,
         }
         yield Sign("final-of-another-run", measured, where=final.checkpoint.path.name)
-
-
-def _erased(followed: FollowedHistory) -> Iterator[Sign]:
-    for place, names in enumerate(followed.facts.erased):
-        if names:
-            earlier, later = followed.saves[place - 1 : place + 1]
-            yield Sign(
-                "b-erased",
-                {
-                    "erased": len(names),
-                    "modules": len(later.facts.sizes),
-                    "save": later.checkpoint.label,
-                    "last_trained": earlier.checkpoint.iteration,
-                    "earlier_file": earlier.checkpoint.path.name,
-                },
-                where=min(names),
-                onset=later.checkpoint.iteration,
-            )
-            return

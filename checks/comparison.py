@@ -1,16 +1,14 @@
 """Differences from a healthy run.
 
 What it finds. Where this run and a healthy one part: configuration keys that differ,
-a rate × scale that is larger, a loss that is higher at the same point, an update of another
-order of magnitude.
+a rate × scale that is larger, and a loss that is higher at the same point.
 
 Why it matters. A run that went well on the same model and data is the best yardstick
 there is: it knows nothing of guidelines, only of what worked.
 
 How it is measured. Configurations are compared key by key, paths and reporting left
 out. Losses are compared at the iterations, or the epochs, that both logs report: medians over
-the last third of these. Updates are compared by the Frobenius norm of scale · A·B over all
-modules that both adapters have. Only with `--against RUN`.
+the last third of these. Only with `--against RUN`.
 
 When it is wrong. When the other run used another model or other data: then nothing
 but the configuration can be compared.
@@ -20,20 +18,17 @@ What to do. Take over the healthy run's values one at a time, the ones named fir
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, check, limit
-from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.reference import ReferenceRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Sign, Symptom, Unsought
-from mlxdoctor.measure.weights.adapter_facts import factor_facts
 
 # Where a run was written to and how often it spoke changes nothing that is learned.
 _IRRELEVANT = frozenset(
@@ -62,9 +57,6 @@ class Limits:
     min_shared_reports: int = limit(
         3, unit="reports", source="the least for a median of the last third"
     )
-    update_ratio: float = limit(
-        10.0, unit="ratio of Frobenius norms", source="an order of magnitude"
-    )
 
 
 _STEP = Symptom.warning(
@@ -73,12 +65,6 @@ _STEP = Symptom.warning(
     "Set the learning rate to {healthy_rate:g} and the scale to {healthy_scale:g}.",
     says="Rate × scale is {step:.3g}, {ratio:.3g} times that of the healthy run "
     "({healthy_step:.3g}).",
-)
-_UPDATE = Symptom.warning(
-    "the adapter's update is another than the healthy run's by an order of magnitude",
-    "within a factor of 10",
-    says="The update has the norm {norm:.3g}, {ratio:.3g} times the healthy run's "
-    "({healthy_norm:.3g}, {modules:* module}).",
 )
 
 
@@ -96,8 +82,6 @@ _UPDATE = Symptom.warning(
             says="The loss up to {unit} {iteration} is {loss:.3f}, where the healthy run was at "
             "{healthy_loss:.3f}.",
         ),
-        "update-larger": _UPDATE,
-        "update-smaller": _UPDATE,
     },
     limits=Limits(),
 )
@@ -105,10 +89,9 @@ def comparison(
     reference: ReferenceRun,
     config: TrainingConfig | None,
     log: TrainingLog | None,
-    adapter: Adapter | None,
     limits: Limits,
 ) -> Iterator[Sign | Unsought]:
-    """Compare configuration, loss and update with those of a healthy run."""
+    """Compare configuration and loss with those of a healthy run."""
     compared = False
     if config is not None and reference.config is not None:
         compared = True
@@ -116,10 +99,6 @@ def comparison(
     if log is not None and reference.log is not None:
         compared = True
         yield from _loss(log, reference.log, limits)
-    if adapter is not None and reference.adapter is not None:
-        compared = True
-        here, there = _norms(adapter, config), _norms(reference.adapter, reference.config)
-        yield from _update(here, there, limits)
     if not compared:
         raise Inconclusive("the two runs have no kind of evidence in common")
 
@@ -196,21 +175,3 @@ def _loss(log: TrainingLog, reference: TrainingLog, limits: Limits) -> Iterator[
                 "iteration": int(shared[-1]),
             },
         )
-
-
-def _update(
-    here: Mapping[str, float], there: Mapping[str, float], limits: Limits
-) -> Iterator[Sign]:
-    shared = sorted(here.keys() & there.keys())
-    ours, theirs = (math.sqrt(sum(norms[name] ** 2 for name in shared)) for norms in (here, there))
-    if not shared or not theirs > 0 or not math.isfinite(ours):
-        return
-    ratio = ours / theirs
-    if way := _beyond(ratio, limits.update_ratio):
-        figures = {"norm": ours, "healthy_norm": theirs, "ratio": ratio, "modules": len(shared)}
-        yield Sign(f"update-{way}", figures)
-
-
-def _norms(adapter: Adapter, config: TrainingConfig | None) -> dict[str, float]:
-    scale = config.scale if config is not None and config.scale is not None else 1.0
-    return {facts.name: scale * facts.product_norm for facts in factor_facts(adapter)}

@@ -1,9 +1,8 @@
 """The loss is on the wrong side of a level that can be known beforehand.
 
-What it finds. A first loss above that of a blind guess, or far above what language models
-have; one that is so only because losses were added up and not averaged; a loss that stays where a
-blind guess is; a last loss no better than a constant guess; and a loss next to nothing after a
-handful of updates.
+What it finds. A first loss above that of a blind guess; one that is so only because losses were
+added up and not averaged; a loss that stays where a blind guess is; a last loss no better than a
+constant guess; and a loss next to nothing after a handful of updates.
 
 Why it matters. A loss has landmarks. Above ln(vocabulary) nothing the model knows reaches the
 targets. At the entropy of the tokens' frequencies the model ignores its input: a last loss
@@ -41,7 +40,7 @@ from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.model_facts import GuessLimits, model_facts
 
-_OF_THE_START = ("starts-above-uniform", "starts-high", "sum-over-accumulation", "summed")
+_OF_THE_START = ("starts-above-uniform", "sum-over-accumulation", "summed")
 _ENDS = "The loss ends at {end:.3f}[ (median of the last {edge} reports)]"
 
 
@@ -144,12 +143,6 @@ class Limits(GuessLimits):
             "{vocabulary:,} tokens has {uniform_guess:.3f}|among the 8,000 to 600,000 tokens that "
             "models have has 9 to 13.3]: the model knows nothing of this text.",
         ),
-        "starts-high": Symptom.info(
-            "the first loss is far above what a language model has",
-            "below 8 for a language model on text",
-            says="The {first_is} is {first_loss:.3f}: the model does not know this kind of text, "
-            "or the labels are not what it predicts[; it falls to {fell_to:.3f}].",
-        ),
         "ends-above-unigram": Symptom.warning(
             "the last loss is no better than a constant guess",
             "below {unigram_entropy:.2f}",
@@ -203,7 +196,9 @@ def loss_level(
             yield sign
             if sign.symptom == "summed":
                 why = "the loss is a sum and not a mean, and has no known level"
-                yield Unsought((*_OF_THE_START[:2], "stays-at-chance", "ends-above-unigram"), why)
+                yield Unsought(
+                    ("starts-above-uniform", "stays-at-chance", "ends-above-unigram"), why
+                )
                 return
             added = steps
         yield from _too_low(segment, losses, limits)
@@ -314,7 +309,6 @@ def _high(
         "uniform_guess": uniform,
         "vocabulary": vocabulary or limits.vocabulary,
         "unknown": None if vocabulary else "",
-        "fell_to": curve.end if is_readable else None,
     }
     onset = int(segment.series["val_loss" if is_base else "train_loss"].iterations[0])
     is_above = first > uniform + limits.uniform_excess
@@ -323,8 +317,6 @@ def _high(
         is_certain = vocabulary is None or first > uniform + limits.certain_excess
         severity = Severity.ERROR if is_certain else Severity.INFO if is_readable else None
         yield Sign("starts-above-uniform", measured, onset=onset, severity=severity)
-    elif first > limits.high:
-        yield Sign("starts-high", measured, onset=onset)
 
 
 def _too_low(segment: Segment, losses: Series, limits: Limits) -> Iterator[Sign]:

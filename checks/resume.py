@@ -2,7 +2,7 @@
 
 What it finds. A file to resume from that is not there, or whose tensors have no place: in the
 modules that get an adapter, before a run; in the adapter that was trained, after it, all of them
-or some; and another rank or scale than the configuration's.
+or some; and another rank than the configuration's.
 
 Why it matters. mlx-lm loads that file with `strict=False`: what does not fit is dropped
 without a word. The run then starts again from the base model, and hours of earlier training
@@ -11,9 +11,8 @@ is saved no longer fits the configuration saved beside it.
 
 How it is measured. The names and shapes in the resumed file are compared with those in
 the adapter that the run saved, or where the run is only planned with the modules of the base model
-that its configuration puts an adapter on. The file's scale is that of the configuration beside it.
-The loss tells the same story: resumed, it should begin where the earlier run ended, and not
-where the base model does.
+that its configuration puts an adapter on. The loss tells the same story: resumed, it should begin
+where the earlier run ended, and not where the base model does.
 
 When it is wrong. When the resumed file was replaced after the run began: mlx-lm overwrites
 `adapters.safetensors` in place, so that a run resumed from its own folder looks sound. A plan
@@ -77,13 +76,6 @@ _RENAME = (
             fix="Set lora_parameters.rank to {resumed_rank} and resume again, or leave "
             "resume_adapter_file out and start afresh with rank {rank}.",
         ),
-        "scale-differs": Symptom.warning(
-            "the file resumed from was trained at another scale",
-            says="{file} was trained at scale {resumed_scale:g}, and this run has {scale:g}: what "
-            "was learned counts {times:.3g} times as much from its first step on.",
-            expected="the scale that the file was trained with",
-            fix="set lora_parameters.scale to {resumed_scale:g}",
-        ),
     },
     rerun_symptom=True,
 )
@@ -103,8 +95,6 @@ def resume(
         return
     of_rank = list(_rank(resumed.adapter, adapter, config)) if resumed is not None else []
     yield from of_rank
-    if resumed is not None and config is not None:
-        yield from _scale(resumed.adapter, config)
     if resumed is not None and planned is not None:
         if base is not None:
             yield from _in_the_plan(resumed.adapter, planned.config, base)
@@ -165,18 +155,3 @@ def _rank(resumed: Adapter, saved: Adapter | None, config: TrainingConfig | None
         "file": resumed.path.name,
     }
     yield Sign("rank-differs", measured, where=resumed.modules[0].name)
-
-
-def _scale(resumed: Adapter, config: TrainingConfig) -> Iterator[Sign]:
-    beside = TrainingConfig.beside(resumed.path)
-    before, scale = beside.scale if beside is not None else None, config.scale
-    if not before or not scale or before == scale:
-        return
-    measured: dict[str, Measurement] = {
-        "file": resumed.path.name,
-        "resumed_scale": before,
-        "scale": scale,
-        "times": scale / before,
-        "advised_scale": before,
-    }
-    yield Sign("scale-differs", measured, where="lora_parameters.scale")

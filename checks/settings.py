@@ -184,27 +184,11 @@ _NEEDS: Mapping[str, _Need] = {
             fix="name another adapter_path",
         ),
         "no-target": Symptom.error(
-            "no module of the base model has a name that lora_parameters.keys states",
-            says="No module of the base model is called {names}: no LoRA layer would be made, and "
-            "nothing trained.",
-            expected=_NAMES,
-            fix=_FIX,
-        ),
-        "some-no-target": Symptom.warning(
             "a key of lora_parameters.keys is no module of the base model",
-            says="No module of the base model is called {names}: mlx-lm passes over {unmatched} of "
-            "{keys:* key}.",
+            says="No module of the base model is called {names}: [mlx-lm passes over {unmatched} "
+            "of {keys:* key}|no LoRA layer would be made, and nothing trained].",
             expected=_NAMES,
             fix=_FIX,
-        ),
-        "half-precision-on-cpu": Symptom.warning(
-            "half precision is many times slower than float32 on a processor",
-            says="{half} of the base model's {tensors:* tensor} are of half precision, and no "
-            "graphics card for MLX was found here: on a processor that is ten times slower than "
-            "float32.",
-            expected="a float32 model where there is no graphics card",
-            fix="convert the model with `mlx_lm.convert --dtype float32`, or train where MLX has a "
-            "graphics card",
         ),
     },
 )
@@ -233,10 +217,6 @@ def settings(
         yield from _files(config, dataset)
     if planned is not None and base is not None:
         yield from _targets(config, base)
-        types = [tensor.dtype for tensor in base.tensors.values()]
-        half = sum(dtype in ("F16", "BF16") for dtype in types)
-        if half > len(types) / 2 and not planned.has_gpu:
-            yield Sign("half-precision-on-cpu", {"half": half, "tensors": len(types)})
 
 
 def _keys(config: TrainingConfig) -> Iterator[Sign]:
@@ -365,12 +345,13 @@ def _targets(config: TrainingConfig, base: BaseModel) -> Iterator[Sign]:
     meant = [near[key] for key in lost if key in near]
     is_none = len(lost) == len(keys) and not target_modules(config, base)
     yield Sign(
-        "no-target" if is_none else "some-no-target",
+        "no-target",
         {
             "keys": len(keys),
-            "unmatched": len(lost),
+            "unmatched": None if is_none else len(lost),
             "names": some_of(lost),
             "meant": some_of(meant) if meant else None,
         },
         where="lora_parameters.keys",
+        severity=None if is_none else Severity.WARNING,
     )

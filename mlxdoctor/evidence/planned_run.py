@@ -16,14 +16,11 @@ class PlannedRun:
 
     Attributes:
         config: the configuration, options of the command line included.
-        has_gpu: whether MLX has a graphics card to compute on, as far as is known of the machine
-            that will train.
     """
 
     kind: ClassVar[str] = ""
 
     config: TrainingConfig
-    has_gpu: bool
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -35,4 +32,4 @@ class PlannedRun:
         """The plan, in a preflight; see `Evidence`."""
         if not run.is_planned:
             raise NoSuchThing("the run was made, and not only planned")
-        return cls(run.need(TrainingConfig), has_gpu=True)
+        return cls(run.need(TrainingConfig))

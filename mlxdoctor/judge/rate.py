@@ -20,6 +20,8 @@ from mlxdoctor.judge.model_facts import model_facts
 _SEED = "mlx-lm runs at scale 20: 1-3 B 1e-5 to 5e-5, 7 B 5e-6 to 2e-5, 13 B 1e-6 to 1e-5"
 #: A scale from which on it has the size of an alpha.
 ALPHA_LIKE = 64.0
+#: Optimisers whose step is about the rate, whatever the gradient's size.
+ADAM = ("adam", "adamw", "adamax")
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def examine(
     device: Device = "metal"
     if not elsewhere and memory is None:
         device, memory = machine_memory()
-    run = run.having(PlannedRun(plan, has_gpu=device != "cpu"))
+    run = run.having(PlannedRun(plan))
     cost = _cost_of(run, plan, device, memory, test)
     if cost is not None:
         run = run.having(cost)

@@ -10,6 +10,7 @@ import pytest
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from tests.checks.data_evidence import config_of, run
+from tests.checks.log_evidence import LogWriter, decay, found, judge
 from tests.conftest import check_called
 
 learning_rate = check_called("learning-rate")
@@ -77,10 +78,10 @@ def test_no_rate_to_learn_at(tmp_path, rate, code):
     assert codes_of(with_step(tmp_path, rate), 3e9) == {code: "error"}
 
 
-@pytest.mark.parametrize(("scale", "found"), [(63, False), (64, True), (160, True)])
-def test_a_scale_like_an_alpha(tmp_path, scale, found):
+@pytest.mark.parametrize(("scale", "hit"), [(63, False), (64, True), (160, True)])
+def test_a_scale_like_an_alpha(tmp_path, scale, hit):
     codes = codes_of(with_step(tmp_path, 2e-4 / scale, scale), 3e9)
-    assert ("scale-looks-like-alpha" in codes) is found
+    assert ("scale-looks-like-alpha" in codes) is hit
 
 
 def test_the_fix_divides_by_the_rank(tmp_path):
@@ -135,6 +136,28 @@ def test_a_tenth_of_the_rate_is_advised_where_that_is_usual(tmp_path):
     (finding,) = findings_of(with_step(tmp_path, 2e-1), 3.2e9)
     low, high = finding.measured["guideline"]
     assert low <= float(finding.fix.rsplit(" ", 1)[1]) * 20 <= high
+
+
+@pytest.mark.parametrize(
+    ("losses", "severity"),
+    [
+        # A fifth is lost, and much of it late.
+        ([5.0 - 0.07 * i for i in range(15)], "error"),
+        # Half is lost, or it has flattened, or it never moved, or there are too few reports.
+        ([5.0 - 0.2 * i for i in range(15)], "warning"),
+        (decay(15, 5.0, 4.0, 0.0), "warning"),
+        ([5.0] * 15, "warning"),
+        ([5.0 - 0.1 * i for i in range(8)], "warning"),
+    ],
+)
+def test_a_loss_that_still_falls_with_steps_far_below_the_band(tmp_path, losses, severity):
+    log = LogWriter(tmp_path).losses(losses)
+    config = with_step(tmp_path, 1e-8, model="llama-3.2-3b", optimizer="adam")
+    outcome = judge(learning_rate, config, log)
+    assert found(outcome) == {"far-below-guideline": severity}
+    assert ("still fell at the end" in outcome.findings[0].message) is (severity == "error")
+    sgd = with_step(tmp_path, 1e-8, model="llama-3.2-3b", optimizer="sgd")
+    assert found(judge(learning_rate, sgd, log)) == {"far-below-guideline": "warning"}
 
 
 def test_far_below_says_how_far(tmp_path):

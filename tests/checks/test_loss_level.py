@@ -28,19 +28,8 @@ def base() -> BaseModel:
     return BaseModel.read(BASE)
 
 
-@pytest.mark.parametrize(
-    ("first", "symptoms"),
-    [
-        # An unusual text that is learned at once: only noted while the vocabulary is unknown.
-        (14.6, {"starts-high": "info"}),
-        (12.5, {"starts-high": "info"}),
-        (8.1, {"starts-high": "info"}),
-        (7.9, {}),
-    ],
-)
-def test_without_a_model(logs: LogWriter, first: float, symptoms: dict[str, str]) -> None:
-    outcome = judge(loss_level, logs.losses(decay(20, 5.0, 2.0), {1: first}))
-    assert found(outcome) == symptoms
+def test_an_unusual_text_that_is_learned_at_once(logs: LogWriter) -> None:
+    assert found(judge(loss_level, logs.losses(decay(20, 5.0, 2.0), {1: 14.6}))) == {}
 
 
 @pytest.mark.parametrize(
@@ -160,7 +149,7 @@ def test_low_at_once(logs: LogWriter, losses: list[float], symptoms: dict[str, s
     ("name", "symptoms"),
     [
         ("mlx-lm-18-a-0.22.0-suspiciously-fast.log", {"suspiciously-low": "info"}),
-        ("torch-unsloth-255-plain.log", {"starts-high": "info"}),
+        ("torch-unsloth-255-plain.log", {}),
         ("mlx-examples-199-flat.log", {}),
         ("mlx-lm-236-oom-full-ft.log", {}),
     ],
@@ -177,7 +166,7 @@ def test_controls_have_no_error() -> None:
 def test_what_cannot_be_judged(logs: LogWriter) -> None:
     middle = judge(loss_level, logs.losses([8.9, 8.8, 8.7], first=500))
     assert found(middle) == {}
-    assert "loss-level.starts-high" in middle.unsought
+    assert "loss-level.starts-above-uniform" in middle.unsought
     assert "loss-level.ends-above-unigram" in middle.unsought
     assert "loss-level.stays-at-chance" not in middle.unsought
     preference = logs.text("Iter 1: loss 9.9, chosen_r 0.1", "Iter 2: loss 9.9, chosen_r 0.1")
@@ -236,7 +225,7 @@ def test_the_models_name_tells_its_vocabulary(logs: LogWriter, tmp_path: Path) -
     path = tmp_path / "run.yaml"
     path.write_text("model: mlx-community/Llama-3.2-3B-Instruct-4bit\niters: 100\n")
     log = logs.losses(decay(20, 5.0, 2.0), {1: 12.4})
-    assert found(judge(loss_level, log)) == {"starts-high": "info"}
+    assert found(judge(loss_level, log)) == {}
     one = finding(judge(loss_level, log, TrainingConfig.read(path)), "starts-above-uniform")
     assert one.measured["vocabulary"] == 128_256
     assert f"{math.log(128_256):.3f}" in one.message
