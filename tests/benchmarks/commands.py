@@ -6,30 +6,22 @@ import json
 import subprocess
 import sys
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fixtures.lab.harness import FIXTURES, ROOT
+from fixtures.lab.lint_corpus.corpus import packages
 from fixtures.trainers import write_twins
 from tests.benchmarks.setup import Line, Measurement, Setup, at_most, measure
 
 OURS = (sys.executable, "-m", "mlxdoctor")
 LINES = 100_000
 PROMPTS, TOKENS = 32, 48
-#: Packages whose files are linted; nothing of them is installed or run.
-PACKAGES = (
-    "chuk-lazarus==0.4.1", "mflux==0.24.0", "mlx-audio==0.6.2", "mlx-forge==0.8.0",
-    "mlx-lm==0.32.2", "mlx-lm-lora==5.10.2", "mlx-tune==0.6.0", "mlx-vlm==0.7.10",
-    "mlxsmith==0.1.9", "sillm-mlx==0.2.0", "telos-ml==1.2.0", "textpolicy==0.1.11",
-)  # fmt: skip
-#: Wheels for a Mac: some packages have no other.
-FOR_A_MAC = ("--platform", "macosx_15_0_arm64", "--platform", "any", "--python-version", "3.12")
 #: Files a second, and seconds a file.
 LEAST, LONGEST = 150, 1.0
 ALONE = (
     "import sys; from pathlib import Path; from mlxdoctor.lint.linter import lint; "
-    "lint([Path(sys.argv[1])])"
+    "lint([Path(one) for one in sys.argv[1:]])"
 )
 
 
@@ -109,12 +101,11 @@ def logs(scratch: Path, setup: Setup) -> Iterator[Line]:
 
 def lint(scratch: Path, setup: Setup) -> Iterator[Line]:
     """How many files a second `lint` examines: the Python files of packages that use MLX."""
-    source = write_twins(scratch) if setup.smallest else _fetched(scratch)
-    files = sorted(source.rglob("*.py"))
-    count = len(files)
-    programs = {"`lint`": [sys.executable, "-c", ALONE, str(source)]}
+    files = sorted(write_twins(scratch).rglob("*.py")) if setup.smallest else _corpus()
+    count, names = len(files), [str(path) for path in files]
+    programs = {"`lint`": [sys.executable, "-c", ALONE, *names]}
     if (pyflakes := setup.peer("pyflakes")) is not None:
-        programs = {"pyflakes": [pyflakes, str(source)], **programs}
+        programs = {"pyflakes": [pyflakes, *names], **programs}
     for what, command in programs.items():
         found = measure(command, repeats=setup.turns(3))
         rate = count / found.seconds
@@ -133,16 +124,12 @@ def lint(scratch: Path, setup: Setup) -> Iterator[Line]:
     )
 
 
-def _fetched(folder: Path) -> Path:
-    """A folder with the Python files of the packages, downloaded and unpacked."""
-    wheels, source = folder / "wheels", folder / "source"
-    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
-    subprocess.run([*command, *FOR_A_MAC, "-d", str(wheels), *PACKAGES], check=True)
-    for wheel in sorted(wheels.glob("*.whl")):
-        with zipfile.ZipFile(wheel) as archive:
-            names = [one for one in archive.namelist() if one.endswith(".py")]
-            archive.extractall(source / wheel.name.split("-", maxsplit=1)[0], names)
-    return source
+def _corpus() -> list[Path]:
+    """The Python files of the packages of the lint corpus that may be looked at."""
+    chosen = [one for one in packages() if one.half == "dev"]
+    for one in chosen:
+        one.fetch()
+    return [file for one in chosen for file in one.files()]
 
 
 def _slowest(files: list[Path]) -> tuple[float, Path]:

@@ -14,11 +14,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-from safetensors.numpy import save_file
-
 from fixtures.lab.harness import ROOT
 from tests.benchmarks.setup import Line, Measurement, Setup, at_most, measure
+from tests.weight_files import lora, save
 
 FEW, MANY = 100, 1_000
 #: Of linear over the cores; of the memory that a tenth of the adapters takes.
@@ -38,16 +36,12 @@ CONFIG = {
 
 def adapter(folder: Path, seed: int) -> None:
     """Write an adapter that has learned something: A as it is drawn, B a little off zero."""
-    random = np.random.default_rng(seed)
-    bound = WIDTH**-0.5
-    tensors = {}
-    for layer in range(LAYERS):
-        for name, outputs in MODULES.items():
-            key = f"model.layers.{layer}.{name}"
-            tensors[f"{key}.lora_a"] = random.uniform(-bound, bound, (WIDTH, RANK)).astype("f4")
-            tensors[f"{key}.lora_b"] = random.normal(0, 5e-3, (RANK, outputs)).astype("f4")
-    folder.mkdir()
-    save_file(tensors, folder / "adapters.safetensors")
+    modules = {
+        f"model.layers.{layer}.{name}": (WIDTH, outputs)
+        for layer in range(LAYERS)
+        for name, outputs in MODULES.items()
+    }
+    save(folder / "adapters.safetensors", lora(modules, RANK, b=5e-3, seed=seed))
     (folder / "adapter_config.json").write_text(json.dumps(CONFIG))
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
+import mlx.core as mx
 import numpy as np
-from numpy.typing import NDArray
 
 from fixtures.lab.real import base_folder, data_folder
 from tests.benchmarks.setup import Line, Setup, at_most, measure
-from tests.weight_files import save as save_adapter
+from tests.weight_files import lora, save
 
 ADAPTER_LAYERS, WIDTH, ADAPTER_RANK = 20, 4096, 16
 HIDDEN, FEED, VOCABULARY, RANK = 4096, 11008, 32000, 8
@@ -47,49 +47,31 @@ for check in discover():
 """
 
 
-def save(path: Path, tensors: Mapping[str, tuple[tuple[int, ...], str]], random: bool) -> None:
-    """A .safetensors file, written a tensor at a time: small normal values."""
-    generator, sizes = np.random.default_rng(0), {"BF16": 2, "F32": 4}
-    header: dict[str, object] = {"__metadata__": {"format": "mlx"}}
-    offset = 0
-    for name, (shape, dtype) in tensors.items():
-        end = offset + int(np.prod(shape)) * sizes[dtype]
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}
-        offset = end
-    encoded = json.dumps(header).encode()
-    with path.open("wb") as stream:
-        stream.write(len(encoded).to_bytes(8, "little") + encoded)
-        for shape, dtype in tensors.values():
-            for block in _values(int(np.prod(shape)), generator if random else None):
-                as_stored = block if dtype == "F32" else _bfloat16(block)
-                stream.write(as_stored.tobytes())
+#: Repeated in every tensor: what is measured does not depend on the values.
+DRAWN = np.random.default_rng(0).normal(0, 0.02, 1 << 20).astype(np.float32)
 
 
-def _values(count: int, generator: np.random.Generator | None) -> Iterator[NDArray[np.float32]]:
-    # Drawn once and repeated: what is measured does not depend on the values.
-    drawn = (generator or np.random.default_rng(1)).normal(0, 0.02, 1 << 20).astype(np.float32)
-    while count:
-        yield drawn[:count]
-        count -= min(count, len(drawn))
+def drawn(*shape: int) -> mx.array:
+    """Small normal values, as a base's weights are."""
+    return mx.array(np.resize(DRAWN, shape))
 
 
-def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    return (values.view(np.uint32) >> 16).astype(np.uint16)
+def write_config(folder: Path, **values: object) -> None:
+    """The configuration of an adapter."""
+    (folder / "adapter_config.json").write_text(json.dumps(values))
 
 
 def peft_adapter(folder: Path, layers: int) -> Path:
     """An adapter in float32: two projections in each layer, rank 16; 42 MB in 20 layers."""
     folder.mkdir()
-    shapes = {
-        f"base_model.model.model.layers.{layer}.self_attn.{name}.lora_{half}.weight": (shape, "F32")
+    tensors = {
+        f"base_model.model.model.layers.{layer}.self_attn.{name}.lora_{half}.weight": drawn(*shape)
         for layer in range(layers)
         for name in ("q_proj", "v_proj")
         for half, shape in (("A", (ADAPTER_RANK, WIDTH)), ("B", (WIDTH, ADAPTER_RANK)))
     }
-    save(folder / "adapter_model.safetensors", shapes, random=True)
-    (folder / "adapter_config.json").write_text(
-        json.dumps({"peft_type": "LORA", "r": ADAPTER_RANK, "lora_alpha": 32})
-    )
+    mx.save_safetensors(str(folder / "adapter_model.safetensors"), tensors)
+    write_config(folder, peft_type="LORA", r=ADAPTER_RANK, lora_alpha=32)
     return folder
 
 
@@ -97,36 +79,28 @@ def models(folder: Path, layers: int) -> tuple[Path, Path, int]:
     """A base, a run with an adapter and its fused model, and the bytes of the largest tensor."""
     linear = {
         **{f"self_attn.{one}_proj": (HIDDEN, HIDDEN) for one in "qkvo"},
-        "mlp.gate_proj": (FEED, HIDDEN),
-        "mlp.up_proj": (FEED, HIDDEN),
+        **{f"mlp.{one}_proj": (FEED, HIDDEN) for one in ("gate", "up")},
         "mlp.down_proj": (HIDDEN, FEED),
     }
-    weights = {"model.embed_tokens.weight": ((VOCABULARY, HIDDEN), "BF16")}
-    factors = {}
-    for layer in range(layers):
-        for name, (rows, columns) in linear.items():
-            module = f"model.layers.{layer}.{name}"
-            weights[f"{module}.weight"] = ((rows, columns), "BF16")
-            factors[f"{module}.lora_a"] = ((columns, RANK), "F32")
-            factors[f"{module}.lora_b"] = ((RANK, rows), "F32")
+    modules = {
+        f"model.layers.{layer}.{name}": shape
+        for layer in range(layers)
+        for name, shape in linear.items()
+    }
+    shapes = {"model.embed_tokens": (VOCABULARY, HIDDEN), **modules}
     base, run = folder / "base", folder / "run"
-    for place, random in ((base, True), (run / "fused", False)):
+    config = {"model_type": "llama", "num_hidden_layers": layers, "hidden_size": HIDDEN}
+    for place in (base, run / "fused"):
         place.mkdir(parents=True)
-        save(place / "model.safetensors", weights, random)
-        (place / "config.json").write_text(
-            json.dumps({"model_type": "llama", "num_hidden_layers": layers, "hidden_size": HIDDEN})
-        )
-    save(run / "adapters.safetensors", factors, random=True)
-    (run / "adapter_config.json").write_text(
-        json.dumps(
-            {
-                "model": str(base),
-                "fine_tune_type": "lora",
-                "num_layers": layers,
-                "lora_parameters": {"rank": RANK, "scale": 20.0, "dropout": 0.0},
-            }
-        )
-    )
+        weights = {f"{name}.weight": drawn(*shape) for name, shape in shapes.items()}
+        weights = {name: one.astype(mx.bfloat16) for name, one in weights.items()}
+        mx.save_safetensors(str(place / "model.safetensors"), weights)
+        (place / "config.json").write_text(json.dumps(config))
+    factors = lora({name: shape[::-1] for name, shape in modules.items()}, RANK, b=0.02)
+    save(run / "adapters.safetensors", factors)
+    parameters = {"rank": RANK, "scale": 20.0, "dropout": 0.0}
+    stated = {"fine_tune_type": "lora", "num_layers": layers, "lora_parameters": parameters}
+    write_config(run, model=str(base), **stated)
     return base, run, VOCABULARY * HIDDEN * 2
 
 
@@ -188,21 +162,17 @@ def at_real_size(scratch: Path, setup: Setup) -> Iterator[Line]:
 
 def _write_real_adapter(folder: Path) -> None:
     """An adapter as mlx-lm saves it, that changes answers a little."""
-    random = np.random.default_rng(0)
-    factors = {}
-    for layer in LAYERS:
-        for module, outputs in OUTPUTS.items():
-            name = f"model.layers.{layer}.{module}"
-            bound = REAL_WIDTH**-0.5
-            a = random.uniform(-bound, bound, (REAL_WIDTH, RANK))
-            b = 1e-3 * random.standard_normal((RANK, outputs))
-            factors |= {f"{name}.lora_a": a.astype("f4"), f"{name}.lora_b": b.astype("f4")}
-    save_adapter(folder / "adapters.safetensors", factors)
-    config = {
-        "model": str(base_folder(BASE).resolve()),
-        "data": str(data_folder(TASK).resolve()),
-        "fine_tune_type": "lora",
-        "num_layers": len(LAYERS),
-        "lora_parameters": {"rank": RANK, "scale": 20.0, "dropout": 0.0},
+    modules = {
+        f"model.layers.{layer}.{module}": (REAL_WIDTH, outputs)
+        for layer in LAYERS
+        for module, outputs in OUTPUTS.items()
     }
-    (folder / "adapter_config.json").write_text(json.dumps(config))
+    save(folder / "adapters.safetensors", lora(modules, RANK, b=1e-3))
+    write_config(
+        folder,
+        model=str(base_folder(BASE).resolve()),
+        data=str(data_folder(TASK).resolve()),
+        fine_tune_type="lora",
+        num_layers=len(LAYERS),
+        lora_parameters={"rank": RANK, "scale": 20.0, "dropout": 0.0},
+    )
